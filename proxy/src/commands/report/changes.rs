@@ -196,8 +196,8 @@ mod tests {
         let read: Change = crate::api::read(new.clone()).unwrap();
         assert_eq!(read.shape.collection(), "<wishes>");
         assert_eq!(read.now.count, new["now"]["count"].as_u64().unwrap());
-        // A map sorts its members: equal texts mean that the document was sorted. Numbers may differ
-        // in their last digit.
+        // A map sorts its members: equal texts mean that the document was sorted. Numbers may
+        // differ in their last digit.
         let sorted = json.to_string();
         assert_eq!(strings(&text), strings(&sorted));
     }
