@@ -5,8 +5,9 @@ use std::{
     time::Duration,
 };
 
+use seawall::api::Status;
 use seawall_tests::{eventually::eventually, scratch::Scratch};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -64,8 +65,8 @@ impl Seawall {
     /// If that takes more than half a minute.
     pub async fn wait_for_credential_source(&self) {
         let are_known = || async {
-            let status = self.api("/api/v1/status").await;
-            status.get("credentials").is_some_and(|mode| mode != "auto")
+            let status: Status = self.api("/api/v1/status").await;
+            status.credentials != "auto"
         };
         eventually(START_LIMIT, are_known)
             .await
@@ -93,11 +94,11 @@ impl Seawall {
         self.process.id()
     }
 
-    /// Returns the response of the API at this path.
+    /// Returns the reply of the API at this path.
     ///
     /// # Panics
-    /// If the response is not JSON.
-    pub async fn api(&self, path: &str) -> Value {
+    /// If there is none, or it has another form.
+    pub async fn api<T: DeserializeOwned>(&self, path: &str) -> T {
         let body = self.body(path).await;
         serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
     }
@@ -123,23 +124,4 @@ impl Seawall {
         stream.read_to_string(&mut page).await.ok()?;
         Some(page)
     }
-}
-
-/// Returns the rows of a list in an API response.
-pub fn rows<'a>(response: &'a Value, name: &str) -> &'a [Value] {
-    let rows = response.get(name).and_then(Value::as_array);
-    rows.map(Vec::as_slice).unwrap_or_default()
-}
-
-/// Returns a number of a row. NaN if there is none: NaN equals no number and is within no bounds.
-pub fn number(row: &Value, pointer: &str) -> f64 {
-    let number = row.pointer(pointer).and_then(Value::as_f64);
-    number.unwrap_or(f64::NAN)
-}
-
-/// Returns a text of a row. Empty if there is none.
-pub fn text<'a>(row: &'a Value, pointer: &str) -> &'a str {
-    row.pointer(pointer)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
 }
