@@ -16,6 +16,7 @@ use std::{
 };
 
 use bson::doc;
+use seawall::api::Shapes;
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options, Standalone, unique_name},
@@ -206,10 +207,10 @@ async fn reports_are_printed_saved_and_compared() {
     let seawall = Seawall::start(&server.uri()).await;
     shop(&seawall).await;
     let is_reported = async || {
-        let shapes_now = seawall.api("/api/v1/shapes?since=10m").await;
+        let now: Shapes = seawall.api("/api/v1/shapes?since=10m").await;
         let of = |collection: &str| {
-            let mut shapes = shapes_now["shapes"].as_array().unwrap().iter();
-            shapes.any(|shape| shape["collection"] == *collection)
+            let mut shapes = now.shapes.iter();
+            shapes.any(|shape| shape.collection == collection)
         };
         of("orders") && of("customers")
     };

@@ -18,11 +18,11 @@
 //! | [`limits`], [`pins`] | admission limits; cursors and transactions pinned to a server |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
 //! | [`pulse`] | samples of each server's `serverStatus` |
-//! | `api` | the JSON replies of the admin API, as they are written and read |
+//! | [`api`] | the JSON replies of the admin API, as they are written and read, and its client |
 //! | [`runtime`] | the threads: two runtimes, their lateness, the limit of descriptors |
 
 pub mod admin;
-mod api;
+pub mod api;
 pub mod app;
 pub mod client;
 pub mod commands;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use ::seawall::api::Shapes;
 use futures_util::TryStreamExt;
 use mongodb::bson::{Document, doc};
 use seawall_tests::{
@@ -68,19 +69,10 @@ async fn crud_cursors_and_transactions_work_through_the_proxy() {
     session.commit_transaction().await.unwrap();
     assert_eq!(collection.estimated_document_count().await.unwrap(), 501);
 
-    let shapes = seawall.api("/api/v1/shapes?limit=1000").await;
-    let text = shapes.to_string();
-    let find = shapes["shapes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|s| s["command"] == "find");
-    let find = find.unwrap_or_else(|| panic!("{text}"));
-    assert_eq!(
-        (find["count"].as_u64(), find["more"]["count"].as_u64()),
-        (Some(1), Some(10)),
-        "{find}"
-    );
+    let shapes: Shapes = seawall.api("/api/v1/shapes?limit=1000").await;
+    let find = shapes.shapes.iter().find(|shape| shape.command == "find");
+    let find = find.unwrap_or_else(|| panic!("{shapes:?}"));
+    assert_eq!((find.count, find.more.count), (1, 10), "{find:?}");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use ::seawall::api::{Namespace, Namespaces, Servers, Shapes};
 use bson::{Binary, Document, doc, spec::BinarySubtype};
 use seawall_tests::{
     eventually::eventually,
@@ -63,19 +64,14 @@ impl Scene {
 
     /// The row of a command in the API. Waits until its count is `count`, because a client may get
     /// a reply before Seawall counts the operation.
-    async fn row(&self, command: &str, count: u64) -> Value {
+    async fn row(&self, command: &str, count: u64) -> Namespace {
         let row = async || {
-            let answer = self.seawall.api("/api/v1/namespaces").await;
-            let rows = answer["namespaces"].as_array().unwrap().iter();
+            let reply: Namespaces = self.seawall.api("/api/v1/namespaces").await;
+            let rows = reply.namespaces.into_iter();
             // Operations before a login are counted without the name of their database.
-            let own = rows.filter(|row| {
-                [&*self.db, "admin", "other"]
-                    .map(Value::from)
-                    .contains(&row["db"])
-            });
-            let row = own.filter(|row| row["command"] == command).last().cloned();
-            match row {
-                Some(row) if row["count"] == count => Ok(row),
+            let own = rows.filter(|row| [&*self.db, "admin", "other"].contains(&&*row.db));
+            match own.filter(|row| row.command == command).last() {
+                Some(row) if row.count == count => Ok(row),
                 other => Err(format!("{command}: {other:?}")),
             }
         };
@@ -92,6 +88,13 @@ impl Scene {
 
 async fn ask(client: &mut RawClient, db: &str, command: Document) -> RawReply {
     client.command(db, command).await.unwrap()
+}
+
+/// Counts by name, as a row has them.
+fn counts(counts: &[(&str, u64)]) -> Option<BTreeMap<String, u64>> {
+    let counts = counts.iter();
+    let named = counts.map(|(name, count)| ((*name).to_owned(), *count));
+    Some(named.collect())
 }
 
 fn session() -> Document {
@@ -114,16 +117,12 @@ async fn write_errors_count_by_code_for_replies_of_any_size() {
         let is_large = reply.header.message_length > HELD_REPLY_BYTES;
         assert!(reply.is_ok() && is_large == (count > 3), "{reply:?}");
         let row = scene.row("insert", 1).await;
-        assert_eq!(row["write_errors"], count + 1, "{row}");
-        assert_eq!(
-            row["write_error_codes"],
-            json!({ "11000": count, "121": 1 })
-        );
-        assert_eq!(row["outcomes"], json!({ "write_error": 1 }));
-        assert_eq!(
-            (&row["error_codes"], &row["documents"]),
-            (&json!({}), &json!(1))
-        );
+        let written = u64::try_from(count).unwrap();
+        assert_eq!(row.write_errors, Some(written + 1), "{row:?}");
+        let codes = counts(&[("11000", written), ("121", 1)]);
+        assert_eq!(row.write_error_codes, codes);
+        assert_eq!(row.outcomes, counts(&[("write_error", 1)]));
+        assert_eq!((row.error_codes, row.documents), (counts(&[]), 1));
         let of_code = [r#"code="11000""#];
         let counted = scene.metric("seawall_write_errors_total", &of_code).await;
         assert_eq!(counted.to_string(), count.to_string());
@@ -148,13 +147,10 @@ async fn write_concern_errors_count_by_the_code_in_the_clients_reply() {
             assert_eq!(error.get_i32("code").unwrap(), expected, "{error}");
         }
         let row = scene.row("insert", 3).await;
-        let codes = json!({ "64": 2, reported.to_string(): 1 });
-        assert_eq!(row["write_concern_error_codes"], codes, "{row}");
-        assert_eq!(
-            (&row["write_errors"], &row["documents"]),
-            (&json!(0), &json!(3))
-        );
-        assert_eq!(row["outcomes"], json!({ "write_error": 3 }));
+        let codes = counts(&[("64", 2), (&reported.to_string(), 1)]);
+        assert_eq!(row.write_concern_error_codes, codes, "{row:?}");
+        assert_eq!((row.write_errors, row.documents), (Some(0), 3));
+        assert_eq!(row.outcomes, counts(&[("write_error", 3)]));
         let of_code = [r#"code="64""#];
         let counted = scene
             .metric("seawall_write_concern_errors_total", &of_code)
@@ -183,7 +179,7 @@ async fn errors_that_seawall_creates_or_rewrites_count_by_the_code_in_the_client
     assert_eq!(ask(&mut client, &scene.db, count).await.code(), Some(189));
     for (command, count, code) in [("find", 1, "6"), ("insert", 2, "6"), ("count", 1, "189")] {
         let row = scene.row(command, count).await;
-        assert_eq!(row["error_codes"], json!({ code: 1 }), "{row}");
+        assert_eq!(row.error_codes, counts(&[(code, 1)]), "{row:?}");
     }
     let of_code = [r#"code="6""#];
     let counted = scene
@@ -197,7 +193,7 @@ async fn errors_that_seawall_creates_or_rewrites_count_by_the_code_in_the_client
     scene.fail(1, "find", doc! { "errorCode": 10107 }).await;
     assert!(ask(&mut client, &scene.db, find).await.is_ok());
     let row = scene.row("find", 3).await;
-    assert_eq!(row["error_codes"], json!({ "6": 1 }), "{row}");
+    assert_eq!(row.error_codes, counts(&[("6", 1)]), "{row:?}");
     let server = scene.set.members()[0].address().to_string();
     let server = format!("server=\"{server}\"");
     let name = "seawall_operations_repeated_total";
@@ -212,15 +208,15 @@ async fn refused_operations_are_counted_by_error_code() {
     let find = doc! { "find": "c", "$readPreference": { "mode": "secondary" } };
     assert_eq!(ask(&mut client, &scene.db, find).await.code(), Some(133));
     let row = scene.row("find", 1).await;
-    assert_eq!(row["error_codes"], json!({ "133": 1 }), "{row}");
+    assert_eq!(row.error_codes, counts(&[("133", 1)]), "{row:?}");
     for toml in ["", RELAYED] {
         let scene = Scene::start_with(toml, Options::with_auth()).await;
         let mut client = scene.client().await;
         let user = doc! { "createUser": "mallory", "pwd": "x", "roles": [] };
         assert_eq!(ask(&mut client, &scene.db, user).await.code(), Some(13));
         let row = scene.row("createUser", 1).await;
-        assert_eq!(row["error_codes"], json!({ "13": 1 }), "{row}");
-        assert_eq!(row["outcomes"], json!({ "local": 1 }));
+        assert_eq!(row.error_codes, counts(&[("13", 1)]), "{row:?}");
+        assert_eq!(row.outcomes, counts(&[("local", 1)]));
     }
 }
 
@@ -288,7 +284,7 @@ async fn documents_are_counted_in_replies_of_any_form_and_size() {
             *count += 1;
             *sum += documents;
             let row = scene.row(&name, *count).await;
-            assert_eq!(row["documents"], *sum, "{command}: {row}");
+            assert_eq!(row.documents, *sum, "{command}: {row:?}");
         }
         let opaque = scene
             .seawall
@@ -337,21 +333,22 @@ async fn write_statements_are_counted_by_shape_in_messages_of_any_form_and_size(
         ask(&mut client, &scene.db, modify).await;
         ask(&mut client, &scene.db, doc! { "find": "c", "limit": 1 }).await;
         client.wait_until_counted().await.unwrap();
-        let shapes = scene.seawall.api("/api/v1/shapes").await;
-        let rows = shapes["shapes"].as_array().unwrap().iter();
-        let own = rows.filter(|row| row["db"] == *scene.db);
+        let shapes: Shapes = scene.seawall.api("/api/v1/shapes").await;
+        let own = shapes.shapes.iter().filter(|row| row.db == scene.db);
         let own: BTreeMap<_, _> = own
             .map(|row| {
-                let figures = ["count", "statements", "streamed"].map(|name| row[name].clone());
-                (row["command"].as_str().unwrap(), figures)
+                (
+                    &*row.command,
+                    [Some(row.count), row.statements, row.streamed],
+                )
             })
             .collect();
-        let writes = [3, 5_007, 1].map(Value::from);
+        let writes = [3, 5_007, 1].map(Some);
         let expected = BTreeMap::from([
-            ("delete", writes.clone()),
-            ("find", [1, 0, 0].map(Value::from)),
-            ("findAndModify", [1, 1, 0].map(Value::from)),
-            ("insert", writes.clone()),
+            ("delete", writes),
+            ("find", [1, 0, 0].map(Some)),
+            ("findAndModify", [1, 1, 0].map(Some)),
+            ("insert", writes),
             ("update", writes),
         ]);
         assert_eq!(own, expected, "{toml}");
@@ -367,25 +364,19 @@ async fn unacknowledged_writes_count_the_servers_documents_and_errors() {
     let insert = doc! { "insert": "c", "documents": [{ "_id": 1 }, { "_id": 2 }], "$db": db };
     client.send(&unacknowledged(insert)).await.unwrap();
     let row = scene.row("insert", 1).await;
-    assert_eq!(
-        (&row["documents"], &row["reply_bytes"]),
-        (&json!(2), &json!(0))
-    );
+    assert_eq!((row.documents, row.reply_bytes), (2, 0));
     let modify = doc! {
         "findAndModify": "c", "query": { "_id": 1 }, "remove": true, "writeConcern": { "w": 0 }, "$db": db,
     };
     client.send(&unacknowledged(modify)).await.unwrap();
-    assert_eq!(scene.row("findAndModify", 1).await["documents"], 1);
+    assert_eq!(scene.row("findAndModify", 1).await.documents, 1);
     // A reply that is too large to be held is discarded, not forwarded.
     let documents = vec![doc! { "_id": 2 }; 2000];
     let insert = doc! { "insert": "c", "documents": documents, "ordered": false, "$db": db };
     client.send(&unacknowledged(insert)).await.unwrap();
     let row = scene.row("insert", 2).await;
-    assert_eq!(row["write_error_codes"], json!({ "11000": 2000 }));
-    assert_eq!(
-        (&row["documents"], &row["reply_bytes"]),
-        (&json!(2), &json!(0))
-    );
+    assert_eq!(row.write_error_codes, counts(&[("11000", 2000)]));
+    assert_eq!((row.documents, row.reply_bytes), (2, 0));
 }
 
 #[tokio::test]
@@ -417,11 +408,11 @@ async fn a_repeated_commit_or_abort_counts_as_a_retry() {
         }
         for end in ["commitTransaction", "abortTransaction"] {
             let row = scene.row(end, 3).await;
-            assert_eq!(row["retries"], 2, "{row}");
+            assert_eq!(row.retries, Some(2), "{row:?}");
         }
         // Two statements of one transaction do not count as a retry.
         let row = scene.row("insert", 4).await;
-        assert_eq!(row["retries"], 0, "{row}");
+        assert_eq!(row.retries, Some(0), "{row:?}");
         for (count, number, retries) in [(5, 3, 0), (6, 3, 1), (7, 4, 1)] {
             let insert = doc! { "insert": "c", "documents": [{ "_id": number * 10 }] };
             assert!(
@@ -430,7 +421,7 @@ async fn a_repeated_commit_or_abort_counts_as_a_retry() {
                     .is_ok()
             );
             let row = scene.row("insert", count).await;
-            assert_eq!(row["retries"], retries, "{row}");
+            assert_eq!(row.retries, Some(retries), "{row:?}");
         }
         let retried = scene
             .seawall
@@ -465,14 +456,14 @@ async fn relayed_operations_are_reported_by_server_and_client() {
     let watch = doc! { "topologyVersion": version, "maxAwaitTimeMS": 50 };
     assert!(client.hello(watch).await.unwrap().is_ok());
     let row = scene.row("hello", 2).await;
-    assert!(row["awaited_time_ms"].as_f64().unwrap() > 0.0, "{row}");
+    assert!(row.awaited_time_ms.unwrap() > 0.0, "{row:?}");
     scene.row("find", 20).await;
 
-    let servers = scene.seawall.api("/api/v1/servers").await;
+    let servers: Servers = scene.seawall.api("/api/v1/servers").await;
     let server = scene.set.members()[0].address().to_string();
-    let rows = servers["servers"].as_array().unwrap();
-    let row = rows.iter().find(|row| row["address"] == *server).unwrap();
-    assert_eq!(row["count"], 20, "{row}");
+    let mut rows = servers.servers.iter();
+    let row = rows.find(|row| row.address == server).unwrap();
+    assert_eq!(row.count, 20, "{row:?}");
     let label = format!("server=\"{server}\"");
     let name = "seawall_server_operation_seconds_count";
     assert_eq!(

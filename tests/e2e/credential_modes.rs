@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
+use seawall::api::Status;
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, RunCommand, Standalone, create_user, unique_name},
@@ -18,8 +19,8 @@ use crate::scene::{
 };
 
 pub(crate) async fn mode(seawall: &Seawall) -> String {
-    let status = seawall.api("/api/v1/status").await;
-    status["credentials"].as_str().unwrap().to_owned()
+    let status: Status = seawall.api("/api/v1/status").await;
+    status.credentials
 }
 
 /// Creates an account whose only right is to look up users' keys. Returns the account's connection

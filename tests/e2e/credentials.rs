@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bson::{Bson, doc};
+use seawall::api::Status;
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, RunCommand, create_user, shared_replica_set, unique_name},
@@ -57,7 +58,8 @@ async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
 #[tokio::test]
 async fn all_kinds_of_users_log_in_in_all_ways_and_keep_their_rights() {
     let seawall = seawall("").await;
-    assert_eq!(seawall.api("/api/v1/status").await["credentials"], "self");
+    let status: Status = seawall.api("/api/v1/status").await;
+    assert_eq!(status.credentials, "self");
     log_in_in_every_way(&seawall, &root().await).await;
 }
 

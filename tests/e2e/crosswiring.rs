@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ::seawall::api::Pools;
 use mongodb::bson::{Document, doc};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -180,9 +181,9 @@ async fn watch(seawall: Arc<Seawall>, is_over: Arc<AtomicBool>) -> u64 {
 }
 
 async fn pool(seawall: &Seawall) -> [u64; 4] {
-    let pools = seawall.api("/api/v1/pools").await;
-    ["pending", "available", "in_use", "wait_queue"]
-        .map(|part| pools["pools"][0][part].as_u64().unwrap())
+    let pools: Pools = seawall.api("/api/v1/pools").await;
+    let pool = &pools.pools[0];
+    [pool.pending, pool.available, pool.in_use, pool.wait_queue]
 }
 
 /// A client that sometimes disconnects during an operation, and then reconnects.

@@ -14,6 +14,7 @@ use mongodb::{
     Database,
     bson::{Document, doc},
 };
+use seawall::api::{Shape, Shapes};
 use seawall_command::CommandBytes;
 use seawall_shape::fingerprint;
 use seawall_tests::{
@@ -22,7 +23,6 @@ use seawall_tests::{
     raw::{KeyCache, RawClient},
     seawall::Seawall,
 };
-use serde_json::Value;
 use tokio::{task::JoinSet, time::Instant};
 
 const CLIENTS: i32 = 8;
@@ -98,9 +98,10 @@ async fn counts_equal_the_profilers_and_times_are_at_least_as_long() {
             "{collection} {command}"
         );
     }
-    let shapes = seawall.api("/api/v1/shapes?limit=10000").await;
-    check_server_times(&shapes, &profiled_shapes(&db).await);
-    check_times(&shapes, &profiled, waited);
+    let mut shapes: Shapes = seawall.api("/api/v1/shapes?limit=10000").await;
+    shapes.shapes.retain(|shape| shape.db == DB);
+    check_server_times(&shapes.shapes, &profiled_shapes(&db).await);
+    check_times(&shapes.shapes, &profiled, waited);
 }
 
 /// Creates a user and some documents, and starts a profiler that keeps every entry.
@@ -278,22 +279,17 @@ fn count_of(sums: &BTreeMap<Place, Profiled>) -> u64 {
 }
 
 /// Checks that each shape has the profiler's count and at least the profiler's time on the server.
-fn check_server_times(answer: &Value, profiled: &BTreeMap<String, Profiled>) {
-    let shapes = answer["shapes"].as_array().unwrap();
-    let own: BTreeMap<_, _> = shapes
-        .iter()
-        .filter(|shape| shape["db"] == DB)
-        .map(|shape| (shape["id"].as_str().unwrap().to_owned(), shape))
-        .collect();
+fn check_server_times(own: &[Shape], profiled: &BTreeMap<String, Profiled>) {
+    let own: BTreeMap<_, _> = own.iter().map(|shape| (shape.id.clone(), shape)).collect();
     assert!(own.keys().eq(profiled.keys()), "{own:?} {profiled:?}");
     assert!(own.len() > 10, "{}", own.len());
     let mut compared_ms = 0;
     for (id, sums) in profiled {
         let shape = own[id];
-        assert_eq!(shape["count"].as_u64(), Some(sums.count), "{shape}");
-        let server = shape["phases_ms"]["server"].as_f64().unwrap();
+        assert_eq!(shape.count, sums.count, "{shape:?}");
+        let server = shape.phases_ms.server;
         let least: f64 = sums.milliseconds.to_string().parse().unwrap();
-        assert!(server >= least, "{shape}: the profiler has {least} ms");
+        assert!(server >= least, "{shape:?}: the profiler has {least} ms");
         compared_ms += sums.milliseconds;
     }
     assert!(
@@ -304,26 +300,20 @@ fn check_server_times(answer: &Value, profiled: &BTreeMap<String, Profiled>) {
 
 /// Checks that the phases add up to the total time, and that the total is at most the time for
 /// which clients waited.
-fn check_times(answer: &Value, profiled: &BTreeMap<Place, Profiled>, waited: Duration) {
-    let shapes = answer["shapes"].as_array().unwrap();
-    let own: Vec<_> = shapes.iter().filter(|shape| shape["db"] == DB).collect();
+fn check_times(own: &[Shape], profiled: &BTreeMap<Place, Profiled>, waited: Duration) {
     let mut all_ms = 0.0;
-    for shape in &own {
-        let total = shape["total_time_ms"].as_f64().unwrap();
-        let phases = shape["phases_ms"].as_object().unwrap();
-        let sum: f64 = phases.values().map(|phase| phase.as_f64().unwrap()).sum();
-        assert!((sum - total).abs() <= total / 100.0, "{shape}");
-        all_ms += total + shape["more"]["total_time_ms"].as_f64().unwrap();
+    for shape in own {
+        let total = shape.total_time_ms;
+        let sum = shape.phases_ms.total();
+        assert!((sum - total).abs() <= total / 100.0, "{shape:?}");
+        all_ms += total + shape.more.total_time_ms;
     }
     let waited_ms = waited.as_secs_f64() * 1e3;
     assert!(
         all_ms <= waited_ms,
         "{all_ms} ms, the clients waited {waited_ms} ms"
     );
-    let more: u64 = own
-        .iter()
-        .map(|shape| shape["more"]["count"].as_u64().unwrap())
-        .sum();
+    let more: u64 = own.iter().map(|shape| shape.more.count).sum();
     let profiled_more = profiled.iter().filter(|(place, _)| place.1 == "getMore");
     assert_eq!(more, profiled_more.map(|(_, sums)| sums.count).sum::<u64>());
 }

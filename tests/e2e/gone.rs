@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use ::seawall::api::Pools;
 use mongodb::{
     Client,
     bson::{Document, doc},
@@ -220,8 +221,8 @@ async fn a_write_of_a_disconnected_client_completes() {
     let update = doc! {"update": "things", "updates": [slow], "$db": "gone"};
     client.send(&OpMsg::new(update)).await.unwrap();
     let begun = async || {
-        let pools = scene.seawall.api("/api/v1/pools").await;
-        pools.to_string().contains("\"in_use\":1")
+        let pools: Pools = scene.seawall.api("/api/v1/pools").await;
+        pools.pools.iter().any(|pool| pool.in_use == 1)
     };
     eventually(LIMIT, begun).await.unwrap();
     drop(client);

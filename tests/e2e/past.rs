@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use rustix::process::Signal;
+use seawall::api::{
+    Changes, Namespace, Namespaces, Other, Report, Server, Servers, Shape, Shapes, Stalls, Status,
+    Step, Timeline,
+};
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, create_user, shared_standalone, unique_name},
@@ -60,17 +64,31 @@ impl Scene {
         client.wait_until_counted().await.unwrap();
     }
 
-    /// The rows of this test's database, from a path of the API.
-    async fn rows(&self, path: &str, list: &str) -> Vec<Value> {
-        let answer = self.seawall.api(path).await;
-        let rows = answer[list].as_array().unwrap().iter();
-        let own = rows.filter(|row| row["db"] == *self.user.name);
-        own.cloned().collect()
+    /// The shapes of this test's own database.
+    async fn shapes(&self, query: &str) -> Vec<Shape> {
+        let path = format!("/api/v1/shapes{query}");
+        let mut reply: Shapes = self.seawall.api(&path).await;
+        reply.shapes.retain(|shape| shape.db == self.user.name);
+        reply.shapes
+    }
+
+    /// The number of operations in the shapes of this test's own database.
+    async fn counted(&self, query: &str) -> u64 {
+        let shapes = self.shapes(query).await;
+        shapes.iter().map(|shape| shape.count).sum()
+    }
+
+    /// The namespaces of this test's own database.
+    async fn namespaces(&self, query: &str) -> Vec<Namespace> {
+        let path = format!("/api/v1/namespaces{query}");
+        let mut reply: Namespaces = self.seawall.api(&path).await;
+        reply.namespaces.retain(|row| row.db == self.user.name);
+        reply.namespaces
     }
 }
 
-fn sum(rows: &[Value], field: &str) -> u64 {
-    rows.iter().map(|row| row[field].as_u64().unwrap()).sum()
+fn operations(steps: &[Step]) -> u64 {
+    steps.iter().map(|step| step.count).sum()
 }
 
 #[tokio::test]
@@ -78,37 +96,30 @@ async fn counts_are_reported_by_time_range_in_steps_and_in_a_report() {
     let scene = Scene::start("").await;
     scene.finds(120).await;
     // The API reports a second only after it has ended.
-    let is_reported = async || {
-        let rows = scene.rows("/api/v1/shapes?since=10m", "shapes").await;
-        sum(&rows, "count") == 120
-    };
+    let is_reported = async || scene.counted("?since=10m").await == 120;
     eventually(LIMIT, is_reported).await.unwrap();
-    let rows = scene.rows("/api/v1/shapes?since=10m", "shapes").await;
+    let rows = scene.shapes("?since=10m").await;
     let [row] = &*rows else { panic!("{rows:?}") };
-    assert_eq!(row["shape"], "{filter:{name:?}}");
-    let id = row["id"].as_str().unwrap();
-    let timeline = format!("/api/v1/timeline?since=1m&step=1s&shape={id}");
-    let steps = scene.seawall.api(&timeline).await["steps"].clone();
-    assert_eq!(sum(steps.as_array().unwrap(), "count"), 120);
-    let in_full = scene
-        .seawall
-        .api(&format!("/api/v1/shapes/{id}?since=1m"))
-        .await;
-    assert_eq!(
-        sum(in_full["distribution"].as_array().unwrap(), "count"),
-        120
-    );
-    assert_eq!(sum(in_full["timeline"].as_array().unwrap(), "count"), 120);
+    assert_eq!(row.shape, "{filter:{name:?}}");
+    let id = &row.id;
+    let path = format!("/api/v1/timeline?since=1m&step=1s&shape={id}");
+    let timeline: Timeline = scene.seawall.api(&path).await;
+    assert_eq!(operations(&timeline.steps), 120);
+    let path = format!("/api/v1/shapes/{id}?since=1m");
+    let in_full: Shape = scene.seawall.api(&path).await;
+    let buckets = in_full.buckets().iter().map(|bucket| bucket.count);
+    assert_eq!(buckets.sum::<u64>(), 120);
+    assert_eq!(operations(in_full.timeline.as_deref().unwrap()), 120);
     // Figures that exist only in rows cover the time since the start, and are marked as such.
-    assert_eq!(in_full["since_start"]["streamed"], 0);
-    assert!(in_full.get("streamed").is_none(), "{in_full}");
-    let report = scene.seawall.api("/api/v1/report?since=1m").await;
-    let shapes = report["shapes"].as_array().unwrap();
-    let own = shapes.iter().find(|shape| shape["id"] == *id).unwrap();
-    assert_eq!(own["count"], 120);
-    for path in ["/api/v1/namespaces", "/api/v1/namespaces?since=1m"] {
-        let namespaces = scene.rows(path, "namespaces").await;
-        assert_eq!(sum(&namespaces, "count"), 120, "{path}");
+    assert_eq!(in_full.since_start.as_ref().unwrap().streamed, 0);
+    assert_eq!(in_full.streamed, None);
+    let report: Report = scene.seawall.api("/api/v1/report?since=1m").await;
+    let own = report.shapes.iter().find(|shape| shape.id == *id).unwrap();
+    assert_eq!(own.count, 120);
+    for query in ["", "?since=1m"] {
+        let namespaces = scene.namespaces(query).await;
+        let counts = namespaces.iter().map(|row| row.count);
+        assert_eq!(counts.sum::<u64>(), 120, "{query}");
     }
     for wrong in [
         "since=10",
@@ -137,9 +148,9 @@ async fn namespaces_have_a_timeline() {
     let reported = async |of: &str| {
         let path = format!("/api/v1/timeline?since=10m&step=1s&db={db}{of}");
         let (status, body) = scene.seawall.get(&path).await;
-        let steps = serde_json::from_str::<Value>(&body).unwrap_or_default();
-        let steps = steps["steps"].as_array().map(|steps| sum(steps, "count"));
-        (status, steps)
+        let timeline = serde_json::from_str::<Timeline>(&body).ok();
+        let counted = timeline.map(|timeline| operations(&timeline.steps));
+        (status, counted)
     };
     let all = async || reported("").await == (200, Some(31));
     eventually(LIMIT, all).await.unwrap();
@@ -159,7 +170,8 @@ async fn shapes_beyond_the_limit_are_summed_as_other() {
     for since in ["", "&since=10m"] {
         let path = format!("/api/v1/shapes?limit=0{since}");
         let is_reported = async || {
-            let other = scene.seawall.api(&path).await["other"].clone();
+            let reply: Value = scene.seawall.api(&path).await;
+            let other = reply["other"].clone();
             let count = other["count"].as_u64().ok_or("no count")?;
             (count >= 9).then_some(other).ok_or("not counted yet")
         };
@@ -176,7 +188,8 @@ async fn shapes_beyond_the_limit_are_summed_as_other() {
         for field in fields {
             assert!(other.get(field).is_some(), "{field}: {other}");
         }
-        assert!(other["request_bytes"].as_u64().unwrap() > 0, "{other}");
+        let other: Other = serde_json::from_value(other).unwrap();
+        assert!(other.request_bytes > 0, "{other:?}");
     }
 }
 
@@ -184,32 +197,32 @@ async fn shapes_beyond_the_limit_are_summed_as_other() {
 async fn server_rows_have_operation_times_and_reply_times() {
     let scene = Scene::start("").await;
     scene.finds(50).await;
-    let of = async |path: &str| scene.seawall.api(path).await["servers"][0].clone();
     let both = async || {
-        let server = of("/api/v1/servers").await;
-        let in_report = of("/api/v1/report?since=10m").await;
-        let is_reported =
-            server["count"].as_u64() >= Some(50) && server["count"] == in_report["count"];
+        let all: Servers = scene.seawall.api("/api/v1/servers").await;
+        let report: Report = scene.seawall.api("/api/v1/report?since=10m").await;
+        let [server] = <[Server; 1]>::try_from(all.servers).ok()?;
+        let [in_report] = <[Server; 1]>::try_from(report.servers).ok()?;
+        let is_reported = server.count >= 50 && server.count == in_report.count;
         is_reported.then_some((server, in_report))
     };
+    let both = async || both().await.ok_or("not reported yet");
     let (server, in_report) = eventually(LIMIT, both).await.unwrap();
-    assert_eq!(server["latency_ms"], in_report["latency_ms"]);
-    let longest = |of: &str| server[of]["max"].as_f64().unwrap();
-    assert!(longest("answer_ms") <= longest("latency_ms"), "{server}");
+    assert_eq!(server.latency_ms, in_report.latency_ms);
+    let answer_ms = server.answer_ms.unwrap();
+    assert!(answer_ms.max <= server.latency_ms.max, "{server:?}");
 }
 
 #[tokio::test]
 async fn changes_report_their_time_ranges_or_why_they_are_not_comparable() {
     let scene = Scene::start("").await;
     scene.finds(40).await;
-    let changes = scene.seawall.api("/api/v1/changes?against=yesterday").await;
-    assert_eq!(changes["comparable"], false);
-    assert_eq!(changes["reason"], "no data for the baseline");
-    let at = |side: &str, end: &str| changes[side][end].as_u64().unwrap();
-    assert_eq!(at("now", "to") - at("now", "from"), 600);
-    let ago = at("now", "to") - at("baseline", "to");
-    assert!((86_400..87_000).contains(&ago), "{ago}");
-    assert_eq!(at("baseline", "seconds"), 0);
+    let changes: Changes = scene.seawall.api("/api/v1/changes?against=yesterday").await;
+    assert_eq!(changes.incomparable(), Some("no data for the baseline"));
+    let (baseline, now) = (changes.baseline.unwrap(), changes.now.unwrap());
+    assert_eq!(now.to - now.from, 600.0);
+    let ago = now.to - baseline.to;
+    assert!((86_400.0..87_000.0).contains(&ago), "{ago}");
+    assert_eq!(baseline.seconds, 0.0);
     for wrong in [
         "against=1h&window=2h",
         "against=tomorrow",
@@ -219,14 +232,12 @@ async fn changes_report_their_time_ranges_or_why_they_are_not_comparable() {
         let (status, why) = scene.seawall.get(&format!("/api/v1/changes?{wrong}")).await;
         assert_eq!(status, 400, "{wrong}: {why}");
     }
-    let report = scene
-        .seawall
-        .api("/api/v1/report?since=10m&against=last_week")
-        .await;
-    assert_eq!(report["changes"]["against"], "last_week");
-    assert_eq!(report["changes"]["comparable"], false);
-    let stalls = scene.seawall.api("/api/v1/stalls?since=10m").await;
-    assert_eq!(stalls["episodes"], serde_json::json!([]));
+    let path = "/api/v1/report?since=10m&against=last_week";
+    let report: Report = scene.seawall.api(path).await;
+    assert_eq!(report.changes.against, "last_week");
+    assert_eq!(report.changes.comparable, Some(false));
+    let stalls: Stalls = scene.seawall.api("/api/v1/stalls?since=10m").await;
+    assert!(stalls.episodes.is_empty(), "{stalls:?}");
     assert_eq!(scene.seawall.get("/api/v1/stalls?since=1").await.0, 400);
 }
 
@@ -246,12 +257,9 @@ async fn disabled_history_returns_404() {
         let (status, _) = scene.seawall.get(&format!("/api/v1/{path}")).await;
         assert_eq!(status, 404, "{path}");
     }
-    let rows = scene.rows("/api/v1/shapes", "shapes").await;
-    assert_eq!(sum(&rows, "count"), 5);
-    assert_eq!(
-        scene.seawall.api("/api/v1/status").await["history"]["on"],
-        false
-    );
+    assert_eq!(scene.counted("").await, 5);
+    let status: Status = scene.seawall.api("/api/v1/status").await;
+    assert_eq!(status.history.on, Some(false));
 }
 
 #[tokio::test]
@@ -261,10 +269,7 @@ async fn history_continues_after_a_restart() {
     let toml = format!("history.directory = {directory:?}");
     let mut scene = Scene::start(&toml).await;
     scene.finds(30).await;
-    let reported = async |scene: &Scene| {
-        let rows = scene.rows("/api/v1/shapes?since=10m", "shapes").await;
-        sum(&rows, "count")
-    };
+    let reported = async |scene: &Scene| scene.counted("?since=10m").await;
     eventually(LIMIT, async || reported(&scene).await == 30)
         .await
         .unwrap();
@@ -274,14 +279,11 @@ async fn history_continues_after_a_restart() {
     scene.seawall = Scene::seawall(&server.uri(), &toml).await;
     assert_eq!(reported(&scene).await, 30);
     // The API knows the first and last time of a shape even if the shape has no row any more.
-    for row in scene.rows("/api/v1/shapes?since=10m", "shapes").await {
-        let (first, last) = (row["first_seen"].as_f64(), row["last_seen"].as_f64());
-        assert!(first.unwrap() < last.unwrap(), "{row}");
+    for row in scene.shapes("?since=10m").await {
+        let [first, last] = [row.first_seen, row.last_seen].map(|seen| seen.unwrap().seconds());
+        assert!(first < last, "{row:?}");
     }
-    assert_eq!(
-        sum(&scene.rows("/api/v1/shapes", "shapes").await, "count"),
-        0
-    );
+    assert_eq!(scene.counted("").await, 0);
     scene.finds(12).await;
     eventually(LIMIT, async || reported(&scene).await == 42)
         .await
@@ -330,13 +332,10 @@ async fn error_codes_failed_writes_and_retries_are_counted() {
         metric("seawall_operations_retried_total", "command=\"insert\"").await,
         1.0
     );
-    let rows = scene.rows("/api/v1/namespaces", "namespaces").await;
-    let insert = rows.iter().find(|row| row["command"] == "insert").unwrap();
-    assert_eq!(insert["error_codes"]["20"], 3);
-    assert_eq!(
-        (&insert["write_errors"], &insert["retries"]),
-        (&1.into(), &1.into())
-    );
+    let rows = scene.namespaces("").await;
+    let insert = rows.iter().find(|row| row.command == "insert").unwrap();
+    assert_eq!(insert.error_codes.as_ref().unwrap()["20"], 3);
+    assert_eq!((insert.write_errors, insert.retries), (Some(1), Some(1)));
 }
 
 #[tokio::test]
@@ -458,10 +457,7 @@ async fn the_slow_log_counts_all_omitted_operations_before_the_process_ends() {
 async fn top_and_report_show_a_running_proxy() {
     let scene = Scene::start("").await;
     scene.finds(40).await;
-    let is_reported = async || {
-        let rows = scene.rows("/api/v1/shapes?since=1m", "shapes").await;
-        sum(&rows, "count") == 40
-    };
+    let is_reported = async || scene.counted("?since=1m").await == 40;
     eventually(LIMIT, is_reported).await.unwrap();
     let admin = format!("http://{}", scene.seawall.app.admin_address().unwrap());
     let scratch = Scratch::create().unwrap();
@@ -523,31 +519,32 @@ async fn shape_counts_its_cursors_and_how_long_they_were_open() {
         }
     }
     client.wait_until_counted().await.unwrap();
-    let rows = scene.rows("/api/v1/shapes", "shapes").await;
-    let find = rows.iter().find(|row| row["command"] == "find").unwrap();
-    assert_eq!(find["count"], 1);
-    assert_eq!(find["more"]["count"], 2);
-    assert_eq!(find["more"]["documents"], 15);
-    assert_eq!(find["cursors"]["exhausted"], 1);
-    let open = find["cursors"]["open_ms"]["max"].as_f64().unwrap();
-    let more = find["more"]["total_time_ms"].as_f64().unwrap();
+    let rows = scene.shapes("").await;
+    let find = rows.iter().find(|row| row.command == "find").unwrap();
+    assert_eq!(find.count, 1);
+    assert_eq!((find.more.count, find.more.documents), (2, Some(15)));
+    let cursors = find.cursors.unwrap();
+    assert_eq!(cursors.exhausted, 1);
+    let (open, more) = (cursors.open_ms.max, find.more.total_time_ms);
     assert!(open > more, "{open} ms open, {more} ms in getMores");
-    assert!(!rows.iter().any(|row| row["command"] == "getMore"));
+    assert!(!rows.iter().any(|row| row.command == "getMore"));
     // The load of the shape includes its `getMore`s. The page of one shape has the same figures as
     // the list.
-    let own = find["total_time_ms"].as_f64().unwrap();
-    let load = find["load_ms"].as_f64().unwrap();
-    assert!((own + more - load).abs() < 1e-9, "{find}");
-    let path = format!("/api/v1/shapes/{}", find["id"].as_str().unwrap());
-    assert_eq!(scene.seawall.api(&path).await["more"], find["more"]);
+    assert!(
+        (find.total_time_ms + more - find.load_ms).abs() < 1e-9,
+        "{find:?}"
+    );
+    let path = format!("/api/v1/shapes/{}", find.id);
+    assert_eq!(scene.seawall.api::<Shape>(&path).await.more, find.more);
     let in_period = async || {
-        let shape = scene.seawall.api(&format!("{path}?since=10m")).await;
-        (shape["more"]["count"] == 2)
+        let shape: Shape = scene.seawall.api(&format!("{path}?since=10m")).await;
+        (shape.more.count == 2)
             .then_some(shape)
             .ok_or("not reported yet")
     };
     let in_period = eventually(LIMIT, in_period).await.unwrap();
-    assert!(in_period.get("cursors").is_none(), "{in_period}");
-    assert_eq!(in_period["since_start"]["cursors"]["exhausted"], 1);
-    assert_eq!(in_period["since_start"]["more"]["documents"], 15);
+    assert!(in_period.cursors.is_none(), "{in_period:?}");
+    let since_start = in_period.since_start.unwrap();
+    assert_eq!(since_start.cursors.exhausted, 1);
+    assert_eq!(since_start.more.documents, Some(15));
 }

@@ -3,6 +3,7 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
+use ::seawall::api::Topology;
 use mongodb::{
     Client,
     bson::{Document, Uuid, doc},
@@ -93,9 +94,9 @@ impl Sharded {
         };
         let seawall = Seawall::start_with(&uri, options).await;
         let both = async || {
-            let topology = seawall.api("/api/v1/topology").await;
-            let servers = topology["servers"].as_array().unwrap().clone();
-            topology["type"] == "Sharded" && servers.iter().all(|s| s["type"] == "Mongos")
+            let topology: Topology = seawall.api("/api/v1/topology").await;
+            let mut servers = topology.servers.iter();
+            topology.topology_type == "Sharded" && servers.all(|s| s.server_type == "Mongos")
         };
         eventually(LIMIT, both).await.unwrap();
         Self {
@@ -233,16 +234,11 @@ async fn only_routers_within_the_latency_window_are_used() {
     let sharded = Sharded::start("deployment.heartbeat_frequency_ms = 500").await;
     sharded.recorders[1].delay(Duration::from_millis(500));
     let is_far = async || {
-        let topology = sharded.seawall.api("/api/v1/topology").await;
+        let topology: Topology = sharded.seawall.api("/api/v1/topology").await;
         let far = sharded.recorders[1].address().to_string();
-        let servers = topology["servers"].as_array().unwrap().clone();
-        let far = servers
-            .into_iter()
-            .find(|server| server["address"] == *far)
-            .unwrap();
-        far["round_trip_ms"]
-            .as_f64()
-            .is_some_and(|time| time > 400.0)
+        let mut servers = topology.servers.iter();
+        let far = servers.find(|server| server.address == far).unwrap();
+        far.round_trip_ms.is_some_and(|time| time > 400.0)
     };
     eventually(LIMIT, is_far).await.unwrap();
     let before = sharded.served(1).await;
@@ -317,9 +313,9 @@ async fn a_router_that_drains_causes_no_error() {
     };
     let working = async {
         let left = async || {
-            let topology = sharded.seawall.api("/api/v1/topology").await;
-            let servers = topology["servers"].as_array().unwrap().clone();
-            servers.iter().any(|server| server["type"] == "Unknown")
+            let topology: Topology = sharded.seawall.api("/api/v1/topology").await;
+            let mut servers = topology.servers.iter();
+            servers.any(|server| server.server_type == "Unknown")
         };
         let mut served = 0;
         while !left().await || served < 100 {
@@ -485,9 +481,9 @@ async fn ten_thousand_cursors_and_transactions_stay_with_their_router() {
     // The router returns, and so do its cursors.
     sharded.recorders[1].refuse(false);
     let is_back = async || {
-        let topology = sharded.seawall.api("/api/v1/topology").await;
-        let servers = topology["servers"].as_array().unwrap().clone();
-        servers.iter().all(|server| server["type"] == "Mongos")
+        let topology: Topology = sharded.seawall.api("/api/v1/topology").await;
+        let mut servers = topology.servers.iter();
+        servers.all(|server| server.server_type == "Mongos")
     };
     eventually(LIMIT, is_back).await.unwrap();
     for opened in lost {

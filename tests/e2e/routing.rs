@@ -10,6 +10,7 @@ use mongodb::{
     error::ErrorKind,
     options::WriteConcern,
 };
+use seawall::api::Topology;
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options, ROOT, ROOT_PASSWORD, ReplicaSet},
@@ -163,18 +164,18 @@ async fn read(client: &mut RawClient, preference: &Document, comment: &str) {
     }
 }
 
+async fn topology(seawall: &Seawall) -> Topology {
+    seawall.api("/api/v1/topology").await
+}
+
 #[tokio::test]
 async fn each_read_preference_uses_the_members_that_the_specification_picks() {
     let profiled = Profiled::start().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let members = async || {
-        let topology = seawall.api("/api/v1/topology").await;
-        topology["servers"].as_array().map(Vec::len) == Some(3)
-            && topology["servers"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .all(|s| s["type"] != "Unknown")
+        let topology = topology(&seawall).await;
+        let mut servers = topology.servers.iter();
+        servers.len() == 3 && servers.all(|server| server.server_type != "Unknown")
     };
     eventually(LIMIT, members).await.unwrap();
     let cases: Vec<(Document, &[usize])> = vec![
@@ -265,8 +266,7 @@ async fn without_a_primary_only_read_preferences_that_allow_a_secondary_are_serv
     for member in &profiled.set.members()[..2] {
         member.kill().await.unwrap();
     }
-    let no_primary =
-        async || seawall.api("/api/v1/topology").await["type"] == "ReplicaSetNoPrimary";
+    let no_primary = async || topology(&seawall).await.topology_type == "ReplicaSetNoPrimary";
     eventually(LIMIT, no_primary).await.unwrap();
     let mut raw = logged_in(&seawall).await;
     for mode in [

@@ -3,6 +3,7 @@
 
 use std::{path::Path, process::Output, sync::Arc, time::Duration};
 
+use ::seawall::api::Topology;
 use mongodb::{
     Client,
     bson::{Document, doc},
@@ -113,9 +114,9 @@ async fn a_hello_reply_stays_the_same_while_no_server_is_up() {
         let before = greeting(&mut client).await;
         mongod.kill().await.unwrap();
         let is_down = async || {
-            let topology = seawall.api("/api/v1/topology").await;
-            let kinds: Vec<_> = topology["servers"].as_array().unwrap().iter().collect();
-            kinds.iter().all(|server| server["type"] == "Unknown")
+            let topology: Topology = seawall.api("/api/v1/topology").await;
+            let mut servers = topology.servers.iter();
+            servers.all(|server| server.server_type == "Unknown")
         };
         eventually(LIMIT, is_down).await.unwrap();
         assert_eq!(greeting(&mut client).await, before, "{uri}");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 use futures_util::future::join_all;
 use rustix::process::Signal;
+use seawall::api::{Named, Storms};
 use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
 use seawall_tests::{
     eventually::eventually,
@@ -79,7 +80,11 @@ impl Scene {
     }
 
     async fn is_in_a_storm(&self) -> bool {
-        self.seawall.api("/api/v1/storms").await["active"] == true
+        self.storms().await.active
+    }
+
+    async fn storms(&self) -> Storms {
+        self.seawall.api("/api/v1/storms").await
     }
 
     async fn wait_until_served(&self) {
@@ -146,7 +151,7 @@ impl Scene {
 #[tokio::test]
 async fn a_storm_report_names_its_clients_and_the_absorbed_load() {
     let scene = Scene::start().await;
-    let has_learned = async || scene.seawall.api("/api/v1/storms").await["learning"] == false;
+    let has_learned = async || !scene.storms().await.learning;
     eventually(LIMIT, has_learned).await.unwrap();
     assert!(!scene.is_in_a_storm().await);
     let storm = scene.storm(20).await;
@@ -157,41 +162,26 @@ async fn a_storm_report_names_its_clients_and_the_absorbed_load() {
     storm.abort();
     let is_over = async || !scene.is_in_a_storm().await;
     eventually(LIMIT, is_over).await.unwrap();
-    let report = scene.seawall.api("/api/v1/storms").await;
-    let report = &report["storms"][0];
-    let number = |field: &str| {
-        report[field]
-            .as_u64()
-            .unwrap_or_else(|| panic!("{field}: {report}"))
-    };
-    let first = |field: &str| {
-        report[field][0]["name"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let report = &scene.storms().await.storms[0];
+    let first = |names: &[Named]| names[0].name.clone();
+    assert!(report.ended_at.is_some(), "{report:?}");
     assert!(
-        report["ended_at"].is_number() || report["ended_at"].is_string(),
-        "{report}"
+        report.arrivals > 100 && report.peak_arrivals_per_second > 20.0,
+        "{report:?}"
     );
+    assert_eq!(first(&report.networks), "127.0.0.0/24");
+    assert_eq!(first(&report.applications), "seawall load");
     assert!(
-        number("arrivals") > 100 && number("peak_arrivals_per_second") > 20,
-        "{report}"
+        first(&report.drivers).starts_with("seawall-load "),
+        "{report:?}"
     );
-    assert_eq!(first("networks"), "127.0.0.0/24");
-    assert_eq!(first("applications"), "seawall load");
-    assert!(first("drivers").starts_with("seawall-load "), "{report}");
-    assert_eq!(first("users"), "admin.shop");
-    assert!(
-        report["departures"]["clean"].as_u64().unwrap() > 100,
-        "{report}"
-    );
-    let absorbed = number("server_connections_absorbed");
+    assert_eq!(first(&report.users), "admin.shop");
+    assert!(report.departures["clean"] > 100, "{report:?}");
     assert_eq!(
-        absorbed,
-        number("arrivals") - number("server_connections_created")
+        report.server_connections_absorbed,
+        report.arrivals - report.server_connections_created
     );
-    assert!(number("server_authentications_absorbed") > 100, "{report}");
+    assert!(report.server_authentications_absorbed > 100, "{report:?}");
     assert_eq!(scene.metric("seawall_storms_total", &[]).await, 1.0);
     assert_eq!(scene.metric("seawall_storm_active", &[]).await, 0.0);
 }

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use mongodb::{Client, options::ClientOptions};
-use seawall::app::{App, StartError};
+use seawall::{
+    api::Status,
+    app::{App, StartError},
+};
 use seawall_config::Settings;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -71,10 +74,8 @@ impl Seawall {
             .await
             .expect("the deployment is discovered");
         let decided = || async {
-            self.api("/api/v1/status")
-                .await
-                .get("credentials")
-                .is_some_and(|mode| mode != "auto")
+            let status: Status = self.api("/api/v1/status").await;
+            status.credentials != "auto"
         };
         eventually(READY_LIMIT, decided)
             .await
@@ -107,7 +108,7 @@ impl Seawall {
     }
 
     /// The JSON document at this path of the API.
-    pub async fn api(&self, path: &str) -> Value {
+    pub async fn api<T: DeserializeOwned>(&self, path: &str) -> T {
         let (status, body) = self.get(path).await;
         assert_eq!(status, 200, "{path}: {body}");
         serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))

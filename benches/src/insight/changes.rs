@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use mongodb::{Client, IndexModel};
+use seawall::api::{Changes, SeriesName};
 use seawall_tests::mongod::{Options, Standalone};
-use serde_json::Value;
 use tokio::time::sleep;
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
     pace::{Paced, Rate},
     random::Random,
     say,
-    seawall::{Seawall, number, rows, text},
+    seawall::Seawall,
 };
 
 const COLLECTION: &str = "items";
@@ -70,21 +70,21 @@ pub async fn run(plan: &Plan) {
     say("");
     Machine::say_since(machine);
     for reported in &quiet {
-        let changes = rows(reported, "changes");
+        let changes = &reported.changes;
         assert!(changes.is_empty(), "nothing changed, but {changes:?}");
     }
-    let first = rows(&dropped, "changes").first();
+    let first = dropped.changes.first();
     let first = first.expect("a change is reported");
-    assert_eq!(text(first, "/kind"), "slower", "{first}");
-    let expected = format!("{{filter:{{{}:?}}}}", field(DROPPED));
-    assert_eq!(text(first, "/shape/text"), expected, "{first}");
-    for (pointer, expected) in [
-        ("/shape/command", "find"),
-        ("/shape/db", DATABASE),
-        ("/shape/collection", COLLECTION),
-    ] {
-        assert_eq!(text(first, pointer), expected, "{first}");
-    }
+    assert_eq!(first.kind, "slower", "{first:?}");
+    let expected = SeriesName {
+        address: None,
+        collection: Some(COLLECTION.to_owned()),
+        command: Some("find".to_owned()),
+        db: Some(DATABASE.to_owned()),
+        text: Some(format!("{{filter:{{{}:?}}}}", field(DROPPED))),
+        ..first.shape.clone()
+    };
+    assert_eq!(first.shape, expected);
 }
 
 fn field(number: usize) -> String {
@@ -128,7 +128,7 @@ async fn watch(
     server: &Standalone,
     window: Duration,
     between: impl AsyncFnOnce(),
-) -> Value {
+) -> Changes {
     let toml = "auth.credentials = \"none\"\n";
     let seawall = Seawall::start(plan, &server.uri(), toml).await;
     let target = Target {
@@ -167,26 +167,23 @@ fn source(connection: u32) -> impl FnMut() -> Vec<u8> {
     }
 }
 
-fn table(run: &str, reported: &Value) {
-    let operations = format!(
-        "{:.0}, {:.0}",
-        number(reported, "/baseline/count"),
-        number(reported, "/now/count")
-    );
-    let changes = rows(reported, "changes");
+fn table(run: &str, reported: &Changes) {
+    let [before, now] = [reported.baseline, reported.now].map(Option::unwrap_or_default);
+    let operations = format!("{}, {}", before.count, now.count);
+    let changes = &reported.changes;
     if changes.is_empty() {
         say(&format!("| {run} | {operations} | none | | | | | | |"));
     }
     for (rank, change) in (1..).zip(changes) {
         say(&format!(
             "| {run} | {operations} | {rank} | {} | `{}` | {:.2} ms, {:.2} ms | {:.2} | {:.3} | {:.1} ms |",
-            text(change, "/kind"),
-            text(change, "/shape/text"),
-            number(change, "/before/p50_ms"),
-            number(change, "/now/p50_ms"),
-            number(change, "/ratio"),
-            number(change, "/effect"),
-            number(change, "/cost_ms_per_second"),
+            change.kind,
+            change.shape.text(),
+            change.before.p50_ms,
+            change.now.p50_ms,
+            change.ratio.unwrap_or(f64::NAN),
+            change.effect,
+            change.cost_ms_per_second,
         ));
     }
 }

@@ -4,13 +4,13 @@
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
+use seawall::api::{Latency, Namespaces, Servers, Shapes};
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options, Standalone},
     scratch::Scratch,
     seawall::sum_of,
 };
-use serde_json::Value;
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{
@@ -19,7 +19,7 @@ use super::{
     logged::{Durations, Logged},
     random::{Random, Zipf},
     say,
-    seawall::{Seawall, number, rows, text},
+    seawall::Seawall,
     table::{Table, Worst},
 };
 
@@ -51,14 +51,16 @@ const SHAPE_ERROR: f64 = 0.0443;
 /// The largest error of a quantile with 32 buckets per octave, half a bucket: 2^(1/64) - 1.
 const NAMESPACE_ERROR: f64 = 0.011;
 
-/// The reported quantiles: their names and their values in thousandths.
-const QUANTILES: [(&str, usize); 4] = [("p50", 500), ("p90", 900), ("p99", 990), ("p999", 999)];
+/// A quantile that Seawall reports.
+type Quantile = fn(&Latency) -> f64;
 
-/// The JSON pointer to the durations of whole operations.
-const WHOLE: &str = "/latency_ms";
-
-/// The JSON pointer to the times until a server began its reply.
-const UNTIL_REPLY: &str = "/answer_ms";
+/// The quantiles that Seawall reports: their names, their per-mille values and themselves.
+const QUANTILES: [(&str, usize, Quantile); 4] = [
+    ("p50", 500, |latency| latency.p50),
+    ("p90", 900, |latency| latency.p90),
+    ("p99", 990, |latency| latency.p99),
+    ("p999", 999, |latency| latency.p999),
+];
 
 /// Runs a million operations of 500 shapes through a Seawall that has only 100 shape rows.
 pub async fn run(plan: &Plan) {
@@ -208,9 +210,9 @@ async fn one(
 /// The figures that Seawall reports after the load.
 struct Reported {
     metrics: String,
-    shapes: Value,
-    namespaces: Value,
-    servers: Value,
+    shapes: Shapes,
+    namespaces: Namespaces,
+    servers: Servers,
 }
 
 impl Reported {
@@ -296,29 +298,28 @@ fn counts(logged: &Logged) -> Vec<u64> {
 
 fn levels(reported: &Reported) -> String {
     let levels = ["fine", "coarse", "rest"].map(|level| {
-        let of_it = rows(&reported.shapes, "shapes")
-            .iter()
-            .filter(|row| text(row, "/level") == level);
-        let operations: f64 = of_it.clone().map(|row| number(row, "/count")).sum();
-        format!("{} {level} with {operations:.0} operations", of_it.count())
+        let shapes = reported.shapes.shapes.iter();
+        let of_it = shapes.filter(|row| row.level == level);
+        let operations: u64 = of_it.clone().map(|row| row.count).sum();
+        format!("{} {level} with {operations} operations", of_it.count())
     });
     levels.join(", ")
 }
 
 fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: u64, plan: &Plan) {
-    let rows = rows(&reported.shapes, "shapes");
-    let operations: f64 = rows.iter().map(|row| number(row, "/count")).sum();
-    table.same("operations in all shape rows", all, operations, all);
+    let rows = &reported.shapes.shapes;
+    let operations: u64 = rows.iter().map(|row| row.count).sum();
+    table.same("operations in all shape rows", all, float(operations), all);
     let mut time = Worst::default();
-    let reported_ms: f64 = rows.iter().map(|row| number(row, "/total_time_ms")).sum();
+    let reported_ms: f64 = rows.iter().map(|row| row.total_time_ms).sum();
     let true_ms: f64 = logged.shapes.values().map(Durations::sum_ms).sum();
     // The two sums differ slightly, because they add floats in different orders.
     time.add(reported_ms, true_ms);
     table.within("total time in all shape rows", time, 1e-9);
-    let fine: HashMap<&str, &Value> = rows
+    let fine: HashMap<&str, _> = rows
         .iter()
-        .filter(|row| text(row, "/level") == "fine")
-        .map(|row| (text(row, "/id"), row))
+        .filter(|row| row.level == "fine")
+        .map(|row| (&*row.id, row))
         .collect();
     let mut heaviest: Vec<_> = logged.shapes.iter().collect();
     heaviest.sort_by(|(_, a), (_, b)| b.sum_ms().total_cmp(&a.sum_ms()));
@@ -338,71 +339,74 @@ fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: 
     // Shapes that have had a row since their first operation.
     let whole = fine.iter().filter_map(|(id, row)| {
         let raw = logged.shapes.get(*id)?;
-        ((number(row, "/count") - float(raw.count())).abs() < 0.5).then_some((*row, raw))
+        (row.count == raw.count()).then_some((*row, raw))
     });
     let whole: Vec<_> = whole.collect();
-    compare(table, "shape", WHOLE, &whole, SHAPE_ERROR);
+    let latencies = whole.iter().map(|(row, raw)| (row.latency_ms, *raw));
+    let latencies: Vec<_> = latencies.collect();
+    compare(table, "shape", &latencies, SHAPE_ERROR);
     let mut sums = Worst::default();
     for (row, raw) in &whole {
-        sums.add(number(row, "/total_time_ms"), raw.sum_ms());
+        sums.add(row.total_time_ms, raw.sum_ms());
     }
     table.exact("total times by shape", sums);
 }
 
 fn compare_namespaces(table: &mut Table, reported: &Reported, logged: &Logged) {
-    let rows = rows(&reported.namespaces, "namespaces");
-    let of_ours = rows.iter().filter(|row| text(row, "/db") == DATABASE);
+    let rows = reported.namespaces.namespaces.iter();
+    let of_ours = rows.filter(|row| row.db == DATABASE);
     let pairs = of_ours.filter_map(|row| {
-        let owned = |pointer| text(row, pointer).to_owned();
-        let key = (owned("/command"), owned("/collection"));
-        Some((row, logged.namespaces.get(&key)?))
+        let key = (row.command.clone(), row.collection.clone());
+        Some((row.count, row.latency_ms, logged.namespaces.get(&key)?))
     });
     let pairs: Vec<_> = pairs.collect();
     let expected = count(logged.namespaces.len());
     let found = float(count(pairs.len()));
     table.same("namespaces", expected, found, expected);
-    compare_counts(table, "namespace", &pairs);
-    compare(table, "namespace", WHOLE, &pairs, NAMESPACE_ERROR);
+    compare_rows(table, "namespace", &pairs);
 }
 
 /// Compares the times until a server began its reply. Seawall reports them with 32 buckets per
 /// octave.
 fn compare_servers(table: &mut Table, reported: &Reported, logged: &Logged) {
-    let rows = rows(&reported.servers, "servers").iter();
-    let pairs = rows.filter_map(|row| Some((row, logged.servers.get(text(row, "/address"))?)));
+    let rows = reported.servers.servers.iter();
+    let pairs = rows.filter_map(|row| {
+        let raw = logged.servers.get(&row.address)?;
+        Some((row.count, row.answer_ms?, raw))
+    });
     let pairs: Vec<_> = pairs.collect();
     let expected = count(logged.servers.len());
     table.same("servers", expected, float(count(pairs.len())), expected);
-    compare_counts(table, "server", &pairs);
-    compare(table, "server", UNTIL_REPLY, &pairs, NAMESPACE_ERROR);
+    compare_rows(table, "server", &pairs);
 }
 
-fn compare_counts(table: &mut Table, of: &str, pairs: &[(&Value, &Durations)]) {
-    let unequal = pairs
-        .iter()
-        .filter(|(row, raw)| (number(row, "/count") - float(raw.count())).abs() >= 0.5);
+/// Compares the counts and the latencies of rows with fine buckets.
+fn compare_rows(table: &mut Table, of: &str, rows: &[(u64, Latency, &Durations)]) {
+    let unequal = rows.iter().filter(|(count, _, raw)| *count != raw.count());
     let unequal = float(count(unequal.count()));
     table.same(
         &format!("wrong counts by {of}"),
-        count(pairs.len()),
+        count(rows.len()),
         unequal,
         0,
     );
+    let latencies = rows.iter().map(|(_, latency, raw)| (*latency, *raw));
+    let latencies: Vec<_> = latencies.collect();
+    compare(table, of, &latencies, NAMESPACE_ERROR);
 }
 
 /// Compares the quantiles and the maximum of rows.
-fn compare(table: &mut Table, of: &str, times: &str, pairs: &[(&Value, &Durations)], allowed: f64) {
-    for (name, per_mille) in QUANTILES {
+fn compare(table: &mut Table, of: &str, rows: &[(Latency, &Durations)], allowed: f64) {
+    for (name, per_mille, quantile) in QUANTILES {
         let mut worst = Worst::default();
-        for (row, raw) in pairs {
-            let reported = number(row, &format!("{times}/{name}"));
-            worst.add(reported, raw.quantile_ms(per_mille));
+        for (latency, raw) in rows {
+            worst.add(quantile(latency), raw.quantile_ms(per_mille));
         }
         table.within(&format!("{name} by {of}"), worst, allowed);
     }
     let mut longest = Worst::default();
-    for (row, raw) in pairs {
-        longest.add(number(row, &format!("{times}/max")), raw.max_ms());
+    for (latency, raw) in rows {
+        longest.add(latency.max, raw.max_ms());
     }
     table.exact(&format!("max by {of}"), longest);
 }

@@ -9,13 +9,12 @@ use std::{
     time::Duration,
 };
 
+use seawall::api::Phases;
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::{
-    count, float,
-    seawall::{number, text},
-};
+use super::{count, float};
 
 /// Time between two reads at the end of a log that Seawall is still writing.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -23,15 +22,21 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Number of reads without a new line after which the log counts as complete: five seconds.
 const MAX_EMPTY_READS: u32 = 50;
 
-/// The phases of an operation. They add up to its total time.
-const PHASES: [&str; 6] = [
-    "/phases_ms/permit",
-    "/phases_ms/checkout",
-    "/phases_ms/forward",
-    "/phases_ms/server",
-    "/phases_ms/receive",
-    "/phases_ms/send",
-];
+/// The fields of a line about an operation that are compared.
+#[derive(Debug, Deserialize)]
+struct Operation {
+    collection: String,
+    command: String,
+    /// The id of its own shape, if its row is that of several.
+    fine_shape: Option<String>,
+    outcome: String,
+    /// They add up to the total time.
+    phases_ms: Phases,
+    server: String,
+    /// The id of its row.
+    shape: String,
+    total_ms: f64,
+}
 
 /// The name of a command, and of a collection.
 pub type Namespace = (String, String);
@@ -88,20 +93,19 @@ impl Logged {
         if line.get("shape").is_none() {
             return;
         }
-        let phases = PHASES.map(|phase| nanoseconds(&line, phase));
-        let total_ns: u64 = phases.iter().sum();
-        let [_, _, _, server_ns, ..] = phases;
+        let operation: Operation = serde_json::from_value(line).expect("the line has all fields");
+        let phases = operation.phases_ms.named();
+        let total_ns: u64 = phases.iter().map(|(_, ms)| nanoseconds(*ms)).sum();
+        let server_ns = nanoseconds(operation.phases_ms.server);
         self.lines += 1;
-        self.not_ok += u64::from(text(&line, "/outcome") != "ok");
-        self.unequal_totals += u64::from(nanoseconds(&line, "/total_ms") != total_ns);
-        let owned = |pointer| text(&line, pointer).to_owned();
-        let namespace = (owned("/command"), owned("/collection"));
+        self.not_ok += u64::from(operation.outcome != "ok");
+        self.unequal_totals += u64::from(nanoseconds(operation.total_ms) != total_ns);
+        let namespace = (operation.command, operation.collection);
         // An operation that is counted in a group row has its own shape id in another field.
-        let is_folded = line.get("fine_shape").is_some();
-        let shape = owned(if is_folded { "/fine_shape" } else { "/shape" });
+        let shape = operation.fine_shape.unwrap_or(operation.shape);
         add(&mut self.shapes, shape, total_ns);
         add(&mut self.namespaces, namespace, total_ns);
-        add(&mut self.servers, owned("/server"), server_ns);
+        add(&mut self.servers, operation.server, server_ns);
     }
 }
 
@@ -114,9 +118,8 @@ fn add<K: std::hash::Hash + Eq>(all: &mut HashMap<K, Durations>, key: K, ns: u64
     clippy::as_conversions,
     reason = "rounded, not negative, and far under 2^53"
 )]
-fn nanoseconds(line: &Value, pointer: &str) -> u64 {
-    let ms = number(line, pointer);
-    assert!(ms >= 0.0, "{pointer}: {line}");
+fn nanoseconds(ms: f64) -> u64 {
+    assert!(ms >= 0.0, "{ms}");
     (ms * 1e6).round() as u64
 }
 

@@ -5,8 +5,9 @@ use std::{
     time::Duration,
 };
 
+use seawall::api::Status;
 use seawall_tests::{eventually::eventually, scratch::Scratch};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -64,8 +65,8 @@ impl Seawall {
     /// If it does not know within half a minute.
     pub async fn wait_for_credential_source(&self) {
         let are_known = || async {
-            let status = self.api("/api/v1/status").await;
-            status.get("credentials").is_some_and(|mode| mode != "auto")
+            let status: Status = self.api("/api/v1/status").await;
+            status.credentials != "auto"
         };
         eventually(START_LIMIT, are_known)
             .await
@@ -96,8 +97,8 @@ impl Seawall {
     /// The JSON document at this path of the API.
     ///
     /// # Panics
-    /// If the response is not JSON.
-    pub async fn api(&self, path: &str) -> Value {
+    /// If there is none, or it has another form.
+    pub async fn api<T: DeserializeOwned>(&self, path: &str) -> T {
         let body = self.body(path).await;
         serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
     }
@@ -123,23 +124,4 @@ impl Seawall {
         stream.read_to_string(&mut page).await.ok()?;
         Some(page)
     }
-}
-
-/// The rows of a list in an API reply.
-pub fn rows<'a>(response: &'a Value, name: &str) -> &'a [Value] {
-    let rows = response.get(name).and_then(Value::as_array);
-    rows.map(Vec::as_slice).unwrap_or_default()
-}
-
-/// A number in a row. NaN if it is missing, so that all comparisons with it fail.
-pub fn number(row: &Value, pointer: &str) -> f64 {
-    let number = row.pointer(pointer).and_then(Value::as_f64);
-    number.unwrap_or(f64::NAN)
-}
-
-/// A text in a row; empty if it is missing.
-pub fn text<'a>(row: &'a Value, pointer: &str) -> &'a str {
-    row.pointer(pointer)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
 }

@@ -14,23 +14,20 @@ use std::{
 };
 
 use axum::{
-    Json,
     extract::{Path, Query, State},
     http::StatusCode,
+    response::Response,
 };
-use serde_json::{Map, Value, json};
 
-use super::{Window, bad_request, json as shown, work};
-use crate::observe::ShapeRow;
+use super::{Refused, Window, bad_request, json, reply};
+use crate::{api, observe::ShapeRow};
 use seawall_insight::{Insight, Selection};
-use seawall_stats::{Figures, Label, Period};
+use seawall_stats::{Figures, Label, Period, float};
 
 use self::asked::{DEFAULT_SINCE, MAX_STEPS, Parameters, SeriesFilter, step_for};
 pub(super) use self::{changes::changes, report::report, stalls::stalls};
 
-type JsonResult = Result<Json<Value>, (StatusCode, String)>;
-
-fn need_history(insight: &Insight) -> Result<(), (StatusCode, String)> {
+fn need_history(insight: &Insight) -> Result<(), Refused> {
     match insight.is_on() {
         true => Ok(()),
         false => Err((
@@ -40,7 +37,7 @@ fn need_history(insight: &Insight) -> Result<(), (StatusCode, String)> {
     }
 }
 
-fn not_found(what: &str) -> (StatusCode, String) {
+fn not_found(what: &str) -> Refused {
     (StatusCode::NOT_FOUND, format!("no such {what}\n"))
 }
 
@@ -51,37 +48,42 @@ fn ago(now: SystemTime, time: Duration) -> SystemTime {
 pub(super) async fn shapes(
     State(window): State<Arc<Window>>,
     Query(parameters): Query<Parameters>,
-) -> JsonResult {
+) -> Result<Response, Refused> {
     let sort = parameters.sort().to_owned();
     let limit = parameters.limit();
     let since = parameters.since()?;
     if since.is_some() {
         need_history(&window.insight)?;
     }
-    let value = work(&window, move |window| {
+    let shapes = move |window: &Window| {
         let known = window.exporter.shapes();
-        match since {
+        let shapes = match since {
             Some(since) => {
                 let now = window.insight.now();
                 let selection = window.insight.select(ago(now, since), now);
                 shapes_of(&Past::new(&selection), known, &sort, limit, false)
             }
             None => rows(known, &sort, limit),
-        }
-    });
-    let wrong =
-        || bad_request("sort by total_time, count, errors, bytes, documents or p99".to_owned());
-    Ok(Json(value.await?.ok_or_else(wrong)?))
+        };
+        let wrong = "sort by total_time, count, errors, bytes, documents or p99";
+        shapes.ok_or_else(|| bad_request(wrong.to_owned()))
+    };
+    reply(&window, shapes).await
 }
 
 /// The shapes since the start, sorted. `None` for an unknown key.
-fn rows(mut rows: Vec<ShapeRow>, sort: &str, limit: usize) -> Option<Value> {
-    shown::sort(&mut rows, sort, |row| &row.sums.figures)?;
+fn rows(mut rows: Vec<ShapeRow>, sort: &str, limit: usize) -> Option<api::Shapes> {
+    json::sort(&mut rows, sort, |row| &row.sums.figures)?;
     let mut rest = Figures::default();
     let unlisted = rows.iter().skip(limit);
     unlisted.for_each(|row| rest.merge(&row.sums.figures));
-    let shapes: Vec<_> = rows.iter().take(limit).map(shown::shape).collect();
-    Some(json!({ "shapes": shapes, "other": shown::figures(&rest) }))
+    let listed = rows.iter().take(limit);
+    let shapes = listed.map(|row| json::shape_row(json::shape_name(row), &row.sums, false));
+    Some(api::Shapes {
+        other: json::other(&rest),
+        shapes: shapes.collect(),
+        since_seconds: None,
+    })
 }
 
 /// A period, with the first and last time that each of its series was seen in it.
@@ -100,16 +102,16 @@ impl Past {
 
     /// The names of a shape, and when it was first and last seen: the times of its row, or those in
     /// this period if it has no row.
-    fn shape(&self, label: &Arc<Label>, row: Option<&ShapeRow>) -> Map<String, Value> {
-        let mut shape = named(label);
-        if let Some((first, last)) = self.seen.get(label) {
-            shape.insert("first_seen".to_owned(), json!(first));
-            shape.insert("last_seen".to_owned(), json!(last));
-        }
+    fn shape_name(&self, label: &Arc<Label>, row: Option<&ShapeRow>) -> api::Shape {
         if let Some(row) = row {
-            shape.extend(shown::shape_name(row));
+            return json::shape_name(row);
         }
-        shape
+        let seen = self.seen.get(label);
+        api::Shape {
+            first_seen: seen.map(|(first, _)| api::Moment::Whole(*first)),
+            last_seen: seen.map(|(_, last)| api::Moment::Whole(*last)),
+            ..json::past_shape_name(label)
+        }
     }
 }
 
@@ -120,14 +122,14 @@ fn shapes_of(
     sort: &str,
     limit: usize,
     is_full: bool,
-) -> Option<Value> {
+) -> Option<api::Shapes> {
     let period = &past.period;
     let mut rows: Vec<_> = period
         .series
         .iter()
         .filter(|(label, _)| matches!(***label, Label::Shape { .. }))
         .collect();
-    shown::sort(&mut rows, sort, |(_, figures)| figures)?;
+    json::sort(&mut rows, sort, |(_, figures)| figures)?;
     let mut rest = period
         .series
         .get(&Label::OtherShapes)
@@ -140,16 +142,13 @@ fn shapes_of(
     let known: HashMap<_, _> = known.map(|row| (row.shape.id.to_string(), row)).collect();
     let shapes = rows.iter().take(limit).map(|(label, figures)| {
         let row = id_of(label).and_then(|id| known.get(id));
-        let mut shape = past.shape(label, row);
-        add_figures(&mut shape, figures, is_full);
-        Value::Object(shape)
+        json::shape(past.shape_name(label, row), figures, is_full)
     });
-    let shapes: Vec<_> = shapes.collect();
-    Some(json!({
-        "since_seconds": period.length.as_secs(),
-        "shapes": shapes,
-        "other": shown::figures(&rest),
-    }))
+    Some(api::Shapes {
+        other: json::other(&rest),
+        shapes: shapes.collect(),
+        since_seconds: Some(float(period.length.as_secs())),
+    })
 }
 
 fn id_of(label: &Label) -> Option<&str> {
@@ -159,63 +158,21 @@ fn id_of(label: &Label) -> Option<&str> {
     }
 }
 
-/// The names of a series, under the keys of a shape.
-fn named(label: &Label) -> Map<String, Value> {
-    let pairs: Vec<(&str, &str)> = match label {
-        Label::Shape {
-            level,
-            id,
-            command,
-            db,
-            collection,
-            text,
-        } => vec![
-            ("level", level.as_str()),
-            ("id", id),
-            ("command", command),
-            ("db", db),
-            ("collection", collection),
-            ("shape", text),
-        ],
-        Label::Namespace {
-            command,
-            db,
-            collection,
-        } => vec![("command", command), ("db", db), ("collection", collection)],
-        Label::Server(address) => vec![("address", address)],
-        Label::Whole => vec![("shape", "all operations")],
-        Label::OtherShapes => vec![("shape", "other")],
-    };
-    let pairs = pairs.into_iter();
-    pairs
-        .map(|(name, value)| (name.to_owned(), json!(value)))
-        .collect()
-}
-
-fn add_figures(fields: &mut Map<String, Value>, figures: &Figures, is_full: bool) {
-    fields.extend(shown::figures(figures));
-    if is_full {
-        let distribution = shown::distribution(&figures.durations);
-        fields.insert("distribution".to_owned(), distribution);
-    }
-}
-
 pub(super) async fn shape(
     State(window): State<Arc<Window>>,
     Path(id): Path<String>,
     Query(parameters): Query<Parameters>,
-) -> JsonResult {
+) -> Result<Response, Refused> {
     let since = parameters.since()?;
     if since.is_some() {
         need_history(&window.insight)?;
     }
-    let value = work(&window, move |window| {
+    let shape = move |window: &Window| {
         let rows = window.exporter.shapes();
         let row = rows.iter().find(|row| row.shape.id.to_string() == id);
-        one_shape(&window.insight, &id, row, since)
-    });
-    let shape = value.await?;
-    Ok(Json(shape.ok_or_else(|| not_found("shape"))?))
+        one_shape(&window.insight, &id, row, since).ok_or_else(|| not_found("shape"))
+    };
+    reply(&window, shape).await
 }
 
 /// All figures of one shape. With `since`: of that period, plus the figures since the start that
@@ -226,89 +183,83 @@ fn one_shape(
     id: &str,
     row: Option<&ShapeRow>,
     since: Option<Duration>,
-) -> Option<Value> {
+) -> Option<api::Shape> {
     let now = insight.now();
     let from = ago(now, since.unwrap_or(DEFAULT_SINCE));
     let past = Past::new(&insight.select(from, now));
     let period = &past.period;
     let in_period = period.series.iter().find(|(of, _)| id_of(of) == Some(id));
-    let mut shape = match (in_period, row) {
-        (Some((label, _)), _) => past.shape(label, row),
-        (None, Some(row)) => shown::shape_name(row),
+    let name = match (in_period, row) {
+        (Some((label, _)), _) => past.shape_name(label, row),
+        (None, Some(row)) => json::shape_name(row),
         (None, None) => return None,
     };
-    match row.filter(|_| since.is_none()) {
-        Some(row) => {
-            shape.extend(shown::shape_figures(row));
-            let distribution = shown::distribution(&row.sums.figures.durations);
-            shape.insert("distribution".to_owned(), distribution);
-        }
+    let shape = match row.filter(|_| since.is_none()) {
+        Some(row) => json::shape_row(name, &row.sums, true),
         None => {
             let none = Figures::default();
             let figures = in_period.map_or(&none, |(_, figures)| figures);
-            add_figures(&mut shape, figures, true);
-            let known = json!(period.length.as_secs());
-            shape.insert("since_seconds".to_owned(), known);
-            if let Some(row) = row {
-                let all = Value::Object(shown::shape_figures(row));
-                shape.insert("since_start".to_owned(), all);
+            api::Shape {
+                since_seconds: Some(float(period.length.as_secs())),
+                since_start: row.map(|row| Box::new(json::since_start(&row.sums))),
+                ..json::shape(name, figures, true)
             }
         }
-    }
-    if let Some((label, _)) = in_period {
+    };
+    let timeline = in_period.map(|(label, _)| {
         let step = step_for(since.unwrap_or(DEFAULT_SINCE));
         let timeline = insight.timeline(from, now, step, &|of| of == &**label);
-        shape.insert("timeline".to_owned(), steps(&timeline, false));
-    }
-    Some(Value::Object(shape))
+        steps(&timeline, false)
+    });
+    Some(api::Shape { timeline, ..shape })
 }
 
 pub(super) async fn namespaces(
     State(window): State<Arc<Window>>,
     Query(parameters): Query<Parameters>,
-) -> JsonResult {
+) -> Result<Response, Refused> {
     let (since, limit) = (parameters.since()?, parameters.limit());
     if since.is_some() {
         need_history(&window.insight)?;
     }
-    let value = work(&window, move |window| match since {
+    let namespaces = move |window: &Window| match since {
         Some(since) => {
             let now = window.insight.now();
-            namespaces_of(&window.insight.period(ago(now, since), now), limit)
+            let period = window.insight.period(ago(now, since), now);
+            Ok(namespaces_of(&period, limit))
         }
         None => {
             let mut rows = window.exporter.namespaces();
             rows.sort_by_cached_key(|(_, sums)| Reverse(sums.durations.sum() - sums.awaited_time));
-            rows.truncate(limit);
-            json!({ "namespaces": rows.iter().map(shown::namespace).collect::<Vec<_>>() })
+            Ok(api::Namespaces {
+                namespaces: rows.iter().take(limit).map(json::namespace).collect(),
+                since_seconds: None,
+            })
         }
-    });
-    Ok(Json(value.await?))
+    };
+    reply(&window, namespaces).await
 }
 
 /// The namespaces of a period, sorted by total time in descending order.
-fn namespaces_of(period: &Period, limit: usize) -> Value {
+fn namespaces_of(period: &Period, limit: usize) -> api::Namespaces {
     let mut rows: Vec<_> = period
         .series
         .iter()
         .filter(|(label, _)| matches!(***label, Label::Namespace { .. }))
         .collect();
     rows.sort_by_cached_key(|(_, figures)| Reverse(figures.durations.sum()));
-    let namespaces = rows.into_iter().take(limit).map(|(label, figures)| {
-        let mut namespace = named(label);
-        namespace.extend(shown::operations(figures));
-        Value::Object(namespace)
-    });
-    json!({
-        "since_seconds": period.length.as_secs(),
-        "namespaces": namespaces.collect::<Vec<_>>(),
-    })
+    let rows = rows.into_iter().take(limit);
+    let namespaces = rows.filter_map(|(label, figures)| json::past_namespace(label, figures));
+    api::Namespaces {
+        namespaces: namespaces.collect(),
+        since_seconds: Some(float(period.length.as_secs())),
+    }
 }
 
 pub(super) async fn timeline(
     State(window): State<Arc<Window>>,
     Query(parameters): Query<Parameters>,
-) -> JsonResult {
+) -> Result<Response, Refused> {
     need_history(&window.insight)?;
     let since = parameters.since()?.unwrap_or(DEFAULT_SINCE);
     let step = parameters.step()?.unwrap_or(step_for(since));
@@ -318,10 +269,11 @@ pub(super) async fn timeline(
         )));
     }
     let filter = parameters.series()?;
-    let value = work(&window, move |window| {
-        timeline_of(&window.insight, &filter, since, step).ok_or(filter.kind())
-    });
-    value.await?.map(Json).map_err(not_found)
+    let timeline = move |window: &Window| {
+        let timeline = timeline_of(&window.insight, &filter, since, step);
+        timeline.ok_or_else(|| not_found(filter.kind()))
+    };
+    reply(&window, timeline).await
 }
 
 /// `None` if a series that must exist is not in the period.
@@ -330,7 +282,7 @@ fn timeline_of(
     filter: &SeriesFilter,
     since: Duration,
     step: Duration,
-) -> Option<Value> {
+) -> Option<api::Timeline> {
     let now = insight.now();
     let from = ago(now, since);
     if filter.must_exist() {
@@ -338,27 +290,18 @@ fn timeline_of(
         seen.keys().find(|label| filter.matches(label))?;
     }
     let timeline = insight.timeline(from, now, step, &|label| filter.matches(label));
-    Some(json!({ "step_seconds": step.as_secs(), "steps": steps(&timeline, true) }))
+    Some(api::Timeline {
+        step_seconds: float(step.as_secs()),
+        steps: steps(&timeline, true),
+    })
 }
 
 /// The steps of a timeline, with the selected series of each step merged.
-fn steps(timeline: &[(u64, Period)], is_full: bool) -> Value {
+fn steps(timeline: &[(u64, Period)], is_full: bool) -> Vec<api::Step> {
     let steps = timeline.iter().map(|(start, period)| {
         let mut figures = Figures::default();
         period.series.values().for_each(|of| figures.merge(of));
-        let mut step = Map::new();
-        step.insert("at".to_owned(), json!(start));
-        step.insert("seconds".to_owned(), json!(period.length.as_secs()));
-        add_figures(&mut step, &figures, is_full);
-        let durations = &figures.durations;
-        let flat = [
-            ("p50_ms", durations.quantile(0.5)),
-            ("p99_ms", durations.quantile(0.99)),
-            ("max_ms", durations.max()),
-        ];
-        let flat = flat.map(|(name, time)| (name.to_owned(), json!(shown::millis(time))));
-        step.extend(flat);
-        Value::Object(step)
+        json::step(*start, period.length.as_secs(), &figures, is_full)
     });
-    Value::Array(steps.collect())
+    steps.collect()
 }

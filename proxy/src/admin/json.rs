@@ -1,24 +1,20 @@
-//! JSON forms of snapshots.
+//! Snapshots as replies of the API.
 
 use std::{
     cmp::Reverse,
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
-use serde_json::{Map, Value, json};
-
 use crate::{
-    api,
-    observe::{ClientRow, Namespace, NamespaceSums, ServerSums, ShapeRow, code_name},
+    api::{self, millis},
+    observe::{ClientRow, Namespace, NamespaceSums, ServerSums, ShapeRow, ShapeSums, code_name},
     pool::Snapshot,
     topology::TopologyDescription,
 };
 use seawall_insight::Storm;
-use seawall_stats::{
-    Departure, Distribution, Figures, Names, OUTCOMES, Outcome, PhaseTimes, float,
-};
+use seawall_stats::{Departure, Figures, Label, Names, OUTCOMES, Outcome, float};
 use seawall_transport::connection::ServerAddress;
 
 /// Sorts rows by their figures in descending order. `None` for an unknown key.
@@ -38,157 +34,257 @@ pub(super) fn sort<T>(rows: &mut [T], key: &str, figures: fn(&T) -> &Figures) ->
     Some(())
 }
 
-pub(super) fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
-}
-
 pub(super) fn since_epoch(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs_f64()
 }
 
-pub(super) fn phases(phases: &PhaseTimes) -> Value {
-    let named = phases.iter();
-    let named = named.map(|(phase, time)| (phase.as_str().to_owned(), json!(millis(*time))));
-    Value::Object(named.collect())
-}
-
-pub(super) fn latency<const PER_OCTAVE: usize>(durations: &Distribution<PER_OCTAVE>) -> Value {
-    let quantile = |q| millis(durations.quantile(q));
-    json!({
-        "p50": quantile(0.5), "p90": quantile(0.9), "p99": quantile(0.99),
-        "p999": quantile(0.999), "max": millis(durations.max()),
-    })
-}
-
 /// Counts of operations by outcome, without outcomes whose count is 0.
-fn outcomes(counts: &[u64; OUTCOMES]) -> Value {
+fn outcomes(counts: &[u64; OUTCOMES]) -> BTreeMap<String, u64> {
     let outcomes = Outcome::ALL.iter().zip(counts);
     let ended = outcomes.filter(|(_, count)| **count > 0);
     ended
-        .map(|(outcome, count)| (outcome.as_str(), json!(count)))
+        .map(|(outcome, count)| (outcome.as_str().to_owned(), *count))
         .collect()
 }
 
-pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> Value {
-    let by_code = |codes: &HashMap<i32, u64>| -> Value {
-        let named = codes.iter();
-        named
-            .map(|(code, count)| (code_name(*code), json!(count)))
-            .collect()
+fn by_code(codes: &HashMap<i32, u64>) -> BTreeMap<String, u64> {
+    let named = codes.iter();
+    named
+        .map(|(code, count)| (code_name(*code), *count))
+        .collect()
+}
+
+/// A namespace since the start.
+pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> api::Namespace {
+    api::Namespace {
+        awaited_time_ms: Some(millis(sums.awaited_time)),
+        collection: namespace.collection.to_string(),
+        command: namespace.command.to_owned(),
+        count: sums.outcomes.iter().sum(),
+        db: namespace.db.to_string(),
+        documents: sums.documents,
+        error_codes: Some(by_code(&sums.codes)),
+        errors: None,
+        latency_ms: (&sums.durations).into(),
+        outcomes: Some(outcomes(&sums.outcomes)),
+        phases_ms: (&sums.phases).into(),
+        reply_bytes: sums.reply_bytes,
+        request_bytes: sums.request_bytes,
+        retries: Some(sums.retries),
+        streamed: Some(sums.streamed),
+        total_time_ms: millis(sums.durations.sum()),
+        write_concern_error_codes: Some(by_code(&sums.write_concern_codes)),
+        write_error_codes: Some(by_code(&sums.write_error_codes)),
+        write_errors: Some(sums.write_errors),
+    }
+}
+
+/// A namespace in a period. `None` for a label of something else.
+pub(super) fn past_namespace(label: &Label, figures: &Figures) -> Option<api::Namespace> {
+    let Label::Namespace {
+        command,
+        db,
+        collection,
+    } = label
+    else {
+        return None;
     };
-    json!({
-        "command": namespace.command,
-        "db": &*namespace.db,
-        "collection": &*namespace.collection,
-        "count": sums.outcomes.iter().sum::<u64>(),
-        "outcomes": outcomes(&sums.outcomes),
-        "error_codes": by_code(&sums.codes),
-        "write_errors": sums.write_errors,
-        "write_error_codes": by_code(&sums.write_error_codes),
-        "write_concern_error_codes": by_code(&sums.write_concern_codes),
-        "retries": sums.retries,
-        "total_time_ms": millis(sums.durations.sum()),
-        "awaited_time_ms": millis(sums.awaited_time),
-        "latency_ms": latency(&sums.durations),
-        "phases_ms": phases(&sums.phases),
-        "request_bytes": sums.request_bytes,
-        "reply_bytes": sums.reply_bytes,
-        "documents": sums.documents,
-        "streamed": sums.streamed,
+    Some(api::Namespace {
+        collection: collection.to_string(),
+        command: command.to_string(),
+        count: figures.count,
+        db: db.to_string(),
+        documents: figures.documents,
+        errors: Some(figures.errors),
+        latency_ms: (&figures.durations).into(),
+        phases_ms: (&figures.phases).into(),
+        reply_bytes: figures.reply_bytes,
+        request_bytes: figures.request_bytes,
+        total_time_ms: millis(figures.durations.sum()),
+        ..api::Namespace::default()
     })
 }
 
-/// The figures of a series, with its `getMore` operations and its total server load.
-pub(super) fn figures(figures: &Figures) -> Map<String, Value> {
-    let mut fields = operations(figures);
-    let more = json!({
-        "count": figures.more_count, "total_time_ms": millis(figures.more_time),
-    });
-    fields.insert("more".to_owned(), more);
-    fields.insert("load_ms".to_owned(), json!(millis(figures.load())));
-    fields
-}
-
-/// The figures of a series that counts a `getMore` like any other operation: a server or a
-/// namespace.
-pub(super) fn operations(figures: &Figures) -> Map<String, Value> {
-    object(json!({
-        "count": figures.count,
-        "errors": figures.errors,
-        "total_time_ms": millis(figures.durations.sum()),
-        "latency_ms": latency(&figures.durations),
-        "phases_ms": phases(&figures.phases),
-        "request_bytes": figures.request_bytes,
-        "reply_bytes": figures.reply_bytes,
-        "documents": figures.documents,
-    }))
-}
-
-/// The members of an object; empty for any other value.
-pub(super) fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(members) => members,
-        _ => Map::new(),
+/// The figures of a server, without its reply times.
+pub(super) fn server(address: &str, figures: &Figures) -> api::Server {
+    api::Server {
+        address: address.to_owned(),
+        answer_ms: None,
+        count: figures.count,
+        documents: figures.documents,
+        errors: figures.errors,
+        latency_ms: (&figures.durations).into(),
+        phases_ms: (&figures.phases).into(),
+        reply_bytes: figures.reply_bytes,
+        request_bytes: figures.request_bytes,
+        total_time_ms: millis(figures.durations.sum()),
     }
 }
 
-/// One server. `answer_ms` is the time until its reply began; `latency_ms` covers whole operations.
-pub(super) fn server((address, sums): &(Arc<str>, ServerSums)) -> Value {
-    let mut server = operations(&sums.figures);
-    server.insert("address".to_owned(), json!(&**address));
-    server.insert("answer_ms".to_owned(), latency(&sums.durations));
-    Value::Object(server)
+/// A server since the start.
+pub(super) fn server_row((address, sums): &(Arc<str>, ServerSums)) -> api::Server {
+    api::Server {
+        answer_ms: Some((&sums.durations).into()),
+        ..server(address, &sums.figures)
+    }
 }
 
-pub(super) fn shape(row: &ShapeRow) -> Value {
-    let mut shape = shape_name(row);
-    shape.extend(shape_figures(row));
-    Value::Object(shape)
+fn more(figures: &Figures) -> api::More {
+    api::More {
+        awaited_time_ms: None,
+        count: figures.more_count,
+        documents: None,
+        total_time_ms: millis(figures.more_time),
+    }
 }
 
-/// The shape of a row: id, namespace, text, first and last time seen.
-pub(super) fn shape_name(row: &ShapeRow) -> Map<String, Value> {
+/// The sums of shapes that are not listed.
+pub(super) fn other(figures: &Figures) -> api::Other {
+    api::Other {
+        count: figures.count,
+        documents: figures.documents,
+        errors: figures.errors,
+        latency_ms: (&figures.durations).into(),
+        load_ms: millis(figures.load()),
+        more: more(figures),
+        phases_ms: (&figures.phases).into(),
+        reply_bytes: figures.reply_bytes,
+        request_bytes: figures.request_bytes,
+        total_time_ms: millis(figures.durations.sum()),
+    }
+}
+
+/// A step of a timeline, with its distribution if `is_full`.
+pub(super) fn step(at: u64, seconds: u64, figures: &Figures, is_full: bool) -> api::Step {
+    let durations = &figures.durations;
+    let latency_ms = api::Latency::from(durations);
+    api::Step {
+        at: float(at),
+        count: figures.count,
+        distribution: is_full.then(|| api::buckets(durations)),
+        documents: figures.documents,
+        errors: figures.errors,
+        latency_ms,
+        load_ms: millis(figures.load()),
+        max_ms: latency_ms.max,
+        more: more(figures),
+        p50_ms: latency_ms.p50,
+        p99_ms: latency_ms.p99,
+        phases_ms: (&figures.phases).into(),
+        reply_bytes: figures.reply_bytes,
+        request_bytes: figures.request_bytes,
+        seconds: float(seconds),
+        total_time_ms: millis(durations.sum()),
+    }
+}
+
+/// The names of a row's shape, and when it was seen. The figures are 0.
+pub(super) fn shape_name(row: &ShapeRow) -> api::Shape {
     let shape = &row.shape;
-    object(json!({
-        "id": shape.id.to_string(),
-        "command": shape.namespace.command,
-        "db": &*shape.namespace.db,
-        "collection": &*shape.namespace.collection,
-        "shape": &*shape.text,
-        "level": shape.level.as_str(),
-        "first_seen": since_epoch(row.first_seen),
-        "last_seen": since_epoch(row.last_seen),
-    }))
-}
-
-/// The figures of a row since the start. Some of them exist only in rows, not in the history.
-pub(super) fn shape_figures(row: &ShapeRow) -> Map<String, Value> {
-    let sums = &row.sums;
-    let mut fields = figures(&sums.figures);
-    if let Some(Value::Object(more)) = fields.get_mut("more") {
-        let awaited_time_ms = json!(millis(sums.awaited_time));
-        more.insert("awaited_time_ms".to_owned(), awaited_time_ms);
-        more.insert("documents".to_owned(), json!(sums.more_documents));
+    api::Shape {
+        collection: shape.namespace.collection.to_string(),
+        command: shape.namespace.command.to_owned(),
+        db: shape.namespace.db.to_string(),
+        first_seen: Some(api::Moment::Exact(since_epoch(row.first_seen))),
+        id: shape.id.to_string(),
+        last_seen: Some(api::Moment::Exact(since_epoch(row.last_seen))),
+        level: shape.level.as_str().to_owned(),
+        shape: shape.text.to_string(),
+        ..api::Shape::default()
     }
-    fields.insert("streamed".to_owned(), json!(sums.streamed));
-    fields.insert("statements".to_owned(), json!(sums.statements));
-    fields.insert("outcomes".to_owned(), outcomes(&sums.outcomes));
-    let cursors = json!({
-        "exhausted": sums.cursors.count(),
-        "open_ms": latency(&sums.cursors),
-    });
-    fields.insert("cursors".to_owned(), cursors);
-    fields
 }
 
-pub(super) fn distribution(distribution: &Distribution) -> Value {
-    let rows = distribution.buckets().map(|(bucket, count)| {
-        let (lower, upper) = Distribution::<8>::bounds_seconds(bucket);
-        json!({ "gt_seconds": lower, "le_seconds": upper, "count": count })
-    });
-    rows.collect()
+/// The names of a shape in the history. The figures are 0.
+pub(super) fn past_shape_name(label: &Label) -> api::Shape {
+    let Label::Shape {
+        level,
+        id,
+        command,
+        db,
+        collection,
+        text,
+    } = label
+    else {
+        return api::Shape::default();
+    };
+    api::Shape {
+        collection: collection.to_string(),
+        command: command.to_string(),
+        db: db.to_string(),
+        id: id.to_string(),
+        level: level.as_str().to_owned(),
+        shape: text.to_string(),
+        ..api::Shape::default()
+    }
+}
+
+/// A shape with these figures. Its distribution is added if `is_full`.
+pub(super) fn shape(name: api::Shape, figures: &Figures, is_full: bool) -> api::Shape {
+    let durations = &figures.durations;
+    api::Shape {
+        count: figures.count,
+        distribution: is_full.then(|| api::buckets(durations)),
+        documents: figures.documents,
+        errors: figures.errors,
+        latency_ms: durations.into(),
+        load_ms: millis(figures.load()),
+        more: more(figures),
+        phases_ms: (&figures.phases).into(),
+        reply_bytes: figures.reply_bytes,
+        request_bytes: figures.request_bytes,
+        total_time_ms: millis(durations.sum()),
+        ..name
+    }
+}
+
+/// A shape since the start. Some of its figures exist only in rows, not in the history.
+pub(super) fn shape_row(name: api::Shape, sums: &ShapeSums, is_full: bool) -> api::Shape {
+    api::Shape {
+        cursors: Some(cursors(sums)),
+        more: more_of_row(sums),
+        outcomes: Some(outcomes(&sums.outcomes)),
+        statements: Some(sums.statements),
+        streamed: Some(sums.streamed),
+        ..shape(name, &sums.figures, is_full)
+    }
+}
+
+/// The figures of a row, beside those of a period.
+pub(super) fn since_start(sums: &ShapeSums) -> api::SinceStart {
+    let figures = &sums.figures;
+    api::SinceStart {
+        count: figures.count,
+        cursors: cursors(sums),
+        documents: figures.documents,
+        errors: figures.errors,
+        latency_ms: (&figures.durations).into(),
+        load_ms: millis(figures.load()),
+        more: more_of_row(sums),
+        outcomes: outcomes(&sums.outcomes),
+        phases_ms: (&figures.phases).into(),
+        reply_bytes: figures.reply_bytes,
+        request_bytes: figures.request_bytes,
+        statements: sums.statements,
+        streamed: sums.streamed,
+        total_time_ms: millis(figures.durations.sum()),
+    }
+}
+
+fn more_of_row(sums: &ShapeSums) -> api::More {
+    api::More {
+        awaited_time_ms: Some(millis(sums.awaited_time)),
+        documents: Some(sums.more_documents),
+        ..more(&sums.figures)
+    }
+}
+
+fn cursors(sums: &ShapeSums) -> api::Cursors {
+    api::Cursors {
+        exhausted: sums.cursors.count(),
+        open_ms: (&sums.cursors).into(),
+    }
 }
 
 pub(super) fn pool(address: &ServerAddress, pool: &Snapshot) -> api::Pool {

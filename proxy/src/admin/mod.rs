@@ -18,8 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, watch},
@@ -217,7 +216,7 @@ fn status_of(window: &Window) -> api::Status {
 async fn work<T: Send + 'static>(
     window: &Arc<Window>,
     task: impl FnOnce(&Window) -> T + Send + 'static,
-) -> Result<T, (StatusCode, String)> {
+) -> Result<T, Refused> {
     let failed = |error: String| (StatusCode::INTERNAL_SERVER_ERROR, error + "\n");
     let permit = Arc::clone(&window.places).acquire_owned().await;
     let permit = permit.map_err(|error| failed(error.to_string()))?;
@@ -230,8 +229,21 @@ async fn work<T: Send + 'static>(
     result.await.map_err(|error| failed(error.to_string()))
 }
 
+/// Computes a reply and writes its JSON, both where blocking is allowed: a reply may have thousands
+/// of rows.
+async fn reply<T: Serialize>(
+    window: &Arc<Window>,
+    task: impl FnOnce(&Window) -> Result<T, Refused> + Send + 'static,
+) -> Result<Response, Refused> {
+    let write = move |window: &Window| task(window).map(|reply| Json(reply).into_response());
+    work(window, write).await?
+}
+
+/// The status and the text of an error response.
+type Refused = (StatusCode, String);
+
 /// The response to an invalid request.
-fn bad_request(why: String) -> (StatusCode, String) {
+fn bad_request(why: String) -> Refused {
     (StatusCode::BAD_REQUEST, why + "\n")
 }
 
@@ -259,9 +271,11 @@ fn pools_of(window: &Window) -> api::Pools {
     }
 }
 
-async fn servers(State(window): State<Arc<Window>>) -> Json<Value> {
+async fn servers(State(window): State<Arc<Window>>) -> Json<api::Servers> {
     let rows = window.exporter.servers();
-    Json(json!({ "servers": rows.iter().map(json::server).collect::<Vec<_>>() }))
+    Json(api::Servers {
+        servers: rows.iter().map(json::server_row).collect(),
+    })
 }
 
 async fn topology(State(window): State<Arc<Window>>) -> Json<api::Topology> {

@@ -14,7 +14,7 @@ use axum::{
 };
 use bson::doc;
 use mongodb::options::ClientOptions;
-use serde::Serialize;
+use serde_json::Value;
 use tower::ServiceExt as _;
 
 use super::*;

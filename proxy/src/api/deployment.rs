@@ -9,48 +9,59 @@ use super::as_integer;
 /// The state of the proxy.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Status {
+pub struct Status {
     /// The number of connected clients.
-    pub(crate) clients: u64,
+    pub clients: u64,
     /// The name of the credential source.
-    pub(crate) credentials: String,
+    pub credentials: String,
     /// The topology type.
-    pub(crate) deployment: String,
-    pub(crate) draining: bool,
-    pub(crate) history: HistoryStatus,
-    pub(crate) injects_faults: bool,
-    pub(crate) mode: String,
+    pub deployment: String,
+    /// True if a drain has started.
+    pub draining: bool,
+    /// The state of the history.
+    pub history: HistoryStatus,
+    /// True if faults are injected for an experiment.
+    pub injects_faults: bool,
+    /// `pooled` or `relay`.
+    pub mode: String,
     /// The number of operations since the start.
-    pub(crate) operations: u64,
-    pub(crate) server_connections: Connections,
+    pub operations: u64,
+    /// The connections to all servers.
+    pub server_connections: Connections,
+    /// The time since the start.
     #[serde(serialize_with = "as_integer")]
-    pub(crate) uptime_seconds: f64,
-    pub(crate) version: String,
+    pub uptime_seconds: f64,
+    /// The version of Seawall.
+    pub version: String,
     /// The number of operations that wait for a connection.
-    pub(crate) wait_queue: u64,
+    pub wait_queue: u64,
 }
 
 /// The state of the history.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct HistoryStatus {
-    /// Its size in memory.
-    pub(crate) bytes: u64,
-    /// `None` if the proxy does not report it.
-    pub(crate) on: Option<bool>,
+pub struct HistoryStatus {
+    /// Its size in memory, in bytes.
+    pub bytes: u64,
+    /// True if a history is kept. `None` if the proxy does not report it.
+    pub on: Option<bool>,
 }
 
 /// The numbers of server connections by state.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Connections {
-    pub(crate) available: u64,
-    pub(crate) in_use: u64,
-    pub(crate) pending: u64,
+pub struct Connections {
+    /// Connections that wait for an operation.
+    pub available: u64,
+    /// Connections with an operation.
+    pub in_use: u64,
+    /// Connections that are being established.
+    pub pending: u64,
 }
 
 impl Connections {
-    pub(crate) fn total(self) -> u64 {
+    /// The number of connections in all states.
+    pub fn total(self) -> u64 {
         self.pending + self.available + self.in_use
     }
 }
@@ -58,79 +69,103 @@ impl Connections {
 /// The pools of all servers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Pools {
-    pub(crate) pools: Vec<Pool>,
+pub struct Pools {
+    /// One pool per server.
+    pub pools: Vec<Pool>,
 }
 
 /// The connections to one server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Pool {
-    pub(crate) available: u64,
-    pub(crate) in_use: u64,
-    pub(crate) pending: u64,
-    pub(crate) server: String,
-    pub(crate) state: String,
-    pub(crate) users: Vec<PoolUser>,
-    pub(crate) wait_queue: u64,
+pub struct Pool {
+    /// Connections that wait for an operation.
+    pub available: u64,
+    /// Connections with an operation.
+    pub in_use: u64,
+    /// Connections that are being established.
+    pub pending: u64,
+    /// The server's address.
+    pub server: String,
+    /// `ready` or `paused`.
+    pub state: String,
+    /// The users with connections or waiting operations.
+    pub users: Vec<PoolUser>,
+    /// Operations that wait for a connection.
+    pub wait_queue: u64,
 }
 
 /// The connections to one server that belong to one user.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct PoolUser {
-    pub(crate) available: u64,
-    pub(crate) in_use: u64,
-    pub(crate) name: String,
-    pub(crate) pending: u64,
-    pub(crate) source: String,
-    pub(crate) wait_queue: u64,
+pub struct PoolUser {
+    /// Connections that wait for an operation.
+    pub available: u64,
+    /// Connections with an operation.
+    pub in_use: u64,
+    /// The user's name.
+    pub name: String,
+    /// Connections that are being established.
+    pub pending: u64,
+    /// The database of the user.
+    pub source: String,
+    /// Operations that wait for a connection.
+    pub wait_queue: u64,
 }
 
 /// The description of the deployment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Topology {
-    pub(crate) servers: Vec<TopologyServer>,
-    pub(crate) set_name: Option<String>,
+pub struct Topology {
+    /// The known servers.
+    pub servers: Vec<TopologyServer>,
+    /// The name of the replica set, if it is one.
+    pub set_name: Option<String>,
+    /// The topology type of the specification of server discovery, such as `Sharded`.
     #[serde(rename = "type")]
-    pub(crate) topology_type: String,
+    pub topology_type: String,
 }
 
 /// The description of one server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct TopologyServer {
-    pub(crate) address: String,
-    pub(crate) max_wire_version: i32,
-    /// `None` until it was measured.
-    pub(crate) round_trip_ms: Option<f64>,
-    pub(crate) suspect: bool,
-    pub(crate) tags: BTreeMap<String, String>,
+pub struct TopologyServer {
+    /// Host and port.
+    pub address: String,
+    /// The highest wire version that it supports.
+    pub max_wire_version: i32,
+    /// The round-trip time. `None` until it was measured.
+    pub round_trip_ms: Option<f64>,
+    /// True if an operation or a probe failed on it, and no probe has succeeded since.
+    pub suspect: bool,
+    /// The tags of a replica set member.
+    pub tags: BTreeMap<String, String>,
+    /// The server type of the specification of server discovery, such as `RSPrimary`.
     #[serde(rename = "type")]
-    pub(crate) server_type: String,
+    pub server_type: String,
 }
 
 /// The connected clients.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Clients {
+pub struct Clients {
     /// The oldest connections first, up to the limit of the request.
-    pub(crate) clients: Vec<Client>,
+    pub clients: Vec<Client>,
     /// The number of all clients.
-    pub(crate) count: u64,
+    pub count: u64,
 }
 
 /// One connected client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Client {
-    pub(crate) application: Option<String>,
+pub struct Client {
+    /// The name that the application gave, if any.
+    pub application: Option<String>,
     /// In seconds since the epoch.
-    pub(crate) connected_at: f64,
-    pub(crate) id: i32,
+    pub connected_at: f64,
+    /// The number of the connection.
+    pub id: i32,
     /// Address and port.
-    pub(crate) peer: String,
-    /// `None` before its login.
-    pub(crate) user: Option<String>,
+    pub peer: String,
+    /// The user as `source.name`. `None` before its login.
+    pub user: Option<String>,
 }

@@ -9,43 +9,60 @@ use super::as_integer;
 /// The storms, the latest first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Storms {
-    pub(crate) active: bool,
+pub struct Storms {
+    /// True while a storm lasts.
+    pub active: bool,
     /// True while too little was seen since the start to detect a storm.
-    pub(crate) learning: bool,
-    pub(crate) storms: Vec<Storm>,
+    pub learning: bool,
+    /// The storms that are known.
+    pub storms: Vec<Storm>,
 }
 
 /// One storm. Times are in seconds since the epoch.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Storm {
-    pub(crate) applications: Vec<Named>,
-    pub(crate) arrivals: u64,
-    pub(crate) client_authentications: u64,
+pub struct Storm {
+    /// The most frequent applications.
+    pub applications: Vec<Named>,
+    /// Number of clients that connected.
+    pub arrivals: u64,
+    /// Number of logins of clients.
+    pub client_authentications: u64,
     /// Number of short-lived connections by the way in which they ended.
-    pub(crate) departures: BTreeMap<String, u64>,
-    pub(crate) drivers: Vec<Named>,
+    pub departures: BTreeMap<String, u64>,
+    /// The most frequent drivers.
+    pub drivers: Vec<Named>,
     /// `None` if it lasts.
-    pub(crate) ended_at: Option<f64>,
+    pub ended_at: Option<f64>,
     /// Number of short-lived connections that gave up, by stage.
-    pub(crate) gave_up_in: BTreeMap<String, u64>,
-    pub(crate) networks: Vec<Named>,
+    pub gave_up_in: BTreeMap<String, u64>,
+    /// The most frequent networks of clients.
+    pub networks: Vec<Named>,
+    /// The most clients that connected within one second.
     #[serde(serialize_with = "as_integer")]
-    pub(crate) peak_arrivals_per_second: f64,
-    pub(crate) server_authentications: u64,
-    pub(crate) server_authentications_absorbed: u64,
-    pub(crate) server_connections_absorbed: u64,
-    pub(crate) server_connections_created: u64,
-    pub(crate) started_at: f64,
-    pub(crate) users: Vec<Named>,
-    pub(crate) usual_short_lived_per_second: f64,
+    pub peak_arrivals_per_second: f64,
+    /// Number of Seawall's logins at servers.
+    pub server_authentications: u64,
+    /// Number of client logins that did not reach the servers.
+    pub server_authentications_absorbed: u64,
+    /// Number of client connections that did not reach the servers.
+    pub server_connections_absorbed: u64,
+    /// Number of connections that Seawall established to servers.
+    pub server_connections_created: u64,
+    /// Its start.
+    pub started_at: f64,
+    /// The most frequent users.
+    pub users: Vec<Named>,
+    /// The usual number of short-lived connections per second.
+    pub usual_short_lived_per_second: f64,
 }
 
 /// The number of connections of a name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Named {
-    pub(crate) count: u64,
-    pub(crate) name: String,
+pub struct Named {
+    /// Number of its connections.
+    pub count: u64,
+    /// The name.
+    pub name: String,
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
+use seawall::api::Pools;
 use seawall_tests::{
     certificates::Certificates,
     eventually::eventually,
@@ -105,8 +106,8 @@ async fn one_closed_connection_does_not_clear_the_pool() {
         }
     }
     assert_eq!(pools_cleared(&seawall).await, 0.0);
-    let pools = seawall.api("/api/v1/pools").await;
-    assert_eq!(pools["pools"][0]["state"], "ready", "{pools}");
+    let pools: Pools = seawall.api("/api/v1/pools").await;
+    assert_eq!(pools.pools[0].state, "ready", "{pools:?}");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! A server that refuses commands, closes connections or is down, and the errors that clients get.
 
 use super::*;
+use ::seawall::api::{Pools, Status};
 
 fn session() -> Document {
     let bytes = rand::random::<[u8; 16]>().to_vec();
@@ -270,8 +271,8 @@ async fn operation_without_a_connection_waits_and_then_gets_an_error() {
     let slow = doc! {"find": "c", "filter": {"$where": "sleep(15000) || true"}, "$db": "test"};
     let request_id = holder.send(&OpMsg::new(slow)).await.unwrap();
     let is_held = async || {
-        let pools = rig.seawall.api("/api/v1/pools").await;
-        pools["pools"][0]["in_use"] == 1
+        let pools: Pools = rig.seawall.api("/api/v1/pools").await;
+        pools.pools[0].in_use == 1
     };
     eventually(LIMIT, is_held).await.unwrap();
 
@@ -401,10 +402,8 @@ async fn injected_faults_affect_only_matching_operations_and_are_reported() {
             .await,
         2.0
     );
-    assert_eq!(
-        rig.seawall.api("/api/v1/status").await["injects_faults"],
-        true
-    );
+    let status: Status = rig.seawall.api("/api/v1/status").await;
+    assert!(status.injects_faults);
 
     let rig = Rig::start("fault = {command = \"insert\", close = true}").await;
     let mut through = rig.through().await;

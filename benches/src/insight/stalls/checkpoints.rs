@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use bson::{Binary, Bson, Document, doc, rawdoc, spec::BinarySubtype};
 use mongodb::Client;
+use seawall::api::Stalls;
 use seawall_tests::mongod::{Options, ReplicaSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -77,7 +78,7 @@ pub(super) async fn run(plan: &Plan) {
     let watching = tokio::spawn(watch(client.clone(), began + TIME));
     let reported_at = first_reported(&seawall, began + TIME).await;
     sleep_until(began + TIME).await;
-    let reported = seawall.api("/api/v1/stalls").await;
+    let reported: Stalls = seawall.api("/api/v1/stalls").await;
     let checkpoints = watching.await.expect("the watching task does not panic");
     let load_began = epoch_seconds_of(written.began());
     let loads = [

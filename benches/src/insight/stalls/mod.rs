@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bson::{Document, doc, rawdoc};
 use mongodb::Client;
+use seawall::api::Stalls;
 use seawall_tests::{
     mongod::{Options, ROOT, ROOT_PASSWORD, Standalone},
     raw::Login,
 };
-use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
     pace::{Paced, Rate},
     random::Random,
     say,
-    seawall::{Seawall, number, rows, text},
+    seawall::Seawall,
 };
 
 /// Time from the start of one stall to the start of the next.
@@ -76,7 +76,7 @@ pub async fn steady(plan: &Plan) {
     let machine = Machine::now();
     sleep(time).await;
     let began = epoch_seconds_of(load.began());
-    let reported = seawall.api("/api/v1/stalls").await;
+    let reported: Stalls = seawall.api("/api/v1/stalls").await;
     let answered = load.end().await;
     let worst = answered.iter().map(|one| one.took).max();
     say(&format!(
@@ -88,10 +88,15 @@ pub async fn steady(plan: &Plan) {
     ));
     Machine::say_since(machine);
     say_stalls(&reported, began);
-    for list in ["episodes", "recurring"] {
-        let rows = rows(&reported, list);
-        assert!(rows.is_empty(), "nothing stalled, but {rows:?}");
-    }
+    let Stalls {
+        episodes,
+        recurring,
+        ..
+    } = reported;
+    assert!(
+        episodes.is_empty() && recurring.is_empty(),
+        "nothing stalled, but {episodes:?} {recurring:?}"
+    );
 }
 
 /// Stops the server process for two seconds in every fifteen.
@@ -120,7 +125,7 @@ async fn stopped(plan: &Plan) {
         }
     }
     sleep(QUIET).await;
-    let reported = seawall.api("/api/v1/stalls").await;
+    let reported: Stalls = seawall.api("/api/v1/stalls").await;
     let answered = load.end().await;
     say(&format!(
         "\n## Stopped: {:.0} finds per second, the process stopped for {} s every {} s, {TIMES} times\n\n{} operations.",
@@ -146,28 +151,28 @@ async fn stopped(plan: &Plan) {
     );
 }
 
-fn check_stopped(reported: &Value, server: &Standalone) {
-    let address = server.address().to_string();
-    let is_it = |row: &&Value| {
-        let is_near = |pointer, expected: Duration| {
-            (number(row, pointer) - expected.as_secs_f64()).abs() <= ERROR_SECONDS
-        };
-        is_near("/period_seconds", PERIOD)
-            && is_near("/length_seconds", STOPPED)
-            && row.get("unanswered") == Some(&Value::Bool(true))
-            && row.get("counter") == Some(&Value::Null)
-            && text(row, "/server") == address
-            && !text(row, "/phase").is_empty()
+fn check_stopped(reported: &Stalls, server: &Standalone) {
+    let address = Some(server.address().to_string());
+    let is_near = |seconds: f64, expected: Duration| {
+        (seconds - expected.as_secs_f64()).abs() <= ERROR_SECONDS
     };
-    let found = rows(reported, "recurring").iter().find(is_it);
-    assert!(found.is_some(), "{reported:#}");
-    let of_it = |row: &&Value| text(row, "/server") == address;
-    let episodes: Vec<_> = rows(reported, "episodes").iter().filter(of_it).collect();
-    assert!(!episodes.is_empty(), "{reported:#}");
+    let mut recurring = reported.recurring.iter();
+    let found = recurring.any(|row| {
+        is_near(row.period_seconds, PERIOD)
+            && is_near(row.length_seconds, STOPPED)
+            && row.unanswered
+            && row.counter.is_none()
+            && row.server == address
+            && !row.phase.is_empty()
+    });
+    assert!(found, "{reported:#?}");
+    let episodes = reported.episodes.iter();
+    let episodes: Vec<_> = episodes.filter(|row| row.server == address).collect();
+    assert!(!episodes.is_empty(), "{reported:#?}");
     for episode in episodes {
-        assert!(number(episode, "/operations") > 0.0, "{episode:#}");
-        assert!(!text(episode, "/phase").is_empty(), "{episode:#}");
-        assert!(!rows(episode, "shapes").is_empty(), "{episode:#}");
+        assert!(episode.operations > 0, "{episode:#?}");
+        assert!(!episode.phase.is_empty(), "{episode:#?}");
+        assert!(!episode.shapes.is_empty(), "{episode:#?}");
     }
 }
 
@@ -175,8 +180,8 @@ fn check_stopped(reported: &Value, server: &Standalone) {
 /// `deadline`.
 async fn first_reported(seawall: &Seawall, deadline: Instant) -> Option<Instant> {
     loop {
-        let reported = seawall.api("/api/v1/stalls").await;
-        if !rows(&reported, "recurring").is_empty() {
+        let reported: Stalls = seawall.api("/api/v1/stalls").await;
+        if !reported.recurring.is_empty() {
             return Some(Instant::now());
         }
         let next = Instant::now() + POLL_INTERVAL;
@@ -230,67 +235,55 @@ fn finds(connection: u32) -> impl FnMut() -> Vec<u8> {
 }
 
 /// Prints the stalls that Seawall reported. Times are relative to the start of the load.
-fn say_stalls(reported: &Value, began: f64) {
+fn say_stalls(reported: &Stalls, began: f64) {
+    let pulse = &reported.pulse;
     say(&format!(
-        "Pulse: {}; {:.0} answered in {:.1} ms on average, {:.0} unanswered.\n",
-        text(reported, "/pulse/state"),
-        number(reported, "/pulse/answered"),
-        number(reported, "/pulse/mean_ms"),
-        number(reported, "/pulse/unanswered"),
+        "Pulse: {}; {} answered in {:.1} ms on average, {} unanswered.\n",
+        pulse.state,
+        pulse.answered.unwrap_or_default(),
+        pulse.mean_ms.unwrap_or(f64::NAN),
+        pulse.unanswered.unwrap_or_default(),
     ));
     say(
         "| episode on | starts after | length | operations | phase | usual p99 | longest | shapes | counters that changed most | unanswered pulses |",
     );
     say("|---|---|---|---|---|---|---|---|---|---|");
-    for episode in rows(reported, "episodes").iter().rev() {
-        let shapes = rows(episode, "shapes").iter();
-        let shapes: Vec<_> = shapes.map(|shape| text(shape, "/command")).collect();
-        let moved = rows(episode, "moved").iter().take(3).map(|moved| {
-            let of = |pointer| number(moved, pointer);
+    for episode in reported.episodes.iter().rev() {
+        let shapes = episode.shapes.iter();
+        let shapes: Vec<_> = shapes.map(|shape| &*shape.command).collect();
+        let moved = episode.moved.iter().take(3).map(|moved| {
             format!(
                 "{} {:.0} instead of {:.0}",
-                text(moved, "/counter"),
-                of("/during"),
-                of("/otherwise")
+                moved.counter, moved.during, moved.otherwise
             )
         });
         say(&format!(
-            "| {} | {:.1} s | {:.1} s | {:.0} | {} | {:.1} ms | {:.0} ms | {} | {} | {:.0} |",
-            server_or_all(episode),
-            number(episode, "/started_at") - began,
-            number(episode, "/seconds"),
-            number(episode, "/operations"),
-            text(episode, "/phase"),
-            number(episode, "/usual_p99_ms"),
-            number(episode, "/worst_ms"),
+            "| {} | {:.1} s | {:.1} s | {} | {} | {:.1} ms | {:.0} ms | {} | {} | {} |",
+            episode.server.as_deref().unwrap_or("all"),
+            episode.started_at - began,
+            episode.seconds,
+            episode.operations,
+            episode.phase,
+            episode.usual_p99_ms,
+            episode.worst_ms,
             shapes.join(", "),
             moved.collect::<Vec<_>>().join("; "),
-            number(episode, "/unanswered_pulses"),
+            episode.unanswered_pulses,
         ));
     }
     say("\n| recurring on | period | length | times | phase | counter | pulse unanswered |");
     say("|---|---|---|---|---|---|---|");
-    for row in rows(reported, "recurring") {
-        let counter = text(row, "/counter");
+    for row in &reported.recurring {
         say(&format!(
-            "| {} | {:.2} s | {:.2} s | {:.0} | {} | {} | {} |",
-            server_or_all(row),
-            number(row, "/period_seconds"),
-            number(row, "/length_seconds"),
-            number(row, "/times"),
-            text(row, "/phase"),
-            if counter.is_empty() { "–" } else { counter },
-            row.get("unanswered")
-                .and_then(Value::as_bool)
-                .unwrap_or(false),
+            "| {} | {:.2} s | {:.2} s | {} | {} | {} | {} |",
+            row.server.as_deref().unwrap_or("all"),
+            row.period_seconds,
+            row.length_seconds,
+            row.times,
+            row.phase,
+            row.counter.as_deref().unwrap_or("–"),
+            row.unanswered,
         ));
-    }
-}
-
-fn server_or_all(row: &Value) -> &str {
-    match text(row, "/server") {
-        "" => "all",
-        server => server,
     }
 }
 

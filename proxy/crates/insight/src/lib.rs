@@ -28,10 +28,11 @@ use std::{
 
 use parking_lot::Mutex;
 
-use seawall_stats::{Label, Names, Period};
+use seawall_stats::{Against, Label, Names, Period};
 
+use self::{baseline::spans, stalls::Stalls, storms::Storms};
 pub use self::{
-    baseline::{Against, SpanError, TimeError, Window, parse_time},
+    baseline::{SpanError, Window},
     changes::{Change, ChangeKind, compare},
     clock::Clock,
     comparison::{Changes, Compared, Incomparable, Side, incomparable, whole},
@@ -42,7 +43,6 @@ pub use self::{
     storms::{Storm, StormChange},
     tiers::{Delta, Frame, History, Selection, TIERS},
 };
-use self::{stalls::Stalls, storms::Storms};
 
 /// Interval at which the history file is written.
 const WRITE_INTERVAL_SECONDS: u64 = 10;
@@ -275,7 +275,7 @@ impl Insight {
     /// # Errors
     /// If there are no two periods to compare.
     pub fn changes(&self, against: Against, window: Window) -> Result<Changes, SpanError> {
-        let spans = against.spans(window, self.now())?;
+        let spans = spans(against, window, self.now())?;
         let compared = |(from, to)| {
             let selection = self.history.lock().select(from, to, 1);
             let period = selection.period();

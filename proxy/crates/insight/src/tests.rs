@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use seawall_stats::{Figures, Level};
+use seawall_stats::{Against, Figures, Level};
 
 /// Saturday, 21 November 2026, 17:50:27 UTC.
 const NOW: u64 = 1_795_283_427;

@@ -1,5 +1,5 @@
 //! The basic types of statistics: distributions of durations, phases, outcomes, the sums of series
-//! with their labels, the connections of clients, and samples of servers.
+//! with their labels, the connections of clients, samples of servers, and times in requests.
 //!
 //! Plain values: this module has no clock and no I/O, and does not know the source of the values.
 
@@ -9,6 +9,7 @@ mod label;
 mod outcome;
 mod phase;
 mod sample;
+mod times;
 mod traffic;
 
 pub use self::{
@@ -18,6 +19,7 @@ pub use self::{
     outcome::{OUTCOMES, Outcome},
     phase::{PerPhase, Phase, PhaseTimes},
     sample::{Counters, ServerSample},
+    times::{Against, TimeError, parse_time},
     traffic::{Departure, Leaving, Names, Stage, Traffic},
 };
 

@@ -14,12 +14,7 @@ use axum::{
     body::{Body, Bytes, to_bytes},
     http::{Request, StatusCode, header},
 };
-use seawall::{
-    admin::{Guard, MAX_REQUESTS, Window, router},
-    observe::{self, Observer, Recorder, outcome_of},
-    pool,
-    topology::{self, DeploymentOptions, Topology},
-};
+use seawall::{admin::{Guard, MAX_REQUESTS, Window, router}, observe::{self, Observer, Recorder, outcome_of}, pool, topology::{self, DeploymentOptions, Topology}};
 use seawall_auth::NonceSource;
 use seawall_command::CommandBytes;
 use seawall_command::{ReplyFacts, ReplyForm};

@@ -7,8 +7,7 @@ use serde::Deserialize;
 
 use super::{super::bad_request, id_of};
 use crate::admin::{DEFAULT_LIMIT, MAX_LIMIT};
-use seawall_insight::{Against, TimeError, parse_time};
-use seawall_stats::Label;
+use seawall_stats::{Against, Label, TimeError, parse_time};
 
 type Refused = (StatusCode, String);
 

@@ -3,16 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Json,
     extract::{Query, State},
+    response::Response,
 };
-use serde_json::{Value, json};
 
 use super::{
-    super::{Window, bad_request, json as shown, work},
-    JsonResult, Parameters, named, need_history,
+    super::{Refused, Window, bad_request, reply},
+    Parameters, need_history,
 };
-use crate::api;
+use crate::api::{self, millis};
 use seawall_insight::{Change, Changes, Compared, SpanError, whole};
 use seawall_stats::{Figures, Period, float};
 
@@ -22,24 +21,24 @@ const DEFAULT_WINDOW: Duration = Duration::from_secs(600);
 pub(in crate::admin) async fn changes(
     State(window): State<Arc<Window>>,
     Query(parameters): Query<Parameters>,
-) -> JsonResult {
+) -> Result<Response, Refused> {
     need_history(&window.insight)?;
     let length = match parameters.window()? {
         Some(length) => seawall_insight::Window::Exactly(length),
         None => seawall_insight::Window::AtMost(DEFAULT_WINDOW),
     };
     let (against, text) = parameters.against()?;
-    let changes = work(&window, move |window| {
-        window.insight.changes(against, length)
-    });
-    let changes = changes.await?;
-    let changes = changes.map_err(|error| bad_request(error.to_string()))?;
-    Ok(Json(changes_value(&changes, &text)))
+    let changes = move |window: &Window| {
+        let changes = window.insight.changes(against, length);
+        let changes = changes.map_err(|error| bad_request(error.to_string()))?;
+        Ok(reply_on(&changes, text))
+    };
+    reply(&window, changes).await
 }
 
 /// The two periods of a comparison and the changes between them.
-pub(super) fn changes_value(changes: &Changes, against: &str) -> Value {
-    let period = |of: &Compared| api::Span {
+pub(super) fn reply_on(changes: &Changes, against: String) -> api::Changes {
+    let span = |of: &Compared| api::Span {
         count: whole(&of.period).count,
         from: float(of.from),
         seconds: float(of.period.length.as_secs()),
@@ -48,37 +47,38 @@ pub(super) fn changes_value(changes: &Changes, against: &str) -> Value {
     let (before, now) = (&changes.before, &changes.now);
     let all = changes.changes.iter();
     let all = all.map(|c| change(c, &before.period, &now.period));
-    json!({
-        "against": against,
-        "comparable": changes.incomparable.is_none(),
-        "reason": changes.incomparable.map(|reason| reason.to_string()),
-        "baseline": period(before),
-        "now": period(now),
-        "changes": all.collect::<Vec<_>>(),
-    })
-}
-
-/// The value if the two periods cannot be chosen.
-pub(super) fn refusal_value(refusal: SpanError, against: &str) -> Value {
-    json!({
-        "against": against, "comparable": false, "reason": refusal.to_string(), "changes": [],
-    })
-}
-
-fn change(change: &Change, before: &Period, now: &Period) -> Value {
-    let mut shape = named(&change.label);
-    if let Some(text) = shape.remove("shape") {
-        shape.insert("text".to_owned(), text);
+    api::Changes {
+        against,
+        baseline: Some(span(before)),
+        changes: all.collect(),
+        comparable: Some(changes.incomparable.is_none()),
+        now: Some(span(now)),
+        reason: changes.incomparable.map(|reason| reason.to_string()),
     }
-    json!({
-        "kind": change.kind.as_str(),
-        "shape": shape,
-        "before": rates(&change.before, before),
-        "now": rates(&change.now, now),
-        "ratio": change.ratio,
-        "effect": change.effect,
-        "cost_ms_per_second": shown::millis(change.cost_per_second),
-    })
+}
+
+/// The reply if the two periods cannot be chosen.
+pub(super) fn reply_to_refusal(refusal: SpanError, against: String) -> api::Changes {
+    api::Changes {
+        against,
+        baseline: None,
+        changes: Vec::new(),
+        comparable: Some(false),
+        now: None,
+        reason: Some(refusal.to_string()),
+    }
+}
+
+fn change(change: &Change, before: &Period, now: &Period) -> api::Change {
+    api::Change {
+        before: rates(&change.before, before),
+        cost_ms_per_second: millis(change.cost_per_second),
+        effect: change.effect,
+        kind: change.kind.as_str().to_owned(),
+        now: rates(&change.now, now),
+        ratio: Some(change.ratio).filter(|ratio| ratio.is_finite()),
+        shape: (&*change.label).into(),
+    }
 }
 
 fn rates(figures: &Figures, period: &Period) -> api::Rates {
@@ -88,10 +88,10 @@ fn rates(figures: &Figures, period: &Period) -> api::Rates {
         bytes_per_operation: float(figures.request_bytes + figures.reply_bytes) / operations,
         count: figures.count,
         documents_per_operation: float(figures.documents) / operations,
-        p50_ms: shown::millis(figures.durations.quantile(0.5)),
-        p99_ms: shown::millis(figures.durations.quantile(0.99)),
+        p50_ms: millis(figures.durations.quantile(0.5)),
+        p99_ms: millis(figures.durations.quantile(0.99)),
         per_second: float(figures.count) / seconds,
-        total_time_ms_per_second: shown::millis(figures.durations.sum()) / seconds,
+        total_time_ms_per_second: millis(figures.durations.sum()) / seconds,
     }
 }
 
@@ -113,17 +113,17 @@ mod tests {
             changes: Vec::new(),
             incomparable: Some(Incomparable::Unknown(Side::Baseline)),
         };
-        let value = changes_value(&changes, "yesterday");
-        assert_eq!(value["comparable"], false);
-        assert_eq!(value["reason"], "no data for the baseline");
-        let baseline = json!({ "from": 1_000, "to": 1_600, "seconds": 0, "count": 0 });
-        assert_eq!(value["baseline"], baseline);
-        assert_eq!(value["now"]["to"], 2_600);
+        let reply = reply_on(&changes, "yesterday".to_owned());
+        assert_eq!(reply.incomparable(), Some("no data for the baseline"));
+        let span = |from, to| api::Span {
+            from,
+            to,
+            ..api::Span::default()
+        };
+        assert_eq!(reply.baseline, Some(span(1_000.0, 1_600.0)));
+        assert_eq!(reply.now, Some(span(2_000.0, 2_600.0)));
         changes.incomparable = None;
-        let value = changes_value(&changes, "yesterday");
-        assert_eq!(
-            (&value["comparable"], &value["reason"]),
-            (&json!(true), &Value::Null)
-        );
+        let reply = reply_on(&changes, "yesterday".to_owned());
+        assert_eq!((reply.comparable, reply.reason), (Some(true), None));
     }
 }

@@ -3,22 +3,20 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Json,
     extract::{Query, State},
+    response::Response,
 };
-use serde_json::{Map, Value, json};
 
 use super::{
-    super::{Window, json as shown, pools_of, status_of, storms_of, work},
-    DEFAULT_SINCE, JsonResult, Parameters, Past, ago,
-    changes::{changes_value, refusal_value},
-    named, need_history, shapes_of,
-    stalls::stalls_value,
+    super::{Refused, Window, json, pools_of, reply, status_of, storms_of},
+    DEFAULT_SINCE, Parameters, Past, ago,
+    changes::{reply_on, reply_to_refusal},
+    need_history, shapes_of,
+    stalls::stalls_since,
     step_for, steps,
 };
 use crate::api;
-use seawall_insight::Against;
-use seawall_stats::{Label, Period};
+use seawall_stats::{Against, Label, Period, float};
 
 /// How long the history keeps steps of one second.
 const FINE_STEP_RETENTION: Duration = Duration::from_secs(600);
@@ -30,30 +28,17 @@ const REPORTED_SHAPES: usize = 200;
 pub(in crate::admin) async fn report(
     State(window): State<Arc<Window>>,
     Query(parameters): Query<Parameters>,
-) -> JsonResult {
+) -> Result<Response, Refused> {
     need_history(&window.insight)?;
     let since = parameters.since()?.unwrap_or(DEFAULT_SINCE);
     let (against, text) = parameters.against()?;
-    let status = json!(status_of(&window));
-    let api::Pools { pools } = pools_of(&window);
-    let storms = json!(storms_of(&window));
-    let value = work(&window, move |window| {
-        history_part(window, since, against, &text)
-    });
-    let mut report = value.await?;
-    report.insert("status".to_owned(), status);
-    report.insert("storms".to_owned(), storms);
-    report.insert("pools".to_owned(), json!(pools));
-    Ok(Json(Value::Object(report)))
+    let report = move |window: &Window| Ok(report_on(window, since, against, text));
+    reply(&window, report).await
 }
 
-/// The part of a report that comes from the history.
-fn history_part(
-    window: &Window,
-    since: Duration,
-    against: Against,
-    text: &str,
-) -> Map<String, Value> {
+/// The report on the time since `since`, with the changes against a baseline. `text` is the
+/// baseline as it was requested.
+fn report_on(window: &Window, since: Duration, against: Against, text: String) -> api::Report {
     let insight = &window.insight;
     let now = insight.now();
     let from = ago(now, since);
@@ -65,33 +50,40 @@ fn history_part(
     };
     let timeline = insight.timeline(from, now, step, &|label| *label == Label::Whole);
     let changes = match insight.changes(against, seawall_insight::Window::AtMost(since)) {
-        Ok(changes) => changes_value(&changes, text),
-        Err(refusal) => refusal_value(refusal, text),
+        Ok(changes) => reply_on(&changes, text),
+        Err(refusal) => reply_to_refusal(refusal, text),
     };
-    let mut report = shown::object(json!({
-        "seawall_report": 1,
-        "made_at": shown::since_epoch(now),
-        "timeline": { "step_seconds": step.as_secs(), "steps": steps(&timeline, true) },
-        "servers": servers(&past.period),
-        "stalls": stalls_value(window, Some(from)),
-        "changes": changes,
-    }));
     let known = window.exporter.shapes();
     let shapes = shapes_of(&past, known, "total_time", REPORTED_SHAPES, true);
-    report.extend(shapes.map(shown::object).unwrap_or_default());
-    report
+    let api::Shapes { other, shapes, .. } = shapes.unwrap_or_default();
+    api::Report {
+        changes,
+        made_at: json::since_epoch(now),
+        other,
+        pools: pools_of(window).pools,
+        seawall_report: api::Report::VERSION,
+        servers: servers(&past.period),
+        shapes,
+        since_seconds: float(past.period.length.as_secs()),
+        stalls: stalls_since(window, Some(from)),
+        status: status_of(window),
+        storms: storms_of(window),
+        timeline: api::Timeline {
+            step_seconds: float(step.as_secs()),
+            steps: steps(&timeline, true),
+        },
+    }
 }
 
 /// The servers of a period, without `answer_ms`: the history keeps no distribution of the time
 /// until a server's reply begins. It keeps the phases.
-fn servers(period: &Period) -> Vec<Value> {
-    let servers = period.series.iter().filter_map(|(label, figures)| {
-        let Label::Server(_) = &**label else {
-            return None;
-        };
-        let mut server = named(label);
-        server.extend(shown::operations(figures));
-        Some(Value::Object(server))
-    });
+fn servers(period: &Period) -> Vec<api::Server> {
+    let servers = period
+        .series
+        .iter()
+        .filter_map(|(label, figures)| match &**label {
+            Label::Server(address) => Some(json::server(address, figures)),
+            _ => None,
+        });
     servers.collect()
 }

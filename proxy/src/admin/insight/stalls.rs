@@ -6,17 +6,19 @@ use std::{
 };
 
 use axum::{
-    Json,
     extract::{Query, State},
+    response::Response,
 };
-use serde_json::{Map, Value, json};
 
 use super::{
-    super::{Window, json as shown, work},
-    JsonResult, Parameters, ago, named, need_history,
+    super::{Refused, Window, json, reply},
+    Parameters, ago, need_history,
 };
-use crate::{api, topology::TopologyType};
-use seawall_insight::{RecurringStall, Stall};
+use crate::{
+    api::{self, millis},
+    topology::TopologyType,
+};
+use seawall_insight::{RecurringStall, Stall, WaitingShape};
 
 /// The limits of the pulse if the servers are routers.
 const ROUTERS: &str = "routers (mongos) have no checkpoint, cache or ticket counters: stalls of the shards behind them \
@@ -25,73 +27,88 @@ const ROUTERS: &str = "routers (mongos) have no checkpoint, cache or ticket coun
 pub(in crate::admin) async fn stalls(
     State(window): State<Arc<Window>>,
     Query(parameters): Query<Parameters>,
-) -> JsonResult {
+) -> Result<Response, Refused> {
     need_history(&window.insight)?;
     let since: Option<Duration> = parameters.since()?;
-    let value = work(&window, move |window| {
-        stalls_value(window, since.map(|since| ago(window.insight.now(), since)))
-    });
-    Ok(Json(value.await?))
+    let stalls = move |window: &Window| {
+        let since = since.map(|since| ago(window.insight.now(), since));
+        Ok(stalls_since(window, since))
+    };
+    reply(&window, stalls).await
 }
 
 /// The stalls since a time; all stored stalls without one.
-pub(super) fn stalls_value(window: &Window, since: Option<SystemTime>) -> Value {
+pub(super) fn stalls_since(window: &Window, since: Option<SystemTime>) -> api::Stalls {
     let (episodes, recurring) = window.insight.stalls(since);
-    let mut pulse = pulse_value(window);
-    if window.topology.snapshot().description.topology_type == TopologyType::Sharded {
-        pulse.insert("note".to_owned(), json!(ROUTERS));
+    let topology = window.topology.snapshot();
+    let has_routers = topology.description.topology_type == TopologyType::Sharded;
+    api::Stalls {
+        episodes: episodes.iter().map(episode).collect(),
+        pulse: api::Pulse {
+            note: has_routers.then(|| ROUTERS.to_owned()),
+            ..pulse(window)
+        },
+        recurring: recurring.iter().map(recurring_stall).collect(),
     }
-    json!({
-        "pulse": pulse,
-        "episodes": episodes.iter().map(stall).collect::<Vec<_>>(),
-        "recurring": recurring.iter().map(recurring_stall).collect::<Vec<_>>(),
-    })
 }
 
-fn pulse_value(window: &Window) -> Map<String, Value> {
-    shown::object(match window.pulse.as_ref().map(|pulse| pulse.cost()) {
-        Ok(cost) => json!({
-            "state": "on",
-            "answered": cost.answered,
-            "unanswered": cost.unanswered,
-            "refused": cost.refused,
-            "mean_ms": shown::millis(cost.total_time / u32::try_from(cost.answered.max(1)).unwrap_or(u32::MAX)),
-            "longest_ms": shown::millis(cost.longest),
-            "refusals": cost.refusals,
-        }),
-        Err(reason) => json!({ "state": reason }),
-    })
-}
-
-fn stall(stall: &Stall) -> Value {
-    let episode = &stall.episode;
-    let shapes = stall.shapes.iter().map(|waiting| {
-        let mut shape = named(&waiting.label);
-        if let Some(text) = shape.remove("shape") {
-            shape.insert("text".to_owned(), text);
+fn pulse(window: &Window) -> api::Pulse {
+    let cost = match window.pulse.as_ref().map(|pulse| pulse.cost()) {
+        Ok(cost) => cost,
+        Err(reason) => {
+            return api::Pulse {
+                state: (*reason).to_owned(),
+                ..api::Pulse::default()
+            };
         }
-        shape.insert("operations".to_owned(), json!(waiting.operations));
-        Value::Object(shape)
-    });
+    };
+    let replies = u32::try_from(cost.answered.max(1)).unwrap_or(u32::MAX);
+    api::Pulse {
+        answered: Some(cost.answered),
+        longest_ms: Some(millis(cost.longest)),
+        mean_ms: Some(millis(cost.total_time / replies)),
+        note: None,
+        refusals: Some(cost.refusals),
+        refused: Some(cost.refused),
+        state: "on".to_owned(),
+        unanswered: Some(cost.unanswered),
+    }
+}
+
+fn episode(stall: &Stall) -> api::Episode {
+    let episode = &stall.episode;
     let moved = stall.moved.iter().map(|moved| api::Moved {
         counter: moved.counter.to_owned(),
         during: moved.during,
         otherwise: moved.otherwise,
         score: moved.score,
     });
-    json!({
-        "server": stall.server,
-        "started_at": episode.started_at,
-        "seconds": episode.length.as_secs_f64(),
-        "operations": episode.operations,
-        "waited_ms": shown::millis(episode.waited),
-        "phase": episode.phase.as_str(),
-        "usual_p99_ms": shown::millis(episode.usual),
-        "worst_ms": shown::millis(episode.worst),
-        "shapes": shapes.collect::<Vec<_>>(),
-        "moved": moved.collect::<Vec<_>>(),
-        "unanswered_pulses": stall.unanswered,
-    })
+    api::Episode {
+        moved: moved.collect(),
+        operations: episode.operations,
+        phase: episode.phase.as_str().to_owned(),
+        seconds: episode.length.as_secs_f64(),
+        server: stall.server.as_deref().map(str::to_owned),
+        shapes: stall.shapes.iter().map(waiting_shape).collect(),
+        started_at: episode.started_at,
+        unanswered_pulses: json::whole(stall.unanswered),
+        usual_p99_ms: millis(episode.usual),
+        waited_ms: millis(episode.waited),
+        worst_ms: millis(episode.worst),
+    }
+}
+
+fn waiting_shape(waiting: &WaitingShape) -> api::WaitingShape {
+    let name = json::past_shape_name(&waiting.label);
+    api::WaitingShape {
+        collection: name.collection,
+        command: name.command,
+        db: name.db,
+        id: name.id,
+        level: name.level,
+        operations: waiting.operations,
+        text: name.shape,
+    }
 }
 
 fn recurring_stall(stall: &RecurringStall) -> api::Recurring {
@@ -105,7 +122,7 @@ fn recurring_stall(stall: &RecurringStall) -> api::Recurring {
         period_seconds: recurrence.period.as_secs_f64(),
         phase: recurrence.phase.as_str().to_owned(),
         server: stall.server.as_deref().map(str::to_owned),
-        times: shown::whole(recurrence.times),
+        times: json::whole(recurrence.times),
         unanswered: stall.is_unanswered,
     }
 }

@@ -1,11 +1,11 @@
 //! A comparison of two reports as text, JSON and HTML.
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::{
     compare::{Comparison, Side},
     page::{Cells, escape, page, section, warnings},
-    shapes,
+    pretty, shapes,
     text::period,
 };
 use crate::{
@@ -77,41 +77,52 @@ fn overall(comparison: &Comparison) -> Vec<[String; 4]> {
 }
 
 /// The changes in the format of the API, with both reports named.
-pub(super) fn json(comparison: &Comparison) -> Value {
-    let side = |side: &Side| {
-        json!({
-            "file": side.file,
-            "made_at": side.report.made_at,
-            "since_seconds": side.report.covered_seconds(),
-            "errors": side.errors,
-            "operations": side.whole,
-        })
-    };
-    let changes = comparison.changes.changes.iter().map(change);
-    json!({
-        "seawall_comparison": 1,
-        "baseline": side(&comparison.before),
-        "now": side(&comparison.now),
-        "caveats": comparison.caveats(),
-        "comparable": comparison.changes.incomparable().is_none(),
-        "reason": comparison.changes.incomparable(),
-        "changes": changes.collect::<Vec<_>>(),
-    })
+#[derive(Serialize)]
+struct Document<'a> {
+    baseline: ReportFile<'a>,
+    caveats: Vec<String>,
+    changes: &'a [Change],
+    comparable: bool,
+    now: ReportFile<'a>,
+    reason: Option<&'a str>,
+    /// The version of the format.
+    seawall_comparison: u64,
 }
 
-fn change(change: &Change) -> Value {
-    let shape = &change.shape;
-    json!({
-        "kind": change.kind,
-        "shape": {
-            "id": shape.id, "command": shape.command, "db": shape.db, "collection": shape.collection,
-            "text": shape.shape,
-        },
-        "before": change.before,
-        "now": change.now,
-        "ratio": change.ratio,
-        "effect": change.effect,
-        "cost_ms_per_second": change.cost_ms_per_second,
+/// One of the two reports.
+#[derive(Serialize)]
+struct ReportFile<'a> {
+    errors: u64,
+    file: &'a str,
+    made_at: f64,
+    /// The rates of all its operations.
+    operations: Rates,
+    /// The length of its period.
+    since_seconds: f64,
+}
+
+impl<'a> ReportFile<'a> {
+    fn of(side: &'a Side) -> Self {
+        Self {
+            errors: side.errors,
+            file: &side.file,
+            made_at: side.report.made_at,
+            operations: side.whole,
+            since_seconds: side.report.covered_seconds(),
+        }
+    }
+}
+
+pub(super) fn json(comparison: &Comparison) -> serde_json::Result<String> {
+    let reason = comparison.changes.incomparable();
+    pretty(&Document {
+        baseline: ReportFile::of(&comparison.before),
+        caveats: comparison.caveats(),
+        changes: &comparison.changes.changes,
+        comparable: reason.is_none(),
+        now: ReportFile::of(&comparison.now),
+        reason,
+        seawall_comparison: 1,
     })
 }
 
@@ -146,6 +157,8 @@ pub(super) fn html(comparison: &Comparison) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::{super::compare::tests::comparison, *};
 
     #[test]
@@ -164,10 +177,16 @@ mod tests {
         assert!(row("operations/s").ends_with("×1"));
     }
 
+    fn strings(json: &str) -> Vec<&str> {
+        json.split('"').skip(1).step_by(2).collect()
+    }
+
     #[test]
     fn json_has_the_format_of_the_api() {
-        let json = json(&comparison());
+        let text = json(&comparison()).unwrap();
+        let json: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["baseline"]["file"], "a.json");
+        assert_eq!(json["now"]["since_seconds"].to_string(), "600.0");
         let changes = json["changes"].as_array().unwrap();
         let new = changes
             .iter()
@@ -175,8 +194,12 @@ mod tests {
             .unwrap();
         assert!(new["ratio"].is_number());
         let read: Change = crate::api::read(new.clone()).unwrap();
-        assert_eq!(read.shape.collection, "<wishes>");
+        assert_eq!(read.shape.collection(), "<wishes>");
         assert_eq!(read.now.count, new["now"]["count"].as_u64().unwrap());
+        // A map sorts its members: equal texts mean that the document was sorted. Numbers may
+        // differ in their last digit.
+        let sorted = json.to_string();
+        assert_eq!(strings(&text), strings(&sorted));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::period::{period, whole};
 use crate::{
-    api::{Bucket, Change, Changes, Rates, Report, Shape},
+    api::{Bucket, Change, Changes, Rates, Report, SeriesName, Shape, millis},
     commands::figures::float,
 };
 use seawall_insight::compare;
@@ -40,13 +40,13 @@ impl Comparison {
             now: rates(&change.now, &periods.1),
             ratio: Some(change.ratio).filter(|ratio| ratio.is_finite()),
             effect: change.effect,
-            cost_ms_per_second: change.cost_per_second.as_secs_f64() * 1e3,
+            cost_ms_per_second: millis(change.cost_per_second),
         });
         Self {
             changes: Changes {
                 against: "before".to_owned(),
                 comparable: Some(incomparable.is_none()),
-                reason: incomparable.map_or(String::new(), |reason| reason.to_string()),
+                reason: incomparable.map(|reason| reason.to_string()),
                 changes: changes.collect(),
                 ..Changes::default()
             },
@@ -92,20 +92,25 @@ impl Side {
 
     /// A shape's distribution in this report.
     pub(super) fn distribution(&self, id: &str) -> &[Bucket] {
-        let shape = self
-            .report
-            .shapes
-            .shapes
-            .iter()
-            .find(|shape| shape.id == id);
-        shape.map_or(&[], |shape| &shape.distribution)
+        let shape = self.report.shapes.iter().find(|shape| shape.id == id);
+        shape.map_or(&[], Shape::buckets)
     }
 }
 
-fn named(label: &Label) -> Shape {
-    let bare = |text: &str| Shape {
-        shape: text.to_owned(),
-        ..Shape::default()
+/// The names of a series. All are given, so that a reader need not know which series has which.
+fn named(label: &Label) -> SeriesName {
+    let name = |id: &str, command: &str, db: &str, collection: &str, text: &str| {
+        let [id, command, db, collection, text] =
+            [id, command, db, collection, text].map(|name| Some(name.to_owned()));
+        SeriesName {
+            address: None,
+            collection,
+            command,
+            db,
+            id,
+            level: None,
+            text,
+        }
     };
     match label {
         Label::Shape {
@@ -115,39 +120,28 @@ fn named(label: &Label) -> Shape {
             collection,
             text,
             ..
-        } => Shape {
-            id: id.to_string(),
-            command: command.to_string(),
-            db: db.to_string(),
-            collection: collection.to_string(),
-            ..bare(text)
-        },
+        } => name(id, command, db, collection, text),
         Label::Namespace {
             command,
             db,
             collection,
-        } => Shape {
-            command: command.to_string(),
-            db: db.to_string(),
-            collection: collection.to_string(),
-            ..bare("(all shapes)")
-        },
-        Label::Whole => bare("(all operations)"),
-        Label::OtherShapes => bare("(other shapes)"),
-        Label::Server(address) => bare(address),
+        } => name("", command, db, collection, "(all shapes)"),
+        Label::Whole => name("", "", "", "", "(all operations)"),
+        Label::OtherShapes => name("", "", "", "", "(other shapes)"),
+        Label::Server(address) => name("", "", "", "", address),
     }
 }
 
 fn rates(figures: &Figures, period: &Period) -> Rates {
     let seconds = period.length.as_secs_f64().max(1e-9);
     let operations = float(figures.count.max(1));
-    let quantile_ms = |q| figures.durations.quantile(q).as_secs_f64() * 1e3;
+    let quantile_ms = |q| millis(figures.durations.quantile(q));
     Rates {
         count: figures.count,
         per_second: float(figures.count) / seconds,
         p50_ms: quantile_ms(0.5),
         p99_ms: quantile_ms(0.99),
-        total_time_ms_per_second: figures.durations.sum().as_secs_f64() * 1e3 / seconds,
+        total_time_ms_per_second: millis(figures.durations.sum()) / seconds,
         bytes_per_operation: float(figures.request_bytes + figures.reply_bytes) / operations,
         documents_per_operation: float(figures.documents) / operations,
     }
@@ -211,13 +205,13 @@ pub(super) mod tests {
         let changes = &comparison.changes.changes;
         let of = |kind: &str| changes.iter().find(|change| change.kind == kind).unwrap();
         let slower = of("slower");
-        assert_eq!(slower.shape.collection, "products");
+        assert_eq!(slower.shape.collection(), "products");
         let times = slower.now.p50_ms / slower.before.p50_ms;
         assert!((times - 5.19).abs() < 0.01, "{times}");
-        assert_eq!(of("new").shape.collection, "<wishes>");
+        assert_eq!(of("new").shape.collection(), "<wishes>");
         assert_eq!(of("new").before.count, 0);
-        assert_eq!(of("gone").shape.collection, "carts");
-        let id = &slower.shape.id;
+        assert_eq!(of("gone").shape.collection(), "carts");
+        let id = slower.shape.id();
         let (before, now) = (
             comparison.before.distribution(id),
             comparison.now.distribution(id),

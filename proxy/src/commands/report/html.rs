@@ -7,7 +7,7 @@ use super::{
     shapes, text,
 };
 use crate::{
-    api::{Pools, Report, Stalls, Step, Storms},
+    api::{Pool, Report, Stalls, Step, Storms},
     commands::{
         figures::{count, exact, float, millis, moment, seconds, uptime},
         top::panes,
@@ -246,8 +246,8 @@ fn storms_of(storms: &Storms) -> String {
     cells.table("wide")
 }
 
-fn pools(pools: &Pools) -> String {
-    if pools.pools.is_empty() {
+fn pools(pools: &[Pool]) -> String {
+    if pools.is_empty() {
         return "<p>None.</p>".to_owned();
     }
     let mut cells = Cells::new(&[
@@ -266,7 +266,7 @@ fn pools(pools: &Pools) -> String {
             .for_each(|figure| cells.number(&exact(*figure)));
         cells.end_row();
     };
-    for pool in &pools.pools {
+    for pool in pools {
         let figures = [pool.pending, pool.available, pool.in_use, pool.wait_queue];
         row([&pool.server, "all", &pool.state], figures);
         for user in &pool.users {

@@ -16,16 +16,17 @@ use std::{
 };
 
 use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
 use serde_json::Value;
 
 use self::compare::Comparison;
 use super::{
     Exit,
-    admin_client::{AdminClient, Endpoint, percent_encode},
+    admin_client::{self, Endpoint},
     complain,
 };
-use crate::api::Report;
-use seawall_insight::{Against, TimeError};
+use crate::api::{Report, ReportError, percent_encode};
+use seawall_stats::{Against, TimeError};
 
 /// Maximum number of shapes in the text and HTML formats. The JSON contains all shapes.
 const SHOWN_SHAPES: usize = 50;
@@ -116,16 +117,18 @@ impl Arguments {
 }
 
 async fn fetch(arguments: Arguments) -> Exit {
-    let client = match AdminClient::new(&arguments.admin) {
+    let client = match arguments.admin.client() {
         Ok(client) => client,
-        Err(error) => return complain(&error.to_string(), error.exit()),
+        Err(error) => return complain(&error.to_string(), Exit::Usage),
     };
-    let response = match client.ask(&arguments.path()).await {
+    let response = match client.ask_for_json(&arguments.path()).await {
         Ok(response) => response,
-        Err(error) => return complain(&error.to_string(), error.exit()),
+        Err(error) => {
+            return complain(&admin_client::message(&error), admin_client::exit(&error));
+        }
     };
     let document = match arguments.output.format {
-        Format::Json => Ok(pretty(&response)),
+        Format::Json => pretty(&response).map_err(ReportError::from),
         Format::Text => Report::read(response).map(|report| text::report(&report)),
         Format::Html => Report::read(response).map(|report| html::report(&report)),
     };
@@ -147,23 +150,27 @@ fn compare_files(arguments: &Compare) -> Exit {
         ),
         Err(message) => return complain(&message, Exit::Usage),
     };
-    arguments.output.write(&match arguments.output.format {
-        Format::Text => changes::text(&comparison),
-        Format::Json => pretty(&changes::json(&comparison)),
-        Format::Html => changes::html(&comparison),
-    })
+    let document = match arguments.output.format {
+        Format::Text => Ok(changes::text(&comparison)),
+        Format::Json => changes::json(&comparison),
+        Format::Html => Ok(changes::html(&comparison)),
+    };
+    match document {
+        Ok(document) => arguments.output.write(&document),
+        Err(error) => complain(&error.to_string(), Exit::Internal),
+    }
 }
 
 fn load(file: &Path) -> Result<Report, String> {
     let named = |error: String| format!("{}: {error}", file.display());
     let text = std::fs::read(file).map_err(|error| named(error.to_string()))?;
     let value: Value = serde_json::from_slice(&text).map_err(|error| named(error.to_string()))?;
-    Report::read(value).map_err(named)
+    Report::read(value).map_err(|error| named(error.to_string()))
 }
 
-fn pretty(value: &Value) -> String {
-    // The alternate form of a JSON value is pretty-printed and cannot fail.
-    format!("{value:#}\n")
+/// A JSON document for people and programs, with a line break at its end.
+fn pretty(document: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(document).map(|text| text + "\n")
 }
 
 impl Output {
@@ -238,7 +245,7 @@ mod tests {
 
     #[test]
     fn json_is_written_unchanged() {
-        let again: Value = serde_json::from_str(&pretty(&example())).unwrap();
+        let again: Value = serde_json::from_str(&pretty(&example()).unwrap()).unwrap();
         assert_eq!(again, example());
     }
 

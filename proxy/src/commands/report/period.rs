@@ -11,11 +11,11 @@ use seawall_stats::{Distribution, Figures, Label, Level, Period, PhaseTimes};
 
 /// The report's listed shapes, the sums of its other shapes, and the sums of all operations.
 pub(super) fn period(report: &Report) -> Period {
-    let shapes = report.shapes.shapes.iter();
+    let shapes = report.shapes.iter();
     let mut series: BTreeMap<_, _> = shapes
         .map(|shape| (Arc::new(label(shape)), figures_of_shape(shape)))
         .collect();
-    let other = report.shapes.other;
+    let other = report.other;
     if other.count + other.more.count > 0 {
         let figures = Figures {
             count: other.count,
@@ -78,7 +78,7 @@ fn figures_of_shape(shape: &Shape) -> Figures {
     Figures {
         count: shape.count,
         errors: shape.errors,
-        durations: durations(&shape.distribution, shape.total_time_ms, max_ms),
+        durations: durations(shape.buckets(), shape.total_time_ms, max_ms),
         phases: phases(&shape.phases_ms),
         request_bytes: shape.request_bytes,
         reply_bytes: shape.reply_bytes,
@@ -92,7 +92,7 @@ fn figures_of_step(step: &Step) -> Figures {
     Figures {
         count: step.count,
         errors: step.errors,
-        durations: durations(&step.distribution, step.total_time_ms, step.latency_ms.max),
+        durations: durations(step.buckets(), step.total_time_ms, step.latency_ms.max),
         phases: phases(&step.phases_ms),
         request_bytes: step.request_bytes,
         reply_bytes: step.reply_bytes,
@@ -134,8 +134,8 @@ mod tests {
         let report = Report::read(example()).unwrap();
         let period = period(&report);
         assert_eq!(period.length, Duration::from_secs(600));
-        assert_eq!(period.series.len(), report.shapes.shapes.len() + 1);
-        for shape in &report.shapes.shapes {
+        assert_eq!(period.series.len(), report.shapes.len() + 1);
+        for shape in &report.shapes {
             let figures = &period.series[&label(shape)];
             assert_eq!(figures.durations.count(), shape.count);
             let sum = figures.durations.sum().as_secs_f64() * 1e3;

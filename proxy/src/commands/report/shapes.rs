@@ -12,15 +12,16 @@ use crate::{
         top::panes,
     },
 };
+use seawall_stats::Phase;
 
 /// The table of the heaviest shapes.
 pub(super) fn heaviest(report: &Report) -> String {
-    let shapes = report.shapes.shapes.get(..SHOWN_SHAPES);
-    let shapes = shapes.unwrap_or(&report.shapes.shapes);
+    let shapes = report.shapes.get(..SHOWN_SHAPES);
+    let shapes = shapes.unwrap_or(&report.shapes);
     if shapes.is_empty() {
         return "<p>No operation in this period.</p>".to_owned();
     }
-    let bounds = plot::bounds(shapes.iter().map(|shape| shape.distribution.as_slice()));
+    let bounds = plot::bounds(shapes.iter().map(Shape::buckets));
     let (total, seconds) = (report.load_ms(), report.covered_seconds());
     let mut cells = Cells::new(&[
         "share of time",
@@ -41,10 +42,16 @@ pub(super) fn heaviest(report: &Report) -> String {
         cells.number(&millis(shape.latency_ms.max));
         cells.number(&errors(shape));
         cells.number(&bytes(float(shape.bytes())));
-        cells.marked("name", &name(shape));
+        let Shape {
+            command,
+            db,
+            collection,
+            shape: text,
+            ..
+        } = shape;
+        cells.marked("name", &name(command, db, collection, text));
         let marks = [("p50", shape.latency_ms.p50), ("p99", shape.latency_ms.p99)];
-        let histogram =
-            bounds.map(|bounds| plot::distribution(&shape.distribution, bounds, &marks));
+        let histogram = bounds.map(|bounds| plot::distribution(shape.buckets(), bounds, &marks));
         let phases = phase_bar(&shape.phases_ms);
         cells.marked("plot", &(histogram.unwrap_or_default() + &phases));
         cells.end_row();
@@ -73,24 +80,24 @@ fn errors(shape: &Shape) -> String {
 }
 
 /// The command, namespace and text of a shape as HTML.
-pub(super) fn name(shape: &Shape) -> String {
-    let namespace = escape(&namespace(&shape.db, &shape.collection));
-    let (command, text) = (escape(&shape.command), escape(&shape.shape));
+fn name(command: &str, db: &str, collection: &str, text: &str) -> String {
+    let namespace = escape(&namespace(db, collection));
+    let (command, text) = (escape(command), escape(text));
     format!("<b>{command} {namespace}</b><code>{text}</code>")
 }
 
 fn legend() -> String {
     let mut legend = String::from("<p class=\"legend\">");
-    for (place, (phase, _)) in Phases::default().named().into_iter().enumerate() {
+    for (place, phase) in Phase::ALL.into_iter().enumerate() {
         let what = match phase {
-            "permit" => "waiting to be admitted",
-            "checkout" => "getting a connection",
-            "forward" => "sending to the server",
-            "server" => "in the server",
-            "receive" => "receiving the reply",
-            "send" => "sending to the client",
-            _ => "",
+            Phase::Permit => "waiting to be admitted",
+            Phase::Checkout => "getting a connection",
+            Phase::Forward => "sending to the server",
+            Phase::Server => "in the server",
+            Phase::Receive => "receiving the reply",
+            Phase::Send => "sending to the client",
         };
+        let phase = phase.as_str();
         legend.push_str(&format!(
             "<span><i class=\"p{place}\"></i>{phase}: {what}</span>"
         ));
@@ -103,7 +110,7 @@ fn phase_bar(phases: &Phases) -> String {
     let mut bar = String::from("<div class=\"bar\">");
     for (place, (phase, ms)) in phases.named().into_iter().enumerate() {
         if ms > 0.0 {
-            let width = 100.0 * ms / total;
+            let (phase, width) = (phase.as_str(), 100.0 * ms / total);
             let (ms, share) = (millis(ms), escape(&percent(ms, total)));
             bar.push_str(&format!("<span class=\"p{place}\" style=\"width:{width:.2}%\" title=\"{phase} {ms} ({share})\"></span>"));
         }
@@ -112,7 +119,7 @@ fn phase_bar(phases: &Phases) -> String {
     let longest = named.iter().max_by(|(_, a), (_, b)| a.total_cmp(b));
     let longest = longest.filter(|(_, ms)| *ms > 0.0);
     let longest = longest.map_or(String::new(), |(phase, ms)| {
-        format!("{phase} {}", percent(*ms, total))
+        format!("{} {}", phase.as_str(), percent(*ms, total))
     });
     format!("{bar}</div><small>{}</small>", escape(&longest))
 }
@@ -159,12 +166,19 @@ pub(super) fn changes<'a>(
         cells.number(&change.times().map_or("–".to_owned(), ratio));
         let effect = change.share_of_pairs();
         cells.number(&effect.map_or("–".to_owned(), |share| percent(share, 1.0)));
-        cells.marked("name", &name(&change.shape));
+        let series = &change.shape;
+        let name = name(
+            series.command(),
+            series.db(),
+            series.collection(),
+            series.text(),
+        );
+        cells.marked("name", &name);
         cells.marked("n", &pair(|rates| count(rates.per_second)));
         cells.marked("n", &pair(|rates| timed(rates.p50_ms)));
         cells.marked("n", &pair(|rates| timed(rates.p99_ms)));
         cells.marked("n", &pair(|rates| bytes(rates.bytes_per_operation)));
-        cells.marked("plot", &both(distributions(&change.shape.id)));
+        cells.marked("plot", &both(distributions(series.id())));
         cells.end_row();
     }
     let effect = "<p class=\"soft\">Cost: additional operation time per second. Effect: of all pairs of one \
@@ -200,7 +214,7 @@ mod tests {
     fn each_shape_has_a_row_a_distribution_and_a_bar() {
         let report = Report::read(example()).unwrap();
         let html = heaviest(&report);
-        let shapes = report.shapes.shapes.len();
+        let shapes = report.shapes.len();
         assert_eq!(html.matches("<tr>").count(), shapes + 1);
         assert_eq!(html.matches("distribution of durations").count(), shapes);
         assert_eq!(html.matches("class=\"bar\"").count(), shapes);
@@ -211,7 +225,7 @@ mod tests {
     #[test]
     fn widths_of_a_phase_bar_add_up_to_100_percent() {
         let report = Report::read(example()).unwrap();
-        let bar = phase_bar(&report.shapes.shapes[0].phases_ms);
+        let bar = phase_bar(&report.shapes[0].phases_ms);
         let widths = bar.split("width:").skip(1);
         let widths = widths.map(|rest| rest.split('%').next().unwrap().parse::<f64>().unwrap());
         assert!((widths.sum::<f64>() - 100.0).abs() < 0.05, "{bar}");
@@ -222,7 +236,7 @@ mod tests {
     fn missing_baseline_differs_from_no_change() {
         let missing = Changes {
             comparable: Some(false),
-            reason: "no data for <it>".to_owned(),
+            reason: Some("no data for <it>".to_owned()),
             ..Changes::default()
         };
         let html = changes(&missing, |_| None);
@@ -236,8 +250,8 @@ mod tests {
         let html = changes(&report.changes, |_| None);
         assert!(html.contains("slower") && html.contains("heavier replies"));
         assert!(!html.contains("<svg"));
-        let (shape, none) = (&report.shapes.shapes[0], [].as_slice());
-        let html = changes(&report.changes, |_| Some([none, &shape.distribution]));
+        let (shape, none) = (&report.shapes[0], [].as_slice());
+        let html = changes(&report.changes, |_| Some([none, shape.buckets()]));
         assert!(html.contains("<svg"));
     }
 }

@@ -197,7 +197,7 @@ fn shapes(report: &Report) -> Vec<String> {
             printable(&shape.shape),
         ]
     };
-    let shown = report.shapes.shapes.iter().take(SHOWN_SHAPES);
+    let shown = report.shapes.iter().take(SHOWN_SHAPES);
     let rows: Vec<_> = shown.clone().map(row).collect();
     let headings = [
         "time",
@@ -225,8 +225,8 @@ fn slowest_phase(shape: &Shape) -> String {
     let phases = shape.phases_ms.named();
     let longest = phases.iter().max_by(|(_, a), (_, b)| a.total_cmp(b));
     let total = shape.phases_ms.total();
-    longest.map_or(String::new(), |(name, ms)| {
-        format!("{name} {}", percent(*ms, total))
+    longest.map_or(String::new(), |(phase, ms)| {
+        format!("{} {}", phase.as_str(), percent(*ms, total))
     })
 }
 

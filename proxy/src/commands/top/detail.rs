@@ -13,7 +13,7 @@ use super::{
     model::Model,
 };
 use crate::{
-    api::{Latency, Phases, Point, Shape},
+    api::{Latency, Phases, Shape, Step},
     commands::figures::{
         bar, bytes, clock, count, exact, float, millis, namespace, percent, printable, seconds,
         sparks,
@@ -41,15 +41,19 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let mut lines = vec![Line::from(title(shape)).bold(), Line::from(text)];
     lines.insert(1, Line::from(figures(shape)));
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), head);
-    draw_timeline(frame, history, &shape.timeline);
+    draw_timeline(
+        frame,
+        history,
+        shape.timeline.as_deref().unwrap_or_default(),
+    );
     let areas = Layout::horizontal([Constraint::Min(40), Constraint::Length(44)]);
     let [left, right] = areas.areas(below);
     let block = Block::new().borders(Borders::TOP).title(caption(model));
     let room = block.inner(left);
     let bins = usize::from(room.height.saturating_sub(1)).max(1);
     let histogram = match model.choice.scale {
-        Scale::Logarithmic => logarithmic(&shape.distribution, bins),
-        Scale::Linear(_) => linear(&shape.distribution, model.range(), bins),
+        Scale::Logarithmic => logarithmic(shape.buckets(), bins),
+        Scale::Linear(_) => linear(shape.buckets(), model.range(), bins),
     };
     let lines = bars(
         &histogram,
@@ -148,7 +152,8 @@ fn bound(bound: f64) -> String {
 /// One line per phase: name, bar, share, time.
 fn phases(phases: &Phases, width: usize) -> Vec<String> {
     let total = phases.total();
-    let lines = phases.named().into_iter().map(|(name, ms)| {
+    let lines = phases.named().into_iter().map(|(phase, ms)| {
+        let name = phase.as_str();
         let share = if total > 0.0 { ms / total } else { 0.0 };
         let bar = bar(share, width);
         format!(
@@ -161,7 +166,7 @@ fn phases(phases: &Phases, width: usize) -> Vec<String> {
 }
 
 /// Draws the number of operations and the 99th percentile of the last steps that fit the width.
-fn draw_timeline(frame: &mut Frame<'_>, area: Rect, timeline: &[Point]) {
+fn draw_timeline(frame: &mut Frame<'_>, area: Rect, timeline: &[Step]) {
     let block = Block::new().borders(Borders::TOP).title(" timeline ");
     let room = usize::from(block.inner(area).width);
     let shown = timeline.get(timeline.len().saturating_sub(room)..);
@@ -170,8 +175,8 @@ fn draw_timeline(frame: &mut Frame<'_>, area: Rect, timeline: &[Point]) {
         let nothing = Paragraph::new("no timeline yet".dim()).block(block);
         return frame.render_widget(nothing, area);
     };
-    let counts: Vec<f64> = shown.iter().map(|point| float(point.count)).collect();
-    let slow: Vec<f64> = shown.iter().map(|point| point.p99_ms).collect();
+    let counts: Vec<f64> = shown.iter().map(|step| float(step.count)).collect();
+    let slow: Vec<f64> = shown.iter().map(|step| step.p99_ms).collect();
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
     let steps = shown.get(1).map_or(0.0, |second| second.at - first.at);
     let steps = match steps > 0.0 {
@@ -202,13 +207,13 @@ mod tests {
         let mut model = model();
         model.choice.is_open = true;
         let mut shape = model.selected().unwrap().clone();
-        shape.timeline = (0..30u32)
-            .map(|second| Point {
-                at: f64::from(second),
-                count: u64::from(second),
-                p99_ms: f64::from(second % 5),
-            })
-            .collect();
+        let steps = (0..30u32).map(|second| Step {
+            at: f64::from(second),
+            count: u64::from(second),
+            p99_ms: f64::from(second % 5),
+            ..Step::default()
+        });
+        shape.timeline = Some(steps.collect());
         let answers = Answers {
             shape: Some(shape),
             ..Answers::default()

@@ -33,10 +33,10 @@ use self::{
 };
 use super::{
     Exit,
-    admin_client::{AdminClient, Endpoint, Error},
+    admin_client::{self, Endpoint},
     complain, say,
 };
-use crate::api;
+use crate::api::{AdminClient, ClientError};
 
 /// The refresh interval.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -57,9 +57,9 @@ pub(super) struct Arguments {
 }
 
 pub(super) async fn run(arguments: Arguments) -> Exit {
-    let client = match AdminClient::new(&arguments.admin) {
+    let client = match arguments.admin.client() {
         Ok(client) => client,
-        Err(error) => return complain(&error.to_string(), error.exit()),
+        Err(error) => return complain(&error.to_string(), Exit::Usage),
     };
     let choice = Choice {
         since: arguments.since,
@@ -69,10 +69,11 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     let mut model = Model::new(client.address(), choice);
     let started = Instant::now();
     // If the proxy cannot be reached, this is reported before the terminal is taken over.
-    let status = client.ask("/api/v1/status").await;
-    match status.and_then(|status| api::read(status).map_err(Error::NotJson)) {
+    match client.ask("/api/v1/status").await {
         Ok(status) => model.status = Some(status),
-        Err(error) => return complain(&error.to_string(), error.exit()),
+        Err(error) => {
+            return complain(&admin_client::message(&error), admin_client::exit(&error));
+        }
     }
     model.take(ask_all(&client, model.wanted()).await, started.elapsed());
     if arguments.once || !io::stdout().is_terminal() {
@@ -201,12 +202,9 @@ async fn ask<T: DeserializeOwned>(
     path: &str,
     first_error: &mut Option<String>,
 ) -> Option<T> {
-    let answer = client
-        .ask(path)
-        .await
-        .and_then(|value| api::read(value).map_err(Error::NotJson));
+    let answer: Result<T, ClientError> = client.ask(path).await;
     answer
-        .map_err(|error| first_error.get_or_insert(error.to_string()))
+        .map_err(|error| first_error.get_or_insert(admin_client::message(&error)))
         .ok()
 }
 

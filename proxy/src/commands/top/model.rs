@@ -8,8 +8,8 @@ use super::{
     histogram::{Move, Range, Scale},
 };
 use crate::{
-    api::{Changes, Pools, Shape, Shapes, Stalls, Status, Storms},
-    commands::{admin_client::percent_encode, figures::float},
+    api::{Changes, Pools, Shape, Shapes, Stalls, Status, Storms, percent_encode},
+    commands::figures::float,
 };
 
 /// Maximum number of shapes to request. Users do not scroll through more.
@@ -205,13 +205,10 @@ fn matches_filter(shape: &Shape, needle: &str) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use clap::ValueEnum;
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
-    use crate::{
-        api::{Report, read},
-        commands::top::choice::Sort,
-    };
+    use crate::{api::Report, commands::top::choice::Sort};
 
     /// A model of the example report.
     pub(in crate::commands::top) fn model() -> Model {
@@ -220,11 +217,17 @@ pub(super) mod tests {
         let mut model = Model::new("http://127.0.0.1:9909", Choice::default());
         let answers = Answers {
             status: Some(report.status),
-            shapes: Some(report.shapes),
+            shapes: Some(Shapes {
+                other: report.other,
+                shapes: report.shapes,
+                since_seconds: Some(report.since_seconds),
+            }),
             storms: Some(report.storms),
             stalls: Some(report.stalls),
             changes: Some(report.changes),
-            pools: Some(report.pools),
+            pools: Some(Pools {
+                pools: report.pools,
+            }),
             ..Answers::default()
         };
         model.take(answers, Duration::ZERO);
@@ -233,7 +236,10 @@ pub(super) mod tests {
 
     fn status(operations: u64) -> Answers {
         Answers {
-            status: Some(read(json!({ "operations": operations })).unwrap()),
+            status: Some(Status {
+                operations,
+                ..Status::default()
+            }),
             ..Answers::default()
         }
     }

@@ -1,7 +1,7 @@
 //! Storms, stalls, changes and pools as lines, for the terminal and for the text report.
 
 use crate::{
-    api::{Change, Changes, Episode, Named, Pools, Pulse, Recurring, Span, Stalls, Storm, Storms},
+    api::{Change, Changes, Episode, Named, Pool, Pulse, Recurring, Span, Stalls, Storm, Storms},
     commands::figures::{
         bytes, count, float, millis, moment, namespace, percent, printable, ratio, seconds, table,
     },
@@ -107,16 +107,16 @@ pub(in crate::commands) fn pulse(pulse: &Pulse) -> String {
         "" => "unknown".to_owned(),
         "on" => format!(
             "on, {} replies, {} on average, {} unanswered, {} refused",
-            count(float(pulse.answered)),
-            millis(pulse.mean_ms),
-            count(float(pulse.unanswered)),
-            count(float(pulse.refused)),
+            count(float(pulse.answered.unwrap_or_default())),
+            millis(pulse.mean_ms.unwrap_or_default()),
+            count(float(pulse.unanswered.unwrap_or_default())),
+            count(float(pulse.refused.unwrap_or_default())),
         ),
         off => printable(off),
     };
-    match pulse.note.as_str() {
-        "" => state,
-        note => format!("{state}; {}", printable(note)),
+    match &pulse.note {
+        None => state,
+        Some(note) => format!("{state}; {}", printable(note)),
     }
 }
 
@@ -209,9 +209,9 @@ pub(in crate::commands) fn changes(changes: &Changes, against: &str) -> Vec<Stri
             change
                 .share_of_pairs()
                 .map_or("–".to_owned(), |share| percent(share, 1.0)),
-            printable(&shape.command),
-            namespace(&shape.db, &shape.collection),
-            printable(&shape.shape),
+            printable(shape.command()),
+            namespace(shape.db(), shape.collection()),
+            printable(shape.text()),
         ]
     };
     let rows: Vec<_> = changes.changes.iter().map(row).collect();
@@ -239,10 +239,9 @@ pub(in crate::commands) fn periods(changes: &Changes) -> Option<String> {
             moment(span.to)
         )
     };
-    (changes.now.to > 0.0).then(|| {
-        let (baseline, now) = (period(changes.baseline), period(changes.now));
-        format!("baseline {baseline}, now {now}")
-    })
+    let now = changes.now.filter(|now| now.to > 0.0)?;
+    let (baseline, now) = (period(changes.baseline.unwrap_or_default()), period(now));
+    Some(format!("baseline {baseline}, now {now}"))
 }
 
 /// The changed figure, before and now.
@@ -257,9 +256,9 @@ pub(in crate::commands) fn before_and_now(change: &Change) -> [String; 2] {
     })
 }
 
-pub(in crate::commands) fn pools(pools: &Pools) -> Vec<String> {
+pub(in crate::commands) fn pools(pools: &[Pool]) -> Vec<String> {
     let mut rows = Vec::new();
-    for pool in &pools.pools {
+    for pool in pools {
         let server = printable(&pool.server);
         let states = [pool.pending, pool.available, pool.in_use, pool.wait_queue];
         let whole = [server.clone(), "(all)".to_owned(), printable(&pool.state)];
@@ -344,12 +343,21 @@ mod tests {
 
     #[test]
     fn missing_baseline_differs_from_no_change() {
-        let missing = serde_json::json!({
-            "comparable": false, "reason": "no data for the baseline",
-            "baseline": { "from": 1_795_197_000, "to": 1_795_197_600, "seconds": 0 },
-            "now": { "from": 1_795_283_400, "to": 1_795_284_000, "seconds": 600 },
-        });
-        let missing = crate::api::read(missing).unwrap();
+        let span = |from, to, seconds| {
+            Some(Span {
+                count: 0,
+                from,
+                seconds,
+                to,
+            })
+        };
+        let missing = Changes {
+            baseline: span(1_795_197_000.0, 1_795_197_600.0, 0.0),
+            comparable: Some(false),
+            now: span(1_795_283_400.0, 1_795_284_000.0, 600.0),
+            reason: Some("no data for the baseline".to_owned()),
+            ..Changes::default()
+        };
         let expected = [
             "now compared with yesterday",
             "baseline 2026-11-20 17:50:00 to 2026-11-20 18:00:00 UTC (data for 0), \
@@ -372,7 +380,7 @@ mod tests {
     #[test]
     fn note_of_the_pulse_is_shown() {
         let mut noted = model().stalls.pulse;
-        noted.note = "routers have none".to_owned();
+        noted.note = Some("routers have none".to_owned());
         assert!(pulse(&noted).ends_with("; routers have none"));
     }
 
@@ -381,12 +389,12 @@ mod tests {
         assert_eq!(storms(&Storms::default()), ["no storm"]);
         assert!(stalls(&Stalls::default()).contains(&"no stall".to_owned()));
         assert!(changes(&Changes::default(), "1h").contains(&"nothing changed".to_owned()));
-        assert_eq!(pools(&Pools::default()), ["no pool"]);
+        assert_eq!(pools(&[]), ["no pool"]);
     }
 
     #[test]
     fn pools_show_each_user_under_its_server() {
-        let lines = pools(&model().pools);
+        let lines = pools(&model().pools.pools);
         assert_eq!(lines.len(), 7);
         assert!(lines[1].contains("(all)") && lines[2].contains("shop@admin"));
     }

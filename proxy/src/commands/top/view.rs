@@ -35,7 +35,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
             let against = model.choice.against.as_str();
             draw_lines(frame, pane, model, panes::changes(&model.changes, against));
         }
-        Tab::Pools => draw_lines(frame, pane, model, panes::pools(&model.pools)),
+        Tab::Pools => draw_lines(frame, pane, model, panes::pools(&model.pools.pools)),
     }
     frame.render_widget(footer(model), foot);
     if model.choice.is_help {

@@ -1,0 +1,132 @@
+//! Times in requests: the length of a period, and the baseline of a comparison.
+
+use std::{
+    str::FromStr,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+const WEEK: Duration = Duration::from_secs(7 * 86_400);
+
+/// The baseline of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Against {
+    /// The same time yesterday.
+    Yesterday,
+    /// The same time a week ago.
+    LastWeek,
+    /// This long ago.
+    Ago(Duration),
+    /// The time before a moment, for example before a deploy.
+    Before(SystemTime),
+}
+
+/// The text is not a valid duration or baseline.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimeError {
+    /// Not a number with a unit.
+    #[error("{0:?} is not a time such as 30s, 10m, 24h or 7d")]
+    NoTime(String),
+    /// Zero, or more than a week.
+    #[error("{0:?} is not from 1s to 7d")]
+    OutOfRange(String),
+    /// Not a name, a duration or a moment.
+    #[error(
+        "{0:?} is not yesterday, last_week, a time such as 2h, or a moment such as 2026-11-21T10:00:00Z or 1795255200"
+    )]
+    NoBaseline(String),
+}
+
+/// Parses a number with the unit `s`, `m`, `h` or `d`, at most a week.
+///
+/// # Errors
+/// If the text is not such a duration, or is out of range.
+pub fn parse_time(text: &str) -> Result<Duration, TimeError> {
+    let wrong = || TimeError::NoTime(text.to_owned());
+    let unit = text.char_indices().next_back().ok_or_else(wrong)?;
+    let number: u64 = text
+        .get(..unit.0)
+        .and_then(|number| number.parse().ok())
+        .ok_or_else(wrong)?;
+    let seconds = match unit.1 {
+        's' => 1,
+        'm' => 60,
+        'h' => 3_600,
+        'd' => 86_400,
+        _ => return Err(wrong()),
+    };
+    let time = Duration::from_secs(number.saturating_mul(seconds));
+    if time.is_zero() || time > WEEK {
+        return Err(TimeError::OutOfRange(text.to_owned()));
+    }
+    Ok(time)
+}
+
+impl FromStr for Against {
+    type Err = TimeError;
+
+    fn from_str(text: &str) -> Result<Self, TimeError> {
+        match text {
+            "yesterday" => return Ok(Self::Yesterday),
+            "last_week" => return Ok(Self::LastWeek),
+            _ => {}
+        }
+        match parse_time(text) {
+            Ok(ago) => Ok(Self::Ago(ago)),
+            Err(TimeError::OutOfRange(text)) => Err(TimeError::OutOfRange(text)),
+            Err(_) => moment(text)
+                .map(Self::Before)
+                .ok_or_else(|| TimeError::NoBaseline(text.to_owned())),
+        }
+    }
+}
+
+/// Parses seconds since the epoch, or a date and time by RFC 3339.
+fn moment(text: &str) -> Option<SystemTime> {
+    if let Ok(seconds) = text.parse() {
+        return UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+    }
+    // URL decoding turns the plus sign of a time zone offset into a space.
+    let text = text.trim().replace(' ', "+");
+    OffsetDateTime::parse(&text, &Rfc3339).ok().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn durations_have_a_unit_and_are_at_most_a_week() {
+        assert_eq!(parse_time("90s").unwrap(), Duration::from_secs(90));
+        assert_eq!(parse_time("24h").unwrap(), WEEK / 7);
+        assert_eq!(parse_time("7d").unwrap(), WEEK);
+        for wrong in ["", "s", "10", "10x", "0s", "8d", "-1s", "1.5h", "\u{fc}"] {
+            assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_baseline_is_a_name_a_duration_or_a_moment() {
+        let moment = Against::Before(at(1_795_255_200));
+        for (text, against) in [
+            ("yesterday", Against::Yesterday),
+            ("last_week", Against::LastWeek),
+            ("2h", Against::Ago(Duration::from_secs(7_200))),
+            ("1795255200", moment),
+            ("2026-11-21T10:00:00Z", moment),
+            ("2026-11-21T11:30:00+01:30", moment),
+            // A decoded query in which the plus sign was not escaped.
+            ("2026-11-21T11:30:00 01:30", moment),
+        ] {
+            assert_eq!(text.parse(), Ok(against), "{text}");
+        }
+        for wrong in ["", "tomorrow", "8d", "2026-11-21", "-5", "2h ago"] {
+            assert!(wrong.parse::<Against>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! A client of the admin API: sends GET requests over plain HTTP and returns the JSON of the
+//! response.
+
+use std::{error, fmt, time::Duration};
+
+use axum::{
+    body::{self, Body},
+    http::{Request, StatusCode, Uri, header, uri::PathAndQuery},
+};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use thiserror::Error;
+use tokio::time::timeout;
+
+use super::read;
+
+/// Time limit for establishing a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+
+/// Time limit for a response. A report on days merges many distributions.
+const RESPONSE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Maximum size of a response. A report on days with all its distributions is a few MiB.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
+
+/// Maximum length of the part of an error response that is shown.
+const SHOWN_REFUSAL_CHARACTERS: usize = 200;
+
+/// A client of one proxy's admin address.
+#[derive(Clone)]
+pub struct AdminClient {
+    client: Client<HttpConnector, Body>,
+    /// Scheme and authority, such as `http://127.0.0.1:9909`.
+    base: String,
+    token: Option<String>,
+}
+
+impl fmt::Debug for AdminClient {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut client = f.debug_struct("AdminClient");
+        client.field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+impl AdminClient {
+    /// A client that connects when it is first asked. `url` is scheme, host and port; `token` is
+    /// that of the admin address, if it has one.
+    ///
+    /// # Errors
+    /// If the URL is not one of plain HTTP without a path.
+    pub fn new(url: &str, token: Option<String>) -> Result<Self, ClientError> {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(CONNECT_LIMIT));
+        Ok(Self {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            base: base(url)?,
+            token,
+        })
+    }
+
+    /// The base URL of the proxy.
+    pub fn address(&self) -> &str {
+        &self.base
+    }
+
+    /// Requests a reply. `path` includes the query, as in `/api/v1/shapes?since=1m`.
+    ///
+    /// # Errors
+    /// If there is no reply, the request is refused, or the reply has another form.
+    pub async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        let reply = self.ask_for_json(path).await?;
+        read(reply).map_err(ClientError::NotJson)
+    }
+
+    /// Requests a reply as it is, with members that this version does not know.
+    ///
+    /// # Errors
+    /// If there is no reply, the request is refused, or the reply is not JSON.
+    pub async fn ask_for_json(&self, path: &str) -> Result<Value, ClientError> {
+        match timeout(RESPONSE_LIMIT, self.exchange(path)).await {
+            Ok(result) => result,
+            Err(_) => Err(ClientError::TimedOut {
+                address: self.base.clone(),
+            }),
+        }
+    }
+
+    async fn exchange(&self, path: &str) -> Result<Value, ClientError> {
+        let mut request = Request::get(format!("{}{path}", self.base));
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request.body(Body::empty()).map_err(ClientError::Request)?;
+        let response = self.client.request(request).await;
+        let response = response.map_err(|error| ClientError::Unreachable {
+            address: self.base.clone(),
+            reason: root_cause(&error),
+        })?;
+        let status = response.status();
+        let body = body::to_bytes(Body::new(response.into_body()), MAX_RESPONSE_BYTES).await;
+        let body = body.map_err(|error| ClientError::Broken(root_cause(&error)))?;
+        match status {
+            StatusCode::OK => serde_json::from_slice(&body).map_err(ClientError::NotJson),
+            StatusCode::UNAUTHORIZED => Err(ClientError::Unauthorized),
+            _ => {
+                let said = String::from_utf8_lossy(&body);
+                let said = said.trim().chars().take(SHOWN_REFUSAL_CHARACTERS);
+                Err(ClientError::Refused {
+                    path: path.to_owned(),
+                    status: status.as_u16(),
+                    said: said.collect(),
+                })
+            }
+        }
+    }
+}
+
+/// The scheme and authority of a URL. `host:port` without a scheme means plain HTTP.
+fn base(url: &str) -> Result<String, ClientError> {
+    let wrong = || ClientError::Url {
+        url: url.to_owned(),
+    };
+    let full = match url.contains("://") {
+        true => url.to_owned(),
+        false => format!("http://{url}"),
+    };
+    let uri: Uri = full.parse().map_err(|_| wrong())?;
+    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    match (uri.scheme_str(), uri.authority()) {
+        (Some("http"), Some(authority)) if path == "/" => Ok(format!("http://{authority}")),
+        _ => Err(wrong()),
+    }
+}
+
+/// Percent-encodes one segment or query value of a URL.
+pub fn percent_encode(segment: &str) -> String {
+    let encoded = segment.bytes().map(|byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+            char::from(byte).to_string()
+        }
+        _ => format!("%{byte:02X}"),
+    });
+    encoded.collect()
+}
+
+/// The innermost source of an error: `connection refused` is more useful than `client error`.
+fn root_cause(error: &dyn error::Error) -> String {
+    let mut root = error;
+    while let Some(source) = root.source() {
+        root = source;
+    }
+    root.to_string()
+}
+
+/// A request that failed.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The URL is not one of plain HTTP without a path.
+    #[error("{url}: expected a URL without a path, such as http://127.0.0.1:9909")]
+    Url {
+        /// The URL.
+        url: String,
+    },
+    /// The token contains characters that are not allowed in a header, or the path those that are
+    /// not allowed in a URL.
+    #[error("invalid request: {0}")]
+    Request(axum::http::Error),
+    /// No connection.
+    #[error("cannot reach Seawall at {address}: {reason}")]
+    Unreachable {
+        /// The base URL of the proxy.
+        address: String,
+        /// The innermost cause.
+        reason: String,
+    },
+    /// No response in time.
+    #[error("timed out waiting for a response from {address}")]
+    TimedOut {
+        /// The base URL of the proxy.
+        address: String,
+    },
+    /// The connection ended within the response, or the response is too large.
+    #[error("incomplete response: {0}")]
+    Broken(String),
+    /// The token is missing or wrong.
+    #[error("the admin address requires a token")]
+    Unauthorized,
+    /// Another status than success.
+    #[error("{path}: {status} {said}")]
+    Refused {
+        /// The requested path.
+        path: String,
+        /// The HTTP status.
+        status: u16,
+        /// The beginning of the response.
+        said: String,
+    },
+    /// The response is not JSON, or has another form than the reply.
+    #[error("the response is not JSON: {0}")]
+    NotJson(serde_json::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    /// Sends one request to a server that sends this response. Returns the result and the request.
+    async fn exchanged(response: &'static str) -> (Result<Value, ClientError>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(stream.read_u8().await.unwrap());
+            }
+            stream.write_all(response.as_bytes()).await.unwrap();
+            String::from_utf8(request).unwrap()
+        });
+        let token = Some("secret".to_owned());
+        let client = AdminClient::new(&address.to_string(), token).unwrap();
+        let result = client.ask_for_json("/api/v1/shapes?since=1m").await;
+        (result, server.await.unwrap())
+    }
+
+    #[test]
+    fn reserved_characters_of_a_url_are_percent_encoded() {
+        assert_eq!(percent_encode("a/b?c"), "a%2Fb%3Fc");
+        assert_eq!(percent_encode("10:00+01:00"), "10%3A00%2B01%3A00");
+    }
+
+    #[tokio::test]
+    async fn token_is_sent_and_the_response_is_parsed_as_json() {
+        let (result, request) =
+            exchanged("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"a\": 1}\n").await;
+        assert_eq!(result.unwrap(), serde_json::json!({ "a": 1 }));
+        assert!(request.starts_with("GET /api/v1/shapes?since=1m HTTP/1.1\r\n"));
+        assert!(request.contains("authorization: Bearer secret\r\n"));
+    }
+
+    #[tokio::test]
+    async fn error_responses_have_a_message() {
+        let cases = [
+            (
+                "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n",
+                "requires a token",
+            ),
+            (
+                "HTTP/1.1 400 Bad\r\ncontent-length: 4\r\n\r\nno!\n",
+                "400 no!",
+            ),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", "not JSON"),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi",
+                "incomplete",
+            ),
+        ];
+        for (response, message) in cases {
+            let error = exchanged(response).await.0.unwrap_err();
+            assert!(error.to_string().contains(message), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn refused_connection_is_reported() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let client = AdminClient::new(&format!("http://{address}/"), None).unwrap();
+        let error = client.ask_for_json("/api/v1/status").await.unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot reach Seawall at http://127.0.0.1:")
+        );
+    }
+
+    #[test]
+    fn only_http_urls_without_a_path_are_accepted() {
+        assert_eq!(base("127.0.0.1:9909").unwrap(), "http://127.0.0.1:9909");
+        assert_eq!(base("http://[::1]:9909/").unwrap(), "http://[::1]:9909");
+        for url in ["https://a:1", "http://a/api", "ftp://a", "http://", "a b"] {
+            assert!(matches!(base(url), Err(ClientError::Url { .. })), "{url}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The figures that many replies share: latencies, phases, distributions.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use seawall_stats::{Distribution, Phase, PhaseTimes};
+
+/// A duration in milliseconds.
+pub fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// Quantiles (nearest rank) and the maximum of durations, in milliseconds. All are 0 if there was
+/// no operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Latency {
+    /// The longest duration, exact.
+    pub max: f64,
+    /// The median.
+    pub p50: f64,
+    /// 90 % were not longer.
+    pub p90: f64,
+    /// 99 % were not longer.
+    pub p99: f64,
+    /// 99.9 % were not longer.
+    pub p999: f64,
+}
+
+impl<const PER_OCTAVE: usize> From<&Distribution<PER_OCTAVE>> for Latency {
+    fn from(durations: &Distribution<PER_OCTAVE>) -> Self {
+        let quantile = |q| millis(durations.quantile(q));
+        Self {
+            max: millis(durations.max()),
+            p50: quantile(0.5),
+            p90: quantile(0.9),
+            p99: quantile(0.99),
+            p999: quantile(0.999),
+        }
+    }
+}
+
+/// The time of operations in each phase, in milliseconds. The phases add up to the total time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Phases {
+    /// Selecting a server and getting a connection to it.
+    pub checkout: f64,
+    /// From checkout to the last request byte written.
+    pub forward: f64,
+    /// Waiting to be admitted.
+    pub permit: f64,
+    /// From the first reply byte to the last.
+    pub receive: f64,
+    /// Writing the rest of the reply to the client.
+    pub send: f64,
+    /// From the last request byte to the first reply byte.
+    pub server: f64,
+}
+
+impl Phases {
+    /// The time in one phase.
+    pub fn of(&self, phase: Phase) -> f64 {
+        match phase {
+            Phase::Permit => self.permit,
+            Phase::Checkout => self.checkout,
+            Phase::Forward => self.forward,
+            Phase::Server => self.server,
+            Phase::Receive => self.receive,
+            Phase::Send => self.send,
+        }
+    }
+
+    /// Each phase with its time, in the order in which they happen.
+    pub fn named(&self) -> [(Phase, f64); Phase::ALL.len()] {
+        Phase::ALL.map(|phase| (phase, self.of(phase)))
+    }
+
+    /// The time in all phases.
+    pub fn total(&self) -> f64 {
+        self.named().iter().map(|(_, ms)| ms).sum()
+    }
+}
+
+impl From<&PhaseTimes> for Phases {
+    fn from(times: &PhaseTimes) -> Self {
+        Self {
+            checkout: millis(times[Phase::Checkout]),
+            forward: millis(times[Phase::Forward]),
+            permit: millis(times[Phase::Permit]),
+            receive: millis(times[Phase::Receive]),
+            send: millis(times[Phase::Send]),
+            server: millis(times[Phase::Server]),
+        }
+    }
+}
+
+/// `getMore`s on the cursors of a shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct More {
+    /// Time of the `getMore`s that waited for an event. Absent in figures of the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub awaited_time_ms: Option<f64>,
+    /// Number of `getMore`s.
+    pub count: u64,
+    /// Documents that they returned. Absent in figures of the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub documents: Option<u64>,
+    /// Their time, without those that waited for an event.
+    pub total_time_ms: f64,
+}
+
+/// One bucket of a distribution: durations over `gt_seconds` and up to `le_seconds`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Bucket {
+    /// Number of durations; never 0.
+    pub count: u64,
+    /// The lower bound, exclusive.
+    pub gt_seconds: f64,
+    /// The upper bound, inclusive.
+    pub le_seconds: f64,
+}
+
+/// The buckets of a distribution that are not empty, ascending.
+pub fn buckets(distribution: &Distribution) -> Vec<Bucket> {
+    let buckets = distribution.buckets().map(|(bucket, count)| {
+        let (gt_seconds, le_seconds) = Distribution::<8>::bounds_seconds(bucket);
+        Bucket {
+            count,
+            gt_seconds,
+            le_seconds,
+        }
+    });
+    buckets.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_are_named_in_the_order_in_which_they_happen() {
+        let times = [1, 2, 3, 4, 5, 6].map(Duration::from_millis);
+        let phases = Phases::from(&PhaseTimes::from(times));
+        let expected = Phase::ALL.into_iter().zip([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        assert!(phases.named().into_iter().eq(expected));
+        assert_eq!(phases.total(), 21.0);
+    }
+}

@@ -1,0 +1,163 @@
+//! The report on a period: `/api/v1/report`, and the files that `seawall report` writes.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{
+    as_integer,
+    changes::Changes,
+    covered,
+    deployment::{Pool, Status},
+    read,
+    shapes::{Other, Shape, load_ms},
+    stalls::Stalls,
+    storms::Storms,
+    tables::Server,
+    timeline::Timeline,
+};
+
+/// A whole report.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// The changes against a baseline.
+    pub changes: Changes,
+    /// The end of the period, in seconds since the epoch.
+    pub made_at: f64,
+    /// The sums of the shapes that are not listed.
+    pub other: Other,
+    /// The pools at the end.
+    pub pools: Vec<Pool>,
+    /// The version of the format: [`Report::VERSION`].
+    pub seawall_report: u64,
+    /// The servers.
+    pub servers: Vec<Server>,
+    /// The shapes, by server load in descending order.
+    pub shapes: Vec<Shape>,
+    /// The seconds of the period for which there is data.
+    #[serde(serialize_with = "as_integer")]
+    pub since_seconds: f64,
+    /// The stalls of the period.
+    pub stalls: Stalls,
+    /// The proxy at the end.
+    pub status: Status,
+    /// The storms.
+    pub storms: Storms,
+    /// All operations, step by step.
+    pub timeline: Timeline,
+}
+
+impl Report {
+    /// The version of the report format.
+    pub const VERSION: u64 = 1;
+
+    /// Parses a report. A list is either an array or an object, as the endpoint of that list
+    /// returns it.
+    ///
+    /// # Errors
+    /// If the document is not a report of this version.
+    pub fn read(value: Value) -> Result<Self, ReportError> {
+        match value.get("seawall_report").and_then(Value::as_u64) {
+            Some(Self::VERSION) => Ok(read(unwrapped(value))?),
+            Some(version) => Err(ReportError::Version { version }),
+            None => Err(ReportError::NotAReport),
+        }
+    }
+
+    /// The seconds of the period for which there is data; the uptime if not reported.
+    pub fn covered_seconds(&self) -> f64 {
+        covered(self.since_seconds, self.status.uptime_seconds)
+    }
+
+    /// The server load of all shapes, listed or not, in milliseconds.
+    pub fn load_ms(&self) -> f64 {
+        load_ms(&self.shapes, &self.other)
+    }
+
+    /// The number of operations of all shapes, listed or not.
+    pub fn operations(&self) -> u64 {
+        self.shapes.iter().map(|s| s.count).sum::<u64>() + self.other.count
+    }
+
+    /// The number of operations of shapes that are not listed.
+    pub fn unlisted(&self) -> u64 {
+        self.other.count
+    }
+
+    /// The number of errors of all shapes, listed or not.
+    pub fn errors(&self) -> u64 {
+        self.shapes.iter().map(|s| s.errors).sum::<u64>() + self.other.errors
+    }
+}
+
+/// Moves the members of each reply that contains a list to the report itself.
+fn unwrapped(report: Value) -> Value {
+    let Value::Object(mut members) = report else {
+        return report;
+    };
+    for list in ["shapes", "pools"] {
+        match members.remove(list) {
+            Some(Value::Object(reply)) => add_missing(&mut members, reply),
+            Some(value) => drop(members.insert(list.to_owned(), value)),
+            None => {}
+        }
+    }
+    Value::Object(members)
+}
+
+fn add_missing(members: &mut Map<String, Value>, more: Map<String, Value>) {
+    for (name, value) in more {
+        members.entry(name).or_insert(value);
+    }
+}
+
+/// A document is not a report that can be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The document is something else.
+    #[error("not a Seawall report")]
+    NotAReport,
+    /// Another version of Seawall wrote it.
+    #[error("unknown report version {version}")]
+    Version {
+        /// The unknown version.
+        version: u64,
+    },
+    /// A member has an unexpected type.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Report, ReportError> {
+        Report::read(serde_json::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn report_with_an_unknown_version_is_refused() {
+        let error = parsed(r#"{ "shapes": [] }"#).unwrap_err();
+        assert_eq!(error.to_string(), "not a Seawall report");
+        let error = parsed(r#"{ "seawall_report": 2 }"#).unwrap_err();
+        assert_eq!(error.to_string(), "unknown report version 2");
+        let error = parsed(r#"{ "seawall_report": 1, "pools": 5 }"#).unwrap_err();
+        assert!(matches!(error, ReportError::Json(_)), "{error}");
+    }
+
+    #[test]
+    fn lists_are_arrays_or_whole_replies() {
+        let bare = r#"{ "seawall_report": 1, "shapes": [{ "count": 3 }], "pools": [{}, {}] }"#;
+        let report = parsed(bare).unwrap();
+        assert_eq!((report.operations(), report.pools.len()), (3, 2));
+        let wrapped = r#"{
+            "seawall_report": 1,
+            "shapes": { "shapes": [{ "count": 3 }], "other": { "count": 4 }, "since_seconds": 60 },
+            "pools": { "pools": [{}] }
+        }"#;
+        let report = parsed(wrapped).unwrap();
+        assert_eq!((report.operations(), report.pools.len()), (7, 1));
+        assert_eq!(report.covered_seconds(), 60.0);
+    }
+}

@@ -1,0 +1,114 @@
+//! The operations by namespace and by server: `/api/v1/namespaces` and `servers`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    as_integer_if_some,
+    figures::{Latency, Phases},
+};
+
+/// The namespaces, by total time in descending order.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Namespaces {
+    /// One row per command and collection, up to the limit of the request.
+    pub namespaces: Vec<Namespace>,
+    /// The seconds of the period for which there is data. Absent if the figures cover the time
+    /// since the start.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "as_integer_if_some"
+    )]
+    pub since_seconds: Option<f64>,
+}
+
+/// One command on one collection. A `getMore` is an operation like any other.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Namespace {
+    /// The part of the time that awaiting operations took. Absent in figures of the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub awaited_time_ms: Option<f64>,
+    /// The collection; empty if there is none.
+    pub collection: String,
+    /// The command's name.
+    pub command: String,
+    /// Operations that ended.
+    pub count: u64,
+    /// The database.
+    pub db: String,
+    /// Documents that they returned, wrote or counted.
+    pub documents: u64,
+    /// Error replies by code. Absent in figures of the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_codes: Option<BTreeMap<String, u64>>,
+    /// Operations that failed. Only in figures of the history; else see `outcomes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errors: Option<u64>,
+    /// Their durations.
+    pub latency_ms: Latency,
+    /// Operations by outcome. Absent in figures of the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcomes: Option<BTreeMap<String, u64>>,
+    /// Their time by phase.
+    pub phases_ms: Phases,
+    /// Bytes of their replies.
+    pub reply_bytes: u64,
+    /// Bytes of their requests.
+    pub request_bytes: u64,
+    /// Writes that had been sent before. Absent in figures of the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u64>,
+    /// Operations whose command was forwarded while it arrived. Absent in figures of the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streamed: Option<u64>,
+    /// Their time.
+    pub total_time_ms: f64,
+    /// Write concern errors by code. Absent in figures of the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_concern_error_codes: Option<BTreeMap<String, u64>>,
+    /// `write_errors` by code. Absent in figures of the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_error_codes: Option<BTreeMap<String, u64>>,
+    /// Single writes that failed, in replies with `ok: 1`. Absent in figures of the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_errors: Option<u64>,
+}
+
+/// The servers that handled operations.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Servers {
+    /// One row per server.
+    pub servers: Vec<Server>,
+}
+
+/// The operations that one server handled, without awaiting ones. A `getMore` is an operation like
+/// any other.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Server {
+    /// Host and port.
+    pub address: String,
+    /// The time until its replies began. Absent in a report: the history keeps the phases instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer_ms: Option<Latency>,
+    /// Operations that ended.
+    pub count: u64,
+    /// Documents that they returned, wrote or counted.
+    pub documents: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// The durations of whole operations.
+    pub latency_ms: Latency,
+    /// Their time by phase.
+    pub phases_ms: Phases,
+    /// Bytes of their replies.
+    pub reply_bytes: u64,
+    /// Bytes of their requests.
+    pub request_bytes: u64,
+    /// Their time.
+    pub total_time_ms: f64,
+}

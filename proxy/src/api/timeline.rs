@@ -1,0 +1,67 @@
+//! The history step by step: `/api/v1/timeline`, and the timeline of a shape.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    as_integer,
+    figures::{Bucket, Latency, More, Phases},
+};
+
+/// The steps of a period, for the selected series together.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Timeline {
+    /// The length of each step.
+    #[serde(serialize_with = "as_integer")]
+    pub step_seconds: f64,
+    /// The steps with data, ascending.
+    pub steps: Vec<Step>,
+}
+
+/// One step.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Step {
+    /// Its start, in seconds since the epoch.
+    #[serde(serialize_with = "as_integer")]
+    pub at: f64,
+    /// Operations that ended.
+    pub count: u64,
+    /// The distribution of their durations. Absent in the timeline of a shape.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distribution: Option<Vec<Bucket>>,
+    /// Documents that they returned, wrote or counted.
+    pub documents: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// Their durations.
+    pub latency_ms: Latency,
+    /// Their server load, with that of the `getMore`s on their cursors.
+    pub load_ms: f64,
+    /// The maximum of `latency_ms`.
+    pub max_ms: f64,
+    /// The `getMore`s on their cursors.
+    pub more: More,
+    /// The median of `latency_ms`.
+    pub p50_ms: f64,
+    /// The 99th percentile of `latency_ms`.
+    pub p99_ms: f64,
+    /// Their time by phase.
+    pub phases_ms: Phases,
+    /// Bytes of their replies.
+    pub reply_bytes: u64,
+    /// Bytes of their requests.
+    pub request_bytes: u64,
+    /// The seconds of the step for which there is data.
+    #[serde(serialize_with = "as_integer")]
+    pub seconds: f64,
+    /// Their time, without `getMore`s.
+    pub total_time_ms: f64,
+}
+
+impl Step {
+    /// The distribution of the durations. Empty if not reported.
+    pub fn buckets(&self) -> &[Bucket] {
+        self.distribution.as_deref().unwrap_or_default()
+    }
+}
