@@ -71,8 +71,10 @@ impl Language {
     /// uses.
     pub(crate) fn oldest_server(self) -> ServerVersion {
         match self {
-            // PyMongo 4.20 and the Rust driver 3.9 refuse 4.2.
-            Self::Python | Self::Rust => ServerVersion(4, 4, 0),
+            // PyMongo 4.20, the Rust driver 3.9, Node 7.8, mongosh 2.12 and Go 2.9 refuse 4.2.
+            Self::Python | Self::Rust | Self::Node | Self::Mongosh | Self::Go => {
+                ServerVersion(4, 4, 0)
+            }
             _ => ServerVersion(4, 2, 0),
         }
     }

@@ -5,7 +5,8 @@ use std::process::Stdio;
 
 use seawall_tests::mongod::unique_name;
 use tokio::{
-    io::{AsyncBufReadExt, BufReader},
+    io::{AsyncBufReadExt, AsyncReadExt, BufReader},
+    process::Child,
     time::timeout,
 };
 
@@ -23,8 +24,10 @@ pub(crate) async fn compare_refusals(language: Language) {
     let pair = Pair::start(false).await;
     let name = unique_name("refused");
     pair.create_user(&name, None).await;
-    let direct = lines(&program, &pair.direct(&name, &Case::PLAIN), &name).await;
-    let through = lines(&program, &pair.through(&name, &Case::PLAIN), &name).await;
+    let (direct, through) = tokio::join!(
+        lines(&program, pair.direct(&name, &CASE), &name),
+        lines(&program, pair.through(&name, &CASE), &name),
+    );
     assert!(
         direct.iter().any(|line| line.contains("wire version")),
         "{language:?} supports the server: {direct:?}"
@@ -32,28 +35,50 @@ pub(crate) async fn compare_refusals(language: Language) {
     assert_eq!(direct, through, "{language:?}");
 }
 
+/// Some drivers wait this long for a server that they support, and then report the refusal.
+const CASE: Case = Case {
+    parameters: "&serverSelectionTimeoutMS=10000",
+    ..Case::PLAIN
+};
+
 /// The first steps of a program, without addresses, because Seawall's address differs from those of
 /// the set. Later steps may retry for minutes.
-async fn lines(program: &Program, uri: &str, database: &str) -> Vec<String> {
+async fn lines(program: &Program, uri: String, database: &str) -> Vec<String> {
     let lines = match program {
-        Program::Rust => rust::run_status(uri, database).await,
+        Program::Rust => rust::run_status(&uri, database).await,
         Program::Command {
             command,
             environment,
         } => {
-            let mut command = call(command, environment, [uri, database, Case::PLAIN.api]);
-            command.stdin(Stdio::null()).stdout(Stdio::piped());
-            let mut process = command.kill_on_drop(true).spawn().unwrap();
-            let mut output = BufReader::new(process.stdout.take().unwrap()).lines();
-            let mut lines = Vec::new();
-            while lines.len() < FIRST_STEPS {
-                let line = timeout(LIMIT, output.next_line()).await.unwrap();
-                lines.push(line.unwrap().expect("the program prints more steps"));
-            }
-            lines
+            let mut command = call(command, environment, [&uri, database, CASE.api]);
+            command.stdin(Stdio::null());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            let process = command.kill_on_drop(true).spawn().unwrap();
+            timeout(LIMIT, first_lines(process)).await.unwrap()
         }
     };
     lines.iter().map(|line| without_addresses(line)).collect()
+}
+
+/// The first lines of a program's output. If it ends earlier, also its errors and exit code.
+async fn first_lines(mut process: Child) -> Vec<String> {
+    let mut output = BufReader::new(process.stdout.take().unwrap()).lines();
+    let mut stderr = process.stderr.take().unwrap();
+    // Read at the same time, so that the program is never blocked by a full pipe.
+    let errors = tokio::spawn(async move {
+        let mut errors = String::new();
+        stderr.read_to_string(&mut errors).await.map(|_| errors)
+    });
+    let mut lines = Vec::new();
+    while lines.len() < FIRST_STEPS {
+        let Some(line) = output.next_line().await.unwrap() else {
+            lines.push(errors.await.unwrap().unwrap());
+            lines.push(process.wait().await.unwrap().to_string());
+            break;
+        };
+        lines.push(line);
+    }
+    lines
 }
 
 fn without_addresses(line: &str) -> String {

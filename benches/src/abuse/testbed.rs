@@ -32,6 +32,13 @@ pub const ATTACKER_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// A user whose password the attack changes repeatedly.
 pub const ROTATING: &str = "rotating";
 
+/// A user with a victim's rights that may log in only from an address that nobody has.
+pub const RESTRICTED: &str = "restricted-user";
+
+/// Configuration with which Seawall takes its users from the configuration: the attackers' target
+/// with its keys, all others with their passwords.
+pub const CONFIGURED_USERS: &str = "auth.credentials = \"users\"\n";
+
 /// Number of small documents of each victim.
 pub const DOCUMENTS: i32 = 100;
 
@@ -54,6 +61,8 @@ pub struct Users {
     pub newcomers: Vec<Login>,
     /// Users whose logins attackers begin and do not continue.
     pub sleepers: Vec<Login>,
+    /// [`RESTRICTED`].
+    pub restricted: Login,
 }
 
 /// The server with its users, and the means to start Seawall.
@@ -62,6 +71,8 @@ pub struct Testbed {
     server: Standalone,
     /// The users of the server.
     pub users: Users,
+    /// All users in the form of the configuration.
+    configured: String,
     plan: Plan,
 }
 
@@ -100,6 +111,18 @@ impl Testbed {
                 .await
                 .expect("the user can be created");
         }
+        let restricted = NewUser::new("admin", RESTRICTED, PASSWORD)
+            .role("readWrite", ALICE)
+            .mechanisms(&[Mechanism::ScramSha256])
+            .restriction(doc! {"clientSource": ["192.0.2.0/24"]});
+        create_user(&root, &restricted)
+            .await
+            .expect("the user can be created");
+        let with_passwords = main.iter().chain(&newcomers).chain(&sleepers);
+        let mut configured: String = with_passwords
+            .map(|name| format!("[[auth.users]]\nname = {name:?}\npassword = {PASSWORD:?}\n"))
+            .collect();
+        configured += &with_keys(&root, RESTRICTED).await;
         for name in [ALICE, BOB, MALLORY] {
             insert_documents(&root.database(name), name == MALLORY).await;
         }
@@ -109,18 +132,26 @@ impl Testbed {
             mallory: login(MALLORY),
             newcomers: newcomers.iter().map(|name| login(name)).collect(),
             sleepers: sleepers.iter().map(|name| login(name)).collect(),
+            restricted: login(RESTRICTED),
         };
         derive_keys(&server, &users).await;
         Self {
             server,
             users,
+            configured,
             plan,
         }
     }
 
-    /// Starts Seawall in front of the server, with more configuration in TOML.
+    /// Starts Seawall in front of the server, with additional configuration in TOML. All users are
+    /// added to [`CONFIGURED_USERS`].
     pub async fn seawall(&self, toml: &str) -> Seawall {
-        let seawall = Seawall::start(&self.plan, &self.server.uri(), toml).await;
+        let users = match toml {
+            CONFIGURED_USERS => self.configured.as_str(),
+            _ => "",
+        };
+        let toml = format!("{toml}{users}");
+        let seawall = Seawall::start(&self.plan, &self.server.uri(), &toml).await;
         seawall.wait_for_credential_source().await;
         seawall
     }
@@ -134,6 +165,30 @@ impl Testbed {
 /// A login of one of the users, in the form that drivers use.
 pub fn login(name: &str) -> Login {
     Login::new("admin", name, PASSWORD)
+}
+
+/// Returns a user with its SCRAM-SHA-256 keys in the form of the configuration.
+async fn with_keys(root: &mongodb::Client, name: &str) -> String {
+    let user = doc! {"user": name, "db": "admin"};
+    let command = doc! {"usersInfo": user, "showCredentials": true};
+    let reply = root.database("admin").run_command(command).await;
+    let reply = reply.expect("the server lists the user");
+    let users = reply.get_array("users").expect("the reply has users");
+    let user = users.first().and_then(|user| user.as_document());
+    let keys = user
+        .and_then(|user| user.get_document("credentials").ok())
+        .and_then(|keys| keys.get_document(Mechanism::ScramSha256.name()).ok())
+        .expect("the user has SHA-256 keys");
+    let text = |field| keys.get_str(field).expect("the keys have this field");
+    let iterations = keys.get_i32("iterationCount");
+    format!(
+        "[[auth.users]]\nname = {name:?}\n[auth.users.scram_sha_256]\nsalt = {:?}\n\
+         iterations = {}\nstored_key = {:?}\nserver_key = {:?}\n",
+        text("salt"),
+        iterations.expect("the keys have a number of iterations"),
+        text("storedKey"),
+        text("serverKey"),
+    )
 }
 
 async fn insert_documents(database: &mongodb::Database, has_replies: bool) {

@@ -11,7 +11,7 @@ use super::{
     client_end::ClientEnd,
     credentials::UserName,
     hello::{Greeting, Hello, check_api_version, client_element, quiesce},
-    login::{Login, LoginContext, claimed_user},
+    login::{Login, LoginContext, LoginEnd, claimed_user},
 };
 use seawall_auth::Identity;
 use seawall_command::{
@@ -44,9 +44,13 @@ impl Client {
             Handshake::LegacyHello => self.hello(body, true).await,
             Handshake::SaslStart => {
                 self.connected.reached(Stage::LoggingIn);
-                self.sasl_start(body, command.db).await
+                let step = self.sasl_start(body, command.db).await;
+                self.unless_left(step)?
             }
-            Handshake::SaslContinue => self.sasl_continue(body, command.db).await,
+            Handshake::SaslContinue => {
+                let step = self.sasl_continue(body, command.db).await;
+                self.unless_left(step)?
+            }
             Handshake::Authenticate => {
                 let name = body.get_str("mechanism").unwrap_or("MONGODB-X509");
                 let message =
@@ -236,13 +240,34 @@ impl Client {
             })
     }
 
-    fn login_context(&self) -> LoginContext<'_> {
+    fn login_context(&mut self) -> LoginContext<'_> {
         LoginContext {
             credentials: &self.shared.credentials,
             recorder: &self.shared.recorder,
             nonces: &self.shared.nonces,
             limits: &self.shared.limits,
             peer: self.peer.ip,
+            client: ClientEnd {
+                stream: &mut self.stream,
+                reader: &mut self.reader,
+                write_idle: self.shared.settings.client_write_idle_timeout,
+                is_awaiting: true,
+            },
+        }
+    }
+
+    /// The reply to a step of a login. Ends the connection if its client left during the step.
+    fn unless_left(
+        &self,
+        step: Result<RawDocumentBuf, LoginEnd>,
+    ) -> Result<Result<RawDocumentBuf, ErrorReply>, End> {
+        match step {
+            Ok(reply) => Ok(Ok(reply)),
+            Err(LoginEnd::Refused(error)) => Ok(Err(error)),
+            Err(LoginEnd::Gone) => {
+                self.connected.record_left_unserved();
+                Err(End::Gone)
+            }
         }
     }
 
@@ -285,12 +310,12 @@ impl Client {
         &mut self,
         body: &RawDocument,
         source: &str,
-    ) -> Result<RawDocumentBuf, ErrorReply> {
+    ) -> Result<RawDocumentBuf, LoginEnd> {
         self.login = None;
         if self.handshake.is_none() && self.identity.is_none() {
             self.require_login();
         }
-        let (login, reply) = Login::start(&self.login_context(), body, source).await?;
+        let (login, reply) = Login::start(&mut self.login_context(), body, source).await?;
         self.login = Some(Box::new(login));
         Ok(reply)
     }
@@ -299,17 +324,17 @@ impl Client {
         &mut self,
         body: &RawDocument,
         source: &str,
-    ) -> Result<RawDocumentBuf, ErrorReply> {
+    ) -> Result<RawDocumentBuf, LoginEnd> {
         let Some(login) = self.login.take() else {
-            return Err(ErrorReply::new(
-                PROTOCOL_ERROR,
-                "No SASL session state found",
-            ));
+            let error = ErrorReply::new(PROTOCOL_ERROR, "No SASL session state found");
+            return Err(error.into());
         };
-        let context = self.login_context();
+        self.connected.reached(Stage::LoggingIn);
         // The anonymous identity does not count as a first user, so the client may still log in.
-        let current = self.identity.as_ref().filter(|i| !i.is_anonymous());
-        let (login, outcome) = login.proceed(&context, body, source, current).await?;
+        let current = self.identity.clone().filter(|i| !i.is_anonymous());
+        let mut context = self.login_context();
+        let proceeding = login.proceed(&mut context, body, source, current.as_ref());
+        let (login, outcome) = proceeding.await?;
         self.login = login.map(Box::new);
         if let Some(identity) = outcome.identity {
             self.connected

@@ -5,8 +5,11 @@ use std::{net::IpAddr, sync::Arc};
 use bson::{Binary, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, spec::BinarySubtype};
 use tokio::time::{Instant, sleep_until};
 
-use super::credentials::{
-    Carried, CredentialError, Credentials, KeyRequest, Known, Obtained, Secret, UserName,
+use super::{
+    client_end::ClientEnd,
+    credentials::{
+        Carried, CredentialError, Credentials, KeyRequest, Known, Obtained, Secret, UserName,
+    },
 };
 use crate::{limits::Limits, observe::Recorder};
 use seawall_auth::{ClientFirst, Identity, Mechanism, NonceSource, ScramKeys, ServerConversation};
@@ -58,6 +61,37 @@ pub(super) struct LoginContext<'a> {
     pub(super) nonces: &'a NonceSource,
     pub(super) limits: &'a Limits,
     pub(super) peer: Option<IpAddr>,
+    /// The client, which may leave while its login is delayed.
+    pub(super) client: ClientEnd<'a>,
+}
+
+/// How a login ends without an identity.
+pub(super) enum LoginEnd {
+    /// With an error reply.
+    Refused(ErrorReply),
+    /// The client left while its login was delayed.
+    Gone,
+}
+
+impl From<ErrorReply> for LoginEnd {
+    fn from(error: ErrorReply) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// Why a login fails.
+enum LoginError {
+    Credentials(CredentialError),
+    /// The client left while its login was delayed. `is_ok` is true if the proof was right.
+    Gone {
+        is_ok: bool,
+    },
+}
+
+impl From<CredentialError> for LoginError {
+    fn from(error: CredentialError) -> Self {
+        Self::Credentials(error)
+    }
 }
 
 /// The reply to a `saslContinue`, and the identity if the login is complete.
@@ -112,17 +146,17 @@ pub(super) fn claimed_user(start: &RawDocument, source: &str) -> Option<UserName
 impl Login {
     /// Handles `saslStart`, which replaces any earlier conversation.
     pub(super) async fn start(
-        context: &LoginContext<'_>,
+        context: &mut LoginContext<'_>,
         command: &RawDocument,
         source: &str,
-    ) -> Result<(Self, RawDocumentBuf), ErrorReply> {
+    ) -> Result<(Self, RawDocumentBuf), LoginEnd> {
         let began = Instant::now();
         let start = SaslStart::parse(command, source)?;
         let (mechanism, user) = (start.mechanism, start.user.clone());
         match Self::obtain(context, start, began).await {
             Ok(started) => Ok(started),
             Err(error) => {
-                context.delay_refused(&user, error).await;
+                let error = context.delay_refused(&user, error).await;
                 Err(context.fail(mechanism, error, began))
             }
         }
@@ -218,15 +252,15 @@ impl Login {
     /// error ends the conversation.
     pub(super) async fn proceed(
         mut self,
-        context: &LoginContext<'_>,
+        context: &mut LoginContext<'_>,
         command: &RawDocument,
         source: &str,
         current: Option<&Arc<Identity>>,
-    ) -> Result<(Option<Self>, StepOutcome), ErrorReply> {
+    ) -> Result<(Option<Self>, StepOutcome), LoginEnd> {
         check_conversation(command)?;
         let (payload, _) = payload(command)?;
         if source != self.user.source {
-            return Err(failed());
+            return Err(failed().into());
         }
         let (mechanism, began) = (self.mechanism, self.began);
         let verified = match self.step {
@@ -275,24 +309,23 @@ impl Login {
     }
 
     async fn verified(
-        context: &LoginContext<'_>,
+        context: &mut LoginContext<'_>,
         user: &UserName,
         (from, conversation): (KeySource, ServerConversation),
         payload: &[u8],
-    ) -> Result<(Arc<Identity>, Secret), CredentialError> {
+    ) -> Result<(Arc<Identity>, Secret), LoginError> {
         let credentials = context.credentials;
         let mechanism = conversation.mechanism();
         let Ok(verified) = conversation.verify(payload) else {
             if let KeySource::Server(known) = &from {
                 credentials.proof_failed(user, &known.identity);
             }
-            context.delay(user, false).await;
-            return Err(CredentialError::Refused);
+            return Err(context.delay_refused(user, CredentialError::Refused).await);
         };
         // The delay must not block other logins, so the claim on the cached keys is released first.
         // That is safe, because `prove` compares the keys with the latest ones after the delay.
         let from = from.without_claim();
-        context.delay(user, true).await;
+        context.delay(user, true).await?;
         let client_key = verified.client_key;
         let known = match from {
             KeySource::Server(checked) => {
@@ -310,19 +343,16 @@ impl Login {
     }
 
     async fn carried(
-        context: &LoginContext<'_>,
+        context: &mut LoginContext<'_>,
         user: &UserName,
         carried: Carried,
         payload: &[u8],
-    ) -> Result<(Arc<Identity>, Secret), CredentialError> {
+    ) -> Result<(Arc<Identity>, Secret), LoginError> {
         let (known, server_final) = match carried.finish(payload).await {
             Ok(finished) => finished,
-            Err(error) => {
-                context.delay_refused(user, error).await;
-                return Err(error);
-            }
+            Err(error) => return Err(context.delay_refused(user, error).await),
         };
-        context.delay(user, true).await;
+        context.delay(user, true).await?;
         Ok((permitted(context, known)?, server_final))
     }
 
@@ -354,28 +384,42 @@ impl LoginContext<'_> {
     }
 
     /// Delays a login whose result is known (`is_ok`), if its user has more successful or failed
-    /// logins than `limits.logins_per_second_per_user` allows.
-    async fn delay(&self, user: &UserName, is_ok: bool) {
+    /// logins than `limits.logins_per_second_per_user` allows. Fails if the client leaves.
+    async fn delay(&mut self, user: &UserName, is_ok: bool) -> Result<(), LoginError> {
         let from = Sharer::at(self.peer);
         let name = (user.name.as_str(), user.source.as_str());
         let turn = self.limits.login_turn(from, name, is_ok, Instant::now());
-        if let Some(turn) = turn {
-            self.recorder.login_delayed();
-            sleep_until(turn).await;
-        }
+        let Some(turn) = turn else { return Ok(()) };
+        self.recorder.login_delayed();
+        let delayed = self.client.unless_gone(sleep_until(turn)).await;
+        delayed.ok_or(LoginError::Gone { is_ok })
     }
 
-    /// Delays a login that failed, if the client and not a server is the reason.
-    async fn delay_refused(&self, user: &UserName, error: CredentialError) {
-        if matches!(error, CredentialError::Refused) {
-            self.delay(user, false).await;
+    /// Delays a login that was refused. Returns why it fails: because of `error`, or because its
+    /// client left.
+    async fn delay_refused(&mut self, user: &UserName, error: CredentialError) -> LoginError {
+        match error {
+            CredentialError::Refused => self.delay(user, false).await.err(),
+            CredentialError::Unavailable => None,
         }
+        .unwrap_or(LoginError::Credentials(error))
     }
 
-    /// Counts a failed login. Returns the reply.
-    fn fail(&self, mechanism: Mechanism, error: CredentialError, began: Instant) -> ErrorReply {
-        self.count(mechanism, error.into(), began);
-        reply_to(error)
+    /// Counts a failed login. A refused one counts as refused even if its client did not wait for
+    /// the reply.
+    fn fail(&self, mechanism: Mechanism, error: LoginError, began: Instant) -> LoginEnd {
+        match error {
+            LoginError::Credentials(error) => {
+                self.count(mechanism, error.into(), began);
+                LoginEnd::Refused(reply_to(error))
+            }
+            LoginError::Gone { is_ok } => {
+                if !is_ok {
+                    self.count(mechanism, CredentialError::Refused.into(), began);
+                }
+                LoginEnd::Gone
+            }
+        }
     }
 
     fn count(&self, mechanism: Mechanism, result: &'static str, began: Instant) {

@@ -26,13 +26,18 @@ inserts (run_t *run)
    }
    bool ok = mongoc_collection_insert_one (
       run->things, documents[0],
-      json ("{'comment': 'one', 'bypassDocumentValidation': true, 'writeConcern': {'w': 'majority'}}"), &reply, &error);
+      json ("{'bypassDocumentValidation': true, 'writeConcern': {'w': 'majority'}}"), &reply, &error);
    tell ("insert one", ok, &reply, &error);
    ok = mongoc_collection_insert_many (run->things, documents + 1, COUNT - 1,
-                                       json ("{'ordered': false, 'comment': 'many', 'bypassDocumentValidation': true,"
+                                       json ("{'ordered': false, 'bypassDocumentValidation': true,"
                                              " 'writeConcern': {'w': 'majority'}}"),
                                        &reply, &error);
    tell ("insert many", ok, &reply, &error);
+   /* A separate step, because servers before 4.4 refuse it. */
+   mongoc_collection_t *commented = collection_named (run, "commented");
+   ok = mongoc_collection_insert_one (commented, documents[0], json ("{'comment': 'one'}"), &reply, &error);
+   tell ("insert with a comment", ok, &reply, &error);
+   mongoc_collection_destroy (commented);
 }
 
 /* Every BSON type, deprecated ones included. */

@@ -25,6 +25,10 @@ func (p *program) transactions() {
 func (p *program) committed(accounts *mongo.Collection) (any, error) {
 	session, within := p.session(options.Session())
 	defer session.EndSession(ctx)
+	// Otherwise a 4.2 server may choose a snapshot from before the collection existed.
+	if _, err := accounts.CountDocuments(within, doc(`{}`)); err != nil {
+		return nil, err
+	}
 	must(session.StartTransaction(options.Transaction().
 		SetReadConcern(readconcern.Snapshot()).SetWriteConcern(writeconcern.Majority())))
 	id := doc(`{"_id": "commit"}`)

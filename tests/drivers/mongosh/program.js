@@ -48,8 +48,9 @@ function statusAndInserts() {
   step('status version', () => mine.runCommand({ buildInfo: 1 }).version);
   step('insert one', () => things.insertOne(thing(0)));
   step('insert many', () => things.insertMany(many, {
-    ordered: false, comment: 'matrix', bypassDocumentValidation: true, writeConcern: { w: 'majority' },
+    ordered: false, bypassDocumentValidation: true, writeConcern: { w: 'majority' },
   }));
+  step('insert comment', () => mine.commented.insertMany([{ _id: 1 }], { comment: 'matrix' }));
 }
 
 function types() {

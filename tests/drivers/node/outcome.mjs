@@ -17,6 +17,13 @@ export async function step(name, action) {
   console.log(EJSON.stringify({ step: name, ...outcome }, { relaxed: false }));
 }
 
+// Prints why the driver refuses the deployment, and ends the program.
+export function refused(error) {
+  if (!(error instanceof MongoError)) throw error;
+  console.log(EJSON.stringify({ step: 'connect', error: told(error) }, { relaxed: false }));
+  process.exit(1);
+}
+
 function told(error) {
   return {
     type: error.name,

@@ -6,7 +6,7 @@
 import { administration } from './administration.mjs';
 import { MongoClient, STABLE_API } from './driver.mjs';
 import { errors } from './failures.mjs';
-import { step } from './outcome.mjs';
+import { refused, step } from './outcome.mjs';
 import { aggregate, concernsAndPreferences, counts, cursors, findOptions, types } from './reads.mjs';
 import { causalAndSnapshot, changeStream, transactions } from './sessions.mjs';
 import { bulks, deletes, findAndModify, gridfs, inserts, large, largeBatches, unacknowledged, updates } from './writes.mjs';
@@ -21,7 +21,7 @@ async function status(client) {
 const [uri, name, api] = process.argv.slice(2);
 const options = api === 'stable' ? STABLE_API : {};
 const connect = () => new MongoClient(uri, options);
-const client = await connect().connect();
+const client = await connect().connect().catch(refused);
 try {
   const db = client.db(name);
   // In old versions a database has no client property.

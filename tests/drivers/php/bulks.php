@@ -31,9 +31,12 @@ function addFailing(BulkWrite $bulk): void
 function bulks(Run $run): void
 {
     foreach (['ordered' => true, 'unordered' => false] as $name => $ordered) {
-        $options = ['ordered' => $ordered, 'comment' => 'bulk'];
+        $options = ['ordered' => $ordered];
         $run->attempt("bulk $name", fn () => $run->write($name, addAll(...), $options));
         $run->attempt("bulk $name: with errors", fn () => $run->write($name, addFailing(...), $options));
+        // A separate step, because servers before 4.4 refuse it.
+        $commented = $options + ['comment' => 'bulk'];
+        $run->attempt("bulk $name: with a comment", fn () => $run->write("commented $name", addAll(...), $commented));
         $run->attempt("bulk $name: read back", fn () => $run->find($name, [], ['sort' => ['_id' => 1]]));
     }
 }

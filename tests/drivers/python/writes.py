@@ -11,7 +11,6 @@ from pymongo import (
 from pymongo.collation import Collation
 
 from outcome import step
-from versions import since_4
 
 MIB = 1024 * 1024
 
@@ -24,8 +23,10 @@ def inserts(db):
     majority = db.things.with_options(write_concern=WriteConcern("majority"))
     step("insert one", lambda: db.things.insert_one(thing(0)).inserted_id)
     step("insert many", lambda: majority.insert_many(
-        [thing(n) for n in range(1, 300)], ordered=False, bypass_document_validation=True, **since_4(comment="matrix"),
+        [thing(n) for n in range(1, 300)], ordered=False, bypass_document_validation=True,
     ).inserted_ids)
+    # A separate step, because servers before 4.4 refuse it.
+    step("insert comment", lambda: db.commented.insert_many([{"_id": 1}], comment="matrix").inserted_ids)
 
 
 def updates(db):

@@ -8,8 +8,9 @@ use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, Standalone, create_user, unique_name},
     raw::{Login, Mechanism, OpMsg, Start},
+    seawall::Seawall,
 };
-use tokio::time::timeout;
+use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
     credential_modes::{configured_keys, mode},
@@ -240,6 +241,57 @@ async fn stalled_logins_do_not_block_first_logins() {
         let outcome = outcome.expect("a first login ends in time").unwrap();
         assert!(outcome.is_authenticated(), "{outcome:?}");
     }
+}
+
+/// With one login a second, the last of these waits for the longest time, ten seconds.
+const DELAYED_CLIENTS: u32 = 20;
+
+#[tokio::test]
+async fn a_delayed_login_ends_when_its_client_leaves() {
+    let seawall = seawall("limits.logins_per_second_per_user = 1").await;
+    let known = writer().await;
+    logged_in(&seawall, &known.login()).await;
+    let new = writer().await;
+    let steps = [
+        ("unknown user", Login::new("admin", "nobody", "p"), false),
+        ("first login", with_password(&new, "wrong"), false),
+        ("wrong proof", with_password(&known, "wrong"), false),
+        ("right proof", known.login(), true),
+    ];
+    for (name, login, is_right) in steps {
+        let [delayed, gone, refused] = counts(&seawall).await;
+        let mut logins = JoinSet::new();
+        for _ in 0..DELAYED_CLIENTS {
+            let (mut client, login) = (connect(&seawall).await, login.clone());
+            logins.spawn(async move { client.login(&login).await.map(drop) });
+        }
+        // The first may be answered at once.
+        let expected = delayed + f64::from(DELAYED_CLIENTS - 1);
+        let are_delayed = async || counts(&seawall).await[0] >= expected;
+        eventually(LIMIT, are_delayed).await.expect(name);
+        logins.shutdown().await;
+        let are_gone = async || counts(&seawall).await[1] > gone;
+        eventually(LIMIT, are_gone).await.expect(name);
+        // A wrong password is counted even if its client did not wait for the reply.
+        let are_counted =
+            async || counts(&seawall).await[2] >= refused + f64::from(DELAYED_CLIENTS);
+        if !is_right {
+            eventually(LIMIT, are_counted).await.expect(name);
+        }
+    }
+}
+
+/// Logins that were delayed, logins whose client left, and logins that were refused.
+async fn counts(seawall: &Seawall) -> [f64; 3] {
+    let stage = ["stage=\"logging_in\""];
+    let result = ["result=\"refused\""];
+    [
+        seawall.metric("seawall_logins_delayed_total", &[]).await,
+        seawall.metric("seawall_clients_gone_total", &stage).await,
+        seawall
+            .metric("seawall_client_authentications_total", &result)
+            .await,
+    ]
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bson::{Binary, Bson, Document, RawDocumentBuf, doc, rawdoc, spec::BinarySubtype};
 use seawall_tests::{
     mongod::{ROOT, ROOT_PASSWORD},
-    raw::{Login, Mechanism, OpMsg, RawClient, RawError},
+    raw::{Login, Mechanism, OpMsg, RawClient, RawError, Start},
 };
 use seawall_wire::encode_request;
 use tokio::{
@@ -393,6 +393,30 @@ async fn interleave(arena: Arena, number: u32) -> Result<Ending, RawError> {
         ));
     }
     match read_as_alice(&mut finished_on).await {
+        Ending::Breach(what) => Ok(Ending::Breach(what)),
+        _ => Ok(Ending::Refused(outcome.code().unwrap_or_default())),
+    }
+}
+
+pub(super) async fn restricted(arena: Arena) {
+    arena.attempts(100, log_in_elsewhere).await;
+}
+
+/// Logs in with the right password from an address that the user's restrictions forbid.
+async fn log_in_elsewhere(arena: Arena, number: u32) -> Result<Ending, RawError> {
+    let start = match number % 2 {
+        0 => Start::Command,
+        _ => Start::SpeculativeHello,
+    };
+    let login = arena.users.restricted.clone().start(start);
+    let mut client = arena.connect().await?;
+    let outcome = client.login(&login).await?;
+    if outcome.is_authenticated() {
+        return Ok(Ending::Breach(
+            "a login from a forbidden address was accepted",
+        ));
+    }
+    match read_as_alice(&mut client).await {
         Ending::Breach(what) => Ok(Ending::Breach(what)),
         _ => Ok(Ending::Refused(outcome.code().unwrap_or_default())),
     }

@@ -10,6 +10,7 @@ mod sockets;
 use super::{
     Attack,
     arena::Ending::{Answered, Closed, Held, Refused},
+    testbed::CONFIGURED_USERS,
 };
 
 /// `AuthenticationFailed`.
@@ -128,6 +129,13 @@ pub const ATTACKS: &[Attack] = &[
         toml: "",
         expected: &[Refused(AUTHENTICATION_FAILED)],
         run: run!(logins::interleaved),
+    },
+    Attack {
+        name: "restricted-address",
+        description: "100 logins per second with the right password of a user whose restrictions forbid the address; Seawall has the user's keys from its configuration",
+        toml: CONFIGURED_USERS,
+        expected: &[Refused(AUTHENTICATION_FAILED)],
+        run: run!(logins::restricted),
     },
     Attack {
         name: "many-conversations",

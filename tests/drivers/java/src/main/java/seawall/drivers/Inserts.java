@@ -3,6 +3,7 @@ package seawall.drivers;
 import static seawall.drivers.Context.document;
 
 import com.mongodb.WriteConcern;
+import com.mongodb.client.MongoCollection;
 import com.mongodb.client.model.InsertManyOptions;
 import com.mongodb.client.model.InsertOneOptions;
 import java.nio.ByteBuffer;
@@ -46,11 +47,16 @@ final class Inserts {
         report.step("status: users", () -> context.command("{connectionStatus: 1}").get("authInfo"));
         report.step("status: version", () -> context.command("{buildInfo: 1}").get("version"));
         report.step("insert one", () -> Results.insert(context.things().withWriteConcern(WriteConcern.MAJORITY)
-                .insertOne(Context.smallDocument(0), Version.commented(
-                        new InsertOneOptions().bypassDocumentValidation(true), "insert one"))));
+                .insertOne(Context.smallDocument(0), new InsertOneOptions().bypassDocumentValidation(true))));
         report.step("insert many", () -> Results.insert(context.things().withWriteConcern(WriteConcern.MAJORITY)
-                .insertMany(Context.smallDocuments(1, 300), Version.commented(
-                        new InsertManyOptions().ordered(false).bypassDocumentValidation(true), "insert many"))));
+                .insertMany(Context.smallDocuments(1, 300),
+                        new InsertManyOptions().ordered(false).bypassDocumentValidation(true))));
+        // Separate steps, because servers before 4.4 refuse them.
+        MongoCollection<BsonDocument> commented = context.collection("commented");
+        report.step("insert one: comment", () -> Results.insert(commented.insertOne(
+                Context.smallDocument(0), Version.commented(new InsertOneOptions(), "insert one"))));
+        report.step("insert many: comment", () -> Results.insert(commented.insertMany(
+                Context.smallDocuments(1, 3), Version.commented(new InsertManyOptions(), "insert many"))));
         report.step("types: written", () -> Results.insert(context.collection("types").insertOne(everyType())));
         report.step("types: read", () -> context.collection("types").find().first());
     }

@@ -38,6 +38,8 @@ final class Transactions {
         TransactionOptions options = TransactionOptions.builder()
                 .readConcern(ReadConcern.SNAPSHOT).writeConcern(WriteConcern.MAJORITY).build();
         try (ClientSession session = context.client().startSession()) {
+            // Otherwise a 4.2 server may choose a snapshot from before the collection existed.
+            accounts.countDocuments(session);
             session.startTransaction(options);
             accounts.insertOne(session, document("{_id: 'commit'}"));
             accounts.updateOne(session, document("{_id: 'commit'}"), COUNT_UP);
