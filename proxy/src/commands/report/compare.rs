@@ -149,48 +149,41 @@ fn rates(figures: &Figures, period: &Period) -> Rates {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use serde_json::{Value, json};
-
-    use super::{super::tests::example, *};
+    use super::{super::tests::report, *};
 
     /// The example, compared with a copy in which one shape is five times slower, one is gone and
     /// one is new.
     pub(in crate::commands::report) fn comparison() -> Comparison {
-        let mut later = example();
-        let shift = |at: &mut Value| *at = json!(at.as_f64().unwrap() + 3600.0);
-        shift(&mut later["made_at"]);
-        let steps = later["timeline"]["steps"].as_array_mut().unwrap();
-        steps.iter_mut().for_each(|step| shift(&mut step["at"]));
-        let shapes = later["shapes"].as_array_mut().unwrap();
-        let slower = shapes
-            .iter_mut()
-            .find(|s| s["collection"] == "products")
-            .unwrap();
-        for bucket in slower["distribution"].as_array_mut().unwrap() {
-            for bound in ["gt_seconds", "le_seconds"] {
-                // A whole number of buckets: 2^(19/8) is 5.2.
-                bucket[bound] = json!(bucket[bound].as_f64().unwrap() * (19f64 / 8.0).exp2());
-            }
+        let factor = (19f64 / 8.0).exp2();
+        let mut later = report();
+        later.made_at += 3600.0;
+        let steps = later.timeline.steps.iter_mut();
+        steps.for_each(|step| step.at += 3600.0);
+        let slower = shape_of(&mut later, "products");
+        for bucket in slower.distribution.as_mut().unwrap() {
+            // A whole number of buckets: 2^(19/8) is 5.2.
+            bucket.gt_seconds *= factor;
+            bucket.le_seconds *= factor;
         }
-        let total_ms = slower["total_time_ms"].as_f64().unwrap();
-        slower["total_time_ms"] = json!(total_ms * (19f64 / 8.0).exp2());
-        let other = shapes
-            .iter_mut()
-            .find(|s| s["collection"] == "carts")
-            .unwrap();
-        other["id"] = json!("1-new");
-        other["collection"] = json!("<wishes>");
-        let read = |value: Value| Report::read(value).unwrap();
-        Comparison::new(
-            ("a.json".to_owned(), read(example())),
-            ("b.json".to_owned(), read(later)),
-        )
+        slower.total_time_ms *= factor;
+        let other = shape_of(&mut later, "carts");
+        other.id = "1-new".to_owned();
+        other.collection = "<wishes>".to_owned();
+        compared(report(), later)
+    }
+
+    fn shape_of<'a>(report: &'a mut Report, collection: &str) -> &'a mut Shape {
+        let mut shapes = report.shapes.iter_mut();
+        shapes.find(|s| s.collection == collection).unwrap()
+    }
+
+    fn compared(before: Report, now: Report) -> Comparison {
+        Comparison::new(("a.json".to_owned(), before), ("b.json".to_owned(), now))
     }
 
     #[test]
     fn report_compared_with_itself_has_no_changes() {
-        let read = || ("a.json".to_owned(), Report::read(example()).unwrap());
-        let comparison = Comparison::new(read(), read());
+        let comparison = compared(report(), report());
         assert!(comparison.changes.changes.is_empty());
         assert!(comparison.caveats().is_empty());
         assert_eq!(
@@ -222,27 +215,25 @@ pub(super) mod tests {
 
     #[test]
     fn idle_baseline_is_not_comparable() {
-        let mut idle = example();
-        idle["shapes"] = json!([]);
-        idle["timeline"]["steps"] = json!([]);
-        let read = |value: Value| ("a.json".to_owned(), Report::read(value).unwrap());
-        let comparison = Comparison::new(read(idle), read(example()));
+        let mut idle = report();
+        idle.shapes.clear();
+        idle.timeline.steps.clear();
+        let comparison = compared(idle, report());
         let reason = comparison.changes.incomparable();
         assert_eq!(reason, Some("no operation ended in the baseline"));
     }
 
     #[test]
     fn unlisted_shapes_and_reversed_reports_are_caveats() {
-        let mut cut = example();
-        cut["other"] = json!({ "count": 5 });
-        let read = |value: Value| ("a.json".to_owned(), Report::read(value).unwrap());
-        let comparison = Comparison::new(read(example()), read(cut));
+        let mut cut = report();
+        cut.other.count = 5;
+        let comparison = compared(report(), cut);
         let caveats = comparison.caveats();
         assert_eq!(caveats.len(), 1, "{caveats:?}");
         assert!(caveats[0].starts_with("now: 5 operations belong to shapes"));
-        let mut earlier = example();
-        earlier["made_at"] = json!(1.0);
-        let comparison = Comparison::new(read(example()), read(earlier));
+        let mut earlier = report();
+        earlier.made_at = 1.0;
+        let comparison = compared(report(), earlier);
         assert!(comparison.caveats()[0].contains("later than the second"));
     }
 }

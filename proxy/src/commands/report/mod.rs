@@ -204,6 +204,11 @@ mod tests {
         serde_json::from_str(include_str!("example.json")).unwrap()
     }
 
+    /// The example report.
+    pub(super) fn report() -> Report {
+        Report::read(example()).unwrap()
+    }
+
     fn parsed(arguments: &[&str]) -> Result<Arguments, clap::Error> {
         let command = Arguments::augment_args(clap::Command::new("report"));
         let matches = command.try_get_matches_from([&["report"], arguments].concat())?;

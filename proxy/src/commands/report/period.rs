@@ -127,11 +127,12 @@ fn nanos(ns: f64) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::example, *};
+    use super::{super::tests::report, *};
+    use crate::api::Other;
 
     #[test]
     fn counts_sums_and_maximum_survive_a_round_trip_through_json() {
-        let report = Report::read(example()).unwrap();
+        let report = report();
         let period = period(&report);
         assert_eq!(period.length, Duration::from_secs(600));
         assert_eq!(period.series.len(), report.shapes.len() + 1);
@@ -174,9 +175,14 @@ mod tests {
 
     #[test]
     fn unlisted_shapes_are_one_series() {
-        let mut cut = example();
-        cut["other"] = serde_json::json!({ "count": 7, "errors": 1, "total_time_ms": 12.5 });
-        let period = period(&Report::read(cut).unwrap());
+        let mut cut = report();
+        cut.other = Other {
+            count: 7,
+            errors: 1,
+            total_time_ms: 12.5,
+            ..Other::default()
+        };
+        let period = period(&cut);
         let other = &period.series[&Label::OtherShapes];
         assert_eq!((other.count, other.errors), (7, 1));
         assert_eq!(other.durations.sum(), Duration::from_micros(12_500));

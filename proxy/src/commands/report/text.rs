@@ -256,13 +256,12 @@ fn servers(report: &Report) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
-    use super::{super::tests::example, *};
+    use super::{super::tests::report as example, *};
+    use crate::api::{Changes, More, Other};
 
     #[test]
     fn text_has_every_section_and_no_control_characters() {
-        let text = report(&Report::read(example()).unwrap());
+        let text = report(&example());
         let first: Vec<_> = text.lines().take(3).collect();
         assert_eq!(first[1], "2026-11-21 17:41:05 to 17:51:05 UTC (10 min)");
         assert_eq!(
@@ -293,15 +292,12 @@ mod tests {
     #[test]
     fn part_of_the_period_without_data_is_reported() {
         let mut young = example();
-        young["since_seconds"] = json!(90);
-        let whole = Report::read(young.clone()).unwrap();
-        let text = period(&whole);
+        young.since_seconds = 90.0;
         assert_eq!(
-            text,
+            period(&young),
             "2026-11-21 17:41:05 to 17:51:05 UTC (10 min, data for 90 s)"
         );
-        young["timeline"]["steps"] = json!([]);
-        let young = Report::read(young).unwrap();
+        young.timeline.steps.clear();
         assert_eq!(period(&young), "2026-11-21 17:49:35 to 17:51:05 UTC (90 s)");
         assert!(report(&young).contains("no step"));
     }
@@ -309,9 +305,9 @@ mod tests {
     #[test]
     fn warnings_precede_the_figures() {
         let mut warned = example();
-        warned["status"]["injects_faults"] = json!(true);
-        warned["storms"]["active"] = json!(true);
-        let text = report(&Report::read(warned).unwrap());
+        warned.status.injects_faults = true;
+        warned.storms.active = true;
+        let text = report(&warned);
         let place = |part: &str| text.find(part).unwrap();
         assert!(place("! faults are injected") < place("operations"));
         assert!(text.contains("! a connection storm"));
@@ -320,10 +316,13 @@ mod tests {
     #[test]
     fn missing_baseline_is_reported() {
         let mut missing = example();
-        missing["changes"] = json!({
-            "against": "yesterday", "comparable": false, "reason": "no data for the baseline", "changes": [],
-        });
-        let text = report(&Report::read(missing).unwrap());
+        missing.changes = Changes {
+            against: "yesterday".to_owned(),
+            comparable: Some(false),
+            reason: Some("no data for the baseline".to_owned()),
+            ..Changes::default()
+        };
+        let text = report(&missing);
         assert!(text.contains("not compared: no data for the baseline"));
         assert!(!text.contains("nothing changed"));
     }
@@ -331,26 +330,32 @@ mod tests {
     #[test]
     fn time_share_includes_get_mores_and_shapes_not_shown_are_counted() {
         let mut many = example();
-        let shape = many["shapes"][0].clone();
-        let shapes: Vec<_> = (0..SHOWN_SHAPES + 3).map(|_| shape.clone()).collect();
-        many["shapes"] = json!(shapes);
-        many["shapes"][0]["more"] = json!({ "count": 1, "total_time_ms": 1e9 });
-        let text = report(&Report::read(many).unwrap());
+        let shape = many.shapes[0].clone();
+        many.shapes = vec![shape.clone(); SHOWN_SHAPES + 3];
+        many.shapes[0].more = More {
+            count: 1,
+            total_time_ms: 1e9,
+            ..More::default()
+        };
+        let text = report(&many);
         let rows = text.lines().filter(|line| line.contains("shop.orders"));
         assert!(rows.clone().count() >= SHOWN_SHAPES);
         assert!(
             rows.clone().any(|row| row.trim_start().starts_with("97.")),
             "{text}"
         );
-        let hidden = exact(3 * shape["count"].as_u64().unwrap());
+        let hidden = exact(3 * shape.count);
         assert!(text.contains(&format!("and {hidden} operations of other shapes")));
     }
 
     #[test]
     fn operations_of_unlisted_shapes_are_counted() {
         let mut cut = example();
-        cut["other"] = json!({ "count": 1234 });
-        let text = report(&Report::read(cut).unwrap());
+        cut.other = Other {
+            count: 1234,
+            ..Other::default()
+        };
+        let text = report(&cut);
         assert!(text.contains("and 1\u{202f}234 operations of other shapes"));
     }
 }
