@@ -21,7 +21,7 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Begins at `now`. The first beat is due after [`BEAT`].
+    /// Begins at `now`. The first beat is due 20 ms later.
     pub fn new(now: Instant) -> Self {
         Self {
             base: now,

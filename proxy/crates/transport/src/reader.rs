@@ -417,7 +417,7 @@ impl MessageReader {
     }
 
     /// Ready when the peer has closed the stream. Callers poll it while an operation of the client
-    /// runs. It keeps bytes that arrive during the operation, up to [`READ_AHEAD_BYTES`].
+    /// runs. It keeps bytes that arrive during the operation, up to a limit.
     pub fn poll_gone<S: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
