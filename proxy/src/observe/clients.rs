@@ -17,8 +17,7 @@ use tokio::time::Instant;
 use super::{metric_handles::Metrics, metric_name::MetricName};
 use seawall_stats::{Departure, Leaving, Stage, Traffic};
 
-/// The connected clients, and the [`Traffic`] since [`ClientDirectory::take_traffic`] was last
-/// called.
+/// The connected clients, and the connections and departures that the history has not taken yet.
 pub struct ClientDirectory {
     metrics: Arc<Metrics>,
     pub(super) rows: Mutex<HashMap<i32, ClientRow>>,

@@ -41,8 +41,8 @@ pub(super) struct Collected {
     turned_over_at: Instant,
     /// Figures since the last call of [`Exporter::take_second`].
     second: WeighedSeries,
-    /// Figures since the last [`Exporter::take_second`], of all operations together, except awaiting
-    /// operations and those that Seawall replied to itself.
+    /// Figures since the last [`Exporter::take_second`], of all operations together, except
+    /// awaiting operations and those that Seawall replied to itself.
     working: Figures,
     /// The history labels of namespaces, kept so that they are not built every second.
     namespace_labels: HashMap<Namespace, Arc<Label>>,
