@@ -16,7 +16,7 @@ use std::{
 };
 
 use bson::doc;
-use seawall::api::Shapes;
+use seawall_api::Shapes;
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options, Standalone, unique_name},

@@ -8,7 +8,7 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`commands`] | the subcommands: serve, demo, check, config, load, top, report, completions |
+//! | [`cli`] | the subcommands: serve, demo, check, config, load, top, report, completions |
 //! | [`app`] | the composition root: builds and connects all parts, runs, drains |
 //! | [`listener`] | accepts client connections: TCP, Unix sockets, TLS |
 //! | [`admin`] | metrics, health checks and the JSON API over HTTP |
@@ -18,14 +18,12 @@
 //! | [`limits`], [`pins`] | admission limits; cursors and transactions pinned to a server |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
 //! | [`pulse`] | samples of each server's `serverStatus` |
-//! | [`api`] | the JSON replies of the admin API, as they are written and read, and its client |
 //! | [`runtime`] | the threads: two runtimes, their lateness, the limit of descriptors |
 
 pub mod admin;
-pub mod api;
 pub mod app;
+pub mod cli;
 pub mod client;
-pub mod commands;
 pub mod limits;
 pub mod listener;
 pub mod observe;

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use seawall::commands::{Cli, Exit};
+use seawall::cli::Cli;
+use seawall_console::Exit;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -20,5 +21,5 @@ fn main() -> ExitCode {
             };
         }
     };
-    seawall::commands::run(cli).into()
+    seawall::cli::run(cli).into()
 }

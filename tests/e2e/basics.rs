@@ -2,9 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use ::seawall::api::Shapes;
 use futures_util::TryStreamExt;
 use mongodb::bson::{Document, doc};
+use seawall_api::Shapes;
 use seawall_tests::{
     mongod::{
         NewUser, Options, ROOT, ROOT_PASSWORD, ServerVersion, Standalone, create_user,

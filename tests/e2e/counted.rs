@@ -3,8 +3,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use ::seawall::api::{Namespace, Namespaces, Servers, Shapes};
 use bson::{Binary, Document, doc, spec::BinarySubtype};
+use seawall_api::{Namespace, Namespaces, Servers, Shapes};
 use seawall_tests::{
     eventually::eventually,
     mongod::{FailTimes, Options, ROOT, ROOT_PASSWORD, ReplicaSet, fail_command, unique_name},

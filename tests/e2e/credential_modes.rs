@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
-use seawall::api::Status;
+use seawall_api::Status;
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, RunCommand, Standalone, create_user, unique_name},

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bson::{Bson, doc};
-use seawall::api::Status;
+use seawall_api::Status;
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, RunCommand, create_user, shared_replica_set, unique_name},

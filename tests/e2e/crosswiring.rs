@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ::seawall::api::Pools;
 use mongodb::bson::{Document, doc};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
+use seawall_api::Pools;
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, Standalone, create_user},

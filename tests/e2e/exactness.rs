@@ -14,7 +14,7 @@ use mongodb::{
     Database,
     bson::{Document, doc},
 };
-use seawall::api::{Shape, Shapes};
+use seawall_api::{Shape, Shapes};
 use seawall_command::CommandBytes;
 use seawall_shape::fingerprint;
 use seawall_tests::{

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use ::seawall::api::Pools;
 use mongodb::{
     Client,
     bson::{Document, doc},
 };
+use seawall_api::Pools;
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, Standalone, create_user},

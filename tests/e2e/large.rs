@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use mongodb::bson::{Document, Uuid, doc};
 use rustix::process::Signal;
-use seawall::api::Shapes;
+use seawall_api::Shapes;
 use seawall_tests::{
     eventually::eventually,
     mongod::{FailTimes, Options, ReplicaSet, Standalone, fail_command, unique_name},

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use rustix::process::Signal;
-use seawall::api::{
+use seawall_api::{
     Changes, Namespace, Namespaces, Other, Report, Server, Servers, Shape, Shapes, Stalls, Status,
     Step, Timeline,
 };

@@ -4,12 +4,12 @@
 use std::{net::SocketAddr, time::Duration};
 
 use crate::protocol::compression::{SNAPPY, compressed};
-use ::seawall::api::{Clients, Shapes};
 use mongodb::{
     Client,
     bson::{Binary, Document, doc, spec::BinarySubtype},
     options::ClientOptions,
 };
+use seawall_api::{Clients, Shapes};
 use seawall_tests::{
     eventually::eventually,
     mongod::{

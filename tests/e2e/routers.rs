@@ -3,11 +3,11 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
-use ::seawall::api::Topology;
 use mongodb::{
     Client,
     bson::{Document, Uuid, doc},
 };
+use seawall_api::Topology;
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options, ReplicaSet},

@@ -10,7 +10,7 @@ use mongodb::{
     error::ErrorKind,
     options::WriteConcern,
 };
-use seawall::api::Topology;
+use seawall_api::Topology;
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options, ROOT, ROOT_PASSWORD, ReplicaSet},

@@ -3,12 +3,12 @@
 
 use std::{path::Path, process::Output, sync::Arc, time::Duration};
 
-use ::seawall::api::Topology;
 use mongodb::{
     Client,
     bson::{Document, doc},
     options::{ClientOptions, Credential},
 };
+use seawall_api::Topology;
 use seawall_tests::{
     certificates::Certificates,
     eventually::eventually,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 use futures_util::future::join_all;
 use rustix::process::Signal;
-use seawall::api::{Named, Storms};
+use seawall_api::{Named, Storms};
 use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
 use seawall_tests::{
     eventually::eventually,

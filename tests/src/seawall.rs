@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use mongodb::{Client, options::ClientOptions};
-use seawall::{
-    api::Status,
-    app::{App, StartError},
-};
+use seawall::app::{App, StartError};
+use seawall_api::Status;
 use seawall_config::Settings;
 use serde::de::DeserializeOwned;
 use tokio::{

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use mongodb::{Client, IndexModel};
-use seawall::api::{Changes, SeriesName};
+use seawall_api::{Changes, SeriesName};
 use seawall_tests::mongod::{Options, Standalone};
 use tokio::time::sleep;
 

@@ -4,7 +4,7 @@
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
-use seawall::api::{Latency, Namespaces, Servers, Shapes};
+use seawall_api::{Latency, Namespaces, Servers, Shapes};
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options, Standalone},

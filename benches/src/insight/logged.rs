@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use seawall::api::Phases;
+use seawall_api::Phases;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::sleep;

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use seawall::api::Status;
+use seawall_api::Status;
 use seawall_tests::{eventually::eventually, scratch::Scratch};
 use serde::de::DeserializeOwned;
 use tokio::{

@@ -20,7 +20,7 @@ use axum::{
 };
 
 use super::{Refused, Window, bad_request, json, reply};
-use crate::{api, observe::ShapeRow};
+use crate::observe::ShapeRow;
 use seawall_insight::{Insight, Selection};
 use seawall_stats::{Figures, Label, Period, float};
 
@@ -72,14 +72,14 @@ pub(super) async fn shapes(
 }
 
 /// The shapes since the start, sorted. `None` for an unknown key.
-fn rows(mut rows: Vec<ShapeRow>, sort: &str, limit: usize) -> Option<api::Shapes> {
+fn rows(mut rows: Vec<ShapeRow>, sort: &str, limit: usize) -> Option<seawall_api::Shapes> {
     json::sort(&mut rows, sort, |row| &row.sums.figures)?;
     let mut rest = Figures::default();
     let unlisted = rows.iter().skip(limit);
     unlisted.for_each(|row| rest.merge(&row.sums.figures));
     let listed = rows.iter().take(limit);
     let shapes = listed.map(|row| json::shape_row(json::shape_name(row), &row.sums, false));
-    Some(api::Shapes {
+    Some(seawall_api::Shapes {
         other: json::other(&rest),
         shapes: shapes.collect(),
         since_seconds: None,
@@ -102,14 +102,14 @@ impl Past {
 
     /// The names of a shape, and when it was first and last seen: the times of its row, or those in
     /// this period if it has no row.
-    fn shape_name(&self, label: &Arc<Label>, row: Option<&ShapeRow>) -> api::Shape {
+    fn shape_name(&self, label: &Arc<Label>, row: Option<&ShapeRow>) -> seawall_api::Shape {
         if let Some(row) = row {
             return json::shape_name(row);
         }
         let seen = self.seen.get(label);
-        api::Shape {
-            first_seen: seen.map(|(first, _)| api::Moment::Whole(*first)),
-            last_seen: seen.map(|(_, last)| api::Moment::Whole(*last)),
+        seawall_api::Shape {
+            first_seen: seen.map(|(first, _)| seawall_api::Moment::Whole(*first)),
+            last_seen: seen.map(|(_, last)| seawall_api::Moment::Whole(*last)),
             ..json::past_shape_name(label)
         }
     }
@@ -122,7 +122,7 @@ fn shapes_of(
     sort: &str,
     limit: usize,
     is_full: bool,
-) -> Option<api::Shapes> {
+) -> Option<seawall_api::Shapes> {
     let period = &past.period;
     let mut rows: Vec<_> = period
         .series
@@ -144,7 +144,7 @@ fn shapes_of(
         let row = id_of(label).and_then(|id| known.get(id));
         json::shape(past.shape_name(label, row), figures, is_full)
     });
-    Some(api::Shapes {
+    Some(seawall_api::Shapes {
         other: json::other(&rest),
         shapes: shapes.collect(),
         since_seconds: Some(float(period.length.as_secs())),
@@ -183,7 +183,7 @@ fn one_shape(
     id: &str,
     row: Option<&ShapeRow>,
     since: Option<Duration>,
-) -> Option<api::Shape> {
+) -> Option<seawall_api::Shape> {
     let now = insight.now();
     let from = ago(now, since.unwrap_or(DEFAULT_SINCE));
     let past = Past::new(&insight.select(from, now));
@@ -199,7 +199,7 @@ fn one_shape(
         None => {
             let none = Figures::default();
             let figures = in_period.map_or(&none, |(_, figures)| figures);
-            api::Shape {
+            seawall_api::Shape {
                 since_seconds: Some(float(period.length.as_secs())),
                 since_start: row.map(|row| Box::new(json::since_start(&row.sums))),
                 ..json::shape(name, figures, true)
@@ -211,7 +211,7 @@ fn one_shape(
         let timeline = insight.timeline(from, now, step, &|of| of == &**label);
         steps(&timeline, false)
     });
-    Some(api::Shape { timeline, ..shape })
+    Some(seawall_api::Shape { timeline, ..shape })
 }
 
 pub(super) async fn namespaces(
@@ -231,7 +231,7 @@ pub(super) async fn namespaces(
         None => {
             let mut rows = window.exporter.namespaces();
             rows.sort_by_cached_key(|(_, sums)| Reverse(sums.durations.sum() - sums.awaited_time));
-            Ok(api::Namespaces {
+            Ok(seawall_api::Namespaces {
                 namespaces: rows.iter().take(limit).map(json::namespace).collect(),
                 since_seconds: None,
             })
@@ -241,7 +241,7 @@ pub(super) async fn namespaces(
 }
 
 /// The namespaces of a period, sorted by total time in descending order.
-fn namespaces_of(period: &Period, limit: usize) -> api::Namespaces {
+fn namespaces_of(period: &Period, limit: usize) -> seawall_api::Namespaces {
     let mut rows: Vec<_> = period
         .series
         .iter()
@@ -250,7 +250,7 @@ fn namespaces_of(period: &Period, limit: usize) -> api::Namespaces {
     rows.sort_by_cached_key(|(_, figures)| Reverse(figures.durations.sum()));
     let rows = rows.into_iter().take(limit);
     let namespaces = rows.filter_map(|(label, figures)| json::past_namespace(label, figures));
-    api::Namespaces {
+    seawall_api::Namespaces {
         namespaces: namespaces.collect(),
         since_seconds: Some(float(period.length.as_secs())),
     }
@@ -282,7 +282,7 @@ fn timeline_of(
     filter: &SeriesFilter,
     since: Duration,
     step: Duration,
-) -> Option<api::Timeline> {
+) -> Option<seawall_api::Timeline> {
     let now = insight.now();
     let from = ago(now, since);
     if filter.must_exist() {
@@ -290,14 +290,14 @@ fn timeline_of(
         seen.keys().find(|label| filter.matches(label))?;
     }
     let timeline = insight.timeline(from, now, step, &|label| filter.matches(label));
-    Some(api::Timeline {
+    Some(seawall_api::Timeline {
         step_seconds: float(step.as_secs()),
         steps: steps(&timeline, true),
     })
 }
 
 /// The steps of a timeline, with the selected series of each step merged.
-fn steps(timeline: &[(u64, Period)], is_full: bool) -> Vec<api::Step> {
+fn steps(timeline: &[(u64, Period)], is_full: bool) -> Vec<seawall_api::Step> {
     let steps = timeline.iter().map(|(start, period)| {
         let mut figures = Figures::default();
         period.series.values().for_each(|of| figures.merge(of));

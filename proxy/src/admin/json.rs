@@ -8,11 +8,11 @@ use std::{
 };
 
 use crate::{
-    api::{self, millis},
     observe::{ClientRow, Namespace, NamespaceSums, ServerSums, ShapeRow, ShapeSums, code_name},
     pool::Snapshot,
     topology::TopologyDescription,
 };
+use seawall_api::millis;
 use seawall_insight::Storm;
 use seawall_stats::{Departure, Figures, Label, Names, OUTCOMES, Outcome, float};
 use seawall_transport::connection::ServerAddress;
@@ -57,8 +57,8 @@ fn by_code(codes: &HashMap<i32, u64>) -> BTreeMap<String, u64> {
 }
 
 /// A namespace since the start.
-pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> api::Namespace {
-    api::Namespace {
+pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> seawall_api::Namespace {
+    seawall_api::Namespace {
         awaited_time_ms: Some(millis(sums.awaited_time)),
         collection: namespace.collection.to_string(),
         command: namespace.command.to_owned(),
@@ -82,7 +82,7 @@ pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> api::
 }
 
 /// A namespace in a period. `None` for a label of something else.
-pub(super) fn past_namespace(label: &Label, figures: &Figures) -> Option<api::Namespace> {
+pub(super) fn past_namespace(label: &Label, figures: &Figures) -> Option<seawall_api::Namespace> {
     let Label::Namespace {
         command,
         db,
@@ -91,7 +91,7 @@ pub(super) fn past_namespace(label: &Label, figures: &Figures) -> Option<api::Na
     else {
         return None;
     };
-    Some(api::Namespace {
+    Some(seawall_api::Namespace {
         collection: collection.to_string(),
         command: command.to_string(),
         count: figures.count,
@@ -103,13 +103,13 @@ pub(super) fn past_namespace(label: &Label, figures: &Figures) -> Option<api::Na
         reply_bytes: figures.reply_bytes,
         request_bytes: figures.request_bytes,
         total_time_ms: millis(figures.durations.sum()),
-        ..api::Namespace::default()
+        ..seawall_api::Namespace::default()
     })
 }
 
 /// The figures of a server, without its reply times.
-pub(super) fn server(address: &str, figures: &Figures) -> api::Server {
-    api::Server {
+pub(super) fn server(address: &str, figures: &Figures) -> seawall_api::Server {
+    seawall_api::Server {
         address: address.to_owned(),
         answer_ms: None,
         count: figures.count,
@@ -124,15 +124,15 @@ pub(super) fn server(address: &str, figures: &Figures) -> api::Server {
 }
 
 /// A server since the start.
-pub(super) fn server_row((address, sums): &(Arc<str>, ServerSums)) -> api::Server {
-    api::Server {
+pub(super) fn server_row((address, sums): &(Arc<str>, ServerSums)) -> seawall_api::Server {
+    seawall_api::Server {
         answer_ms: Some((&sums.durations).into()),
         ..server(address, &sums.figures)
     }
 }
 
-fn more(figures: &Figures) -> api::More {
-    api::More {
+fn more(figures: &Figures) -> seawall_api::More {
+    seawall_api::More {
         awaited_time_ms: None,
         count: figures.more_count,
         documents: None,
@@ -141,8 +141,8 @@ fn more(figures: &Figures) -> api::More {
 }
 
 /// The sums of shapes that are not listed.
-pub(super) fn other(figures: &Figures) -> api::Other {
-    api::Other {
+pub(super) fn other(figures: &Figures) -> seawall_api::Other {
+    seawall_api::Other {
         count: figures.count,
         documents: figures.documents,
         errors: figures.errors,
@@ -157,13 +157,13 @@ pub(super) fn other(figures: &Figures) -> api::Other {
 }
 
 /// A step of a timeline, with its distribution if `is_full`.
-pub(super) fn step(at: u64, seconds: u64, figures: &Figures, is_full: bool) -> api::Step {
+pub(super) fn step(at: u64, seconds: u64, figures: &Figures, is_full: bool) -> seawall_api::Step {
     let durations = &figures.durations;
-    let latency_ms = api::Latency::from(durations);
-    api::Step {
+    let latency_ms = seawall_api::Latency::from(durations);
+    seawall_api::Step {
         at: float(at),
         count: figures.count,
-        distribution: is_full.then(|| api::buckets(durations)),
+        distribution: is_full.then(|| seawall_api::buckets(durations)),
         documents: figures.documents,
         errors: figures.errors,
         latency_ms,
@@ -181,23 +181,23 @@ pub(super) fn step(at: u64, seconds: u64, figures: &Figures, is_full: bool) -> a
 }
 
 /// The names of a row's shape, and when it was seen. The figures are 0.
-pub(super) fn shape_name(row: &ShapeRow) -> api::Shape {
+pub(super) fn shape_name(row: &ShapeRow) -> seawall_api::Shape {
     let shape = &row.shape;
-    api::Shape {
+    seawall_api::Shape {
         collection: shape.namespace.collection.to_string(),
         command: shape.namespace.command.to_owned(),
         db: shape.namespace.db.to_string(),
-        first_seen: Some(api::Moment::Exact(since_epoch(row.first_seen))),
+        first_seen: Some(seawall_api::Moment::Exact(since_epoch(row.first_seen))),
         id: shape.id.to_string(),
-        last_seen: Some(api::Moment::Exact(since_epoch(row.last_seen))),
+        last_seen: Some(seawall_api::Moment::Exact(since_epoch(row.last_seen))),
         level: shape.level.as_str().to_owned(),
         shape: shape.text.to_string(),
-        ..api::Shape::default()
+        ..seawall_api::Shape::default()
     }
 }
 
 /// The names of a shape in the history. The figures are 0.
-pub(super) fn past_shape_name(label: &Label) -> api::Shape {
+pub(super) fn past_shape_name(label: &Label) -> seawall_api::Shape {
     let Label::Shape {
         level,
         id,
@@ -207,25 +207,29 @@ pub(super) fn past_shape_name(label: &Label) -> api::Shape {
         text,
     } = label
     else {
-        return api::Shape::default();
+        return seawall_api::Shape::default();
     };
-    api::Shape {
+    seawall_api::Shape {
         collection: collection.to_string(),
         command: command.to_string(),
         db: db.to_string(),
         id: id.to_string(),
         level: level.as_str().to_owned(),
         shape: text.to_string(),
-        ..api::Shape::default()
+        ..seawall_api::Shape::default()
     }
 }
 
 /// A shape with these figures. Its distribution is added if `is_full`.
-pub(super) fn shape(name: api::Shape, figures: &Figures, is_full: bool) -> api::Shape {
+pub(super) fn shape(
+    name: seawall_api::Shape,
+    figures: &Figures,
+    is_full: bool,
+) -> seawall_api::Shape {
     let durations = &figures.durations;
-    api::Shape {
+    seawall_api::Shape {
         count: figures.count,
-        distribution: is_full.then(|| api::buckets(durations)),
+        distribution: is_full.then(|| seawall_api::buckets(durations)),
         documents: figures.documents,
         errors: figures.errors,
         latency_ms: durations.into(),
@@ -240,8 +244,12 @@ pub(super) fn shape(name: api::Shape, figures: &Figures, is_full: bool) -> api::
 }
 
 /// A shape since the start. Some of its figures exist only in rows, not in the history.
-pub(super) fn shape_row(name: api::Shape, sums: &ShapeSums, is_full: bool) -> api::Shape {
-    api::Shape {
+pub(super) fn shape_row(
+    name: seawall_api::Shape,
+    sums: &ShapeSums,
+    is_full: bool,
+) -> seawall_api::Shape {
+    seawall_api::Shape {
         cursors: Some(cursors(sums)),
         more: more_of_row(sums),
         outcomes: Some(outcomes(&sums.outcomes)),
@@ -252,9 +260,9 @@ pub(super) fn shape_row(name: api::Shape, sums: &ShapeSums, is_full: bool) -> ap
 }
 
 /// The figures of a row, beside those of a period.
-pub(super) fn since_start(sums: &ShapeSums) -> api::SinceStart {
+pub(super) fn since_start(sums: &ShapeSums) -> seawall_api::SinceStart {
     let figures = &sums.figures;
-    api::SinceStart {
+    seawall_api::SinceStart {
         count: figures.count,
         cursors: cursors(sums),
         documents: figures.documents,
@@ -272,23 +280,23 @@ pub(super) fn since_start(sums: &ShapeSums) -> api::SinceStart {
     }
 }
 
-fn more_of_row(sums: &ShapeSums) -> api::More {
-    api::More {
+fn more_of_row(sums: &ShapeSums) -> seawall_api::More {
+    seawall_api::More {
         awaited_time_ms: Some(millis(sums.awaited_time)),
         documents: Some(sums.more_documents),
         ..more(&sums.figures)
     }
 }
 
-fn cursors(sums: &ShapeSums) -> api::Cursors {
-    api::Cursors {
+fn cursors(sums: &ShapeSums) -> seawall_api::Cursors {
+    seawall_api::Cursors {
         exhausted: sums.cursors.count(),
         open_ms: (&sums.cursors).into(),
     }
 }
 
-pub(super) fn pool(address: &ServerAddress, pool: &Snapshot) -> api::Pool {
-    let users = pool.users.iter().map(|user| api::PoolUser {
+pub(super) fn pool(address: &ServerAddress, pool: &Snapshot) -> seawall_api::Pool {
+    let users = pool.users.iter().map(|user| seawall_api::PoolUser {
         available: whole(user.available),
         in_use: whole(user.in_use),
         name: user.name.clone(),
@@ -296,7 +304,7 @@ pub(super) fn pool(address: &ServerAddress, pool: &Snapshot) -> api::Pool {
         source: user.source.clone(),
         wait_queue: whole(user.wait_queue),
     });
-    api::Pool {
+    seawall_api::Pool {
         available: whole(pool.available),
         in_use: whole(pool.in_use),
         pending: whole(pool.pending),
@@ -312,9 +320,9 @@ pub(super) fn whole(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-pub(super) fn topology(description: &TopologyDescription) -> api::Topology {
+pub(super) fn topology(description: &TopologyDescription) -> seawall_api::Topology {
     let servers = description.servers.iter();
-    let servers = servers.map(|server| api::TopologyServer {
+    let servers = servers.map(|server| seawall_api::TopologyServer {
         address: server.address.to_string(),
         max_wire_version: server.probe.max_wire_version,
         round_trip_ms: server.probe.round_trip.map(millis),
@@ -322,15 +330,15 @@ pub(super) fn topology(description: &TopologyDescription) -> api::Topology {
         tags: server.tags.iter().cloned().collect(),
         server_type: server.server_type.as_str().to_owned(),
     });
-    api::Topology {
+    seawall_api::Topology {
         servers: servers.collect(),
         set_name: description.set_name.clone(),
         topology_type: description.topology_type.as_str().to_owned(),
     }
 }
 
-pub(super) fn client(row: ClientRow) -> api::Client {
-    api::Client {
+pub(super) fn client(row: ClientRow) -> seawall_api::Client {
+    seawall_api::Client {
         application: row.application,
         connected_at: since_epoch(row.connected_at),
         id: row.id,
@@ -342,11 +350,11 @@ pub(super) fn client(row: ClientRow) -> api::Client {
 /// Maximum number of names of each kind in a storm.
 const SHOWN_NAMES: usize = 10;
 
-pub(super) fn storm(storm: &Storm) -> api::Storm {
+pub(super) fn storm(storm: &Storm) -> seawall_api::Storm {
     let traffic = &storm.traffic;
     let departures = Departure::ALL.iter().zip(traffic.departures);
     let gave_up_in = traffic.gave_up_in.iter();
-    api::Storm {
+    seawall_api::Storm {
         applications: names(&traffic.applications),
         arrivals: traffic.arrivals,
         client_authentications: traffic.client_authentications,
@@ -371,9 +379,9 @@ pub(super) fn storm(storm: &Storm) -> api::Storm {
 }
 
 /// The most frequent names.
-fn names(names: &Names) -> Vec<api::Named> {
+fn names(names: &Names) -> Vec<seawall_api::Named> {
     let ranked = names.ranked().into_iter().take(SHOWN_NAMES);
-    let named = ranked.map(|(name, count)| api::Named {
+    let named = ranked.map(|(name, count)| seawall_api::Named {
         count,
         name: name.to_owned(),
     });

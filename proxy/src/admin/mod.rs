@@ -29,7 +29,6 @@ use tower::limit::ConcurrencyLimitLayer;
 
 pub use self::guard::Guard;
 use crate::{
-    api,
     observe::{ClientDirectory, Exporter, PROTOBUF},
     pool,
     pulse::Pulse,
@@ -176,30 +175,30 @@ fn exposition(window: &Window, is_protobuf: bool) -> Response {
     (content_type, window.exporter.render()).into_response()
 }
 
-async fn status(State(window): State<Arc<Window>>) -> Json<api::Status> {
+async fn status(State(window): State<Arc<Window>>) -> Json<seawall_api::Status> {
     Json(status_of(&window))
 }
 
-fn status_of(window: &Window) -> api::Status {
+fn status_of(window: &Window) -> seawall_api::Status {
     let snapshot = window.topology.snapshot();
     let pools: Vec<_> = snapshot.pools.iter().map(|pool| pool.snapshot()).collect();
     let sum = |part: fn(&pool::Snapshot) -> usize| json::whole(pools.iter().map(part).sum());
     let namespaces = window.exporter.namespaces();
     let operations = namespaces.iter().flat_map(|(_, sums)| sums.outcomes);
     let uptime = window.started_at.elapsed().unwrap_or_default();
-    api::Status {
+    seawall_api::Status {
         clients: json::whole(window.clients.count()),
         credentials: (window.credentials)().to_owned(),
         deployment: snapshot.description.topology_type.as_str().to_owned(),
         draining: window.draining.borrow().is_some(),
-        history: api::HistoryStatus {
+        history: seawall_api::HistoryStatus {
             bytes: json::whole(window.insight.size().bytes),
             on: Some(window.insight.is_on()),
         },
         injects_faults: window.injects_faults,
         mode: window.mode.to_owned(),
         operations: operations.sum(),
-        server_connections: api::Connections {
+        server_connections: seawall_api::Connections {
             available: sum(|p| p.available),
             in_use: sum(|p| p.in_use),
             pending: sum(|p| p.pending),
@@ -258,48 +257,48 @@ impl Listing {
     }
 }
 
-async fn pools(State(window): State<Arc<Window>>) -> Json<api::Pools> {
+async fn pools(State(window): State<Arc<Window>>) -> Json<seawall_api::Pools> {
     Json(pools_of(&window))
 }
 
-fn pools_of(window: &Window) -> api::Pools {
+fn pools_of(window: &Window) -> seawall_api::Pools {
     let snapshot = window.topology.snapshot();
     let pools = snapshot.pools.iter();
     let pools = pools.map(|pool| json::pool(pool.address(), &pool.snapshot()));
-    api::Pools {
+    seawall_api::Pools {
         pools: pools.collect(),
     }
 }
 
-async fn servers(State(window): State<Arc<Window>>) -> Json<api::Servers> {
+async fn servers(State(window): State<Arc<Window>>) -> Json<seawall_api::Servers> {
     let rows = window.exporter.servers();
-    Json(api::Servers {
+    Json(seawall_api::Servers {
         servers: rows.iter().map(json::server_row).collect(),
     })
 }
 
-async fn topology(State(window): State<Arc<Window>>) -> Json<api::Topology> {
+async fn topology(State(window): State<Arc<Window>>) -> Json<seawall_api::Topology> {
     Json(json::topology(&window.topology.snapshot().description))
 }
 
 async fn clients(
     State(window): State<Arc<Window>>,
     Query(listing): Query<Listing>,
-) -> Json<api::Clients> {
+) -> Json<seawall_api::Clients> {
     let rows = window.clients.list(listing.limit()).into_iter();
-    Json(api::Clients {
+    Json(seawall_api::Clients {
         clients: rows.map(json::client).collect(),
         count: json::whole(window.clients.count()),
     })
 }
 
-async fn storms(State(window): State<Arc<Window>>) -> Json<api::Storms> {
+async fn storms(State(window): State<Arc<Window>>) -> Json<seawall_api::Storms> {
     Json(storms_of(&window))
 }
 
-fn storms_of(window: &Window) -> api::Storms {
+fn storms_of(window: &Window) -> seawall_api::Storms {
     let storms = window.insight.storms();
-    api::Storms {
+    seawall_api::Storms {
         active: storms.first().is_some_and(|storm| storm.ended_at.is_none()),
         learning: window.insight.is_learning_churn(),
         storms: storms.iter().map(json::storm).collect(),

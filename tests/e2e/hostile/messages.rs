@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
-use seawall::api::Pools;
+use seawall_api::Pools;
 use seawall_tests::{
     certificates::Certificates,
     eventually::eventually,

@@ -1,7 +1,7 @@
 //! A server that refuses commands, closes connections or is down, and the errors that clients get.
 
 use super::*;
-use ::seawall::api::{Pools, Status};
+use seawall_api::{Pools, Status};
 
 fn session() -> Document {
     let bytes = rand::random::<[u8; 16]>().to_vec();

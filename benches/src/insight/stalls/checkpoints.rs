@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use bson::{Binary, Bson, Document, doc, rawdoc, spec::BinarySubtype};
 use mongodb::Client;
-use seawall::api::Stalls;
+use seawall_api::Stalls;
 use seawall_tests::mongod::{Options, ReplicaSet};
 use tokio::time::{Instant, sleep, sleep_until};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bson::{Document, doc, rawdoc};
 use mongodb::Client;
-use seawall::api::Stalls;
+use seawall_api::Stalls;
 use seawall_tests::{
     mongod::{Options, ROOT, ROOT_PASSWORD, Standalone},
     raw::Login,

@@ -11,7 +11,7 @@ use super::{
     super::{Refused, Window, bad_request, reply},
     Parameters, need_history,
 };
-use crate::api::{self, millis};
+use seawall_api::millis;
 use seawall_insight::{Change, Changes, Compared, SpanError, whole};
 use seawall_stats::{Figures, Period, float};
 
@@ -37,8 +37,8 @@ pub(in crate::admin) async fn changes(
 }
 
 /// The two periods of a comparison and the changes between them.
-pub(super) fn reply_on(changes: &Changes, against: String) -> api::Changes {
-    let span = |of: &Compared| api::Span {
+pub(super) fn reply_on(changes: &Changes, against: String) -> seawall_api::Changes {
+    let span = |of: &Compared| seawall_api::Span {
         count: whole(&of.period).count,
         from: float(of.from),
         seconds: float(of.period.length.as_secs()),
@@ -47,7 +47,7 @@ pub(super) fn reply_on(changes: &Changes, against: String) -> api::Changes {
     let (before, now) = (&changes.before, &changes.now);
     let all = changes.changes.iter();
     let all = all.map(|c| change(c, &before.period, &now.period));
-    api::Changes {
+    seawall_api::Changes {
         against,
         baseline: Some(span(before)),
         changes: all.collect(),
@@ -58,8 +58,8 @@ pub(super) fn reply_on(changes: &Changes, against: String) -> api::Changes {
 }
 
 /// The reply if the two periods cannot be chosen.
-pub(super) fn reply_to_refusal(refusal: SpanError, against: String) -> api::Changes {
-    api::Changes {
+pub(super) fn reply_to_refusal(refusal: SpanError, against: String) -> seawall_api::Changes {
+    seawall_api::Changes {
         against,
         baseline: None,
         changes: Vec::new(),
@@ -69,8 +69,8 @@ pub(super) fn reply_to_refusal(refusal: SpanError, against: String) -> api::Chan
     }
 }
 
-fn change(change: &Change, before: &Period, now: &Period) -> api::Change {
-    api::Change {
+fn change(change: &Change, before: &Period, now: &Period) -> seawall_api::Change {
+    seawall_api::Change {
         before: rates(&change.before, before),
         cost_ms_per_second: millis(change.cost_per_second),
         effect: change.effect,
@@ -81,10 +81,10 @@ fn change(change: &Change, before: &Period, now: &Period) -> api::Change {
     }
 }
 
-fn rates(figures: &Figures, period: &Period) -> api::Rates {
+fn rates(figures: &Figures, period: &Period) -> seawall_api::Rates {
     let seconds = period.length.as_secs_f64().max(1.0);
     let operations = float(figures.count).max(1.0);
-    api::Rates {
+    seawall_api::Rates {
         bytes_per_operation: float(figures.request_bytes + figures.reply_bytes) / operations,
         count: figures.count,
         documents_per_operation: float(figures.documents) / operations,
@@ -115,10 +115,10 @@ mod tests {
         };
         let reply = reply_on(&changes, "yesterday".to_owned());
         assert_eq!(reply.incomparable(), Some("no data for the baseline"));
-        let span = |from, to| api::Span {
+        let span = |from, to| seawall_api::Span {
             from,
             to,
-            ..api::Span::default()
+            ..seawall_api::Span::default()
         };
         assert_eq!(reply.baseline, Some(span(1_000.0, 1_600.0)));
         assert_eq!(reply.now, Some(span(2_000.0, 2_600.0)));

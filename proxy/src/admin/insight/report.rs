@@ -15,7 +15,7 @@ use super::{
     stalls::stalls_since,
     step_for, steps,
 };
-use crate::api;
+
 use seawall_stats::{Against, Label, Period, float};
 
 /// How long the history keeps steps of one second.
@@ -38,7 +38,12 @@ pub(in crate::admin) async fn report(
 
 /// The report on the time since `since`, with the changes against a baseline. `text` is the
 /// baseline as it was requested.
-fn report_on(window: &Window, since: Duration, against: Against, text: String) -> api::Report {
+fn report_on(
+    window: &Window,
+    since: Duration,
+    against: Against,
+    text: String,
+) -> seawall_api::Report {
     let insight = &window.insight;
     let now = insight.now();
     let from = ago(now, since);
@@ -55,20 +60,20 @@ fn report_on(window: &Window, since: Duration, against: Against, text: String) -
     };
     let known = window.exporter.shapes();
     let shapes = shapes_of(&past, known, "total_time", REPORTED_SHAPES, true);
-    let api::Shapes { other, shapes, .. } = shapes.unwrap_or_default();
-    api::Report {
+    let seawall_api::Shapes { other, shapes, .. } = shapes.unwrap_or_default();
+    seawall_api::Report {
         changes,
         made_at: json::since_epoch(now),
         other,
         pools: pools_of(window).pools,
-        seawall_report: api::Report::VERSION,
+        seawall_report: seawall_api::Report::VERSION,
         servers: servers(&past.period),
         shapes,
         since_seconds: float(past.period.length.as_secs()),
         stalls: stalls_since(window, Some(from)),
         status: status_of(window),
         storms: storms_of(window),
-        timeline: api::Timeline {
+        timeline: seawall_api::Timeline {
             step_seconds: float(step.as_secs()),
             steps: steps(&timeline, true),
         },
@@ -77,7 +82,7 @@ fn report_on(window: &Window, since: Duration, against: Against, text: String) -
 
 /// The servers of a period, without `answer_ms`: the history keeps no distribution of the time
 /// until a server's reply begins. It keeps the phases.
-fn servers(period: &Period) -> Vec<api::Server> {
+fn servers(period: &Period) -> Vec<seawall_api::Server> {
     let servers = period
         .series
         .iter()

@@ -14,10 +14,8 @@ use super::{
     super::{Refused, Window, json, reply},
     Parameters, ago, need_history,
 };
-use crate::{
-    api::{self, millis},
-    topology::TopologyType,
-};
+use crate::topology::TopologyType;
+use seawall_api::millis;
 use seawall_insight::{RecurringStall, Stall, WaitingShape};
 
 /// The limits of the pulse if the servers are routers.
@@ -38,13 +36,13 @@ pub(in crate::admin) async fn stalls(
 }
 
 /// The stalls since a time; all stored stalls without one.
-pub(super) fn stalls_since(window: &Window, since: Option<SystemTime>) -> api::Stalls {
+pub(super) fn stalls_since(window: &Window, since: Option<SystemTime>) -> seawall_api::Stalls {
     let (episodes, recurring) = window.insight.stalls(since);
     let topology = window.topology.snapshot();
     let has_routers = topology.description.topology_type == TopologyType::Sharded;
-    api::Stalls {
+    seawall_api::Stalls {
         episodes: episodes.iter().map(episode).collect(),
-        pulse: api::Pulse {
+        pulse: seawall_api::Pulse {
             note: has_routers.then(|| ROUTERS.to_owned()),
             ..pulse(window)
         },
@@ -52,18 +50,18 @@ pub(super) fn stalls_since(window: &Window, since: Option<SystemTime>) -> api::S
     }
 }
 
-fn pulse(window: &Window) -> api::Pulse {
+fn pulse(window: &Window) -> seawall_api::Pulse {
     let cost = match window.pulse.as_ref().map(|pulse| pulse.cost()) {
         Ok(cost) => cost,
         Err(reason) => {
-            return api::Pulse {
+            return seawall_api::Pulse {
                 state: (*reason).to_owned(),
-                ..api::Pulse::default()
+                ..seawall_api::Pulse::default()
             };
         }
     };
     let replies = u32::try_from(cost.answered.max(1)).unwrap_or(u32::MAX);
-    api::Pulse {
+    seawall_api::Pulse {
         answered: Some(cost.answered),
         longest_ms: Some(millis(cost.longest)),
         mean_ms: Some(millis(cost.total_time / replies)),
@@ -75,15 +73,15 @@ fn pulse(window: &Window) -> api::Pulse {
     }
 }
 
-fn episode(stall: &Stall) -> api::Episode {
+fn episode(stall: &Stall) -> seawall_api::Episode {
     let episode = &stall.episode;
-    let moved = stall.moved.iter().map(|moved| api::Moved {
+    let moved = stall.moved.iter().map(|moved| seawall_api::Moved {
         counter: moved.counter.to_owned(),
         during: moved.during,
         otherwise: moved.otherwise,
         score: moved.score,
     });
-    api::Episode {
+    seawall_api::Episode {
         moved: moved.collect(),
         operations: episode.operations,
         phase: episode.phase.as_str().to_owned(),
@@ -98,9 +96,9 @@ fn episode(stall: &Stall) -> api::Episode {
     }
 }
 
-fn waiting_shape(waiting: &WaitingShape) -> api::WaitingShape {
+fn waiting_shape(waiting: &WaitingShape) -> seawall_api::WaitingShape {
     let name = json::past_shape_name(&waiting.label);
-    api::WaitingShape {
+    seawall_api::WaitingShape {
         collection: name.collection,
         command: name.command,
         db: name.db,
@@ -111,10 +109,10 @@ fn waiting_shape(waiting: &WaitingShape) -> api::WaitingShape {
     }
 }
 
-fn recurring_stall(stall: &RecurringStall) -> api::Recurring {
+fn recurring_stall(stall: &RecurringStall) -> seawall_api::Recurring {
     let recurrence = &stall.recurrence;
     let counter = stall.counter.as_ref();
-    api::Recurring {
+    seawall_api::Recurring {
         counter: counter.map(|moved| moved.counter.to_owned()),
         current: Some(recurrence.is_current),
         last_at: recurrence.last_at,

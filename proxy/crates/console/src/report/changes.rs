@@ -1,0 +1,209 @@
+//! A comparison of two reports as text, JSON and HTML.
+
+use serde::Serialize;
+
+use super::{
+    compare::{Comparison, Side},
+    page::{Cells, escape, page, section, warnings},
+    pretty, shapes,
+    text::period,
+};
+use crate::{
+    figures::{bytes, count, exact, float, millis, percent, printable, ratio, table},
+    top::panes,
+};
+use seawall_api::{Change, Rates};
+
+pub(super) fn text(comparison: &Comparison) -> String {
+    let mut lines = vec!["Seawall comparison".to_owned()];
+    for (name, side) in sides(comparison) {
+        let file = printable(&side.file);
+        lines.push(format!("{name:<6}  {}  {file}", period(&side.report)));
+    }
+    let caveats = comparison.caveats();
+    lines.extend(caveats.iter().map(|caveat| format!("! {caveat}")));
+    lines.push(String::new());
+    let rows: Vec<_> = overall(comparison).into_iter().map(Vec::from).collect();
+    lines.extend(table(&["<all operations", "before", "now", "ratio"], &rows));
+    lines.push("\nChanges, by cost to the servers\n".to_owned());
+    lines.extend(
+        panes::changes(&comparison.changes, "before")
+            .into_iter()
+            .skip(1),
+    );
+    lines.join("\n") + "\n"
+}
+
+fn sides(comparison: &Comparison) -> [(&'static str, &Side); 2] {
+    [("before", &comparison.before), ("now", &comparison.now)]
+}
+
+/// The summary rows: name, before, now, ratio.
+fn overall(comparison: &Comparison) -> Vec<[String; 4]> {
+    let (before, now) = (&comparison.before, &comparison.now);
+    let row = |name: &str, figure: fn(f64) -> String, of: fn(&Rates) -> f64| {
+        let (a, b) = (of(&before.whole), of(&now.whole));
+        let times = if a > 0.0 {
+            ratio(b / a)
+        } else {
+            "–".to_owned()
+        };
+        [name.to_owned(), figure(a), figure(b), times]
+    };
+    let errors = |side: &Side| {
+        let share = percent(float(side.errors), float(side.report.operations()));
+        format!("{} ({share})", exact(side.errors))
+    };
+    vec![
+        row("operations/s", count, |rates| rates.per_second),
+        row("p50", millis, |rates| rates.p50_ms),
+        row("p99", millis, |rates| rates.p99_ms),
+        row("time per second", millis, |rates| {
+            rates.total_time_ms_per_second
+        }),
+        row("bytes/operation", bytes, |rates| rates.bytes_per_operation),
+        row("documents/operation", count, |rates| {
+            rates.documents_per_operation
+        }),
+        [
+            "errors".to_owned(),
+            errors(before),
+            errors(now),
+            String::new(),
+        ],
+    ]
+}
+
+/// The changes in the format of the API, with both reports named.
+#[derive(Serialize)]
+struct Document<'a> {
+    baseline: ReportFile<'a>,
+    caveats: Vec<String>,
+    changes: &'a [Change],
+    comparable: bool,
+    now: ReportFile<'a>,
+    reason: Option<&'a str>,
+    /// The version of the format.
+    seawall_comparison: u64,
+}
+
+/// One of the two reports.
+#[derive(Serialize)]
+struct ReportFile<'a> {
+    errors: u64,
+    file: &'a str,
+    made_at: f64,
+    /// The rates of all its operations.
+    operations: Rates,
+    /// The length of its period.
+    since_seconds: f64,
+}
+
+impl<'a> ReportFile<'a> {
+    fn of(side: &'a Side) -> Self {
+        Self {
+            errors: side.errors,
+            file: &side.file,
+            made_at: side.report.made_at,
+            operations: side.whole,
+            since_seconds: side.report.covered_seconds(),
+        }
+    }
+}
+
+pub(super) fn json(comparison: &Comparison) -> serde_json::Result<String> {
+    let reason = comparison.changes.incomparable();
+    pretty(&Document {
+        baseline: ReportFile::of(&comparison.before),
+        caveats: comparison.caveats(),
+        changes: &comparison.changes.changes,
+        comparable: reason.is_none(),
+        now: ReportFile::of(&comparison.now),
+        reason,
+        seawall_comparison: 1,
+    })
+}
+
+pub(super) fn html(comparison: &Comparison) -> String {
+    let mut body = "<h1>Seawall comparison</h1>\n".to_owned();
+    for (name, side) in sides(comparison) {
+        let (file, period) = (escape(&side.file), escape(&period(&side.report)));
+        body.push_str(&format!(
+            "<p><b>{name}</b> {period} <small>{file}</small></p>\n"
+        ));
+    }
+    body.push_str(&warnings(&comparison.caveats()));
+    let mut cells = Cells::new(&["<all operations", "before", "now", "ratio"]);
+    for [name, before, now, ratio] in overall(comparison) {
+        cells.text(&name);
+        [before, now, ratio]
+            .iter()
+            .for_each(|figure| cells.number(figure));
+        cells.end_row();
+    }
+    section(&mut body, "Side by side", &cells.table(""));
+    let distributions = |id: &str| {
+        Some([
+            comparison.before.distribution(id),
+            comparison.now.distribution(id),
+        ])
+    };
+    let changes = shapes::changes(&comparison.changes, distributions);
+    section(&mut body, "Changes, by cost to the servers", &changes);
+    page("Seawall comparison", &body)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::{super::compare::tests::comparison, *};
+
+    #[test]
+    fn text_puts_both_periods_side_by_side_and_names_the_changes() {
+        let text = text(&comparison());
+        assert!(
+            text.contains("before  2026-11-21 17:41:05 to 17:51:05 UTC (10 min)  a.json"),
+            "{text}"
+        );
+        assert!(text.contains("now     2026-11-21 18:41:05 to 18:51:05 UTC (10 min)  b.json"));
+        let row = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap();
+        assert!(row("slower").contains("shop.products"));
+        assert!(row("slower").contains("×5.19"), "{}", row("slower"));
+        assert!(row("new").contains("shop.<wishes>"));
+        assert!(row("gone").contains("shop.carts"));
+        assert!(row("operations/s").ends_with("×1"));
+    }
+
+    fn strings(json: &str) -> Vec<&str> {
+        json.split('"').skip(1).step_by(2).collect()
+    }
+
+    #[test]
+    fn json_has_the_format_of_the_api() {
+        let text = json(&comparison()).unwrap();
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["baseline"]["file"], "a.json");
+        assert_eq!(json["now"]["since_seconds"].to_string(), "600.0");
+        let changes = json["changes"].as_array().unwrap();
+        let new = changes
+            .iter()
+            .find(|change| change["kind"] == "new")
+            .unwrap();
+        assert!(new["ratio"].is_number());
+        let read: Change = seawall_api::read(new.clone()).unwrap();
+        assert_eq!(read.shape.collection(), "<wishes>");
+        assert_eq!(read.now.count, new["now"]["count"].as_u64().unwrap());
+        // A map sorts its members: equal texts mean that the document was sorted. Numbers may
+        // differ in their last digit.
+        let sorted = json.to_string();
+        assert_eq!(strings(&text), strings(&sorted));
+    }
+
+    #[test]
+    fn page_shows_both_distributions_and_escapes() {
+        let html = html(&comparison());
+        assert!(html.contains("class=\"before\"") && html.contains("&lt;wishes&gt;"));
+        assert!(!html.contains("<wishes>") && !html.contains("NaN"));
+    }
+}

@@ -1,0 +1,237 @@
+//! Compares two reports with the algorithm of `insight`. The result has the format of the API's
+//! changes.
+
+use super::period::{period, whole};
+use crate::figures::float;
+use seawall_api::{Bucket, Change, Changes, Rates, Report, SeriesName, Shape, millis};
+use seawall_insight::compare;
+use seawall_stats::{Figures, Label, Period};
+
+/// One of the two reports.
+pub(super) struct Side {
+    pub(super) file: String,
+    pub(super) report: Report,
+    /// The rates of all its operations.
+    pub(super) whole: Rates,
+    pub(super) errors: u64,
+}
+
+/// The changes from one report to the other.
+pub(super) struct Comparison {
+    pub(super) before: Side,
+    pub(super) now: Side,
+    /// Sorted by cost to the servers.
+    pub(super) changes: Changes,
+}
+
+impl Comparison {
+    /// Compares two reports, each with its file's name.
+    pub(super) fn new(before: (String, Report), now: (String, Report)) -> Self {
+        let periods = (period(&before.1), period(&now.1));
+        let length = periods.1.length.as_secs();
+        let incomparable = seawall_insight::incomparable(&periods.0, &periods.1, length);
+        let changes = compare(&periods.0, &periods.1);
+        let changes = changes.iter().map(|change| Change {
+            kind: change.kind.as_str().to_owned(),
+            shape: named(&change.label),
+            before: rates(&change.before, &periods.0),
+            now: rates(&change.now, &periods.1),
+            ratio: Some(change.ratio).filter(|ratio| ratio.is_finite()),
+            effect: change.effect,
+            cost_ms_per_second: millis(change.cost_per_second),
+        });
+        Self {
+            changes: Changes {
+                against: "before".to_owned(),
+                comparable: Some(incomparable.is_none()),
+                reason: incomparable.map(|reason| reason.to_string()),
+                changes: changes.collect(),
+                ..Changes::default()
+            },
+            before: Side::new(before),
+            now: Side::new(now),
+        }
+    }
+
+    /// Limits of the comparison that a reader must know.
+    pub(super) fn caveats(&self) -> Vec<String> {
+        let mut caveats = Vec::new();
+        for (name, side) in [("before", &self.before), ("now", &self.now)] {
+            let hidden = side.report.unlisted();
+            if hidden > 0 {
+                caveats.push(format!(
+                    "{name}: {hidden} operations belong to shapes that the report does not list; a new or gone \
+                     shape may be one of them"
+                ));
+            }
+            if side.report.status.injects_faults {
+                caveats.push(format!("{name}: faults were injected on purpose"));
+            }
+        }
+        if self.before.report.made_at > self.now.report.made_at {
+            caveats.push("the first report is later than the second".to_owned());
+        }
+        caveats
+    }
+}
+
+impl Side {
+    fn new((file, report): (String, Report)) -> Self {
+        let period = whole(&report);
+        let whole = period.series.get(&Label::Whole);
+        let whole = whole.map(|figures| rates(figures, &period));
+        Self {
+            file,
+            whole: whole.unwrap_or_default(),
+            errors: report.errors(),
+            report,
+        }
+    }
+
+    /// A shape's distribution in this report.
+    pub(super) fn distribution(&self, id: &str) -> &[Bucket] {
+        let shape = self.report.shapes.iter().find(|shape| shape.id == id);
+        shape.map_or(&[], Shape::buckets)
+    }
+}
+
+/// The names of a series. All are given, so that a reader need not know which series has which.
+fn named(label: &Label) -> SeriesName {
+    let name = |id: &str, command: &str, db: &str, collection: &str, text: &str| {
+        let [id, command, db, collection, text] =
+            [id, command, db, collection, text].map(|name| Some(name.to_owned()));
+        SeriesName {
+            address: None,
+            collection,
+            command,
+            db,
+            id,
+            level: None,
+            text,
+        }
+    };
+    match label {
+        Label::Shape {
+            id,
+            command,
+            db,
+            collection,
+            text,
+            ..
+        } => name(id, command, db, collection, text),
+        Label::Namespace {
+            command,
+            db,
+            collection,
+        } => name("", command, db, collection, "(all shapes)"),
+        Label::Whole => name("", "", "", "", "(all operations)"),
+        Label::OtherShapes => name("", "", "", "", "(other shapes)"),
+        Label::Server(address) => name("", "", "", "", address),
+    }
+}
+
+fn rates(figures: &Figures, period: &Period) -> Rates {
+    let seconds = period.length.as_secs_f64().max(1e-9);
+    let operations = float(figures.count.max(1));
+    let quantile_ms = |q| millis(figures.durations.quantile(q));
+    Rates {
+        count: figures.count,
+        per_second: float(figures.count) / seconds,
+        p50_ms: quantile_ms(0.5),
+        p99_ms: quantile_ms(0.99),
+        total_time_ms_per_second: millis(figures.durations.sum()) / seconds,
+        bytes_per_operation: float(figures.request_bytes + figures.reply_bytes) / operations,
+        documents_per_operation: float(figures.documents) / operations,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::{super::tests::report, *};
+
+    /// The example, compared with a copy in which one shape is five times slower, one is gone and
+    /// one is new.
+    pub(in crate::report) fn comparison() -> Comparison {
+        let factor = (19f64 / 8.0).exp2();
+        let mut later = report();
+        later.made_at += 3600.0;
+        let steps = later.timeline.steps.iter_mut();
+        steps.for_each(|step| step.at += 3600.0);
+        let slower = shape_of(&mut later, "products");
+        for bucket in slower.distribution.as_mut().unwrap() {
+            // A whole number of buckets: 2^(19/8) is 5.2.
+            bucket.gt_seconds *= factor;
+            bucket.le_seconds *= factor;
+        }
+        slower.total_time_ms *= factor;
+        let other = shape_of(&mut later, "carts");
+        other.id = "1-new".to_owned();
+        other.collection = "<wishes>".to_owned();
+        compared(report(), later)
+    }
+
+    fn shape_of<'a>(report: &'a mut Report, collection: &str) -> &'a mut Shape {
+        let mut shapes = report.shapes.iter_mut();
+        shapes.find(|s| s.collection == collection).unwrap()
+    }
+
+    fn compared(before: Report, now: Report) -> Comparison {
+        Comparison::new(("a.json".to_owned(), before), ("b.json".to_owned(), now))
+    }
+
+    #[test]
+    fn report_compared_with_itself_has_no_changes() {
+        let comparison = compared(report(), report());
+        assert!(comparison.changes.changes.is_empty());
+        assert!(comparison.caveats().is_empty());
+        assert_eq!(
+            comparison.before.whole.count,
+            comparison.before.report.operations()
+        );
+    }
+
+    #[test]
+    fn slower_new_and_gone_shapes_are_named() {
+        let comparison = comparison();
+        let changes = &comparison.changes.changes;
+        let of = |kind: &str| changes.iter().find(|change| change.kind == kind).unwrap();
+        let slower = of("slower");
+        assert_eq!(slower.shape.collection(), "products");
+        let times = slower.now.p50_ms / slower.before.p50_ms;
+        assert!((times - 5.19).abs() < 0.01, "{times}");
+        assert_eq!(of("new").shape.collection(), "<wishes>");
+        assert_eq!(of("new").before.count, 0);
+        assert_eq!(of("gone").shape.collection(), "carts");
+        let id = slower.shape.id();
+        let (before, now) = (
+            comparison.before.distribution(id),
+            comparison.now.distribution(id),
+        );
+        assert_eq!(before.len(), now.len());
+        assert!(comparison.before.distribution("1-new").is_empty());
+    }
+
+    #[test]
+    fn idle_baseline_is_not_comparable() {
+        let mut idle = report();
+        idle.shapes.clear();
+        idle.timeline.steps.clear();
+        let comparison = compared(idle, report());
+        let reason = comparison.changes.incomparable();
+        assert_eq!(reason, Some("no operation ended in the baseline"));
+    }
+
+    #[test]
+    fn unlisted_shapes_and_reversed_reports_are_caveats() {
+        let mut cut = report();
+        cut.other.count = 5;
+        let comparison = compared(report(), cut);
+        let caveats = comparison.caveats();
+        assert_eq!(caveats.len(), 1, "{caveats:?}");
+        assert!(caveats[0].starts_with("now: 5 operations belong to shapes"));
+        let mut earlier = report();
+        earlier.made_at = 1.0;
+        let comparison = compared(report(), earlier);
+        assert!(comparison.caveats()[0].contains("later than the second"));
+    }
+}

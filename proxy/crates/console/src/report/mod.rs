@@ -1,0 +1,263 @@
+//! `seawall report`: writes a report for a time range, or compares two saved reports.
+
+mod changes;
+mod compare;
+mod html;
+mod page;
+mod period;
+mod plot;
+mod scale;
+mod shapes;
+mod text;
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use serde_json::Value;
+
+use self::compare::Comparison;
+use crate::{
+    admin_client::{self, Endpoint},
+    exit::{Exit, complain},
+};
+use seawall_api::{Report, ReportError, percent_encode};
+use seawall_stats::{Against, TimeError};
+
+/// Maximum number of shapes in the text and HTML formats. The JSON contains all shapes.
+const SHOWN_SHAPES: usize = 50;
+
+/// The arguments of `seawall report`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    admin: Endpoint,
+    /// Start of the time range, counted back from now: a number and s, m, h or d.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = since)]
+    since: String,
+    /// Baseline of the changes: yesterday, last_week, a time ago such as 2h, or a moment (RFC 3339
+    /// or seconds since the epoch).
+    #[arg(long, value_name = "BASELINE", default_value = "yesterday", value_parser = against)]
+    against: String,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List what changed between two saved JSON reports.
+    Compare(Compare),
+}
+
+#[derive(Debug, Args)]
+struct Compare {
+    /// The earlier report.
+    #[arg(value_name = "A.json")]
+    before: PathBuf,
+    /// The later report, which is compared with the earlier one.
+    #[arg(value_name = "B.json")]
+    now: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// The format and the destination of the output.
+#[derive(Debug, Args)]
+struct Output {
+    /// Output format: text for a terminal, JSON to save and compare, or one HTML page.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// File to write; standard output if omitted.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Html,
+}
+
+/// Validates a period; the admin API uses the same syntax.
+fn since(text: &str) -> Result<String, String> {
+    let number = text.strip_suffix(['s', 'm', 'h', 'd']);
+    match number.map(str::parse::<u32>) {
+        Some(Ok(1..)) => Ok(text.to_owned()),
+        _ => Err("expected a number and s, m, h or d, such as 10m".to_owned()),
+    }
+}
+
+/// Validates a baseline; the admin API uses the same syntax.
+fn against(text: &str) -> Result<String, TimeError> {
+    text.parse::<Against>().map(|_| text.to_owned())
+}
+
+/// Writes a report, or compares two.
+pub async fn run(arguments: Arguments) -> Exit {
+    match arguments.command {
+        Some(Command::Compare(compare)) => compare_files(&compare),
+        None => tokio::select! {
+            exit = fetch(arguments) => exit,
+            _ = tokio::signal::ctrl_c() => Exit::Interrupted,
+        },
+    }
+}
+
+impl Arguments {
+    fn path(&self) -> String {
+        let against = percent_encode(&self.against);
+        format!("/api/v1/report?since={}&against={against}", self.since)
+    }
+}
+
+async fn fetch(arguments: Arguments) -> Exit {
+    let client = match arguments.admin.client() {
+        Ok(client) => client,
+        Err(error) => return complain(&error.to_string(), Exit::Usage),
+    };
+    let response = match client.ask_for_json(&arguments.path()).await {
+        Ok(response) => response,
+        Err(error) => {
+            return complain(&admin_client::message(&error), admin_client::exit(&error));
+        }
+    };
+    let document = match arguments.output.format {
+        Format::Json => pretty(&response).map_err(ReportError::from),
+        Format::Text => Report::read(response).map(|report| text::report(&report)),
+        Format::Html => Report::read(response).map(|report| html::report(&report)),
+    };
+    match document {
+        Ok(document) => arguments.output.write(&document),
+        Err(error) => {
+            let message = format!("{}: {error}", client.address());
+            complain(&message, Exit::Unavailable)
+        }
+    }
+}
+
+fn compare_files(arguments: &Compare) -> Exit {
+    let sides = load(&arguments.before).and_then(|before| Ok((before, load(&arguments.now)?)));
+    let comparison = match sides {
+        Ok((before, now)) => Comparison::new(
+            (arguments.before.display().to_string(), before),
+            (arguments.now.display().to_string(), now),
+        ),
+        Err(message) => return complain(&message, Exit::Usage),
+    };
+    let document = match arguments.output.format {
+        Format::Text => Ok(changes::text(&comparison)),
+        Format::Json => changes::json(&comparison),
+        Format::Html => Ok(changes::html(&comparison)),
+    };
+    match document {
+        Ok(document) => arguments.output.write(&document),
+        Err(error) => complain(&error.to_string(), Exit::Internal),
+    }
+}
+
+fn load(file: &Path) -> Result<Report, String> {
+    let named = |error: String| format!("{}: {error}", file.display());
+    let text = std::fs::read(file).map_err(|error| named(error.to_string()))?;
+    let value: Value = serde_json::from_slice(&text).map_err(|error| named(error.to_string()))?;
+    Report::read(value).map_err(|error| named(error.to_string()))
+}
+
+/// A JSON document for people and programs, with a line break at its end.
+fn pretty(document: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(document).map(|text| text + "\n")
+}
+
+impl Output {
+    fn write(&self, document: &str) -> Exit {
+        let written = match &self.output {
+            Some(file) => std::fs::write(file, document)
+                .map_err(|error| format!("{}: {error}", file.display())),
+            None => match io::stdout().lock().write_all(document.as_bytes()) {
+                // A reader that closed the pipe needs no more output.
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                    Err(format!("standard output: {error}"))
+                }
+                _ => Ok(()),
+            },
+        };
+        match written {
+            Ok(()) => Exit::Success,
+            Err(message) => complain(&message, Exit::Unavailable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{FromArgMatches, error::ErrorKind};
+
+    use super::*;
+
+    /// The example report as JSON, as the API returns it.
+    pub(super) fn example() -> Value {
+        serde_json::from_str(include_str!("example.json")).unwrap()
+    }
+
+    /// The example report.
+    pub(super) fn report() -> Report {
+        Report::read(example()).unwrap()
+    }
+
+    fn parsed(arguments: &[&str]) -> Result<Arguments, clap::Error> {
+        let command = Arguments::augment_args(clap::Command::new("report"));
+        let matches = command.try_get_matches_from([&["report"], arguments].concat())?;
+        Arguments::from_arg_matches(&matches)
+    }
+
+    #[test]
+    fn arguments_select_a_report_or_a_comparison() {
+        let report = parsed(&["--since", "1h", "--format", "html"]).unwrap();
+        assert_eq!(
+            (report.since.as_str(), report.output.format),
+            ("1h", Format::Html)
+        );
+        let compare = parsed(&["compare", "a.json", "b.json", "--format", "json"]).unwrap();
+        let Some(Command::Compare(compare)) = compare.command else {
+            panic!("no comparison")
+        };
+        assert_eq!(
+            (compare.now, compare.output.format),
+            ("b.json".into(), Format::Json)
+        );
+        for wrong in ["10", "m", "0s", "-1m", "1w", "10 m"] {
+            let since = format!("--since={wrong}");
+            let kind = parsed(&[since.as_str()]).unwrap_err().kind();
+            assert_eq!(kind, ErrorKind::ValueValidation, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn baseline_is_a_name_a_time_or_a_moment() {
+        let path = |arguments: &[&str]| parsed(arguments).unwrap().path();
+        assert_eq!(path(&[]), "/api/v1/report?since=10m&against=yesterday");
+        assert!(path(&["--against", "2h"]).ends_with("&against=2h"));
+        let moment = path(&["--against", "2026-11-21T10:00:00+01:00"]);
+        assert!(moment.ends_with("&against=2026-11-21T10%3A00%3A00%2B01%3A00"));
+        let kind = parsed(&["--against", "tomorrow"]).unwrap_err().kind();
+        assert_eq!(kind, ErrorKind::ValueValidation);
+    }
+
+    #[test]
+    fn json_is_written_unchanged() {
+        let again: Value = serde_json::from_str(&pretty(&example()).unwrap()).unwrap();
+        assert_eq!(again, example());
+    }
+
+    #[test]
+    fn error_names_the_file_that_cannot_be_read() {
+        let error = load(Path::new("/nowhere/a.json")).unwrap_err();
+        assert!(error.starts_with("/nowhere/a.json: "));
+    }
+}

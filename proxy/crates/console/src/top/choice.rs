@@ -1,0 +1,171 @@
+//! The choices of the user: pane, order, period, baseline, filter.
+
+use clap::ValueEnum;
+
+use super::histogram::Scale;
+use crate::figures::float;
+use seawall_api::Shape;
+
+/// A pane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Tab {
+    #[default]
+    Shapes,
+    Storms,
+    Stalls,
+    Changes,
+    Pools,
+}
+
+impl Tab {
+    pub(super) const ALL: [(Self, &'static str); 5] = [
+        (Self::Shapes, "shapes"),
+        (Self::Storms, "storms"),
+        (Self::Stalls, "stalls"),
+        (Self::Changes, "changes"),
+        (Self::Pools, "pools"),
+    ];
+}
+
+/// The order of the shapes, in descending order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(super) enum Sort {
+    #[default]
+    TotalTime,
+    Count,
+    P99,
+    Bytes,
+    Errors,
+    Documents,
+}
+
+impl Sort {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::TotalTime => "total_time",
+            Self::Count => "count",
+            Self::P99 => "p99",
+            Self::Bytes => "bytes",
+            Self::Errors => "errors",
+            Self::Documents => "documents",
+        }
+    }
+
+    pub(super) fn key(self, shape: &Shape) -> f64 {
+        match self {
+            Self::TotalTime => shape.load_ms(),
+            Self::Count => float(shape.count),
+            Self::P99 => shape.latency_ms.p99,
+            Self::Bytes => float(shape.bytes()),
+            Self::Errors => float(shape.errors),
+            Self::Documents => float(shape.documents),
+        }
+    }
+}
+
+/// The period of the figures, counted back from now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Since {
+    #[value(name = "10s")]
+    TenSeconds,
+    #[default]
+    #[value(name = "1m")]
+    Minute,
+    #[value(name = "10m")]
+    TenMinutes,
+    #[value(name = "1h")]
+    Hour,
+    All,
+}
+
+impl Since {
+    const ALL: [Self; 5] = [
+        Self::TenSeconds,
+        Self::Minute,
+        Self::TenMinutes,
+        Self::Hour,
+        Self::All,
+    ];
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::TenSeconds => "10s",
+            Self::Minute => "1m",
+            Self::TenMinutes => "10m",
+            Self::Hour => "1h",
+            Self::All => "all",
+        }
+    }
+
+    /// The query parameter of a URL. Empty for all since the start.
+    pub(super) fn parameter(self) -> String {
+        match self {
+            Self::All => String::new(),
+            _ => format!("&since={}", self.as_str()),
+        }
+    }
+
+    pub(super) fn longer(self) -> Self {
+        let mut rest = Self::ALL.into_iter().skip_while(|since| *since != self);
+        rest.nth(1).unwrap_or(self)
+    }
+
+    pub(super) fn shorter(self) -> Self {
+        let mut rest = Self::ALL
+            .into_iter()
+            .rev()
+            .skip_while(|since| *since != self);
+        rest.nth(1).unwrap_or(self)
+    }
+}
+
+/// The baseline of the changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Against {
+    #[default]
+    HourAgo,
+    Yesterday,
+    LastWeek,
+}
+
+impl Against {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::HourAgo => "1h",
+            Self::Yesterday => "yesterday",
+            Self::LastWeek => "last_week",
+        }
+    }
+
+    pub(super) fn next(self) -> Self {
+        match self {
+            Self::HourAgo => Self::Yesterday,
+            Self::Yesterday => Self::LastWeek,
+            Self::LastWeek => Self::HourAgo,
+        }
+    }
+}
+
+/// The current choices of the user.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Choice {
+    pub(super) tab: Tab,
+    pub(super) sort: Sort,
+    pub(super) since: Since,
+    pub(super) against: Against,
+    pub(super) filter: String,
+    /// True while the user types the filter.
+    pub(super) is_typing: bool,
+    /// The id of the selected shape. `None` selects the first.
+    pub(super) selected: Option<String>,
+    /// True if the selected shape is shown in detail.
+    pub(super) is_open: bool,
+    pub(super) scale: Scale,
+    pub(super) is_help: bool,
+    pub(super) is_paused: bool,
+    /// Number of lines by which a pane other than the shapes is scrolled.
+    pub(super) scrolled: u16,
+    /// Number of characters by which it is scrolled sideways.
+    pub(super) sideways: u16,
+}

@@ -1,0 +1,284 @@
+//! The effect of keys on the model.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::{
+    choice::{Sort, Tab},
+    histogram::{Move, Scale},
+    model::Model,
+};
+
+/// Number of rows in a page.
+const PAGE: usize = 10;
+
+/// Number of characters in a step sideways.
+const SIDEWAYS: u16 = 20;
+
+/// The keys and their effects, as the help shows them.
+pub(super) const HELP: [(&str, &str); 14] = [
+    ("1 2 3 4 5", "shapes, storms, stalls, changes, pools"),
+    (
+        "t c p b e d",
+        "sort by total time, count, p99, bytes, errors, documents",
+    ),
+    (
+        "+ -",
+        "choose a longer or shorter period: 10s 1m 10m 1h all",
+    ),
+    (
+        "/",
+        "filter by part of command, namespace, text or id; Esc clears it",
+    ),
+    (
+        "↑ ↓ PgUp PgDn Home End",
+        "move the cursor or scroll (also k j g G)",
+    ),
+    ("← →", "scroll sideways"),
+    (
+        "Enter",
+        "show the selected shape in detail; Enter or Esc goes back",
+    ),
+    ("l", "switch the histogram: linear or logarithmic"),
+    ("[ ]", "move the lower end of the linear range down, up"),
+    ("{ }", "move the upper end of the linear range down, up"),
+    ("0", "reset the linear range"),
+    ("a", "compare with an hour ago, yesterday, last week"),
+    ("Space", "pause, resume"),
+    ("q  Ctrl-C", "quit"),
+];
+
+/// The result of a key press.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Redraw.
+    Shown,
+    /// Request immediately: the choice needs other figures.
+    Ask,
+    Quit,
+    Interrupted,
+}
+
+pub(super) fn press(model: &mut Model, key: KeyEvent) -> Outcome {
+    if key.kind == KeyEventKind::Release {
+        return Outcome::Shown;
+    }
+    if key.modifiers.contains(KeyModifiers::CONTROL) {
+        return match key.code {
+            KeyCode::Char('c') => Outcome::Interrupted,
+            KeyCode::Char('l') => Outcome::Ask,
+            _ => Outcome::Shown,
+        };
+    }
+    let before = model.wanted();
+    if model.choice.is_typing {
+        type_filter(model, key.code);
+    } else if model.choice.is_help {
+        // Any key closes the help. `q` also quits.
+        model.choice.is_help = false;
+        if key.code == KeyCode::Char('q') {
+            return Outcome::Quit;
+        }
+    } else if key.code == KeyCode::Char('q') {
+        return Outcome::Quit;
+    } else {
+        choose(model, key.code);
+    }
+    match model.wanted() == before {
+        true => Outcome::Shown,
+        false => Outcome::Ask,
+    }
+}
+
+fn type_filter(model: &mut Model, code: KeyCode) {
+    let choice = &mut model.choice;
+    match code {
+        KeyCode::Enter => choice.is_typing = false,
+        KeyCode::Esc => {
+            choice.is_typing = false;
+            choice.filter.clear();
+        }
+        KeyCode::Backspace => drop(choice.filter.pop()),
+        KeyCode::Char(character) => choice.filter.push(character),
+        _ => {}
+    }
+}
+
+fn choose(model: &mut Model, code: KeyCode) {
+    let choice = &mut model.choice;
+    match code {
+        KeyCode::Char('?') | KeyCode::F(1) => choice.is_help = true,
+        KeyCode::Char(' ') => choice.is_paused = !choice.is_paused,
+        KeyCode::Char('/') => {
+            switch_to(model, Tab::Shapes);
+            model.choice.is_open = false;
+            model.choice.is_typing = true;
+        }
+        KeyCode::Char('+' | '=') => choice.since = choice.since.longer(),
+        KeyCode::Char('-') => choice.since = choice.since.shorter(),
+        KeyCode::Char('a') => choice.against = choice.against.next(),
+        KeyCode::Char('t') => choice.sort = Sort::TotalTime,
+        KeyCode::Char('c') => choice.sort = Sort::Count,
+        KeyCode::Char('p') => choice.sort = Sort::P99,
+        KeyCode::Char('b') => choice.sort = Sort::Bytes,
+        KeyCode::Char('e') => choice.sort = Sort::Errors,
+        KeyCode::Char('d') => choice.sort = Sort::Documents,
+        KeyCode::Char('1') => switch_to(model, Tab::Shapes),
+        KeyCode::Char('2') => switch_to(model, Tab::Storms),
+        KeyCode::Char('3') => switch_to(model, Tab::Stalls),
+        KeyCode::Char('4') => switch_to(model, Tab::Changes),
+        KeyCode::Char('5') => switch_to(model, Tab::Pools),
+        KeyCode::Enter if choice.tab == Tab::Shapes => choice.is_open = !choice.is_open,
+        KeyCode::Esc if choice.is_open => choice.is_open = false,
+        KeyCode::Esc => choice.filter.clear(),
+        KeyCode::Char('l') => {
+            choice.scale = match choice.scale {
+                Scale::Logarithmic => Scale::Linear(None),
+                Scale::Linear(_) => Scale::Logarithmic,
+            }
+        }
+        KeyCode::Char('0') => choice.scale = Scale::Linear(None),
+        KeyCode::Char('[') => model.move_range(Move::LowDown),
+        KeyCode::Char(']') => model.move_range(Move::LowUp),
+        KeyCode::Char('{') => model.move_range(Move::HighDown),
+        KeyCode::Char('}') => model.move_range(Move::HighUp),
+        KeyCode::Up | KeyCode::Char('k') => step(model, |row, _| row.saturating_sub(1)),
+        KeyCode::Down | KeyCode::Char('j') => step(model, |row, _| row.saturating_add(1)),
+        KeyCode::PageUp => step(model, |row, _| row.saturating_sub(PAGE)),
+        KeyCode::PageDown => step(model, |row, _| row.saturating_add(PAGE)),
+        KeyCode::Left => choice.sideways = choice.sideways.saturating_sub(SIDEWAYS),
+        KeyCode::Right => choice.sideways = choice.sideways.saturating_add(SIDEWAYS),
+        KeyCode::Home | KeyCode::Char('g') => step(model, |_, _| 0),
+        KeyCode::End | KeyCode::Char('G') => step(model, |_, last| last),
+        _ => {}
+    }
+}
+
+fn switch_to(model: &mut Model, tab: Tab) {
+    let is_there = model.choice.tab == tab;
+    model.choice.tab = tab;
+    (model.choice.scrolled, model.choice.sideways) = (0, 0);
+    // The key of the current pane returns from the detail view to the list.
+    model.choice.is_open &= !is_there;
+}
+
+/// Moves the cursor in the shapes pane; scrolls the other panes.
+fn step(model: &mut Model, row: impl FnOnce(usize, usize) -> usize) {
+    if model.choice.tab == Tab::Shapes {
+        return model.select(row);
+    }
+    const LAST_LINE: usize = 10_000;
+    let scrolled = row(usize::from(model.choice.scrolled), LAST_LINE).min(LAST_LINE);
+    model.choice.scrolled = u16::try_from(scrolled).unwrap_or(u16::MAX);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::{choice::Since, histogram::Range, model::tests::model};
+
+    fn typed(model: &mut Model, keys: &str) -> Outcome {
+        let mut outcome = Outcome::Shown;
+        for key in keys.chars() {
+            outcome = press(model, KeyCode::Char(key).into());
+        }
+        outcome
+    }
+
+    #[test]
+    fn keys_that_need_other_figures_request_them_immediately() {
+        let mut model = model();
+        for keys in ["c", "+", "4", "a", "5", "1"] {
+            assert_eq!(typed(&mut model, keys), Outcome::Ask, "{keys}");
+        }
+        assert_eq!(
+            (model.choice.sort, model.choice.since),
+            (Sort::Count, Since::TenMinutes)
+        );
+        assert_eq!(press(&mut model, KeyCode::Enter.into()), Outcome::Ask);
+        assert_eq!(typed(&mut model, "l"), Outcome::Shown);
+    }
+
+    #[test]
+    fn period_stops_at_the_shortest_and_the_longest() {
+        let mut model = model();
+        typed(&mut model, "+++++++");
+        assert_eq!(model.choice.since, Since::All);
+        typed(&mut model, "-------");
+        assert_eq!(model.choice.since, Since::TenSeconds);
+    }
+
+    #[test]
+    fn keys_are_text_while_the_filter_is_typed() {
+        let mut model = model();
+        assert_ne!(typed(&mut model, "/q1 ?"), Outcome::Quit);
+        assert_eq!(model.choice.filter, "q1 ?");
+        press(&mut model, KeyCode::Backspace.into());
+        press(&mut model, KeyCode::Enter.into());
+        assert_eq!(
+            (model.choice.filter.as_str(), model.choice.is_typing),
+            ("q1 ", false)
+        );
+        press(&mut model, KeyCode::Esc.into());
+        assert_eq!(model.choice.filter, "");
+        assert!(!model.choice.is_paused);
+    }
+
+    #[test]
+    fn quit_and_interrupt_work_in_every_state() {
+        for keys in ["", "/", "?", "5"] {
+            let mut model = model();
+            typed(&mut model, keys);
+            let key = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+            assert_eq!(press(&mut model, key), Outcome::Interrupted);
+        }
+        for keys in ["q", "?q", "3q"] {
+            assert_eq!(typed(&mut model(), keys), Outcome::Quit);
+        }
+        let mut model = model();
+        typed(&mut model, "?x");
+        assert!(!model.choice.is_help);
+    }
+
+    #[test]
+    fn linear_range_is_narrowed_widened_and_reset() {
+        let mut model = model();
+        press(&mut model, KeyCode::Enter.into());
+        let first = model.range();
+        typed(&mut model, "]{");
+        let narrow = model.range();
+        assert!(narrow.low > first.low && narrow.high < first.high);
+        typed(&mut model, "[}");
+        assert!(model.range().low < narrow.low && model.range().high > narrow.high);
+        typed(&mut model, "0");
+        assert_eq!(model.range(), Range { ..first });
+        assert_eq!(model.choice.scale, Scale::Linear(None));
+        typed(&mut model, "l");
+        assert_eq!(model.choice.scale, Scale::Logarithmic);
+    }
+
+    #[test]
+    fn arrows_move_the_cursor_and_scroll_the_other_panes() {
+        let mut model = model();
+        for (code, row) in [
+            (KeyCode::Down, 1),
+            (KeyCode::Down, 2),
+            (KeyCode::Up, 1),
+            (KeyCode::Home, 0),
+        ] {
+            press(&mut model, code.into());
+            assert_eq!(model.cursor(&model.rows()), row);
+        }
+        typed(&mut model, "3jjj");
+        assert_eq!(model.choice.scrolled, 3);
+        for (code, sideways) in [
+            (KeyCode::Right, 20),
+            (KeyCode::Right, 40),
+            (KeyCode::Left, 20),
+        ] {
+            press(&mut model, code.into());
+            assert_eq!(model.choice.sideways, sideways);
+        }
+        typed(&mut model, "2");
+        assert_eq!((model.choice.scrolled, model.choice.sideways), (0, 0));
+    }
+}

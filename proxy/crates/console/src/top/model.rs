@@ -1,0 +1,341 @@
+//! The state of the view: the last responses and the choices of the user. Sends no requests and
+//! draws nothing.
+
+use std::time::Duration;
+
+use super::{
+    choice::{Choice, Since, Tab},
+    histogram::{Move, Range, Scale},
+};
+use crate::figures::float;
+use seawall_api::{Changes, Pools, Shape, Shapes, Stalls, Status, Storms, percent_encode};
+
+/// Maximum number of shapes to request. Users do not scroll through more.
+const LIMIT: usize = 200;
+
+/// The requests needed for the current view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) shapes: String,
+    pub(super) shape: Option<String>,
+    pub(super) changes: Option<String>,
+    pub(super) stalls: bool,
+    pub(super) pools: bool,
+}
+
+/// The responses. `None` for those that were not requested or failed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Answers {
+    pub(super) status: Option<Status>,
+    pub(super) shapes: Option<Shapes>,
+    pub(super) shape: Option<Shape>,
+    pub(super) storms: Option<Storms>,
+    pub(super) stalls: Option<Stalls>,
+    pub(super) changes: Option<Changes>,
+    pub(super) pools: Option<Pools>,
+    /// The first error.
+    pub(super) error: Option<String>,
+}
+
+/// Everything that is shown.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Model {
+    pub(super) address: String,
+    pub(super) choice: Choice,
+    pub(super) status: Option<Status>,
+    /// `None` until there are two responses to subtract.
+    pub(super) operations_per_second: Option<f64>,
+    counted: Option<(Duration, u64)>,
+    pub(super) shapes: Shapes,
+    pub(super) shape: Option<Shape>,
+    pub(super) storms: Storms,
+    pub(super) stalls: Stalls,
+    pub(super) changes: Changes,
+    pub(super) pools: Pools,
+    pub(super) error: Option<String>,
+}
+
+impl Model {
+    pub(super) fn new(address: &str, choice: Choice) -> Self {
+        Self {
+            address: address.to_owned(),
+            choice,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn wanted(&self) -> Wanted {
+        let choice = &self.choice;
+        let since = match self.has_history() {
+            true => choice.since.parameter(),
+            false => String::new(),
+        };
+        let opened = self.selected().filter(|_| choice.is_open);
+        let (sort, against) = (choice.sort.as_str(), choice.against.as_str());
+        Wanted {
+            shapes: format!("/api/v1/shapes?sort={sort}&limit={LIMIT}{since}"),
+            shape: opened.map(|shape| {
+                let since = since.replacen('&', "?", 1);
+                format!("/api/v1/shapes/{}{since}", percent_encode(&shape.id))
+            }),
+            changes: (choice.tab == Tab::Changes && self.has_history())
+                .then(|| format!("/api/v1/changes?against={against}&window=10m")),
+            stalls: self.has_history(),
+            pools: choice.tab == Tab::Pools,
+        }
+    }
+
+    /// True if the proxy keeps a history. Without one it has only sums since its start.
+    pub(super) fn has_history(&self) -> bool {
+        let status = self.status.as_ref();
+        status.is_none_or(|status| status.history.on != Some(false))
+    }
+
+    /// The period of the table as text.
+    pub(super) fn period(&self) -> String {
+        match self.choice.since {
+            _ if !self.has_history() => "since the start (the history is off)".to_owned(),
+            Since::All => "since the start".to_owned(),
+            since => format!("last {}", since.as_str()),
+        }
+    }
+
+    /// Stores the responses. `at` is the time since the first request.
+    pub(super) fn take(&mut self, answers: Answers, at: Duration) {
+        if let Some(status) = answers.status {
+            let operations = status.operations;
+            self.operations_per_second = self.counted.and_then(|(before, counted)| {
+                let seconds = at.saturating_sub(before).as_secs_f64();
+                // The counter of a restarted proxy starts at 0 again.
+                let more = operations.checked_sub(counted)?;
+                (seconds > 0.0).then(|| float(more) / seconds)
+            });
+            self.counted = Some((at, operations));
+            self.status = Some(status);
+        } else {
+            self.operations_per_second = None;
+        }
+        fn update<T>(current: &mut T, response: Option<T>) {
+            if let Some(response) = response {
+                *current = response;
+            }
+        }
+        update(&mut self.shapes, answers.shapes);
+        update(&mut self.storms, answers.storms);
+        update(&mut self.stalls, answers.stalls);
+        update(&mut self.changes, answers.changes);
+        update(&mut self.pools, answers.pools);
+        self.shape = answers.shape.or(self.shape.take());
+        self.error = answers.error;
+    }
+
+    /// The seconds that the table covers.
+    pub(super) fn covered_seconds(&self) -> f64 {
+        let uptime = self
+            .status
+            .as_ref()
+            .map_or(0.0, |status| status.uptime_seconds);
+        self.shapes.covered_seconds(uptime)
+    }
+
+    /// The shapes that match the filter, heaviest first.
+    pub(super) fn rows(&self) -> Vec<&Shape> {
+        let needle = self.choice.filter.to_lowercase();
+        let shapes = self.shapes.shapes.iter();
+        let mut rows: Vec<_> = shapes
+            .filter(|shape| matches_filter(shape, &needle))
+            .collect();
+        let sort = self.choice.sort;
+        rows.sort_by(|a, b| sort.key(b).total_cmp(&sort.key(a)));
+        rows
+    }
+
+    /// The row of the selected shape, or the first row.
+    pub(super) fn cursor(&self, rows: &[&Shape]) -> usize {
+        let id = self.choice.selected.as_ref();
+        let place = rows.iter().position(|shape| Some(&shape.id) == id);
+        place.unwrap_or(0)
+    }
+
+    pub(super) fn selected(&self) -> Option<&Shape> {
+        let rows = self.rows();
+        rows.get(self.cursor(&rows)).copied()
+    }
+
+    /// The selected shape with its distribution. `None` until that response has arrived.
+    pub(super) fn opened(&self) -> Option<&Shape> {
+        let selected = self.selected()?;
+        self.shape.as_ref().filter(|shape| shape.id == selected.id)
+    }
+
+    /// Moves the cursor to another row.
+    pub(super) fn select(&mut self, row: impl FnOnce(usize, usize) -> usize) {
+        let rows = self.rows();
+        let last = rows.len().saturating_sub(1);
+        let row = row(self.cursor(&rows), last).min(last);
+        self.choice.selected = rows.get(row).map(|shape| shape.id.clone());
+    }
+
+    /// The range of a linear histogram.
+    pub(super) fn range(&self) -> Range {
+        match self.choice.scale {
+            Scale::Linear(Some(range)) => range,
+            _ => {
+                let shape = self.opened().or(self.selected());
+                Range::up_to(shape.map_or(0.0, |shape| shape.latency_ms.p99 / 1e3))
+            }
+        }
+    }
+
+    pub(super) fn move_range(&mut self, by: Move) {
+        self.choice.scale = Scale::Linear(Some(self.range().moved(by)));
+    }
+}
+
+fn matches_filter(shape: &Shape, needle: &str) -> bool {
+    let namespace = format!("{}.{}", shape.db, shape.collection);
+    let names = [&shape.command, &namespace, &shape.shape, &shape.id];
+    names
+        .iter()
+        .any(|name| name.to_lowercase().contains(needle))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use clap::ValueEnum;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::top::choice::Sort;
+    use seawall_api::Report;
+
+    /// A model of the example report.
+    pub(in crate::top) fn model() -> Model {
+        let value: Value = serde_json::from_str(include_str!("../report/example.json")).unwrap();
+        let report = Report::read(value).unwrap();
+        let mut model = Model::new("http://127.0.0.1:9909", Choice::default());
+        let answers = Answers {
+            status: Some(report.status),
+            shapes: Some(Shapes {
+                other: report.other,
+                shapes: report.shapes,
+                since_seconds: Some(report.since_seconds),
+            }),
+            storms: Some(report.storms),
+            stalls: Some(report.stalls),
+            changes: Some(report.changes),
+            pools: Some(Pools {
+                pools: report.pools,
+            }),
+            ..Answers::default()
+        };
+        model.take(answers, Duration::ZERO);
+        model
+    }
+
+    fn status(operations: u64) -> Answers {
+        Answers {
+            status: Some(Status {
+                operations,
+                ..Status::default()
+            }),
+            ..Answers::default()
+        }
+    }
+
+    #[test]
+    fn operations_per_second_are_differences_and_never_negative() {
+        let mut model = Model::default();
+        model.take(status(1_000), Duration::from_secs(1));
+        assert_eq!(model.operations_per_second, None);
+        model.take(status(1_300), Duration::from_secs(3));
+        assert_eq!(model.operations_per_second, Some(150.0));
+        model.take(status(20), Duration::from_secs(4));
+        assert_eq!(model.operations_per_second, None);
+        model.take(status(40), Duration::from_secs(5));
+        assert_eq!(model.operations_per_second, Some(20.0));
+        // No response: the last rate is outdated.
+        model.take(Answers::default(), Duration::from_secs(6));
+        assert_eq!(model.operations_per_second, None);
+    }
+
+    #[test]
+    fn each_sort_key_sorts_rows_in_descending_order() {
+        let mut model = model();
+        for sort in Sort::value_variants() {
+            model.choice.sort = *sort;
+            let rows = model.rows();
+            assert!(rows.len() > 5);
+            let pairs = rows.iter().zip(rows.iter().skip(1));
+            pairs.for_each(|(a, b)| assert!(sort.key(a) >= sort.key(b), "{sort:?}"));
+            assert!(
+                model
+                    .wanted()
+                    .shapes
+                    .contains(&format!("sort={}&", sort.as_str()))
+            );
+        }
+    }
+
+    #[test]
+    fn total_time_includes_get_mores() {
+        let mut model = model();
+        let last = model.shapes.shapes.len() - 1;
+        let lightest = &mut model.shapes.shapes[last];
+        lightest.more.total_time_ms = 1e9;
+        let id = lightest.id.clone();
+        assert_eq!(model.rows()[0].id, id);
+    }
+
+    #[test]
+    fn filter_finds_commands_namespaces_and_text_in_any_case() {
+        let mut model = model();
+        let all = model.rows().len();
+        let mut found = |filter: &str| {
+            model.choice.filter = filter.to_owned();
+            model.rows().len()
+        };
+        assert_eq!(found(""), all);
+        assert_eq!(found("no such thing"), 0);
+        assert_eq!(found("SHOP.CARTS"), 1);
+        assert!((1..all).contains(&found("aggregate")));
+        assert!((1..all).contains(&found("_id: ?")));
+    }
+
+    #[test]
+    fn cursor_stays_on_its_shape_when_the_order_changes() {
+        let mut model = model();
+        model.select(|row, _| row + 2);
+        let id = model.selected().unwrap().id.clone();
+        model.choice.sort = Sort::Errors;
+        assert_eq!(model.selected().unwrap().id, id);
+        model.select(|_, last| last + 5);
+        assert_eq!(model.cursor(&model.rows()), model.rows().len() - 1);
+        model.choice.filter = "nothing of it".to_owned();
+        assert!(model.selected().is_none());
+    }
+
+    #[test]
+    fn only_visible_figures_are_requested() {
+        let mut model = model();
+        let wanted = model.wanted();
+        assert_eq!(
+            wanted.shapes,
+            "/api/v1/shapes?sort=total_time&limit=200&since=1m"
+        );
+        assert_eq!((wanted.shape, wanted.changes), (None, None));
+        assert_eq!((wanted.stalls, wanted.pools), (true, false));
+        model.choice.is_open = true;
+        model.choice.since = Since::All;
+        let id = model.selected().unwrap().id.clone();
+        assert_eq!(model.wanted().shape, Some(format!("/api/v1/shapes/{id}")));
+        model.choice.tab = Tab::Changes;
+        assert!(model.wanted().changes.unwrap().contains("against=1h"));
+        model.status.as_mut().unwrap().history.on = Some(false);
+        model.choice.since = Since::Minute;
+        let wanted = model.wanted();
+        assert_eq!(wanted.shapes, "/api/v1/shapes?sort=total_time&limit=200");
+        assert_eq!((wanted.changes, wanted.stalls), (None, false));
+        assert!(model.period().contains("history is off"));
+    }
+}

@@ -1,0 +1,401 @@
+//! Storms, stalls, changes and pools as lines, for the terminal and for the text report.
+
+use crate::figures::{
+    bytes, count, float, millis, moment, namespace, percent, printable, ratio, seconds, table,
+};
+use seawall_api::{
+    Change, Changes, Episode, Named, Pool, Pulse, Recurring, Span, Stalls, Storm, Storms,
+};
+
+/// Maximum number of names of one kind shown for a storm or a stall.
+const SHOWN_NAMES: usize = 3;
+
+pub(crate) fn storms(storms: &Storms) -> Vec<String> {
+    if storms.storms.is_empty() {
+        let text = match storms.learning {
+            true => "no storm; still learning the usual rate",
+            false => "no storm",
+        };
+        return vec![text.to_owned()];
+    }
+    let row = |storm: &Storm| {
+        let length = match storm.ended_at {
+            Some(end) => seconds(end - storm.started_at),
+            None => "ongoing".to_owned(),
+        };
+        vec![
+            moment(storm.started_at),
+            length,
+            count(float(storm.arrivals)),
+            count(storm.peak_arrivals_per_second),
+            count(storm.usual_short_lived_per_second),
+            count(float(storm.server_connections_created)),
+            count(float(storm.server_connections_absorbed)),
+            count(float(storm.server_authentications_absorbed)),
+            names(&storm.applications),
+            names(&storm.networks),
+        ]
+    };
+    let rows: Vec<_> = storms.storms.iter().map(row).collect();
+    let headings = [
+        "<began (UTC)",
+        "length",
+        "connects",
+        "peak/s",
+        "usual/s",
+        "opened",
+        "conns absorbed",
+        "logins absorbed",
+        "<applications",
+        "<networks",
+    ];
+    table(&headings, &rows)
+}
+
+pub(crate) fn names(names: &[Named]) -> String {
+    let names = names.iter().take(SHOWN_NAMES);
+    let names =
+        names.map(|name| format!("{} ({})", printable(&name.name), count(float(name.count))));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn stalls(stalls: &Stalls) -> Vec<String> {
+    let mut lines = vec![format!(
+        "pulse (serverStatus each second): {}",
+        pulse(&stalls.pulse)
+    )];
+    if stalls.episodes.is_empty() && stalls.recurring.is_empty() {
+        lines.push("no stall".to_owned());
+        return lines;
+    }
+    let again = stalls.recurring.iter();
+    lines.extend(again.map(recurs));
+    let row = |episode: &Episode| {
+        vec![
+            moment(episode.started_at),
+            seconds(episode.seconds),
+            server(episode.server.as_deref()),
+            count(float(episode.operations)),
+            millis(episode.waited_ms),
+            printable(&episode.phase),
+            millis(episode.usual_p99_ms),
+            millis(episode.worst_ms),
+            moved(episode),
+            affected_shapes(episode),
+        ]
+    };
+    let rows: Vec<_> = stalls.episodes.iter().map(row).collect();
+    let headings = [
+        "<began (UTC)",
+        "length",
+        "<server",
+        "operations",
+        "waited",
+        "<phase",
+        "usual p99",
+        "worst",
+        "<server counters",
+        "<affected shapes",
+    ];
+    lines.extend(table(&headings, &rows));
+    lines
+}
+
+/// The state and the counts of the `serverStatus` sampling.
+pub(crate) fn pulse(pulse: &Pulse) -> String {
+    let state = match pulse.state.as_str() {
+        "" => "unknown".to_owned(),
+        "on" => format!(
+            "on, {} replies, {} on average, {} unanswered, {} refused",
+            count(float(pulse.answered.unwrap_or_default())),
+            millis(pulse.mean_ms.unwrap_or_default()),
+            count(float(pulse.unanswered.unwrap_or_default())),
+            count(float(pulse.refused.unwrap_or_default())),
+        ),
+        off => printable(off),
+    };
+    match &pulse.note {
+        None => state,
+        Some(note) => format!("{state}; {}", printable(note)),
+    }
+}
+
+/// A recurring stall as a sentence: its recurrence, and its last time if it no longer recurs.
+pub(crate) fn recurs(recurring: &Recurring) -> String {
+    let recurrence = recurrence(recurring);
+    match recurring.is_current() {
+        true => format!("recurs {recurrence}"),
+        false => format!(
+            "recurred {recurrence}; last seen {} UTC",
+            moment(recurring.last_at)
+        ),
+    }
+}
+
+/// The period, length, server, count and phase of a recurring stall, and the counter that changes
+/// with it.
+pub(crate) fn recurrence(recurring: &Recurring) -> String {
+    let why = match &recurring.counter {
+        Some(counter) => format!("with {}", printable(counter)),
+        None if recurring.unanswered => "no reply to the pulse".to_owned(),
+        None => "no counter changed with it".to_owned(),
+    };
+    format!(
+        "every {} for {} on {}, {} times, in phase {}, {why}",
+        seconds(recurring.period_seconds),
+        seconds(recurring.length_seconds),
+        server(recurring.server.as_deref()),
+        recurring.times,
+        printable(&recurring.phase),
+    )
+}
+
+pub(crate) fn server(address: Option<&str>) -> String {
+    address.map_or("all servers".to_owned(), printable)
+}
+
+/// The server counters that differed from their usual values during an episode.
+pub(crate) fn moved(episode: &Episode) -> String {
+    let moved = episode.moved.iter().take(SHOWN_NAMES).map(|moved| {
+        let figure = |number| match moved.counter.contains("bytes") {
+            true => bytes(number),
+            false => count(number),
+        };
+        let (during, otherwise) = (figure(moved.during), figure(moved.otherwise));
+        format!(
+            "{} {during} (otherwise {otherwise})",
+            printable(&moved.counter)
+        )
+    });
+    let unanswered = match episode.unanswered_pulses {
+        0 => None,
+        many => Some(format!("{many} pulses unanswered")),
+    };
+    moved.chain(unanswered).collect::<Vec<_>>().join(", ")
+}
+
+/// The shapes that waited, with the number of operations of each.
+pub(crate) fn affected_shapes(episode: &Episode) -> String {
+    let shapes = episode.shapes.iter().take(SHOWN_NAMES).map(|shape| {
+        let namespace = namespace(&shape.db, &shape.collection);
+        format!(
+            "{} {namespace} ({})",
+            printable(&shape.command),
+            count(float(shape.operations))
+        )
+    });
+    shapes.collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn changes(changes: &Changes, against: &str) -> Vec<String> {
+    let against = printable(&against.replace('_', " "));
+    let mut lines = vec![format!("now compared with {against}")];
+    lines.extend(periods(changes));
+    if let Some(reason) = changes.incomparable() {
+        lines.push(format!("not compared: {}", printable(reason)));
+        return lines;
+    }
+    if changes.changes.is_empty() {
+        lines.push("nothing changed".to_owned());
+        return lines;
+    }
+    let row = |change: &Change| {
+        let shape = &change.shape;
+        vec![
+            printable(&change.kind.replace('_', " ")),
+            format!("{:+.1} ms/s", change.cost_ms_per_second),
+            change.times().map_or("–".to_owned(), ratio),
+            before_and_now(change).join(" → "),
+            change
+                .share_of_pairs()
+                .map_or("–".to_owned(), |share| percent(share, 1.0)),
+            printable(shape.command()),
+            namespace(shape.db(), shape.collection()),
+            printable(shape.text()),
+        ]
+    };
+    let rows: Vec<_> = changes.changes.iter().map(row).collect();
+    let headings = [
+        "<change",
+        "cost",
+        "ratio",
+        "before → now",
+        "effect",
+        "<command",
+        "<namespace",
+        "<shape",
+    ];
+    lines.extend(table(&headings, &rows));
+    lines
+}
+
+/// The two periods that were compared, if the proxy reports them.
+pub(crate) fn periods(changes: &Changes) -> Option<String> {
+    let period = |span: Span| {
+        let known = seconds(span.seconds);
+        format!(
+            "{} to {} UTC (data for {known})",
+            moment(span.from),
+            moment(span.to)
+        )
+    };
+    let now = changes.now.filter(|now| now.to > 0.0)?;
+    let (baseline, now) = (period(changes.baseline.unwrap_or_default()), period(now));
+    Some(format!("baseline {baseline}, now {now}"))
+}
+
+/// The changed figure, before and now.
+pub(crate) fn before_and_now(change: &Change) -> [String; 2] {
+    [change.before, change.now].map(|rates| match change.kind.as_str() {
+        "slower" | "faster" => format!("p50 {}", millis(rates.p50_ms)),
+        "heavier_replies" | "heavier_requests" => {
+            format!("{}/op", bytes(rates.bytes_per_operation))
+        }
+        "more_documents" => format!("{} docs/op", count(rates.documents_per_operation)),
+        _ => format!("{} ops/s", count(rates.per_second)),
+    })
+}
+
+pub(crate) fn pools(pools: &[Pool]) -> Vec<String> {
+    let mut rows = Vec::new();
+    for pool in pools {
+        let server = printable(&pool.server);
+        let states = [pool.pending, pool.available, pool.in_use, pool.wait_queue];
+        let whole = [server.clone(), "(all)".to_owned(), printable(&pool.state)];
+        rows.push(
+            whole
+                .into_iter()
+                .chain(states.map(|n| n.to_string()))
+                .collect(),
+        );
+        for user in &pool.users {
+            let name = format!("{}@{}", printable(&user.name), printable(&user.source));
+            let states = [user.pending, user.available, user.in_use, user.wait_queue];
+            let names = [server.clone(), name, String::new()];
+            rows.push(
+                names
+                    .into_iter()
+                    .chain(states.map(|n| n.to_string()))
+                    .collect(),
+            );
+        }
+    }
+    if rows.is_empty() {
+        return vec!["no pool".to_owned()];
+    }
+    let headings = [
+        "<server",
+        "<user",
+        "<state",
+        "pending",
+        "available",
+        "in use",
+        "wait queue",
+    ];
+    table(&headings, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::model::tests::model;
+
+    #[test]
+    fn recurring_stall_shows_period_phase_and_counter() {
+        let model = model();
+        let lines = stalls(&model.stalls);
+        assert_eq!(
+            lines[1],
+            "recurs every 60 s for 3 s on db1.example.net:27017, 9 times, in phase server, \
+             with wiredTiger.checkpoint.bytes"
+        );
+        assert!(
+            lines[3].contains("checkpoint.bytes 35 MiB (otherwise 0 B)"),
+            "{}",
+            lines[3]
+        );
+        assert!(
+            lines
+                .iter()
+                .any(|line| line.contains("2 pulses unanswered"))
+        );
+    }
+
+    #[test]
+    fn stall_without_a_counter_names_none() {
+        let mut recurring = model().stalls.recurring[0].clone();
+        recurring.counter = None;
+        assert!(recurrence(&recurring).ends_with("no counter changed with it"));
+        recurring.unanswered = true;
+        recurring.server = None;
+        let text = recurrence(&recurring);
+        assert!(text.contains("on all servers") && text.ends_with("no reply to the pulse"));
+    }
+
+    #[test]
+    fn changes_show_the_figure_that_changed() {
+        let lines = changes(&model().changes, "last_week");
+        assert_eq!(lines[0], "now compared with last week");
+        assert!(lines[2].contains("p50 900 µs → p50 4.2 ms"), "{}", lines[2]);
+        assert!(lines[3].contains("0 ops/s → 12 ops/s"), "{}", lines[3]);
+        assert!(lines[4].contains("420 B/op → 1.05 KiB/op"), "{}", lines[4]);
+    }
+
+    #[test]
+    fn missing_baseline_differs_from_no_change() {
+        let span = |from, to, seconds| {
+            Some(Span {
+                count: 0,
+                from,
+                seconds,
+                to,
+            })
+        };
+        let missing = Changes {
+            baseline: span(1_795_197_000.0, 1_795_197_600.0, 0.0),
+            comparable: Some(false),
+            now: span(1_795_283_400.0, 1_795_284_000.0, 600.0),
+            reason: Some("no data for the baseline".to_owned()),
+            ..Changes::default()
+        };
+        let expected = [
+            "now compared with yesterday",
+            "baseline 2026-11-20 17:50:00 to 2026-11-20 18:00:00 UTC (data for 0), \
+             now 2026-11-21 17:50:00 to 2026-11-21 18:00:00 UTC (data for 10 min)",
+            "not compared: no data for the baseline",
+        ];
+        assert_eq!(changes(&missing, "yesterday"), expected);
+    }
+
+    #[test]
+    fn stall_that_no_longer_recurs_shows_its_last_time() {
+        let mut recurring = model().stalls.recurring[0].clone();
+        assert!(recurs(&recurring).starts_with("recurs every 60 s"));
+        recurring.current = Some(false);
+        let text = recurs(&recurring);
+        assert!(text.starts_with("recurred every 60 s"), "{text}");
+        assert!(text.contains("; last seen 2026-11-21 "), "{text}");
+    }
+
+    #[test]
+    fn note_of_the_pulse_is_shown() {
+        let mut noted = model().stalls.pulse;
+        noted.note = Some("routers have none".to_owned());
+        assert!(pulse(&noted).ends_with("; routers have none"));
+    }
+
+    #[test]
+    fn empty_panes_have_a_text() {
+        assert_eq!(storms(&Storms::default()), ["no storm"]);
+        assert!(stalls(&Stalls::default()).contains(&"no stall".to_owned()));
+        assert!(changes(&Changes::default(), "1h").contains(&"nothing changed".to_owned()));
+        assert_eq!(pools(&[]), ["no pool"]);
+    }
+
+    #[test]
+    fn pools_show_each_user_under_its_server() {
+        let lines = pools(&model().pools.pools);
+        assert_eq!(lines.len(), 7);
+        assert!(lines[1].contains("(all)") && lines[2].contains("shop@admin"));
+    }
+}

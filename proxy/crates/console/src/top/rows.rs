@@ -1,0 +1,45 @@
+//! The table of shapes as strings, for the terminal and for plain output.
+
+use super::{choice::Sort, model::Model};
+use crate::figures::{bytes, count, float, millis, namespace, percent, printable};
+use seawall_api::Shape;
+
+/// The headings with their sort keys. `<` aligns a column to the left.
+pub(super) const HEADINGS: [(&str, Option<Sort>); 11] = [
+    ("time", Some(Sort::TotalTime)),
+    ("ops/s", Some(Sort::Count)),
+    ("p50", None),
+    ("p99", Some(Sort::P99)),
+    ("max", None),
+    ("errors", Some(Sort::Errors)),
+    ("bytes", Some(Sort::Bytes)),
+    ("docs", Some(Sort::Documents)),
+    ("<command", None),
+    ("<namespace", None),
+    ("<shape", None),
+];
+
+/// The width of each column in the terminal, in characters. 0 takes the remaining width.
+pub(super) const WIDTHS: [u16; 11] = [7, 6, 7, 7, 7, 6, 8, 6, 13, 24, 0];
+
+/// One row per shape.
+pub(super) fn shapes(model: &Model) -> Vec<Vec<String>> {
+    let total_ms = model.shapes.load_ms();
+    let seconds = model.covered_seconds().max(1.0);
+    let row = |shape: &&Shape| {
+        vec![
+            percent(shape.load_ms(), total_ms),
+            count(float(shape.count) / seconds),
+            millis(shape.latency_ms.p50),
+            millis(shape.latency_ms.p99),
+            millis(shape.latency_ms.max),
+            count(float(shape.errors)),
+            bytes(float(shape.bytes())),
+            count(float(shape.documents)),
+            printable(&shape.command),
+            namespace(&shape.db, &shape.collection),
+            printable(&shape.shape),
+        ]
+    };
+    model.rows().iter().map(row).collect()
+}

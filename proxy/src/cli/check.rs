@@ -1,0 +1,78 @@
+//! `seawall check`: everything that starting validates, except binding the listen addresses.
+
+use std::time::Duration;
+
+use clap::Args;
+use mongodb::{Client, bson::doc, options::ClientOptions};
+use seawall_config::Settings;
+
+use super::ConfigArguments;
+use crate::{listener::server_config, topology::DeploymentOptions};
+use seawall_console::{Exit, complain, say};
+use seawall_transport::connection::client_config;
+
+/// Time limit of `--connect` for reaching the deployment.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    config: ConfigArguments,
+    /// Also try to reach the deployment.
+    #[arg(long)]
+    connect: bool,
+}
+
+pub(super) async fn run(arguments: Arguments) -> Exit {
+    let settings = match arguments.config.load() {
+        Ok(settings) => settings,
+        Err(problems) => return complain(&problems.to_string(), Exit::Usage),
+    };
+    let problems = problems(&settings).await;
+    if !problems.is_empty() {
+        return complain(&problems.join("\n"), Exit::Usage);
+    }
+    if arguments.connect {
+        if let Err(error) = connect(&settings).await {
+            return complain(&format!("deployment.uri: {error}"), Exit::Unavailable);
+        }
+        say("the deployment is reachable");
+    }
+    say("the configuration is valid");
+    Exit::Success
+}
+
+/// Problems that the configuration parser cannot find: connection string, TLS files.
+pub(super) async fn problems(settings: &Settings) -> Vec<String> {
+    let mut problems = Vec::new();
+    let uri = settings.deployment.uri.expose();
+    match DeploymentOptions::parse(uri, settings.deployment.heartbeat_frequency).await {
+        Err(error) => problems.push(format!("deployment.uri: {error}")),
+        Ok(deployment) => {
+            if let Some((ca, identity, trusts_anyone)) = deployment.tls() {
+                let tls = client_config(ca.as_deref(), identity.as_deref(), trusts_anyone);
+                problems.extend(tls.err().map(|error| format!("deployment.uri: {error}")));
+            }
+            let wants_lookup = settings.auth.credentials == seawall_config::Credentials::Lookup;
+            if wants_lookup && !deployment.has_credentials() {
+                problems.push("auth.credentials: lookup needs a user in deployment.uri".to_owned());
+            }
+        }
+    }
+    if let Some(tls) = &settings.listen.tls {
+        let config = server_config(&tls.certificate_file, &tls.key_file);
+        problems.extend(config.err().map(|error| format!("listen.tls: {error}")));
+    }
+    problems
+}
+
+async fn connect(settings: &Settings) -> mongodb::error::Result<()> {
+    let mut options = ClientOptions::parse(settings.deployment.uri.expose()).await?;
+    options.server_selection_timeout = Some(CONNECT_LIMIT);
+    let client = Client::with_options(options)?;
+    client
+        .database("admin")
+        .run_command(doc! { "hello": 1 })
+        .await
+        .map(drop)
+}

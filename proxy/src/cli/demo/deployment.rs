@@ -1,0 +1,178 @@
+//! The private mongod of a demonstration: a replica set of one member, access control, random
+//! passwords.
+
+use std::{fmt, fmt::Write as _, path::Path};
+
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+    options::{ClientOptions, Credential},
+};
+use rand::{TryRng as _, rngs::SysRng};
+
+use super::{Failure, traffic::DATABASE};
+use seawall_console::say;
+use seawall_mongod::{Member, Mongod, Options, Settings, create_first_user, initiate_replica_set};
+
+/// The user of the demonstration's clients.
+pub(super) const USER: &str = "demo";
+
+/// A mongod. Dropping this value stops it and removes its data.
+pub(super) struct Deployment {
+    password: String,
+    /// A client that logs in as root and bypasses Seawall, to read the mongod's counters.
+    root: Client,
+    mongod: Mongod,
+}
+
+impl fmt::Debug for Deployment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deployment")
+            .field("mongod", &self.mongod)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Counters of a mongod since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ServerCounts {
+    pub(super) connections: i64,
+    pub(super) authentications: i64,
+}
+
+impl Deployment {
+    pub(super) async fn start(program: &Path) -> Result<Self, Failure> {
+        say("Starting it as a replica set of one, with access control ...");
+        let options = Options {
+            replica_set: Some(SET.to_owned()),
+            auth: true,
+            ..Options::default()
+        };
+        let mongod = Mongod::start(program, options).await?;
+        initiate_replica_set(&[Member::new(&mongod)], Settings::default()).await?;
+        let (root_password, password) = (random_password()?, random_password()?);
+        create_first_user(&mongod, ROOT, &root_password).await?;
+        let root = mongod.direct_client(Some(credential(ROOT, &root_password)))?;
+        let admin = root.database("admin");
+        let new_user = doc! {
+            "createUser": USER,
+            "pwd": &password,
+            "roles": [{ "role": "readWrite", "db": DATABASE }],
+            "writeConcern": { "w": "majority" },
+        };
+        admin.run_command(new_user).await?;
+        let build = admin.run_command(doc! { "buildInfo": 1 }).await?;
+        say(&format!(
+            "mongod {} listens on {}; its data is in {}.",
+            build.get_str("version").unwrap_or("of an unknown version"),
+            mongod.address(),
+            mongod.data_dir().display()
+        ));
+        Ok(Self {
+            password,
+            root,
+            mongod,
+        })
+    }
+
+    /// The connection string, without credentials.
+    pub(super) fn uri(&self) -> String {
+        format!("mongodb://{}/?replicaSet={SET}", self.mongod.address())
+    }
+
+    /// The credential of the demonstration's clients.
+    pub(super) fn user(&self) -> Credential {
+        credential(USER, &self.password)
+    }
+
+    pub(super) fn password(&self) -> &str {
+        &self.password
+    }
+
+    /// Options for a client of that user that bypasses Seawall.
+    pub(super) async fn user_options(&self) -> Result<ClientOptions, Failure> {
+        let mut options = ClientOptions::parse(self.uri()).await?;
+        options.credential = Some(self.user());
+        Ok(options)
+    }
+
+    /// Reads the mongod's counters.
+    pub(super) async fn counts(&self) -> Result<ServerCounts, Failure> {
+        let command = doc! { "serverStatus": 1 };
+        let status = self.root.database("admin").run_command(command).await?;
+        let connections = number(&status, &["connections", "totalCreated"]);
+        let mechanisms = ["security", "authentication", "mechanisms"];
+        let authentications = ["SCRAM-SHA-256", "SCRAM-SHA-1"].map(|mechanism| {
+            let [a, b, c] = mechanisms;
+            number(&status, &[a, b, c, mechanism, "authenticate", "successful"])
+        });
+        Ok(ServerCounts {
+            connections,
+            authentications: authentications.iter().sum(),
+        })
+    }
+}
+
+fn number(document: &Document, path: &[&str]) -> i64 {
+    let (Some((last, parents)), mut document) = (path.split_last(), document) else {
+        return 0;
+    };
+    for parent in parents {
+        let Ok(child) = document.get_document(parent) else {
+            return 0;
+        };
+        document = child;
+    }
+    let long = document.get_i64(last);
+    long.or_else(|_| document.get_i32(last).map(i64::from))
+        .unwrap_or(0)
+}
+
+fn credential(user: &str, password: &str) -> Credential {
+    Credential::builder()
+        .username(user.to_owned())
+        .password(password.to_owned())
+        .source("admin".to_owned())
+        .build()
+}
+
+fn random_password() -> Result<String, seawall_mongod::Error> {
+    let mut bytes = [0; 12];
+    SysRng
+        .try_fill_bytes(&mut bytes)
+        .map_err(seawall_mongod::Error::Entropy)?;
+    let mut password = String::new();
+    for byte in bytes {
+        write!(password, "{byte:02x}").expect("writing to a String cannot fail");
+    }
+    Ok(password)
+}
+
+const SET: &str = "demo";
+const ROOT: &str = "root";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_is_found_by_its_path_and_is_zero_if_missing() {
+        let document = doc! { "a": { "b": 3_i32, "c": 4_i64, "d": "x" } };
+        let cases = [
+            (vec!["a", "b"], 3),
+            (vec!["a", "c"], 4),
+            (vec!["a", "d"], 0),
+            (vec!["a", "e"], 0),
+            (vec!["b", "b"], 0),
+            (vec![], 0),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(number(&document, &path), expected, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn passwords_differ() {
+        assert_ne!(random_password().unwrap(), random_password().unwrap());
+    }
+}

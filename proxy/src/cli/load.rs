@@ -1,0 +1,213 @@
+//! `seawall load`: the load harness on the command line.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::runtime::raise_descriptor_limit;
+use seawall_console::{Exit, complain, say};
+use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
+
+/// File descriptors that the harness itself uses.
+const OTHER_DESCRIPTORS: u64 = 50;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Load {
+    /// Run clients that time out, close their connection and reconnect immediately.
+    Storm(Storm),
+    /// Run clients that keep their connections and use long timeouts.
+    Steady(Steady),
+}
+
+/// The options that all loads share.
+#[derive(Debug, Args)]
+struct Common {
+    /// Connection string of the endpoint, with the user to log in as; clients are spread over its
+    /// hosts.
+    uri: String,
+    /// Duration of the load in seconds.
+    #[arg(long, default_value_t = 10.0, value_parser = positive)]
+    duration_s: f64,
+    /// Database to use.
+    #[arg(long, default_value = "load")]
+    database: String,
+    /// Collection to use.
+    #[arg(long, default_value = "things")]
+    collection: String,
+    /// Number of documents in the collection; missing ones are inserted first.
+    #[arg(long, default_value_t = 1000)]
+    documents: u32,
+    /// Bytes of text in each document.
+    #[arg(long, default_value_t = 100)]
+    payload_bytes: usize,
+    /// Shares of find, insert and update, such as find=90,insert=5,update=5.
+    #[arg(long, default_value = "find=1")]
+    mix: Mix,
+    /// Format of the final report.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Do not print progress on standard error.
+    #[arg(long)]
+    quiet: bool,
+    /// Fail if fewer operations per second succeed.
+    #[arg(long, value_name = "PER_SECOND")]
+    expect_goodput: Option<f64>,
+    /// Fail if the 99th percentile of latency, counted from when an operation was due, is higher.
+    #[arg(long, value_name = "MS")]
+    expect_p99_ms: Option<f64>,
+    /// Allow an endpoint that is not on this machine.
+    #[arg(long)]
+    yes_i_own_this: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Storm {
+    #[command(flatten)]
+    common: Common,
+    /// Number of clients.
+    #[arg(long, default_value_t = 500)]
+    clients: usize,
+    /// Timeout of each step in milliseconds: the shortest and the longest of all clients.
+    #[arg(long, default_value = "40-500", value_parser = span)]
+    timeouts_ms: RangeInclusive<u64>,
+    /// Connections started per second, independent of earlier ones; without it, a client reconnects
+    /// when it is done.
+    #[arg(long, value_parser = positive, conflicts_with = "keep")]
+    arrivals: Option<f64>,
+    /// Keep the connections and send this many operations per second over all clients.
+    #[arg(long, value_name = "RATE", value_parser = positive)]
+    keep: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Steady {
+    #[command(flatten)]
+    common: Common,
+    /// Number of connections.
+    #[arg(long, default_value_t = 16)]
+    connections: usize,
+    /// Operations per second over all connections; without it, each connection sends its next
+    /// operation as soon as it has a reply.
+    #[arg(long, value_parser = positive)]
+    rate: Option<f64>,
+    /// Timeout of each step in milliseconds.
+    #[arg(long, default_value_t = 10_000)]
+    timeout_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        _ => Err("expected a number above 0".to_owned()),
+    }
+}
+
+fn span(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let (least, most) = text.split_once('-').unwrap_or((text, text));
+    match (least.trim().parse(), most.trim().parse()) {
+        (Ok(least), Ok(most)) if 0 < least && least <= most => Ok(least..=most),
+        _ => Err("expected a range of milliseconds, such as 40-500".to_owned()),
+    }
+}
+
+pub(super) async fn run(load: Load) -> Exit {
+    let (common, clients, behaviour, patience) = match load {
+        Load::Storm(storm) => {
+            let behaviour = match (storm.keep, storm.arrivals) {
+                (Some(rate), _) => Behaviour::KeptAt(rate),
+                (None, Some(rate)) => Behaviour::ShortAt(rate),
+                (None, None) => Behaviour::Short,
+            };
+            (storm.common, storm.clients, behaviour, storm.timeouts_ms)
+        }
+        Load::Steady(steady) => {
+            let behaviour = steady.rate.map_or(Behaviour::Closed, Behaviour::KeptAt);
+            let patience = steady.timeout_ms.max(1);
+            (
+                steady.common,
+                steady.connections,
+                behaviour,
+                patience..=patience,
+            )
+        }
+    };
+    let target = match Target::parse(&common.uri).await {
+        Ok(target) => target,
+        Err(error) => return complain(&error.to_string(), Exit::Usage),
+    };
+    if !common.yes_i_own_this && !target.is_loopback().await {
+        let message = "the endpoint is not on this machine; use --yes-i-own-this to allow it";
+        return complain(message, Exit::Usage);
+    }
+    if let Err(message) = check_descriptors(clients) {
+        return complain(&message, Exit::Unavailable);
+    }
+    let plan = Plan {
+        target,
+        clients: clients.max(1),
+        behaviour,
+        duration: Duration::from_secs_f64(common.duration_s),
+        patience: (
+            Duration::from_millis(*patience.start()),
+            Duration::from_millis(*patience.end()),
+        ),
+        work: Work {
+            database: common.database.clone(),
+            collection: common.collection.clone(),
+            documents: common.documents.max(1),
+            payload_bytes: common.payload_bytes,
+            mix: common.mix,
+        },
+    };
+    let progress = |line: &str| {
+        if !common.quiet {
+            complain(line, Exit::Success);
+        }
+    };
+    tokio::select! {
+        report = seawall_load::run(plan, progress) => match report {
+            Ok(report) => print_report(&report, &common),
+            Err(error) => complain(&error.to_string(), Exit::Unavailable),
+        },
+        _ = tokio::signal::ctrl_c() => Exit::Interrupted,
+    }
+}
+
+fn check_descriptors(clients: usize) -> Result<(), String> {
+    let needed = u64::try_from(clients)
+        .unwrap_or(u64::MAX)
+        .saturating_add(OTHER_DESCRIPTORS);
+    match raise_descriptor_limit() {
+        Some(allowed) if allowed < needed => Err(format!(
+            "{clients} clients need {needed} file descriptors, but only {allowed} are allowed (ulimit -n)"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn print_report(report: &Report, common: &Common) -> Exit {
+    match common.format {
+        Format::Text => say(&report.to_string()),
+        Format::Json => match serde_json::to_string(report) {
+            Ok(text) => say(&text),
+            Err(error) => return complain(&error.to_string(), Exit::Internal),
+        },
+    }
+    let missed = report.missed(Objectives {
+        goodput: common.expect_goodput,
+        p99_ms: common.expect_p99_ms,
+    });
+    match missed.is_empty() {
+        true => Exit::Success,
+        false => complain(
+            &format!("objectives missed: {}", missed.join("; ")),
+            Exit::Missed,
+        ),
+    }
+}

@@ -1,0 +1,105 @@
+//! The command line: one file per subcommand, and the exit codes.
+
+mod check;
+mod config;
+mod demo;
+mod load;
+mod serve;
+
+use std::{io, path::PathBuf};
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use seawall_config::{Overrides, Problems, Secret, Settings, Sources};
+use seawall_console::{Exit, complain, report, top};
+use tokio::runtime::Builder;
+
+/// A transparent MongoDB wire-protocol proxy.
+#[derive(Debug, Parser)]
+#[command(name = "seawall", version, about, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the proxy.
+    Serve(ConfigArguments),
+    /// Demonstrate Seawall in front of a private mongod, without any server installed.
+    Demo(demo::Arguments),
+    /// Validate a configuration and print every problem in it.
+    Check(check::Arguments),
+    /// Describe the configuration file.
+    #[command(subcommand)]
+    Config(config::Config),
+    /// Put an endpoint under load: a connection storm or a steady load.
+    #[command(subcommand)]
+    Load(load::Load),
+    /// Watch a running proxy in the terminal.
+    Top(top::Arguments),
+    /// Write a report for a time range, or compare two reports.
+    Report(report::Arguments),
+    /// Print the completion script for a shell.
+    Completions {
+        /// The shell to print completions for.
+        shell: Shell,
+    },
+}
+
+/// The sources of settings. Arguments override the environment, and the environment overrides the
+/// file.
+#[derive(Clone, Debug, Args)]
+struct ConfigArguments {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The address for clients: HOST:PORT or unix:PATH; may be repeated.
+    #[arg(long, value_name = "ADDR")]
+    listen: Vec<String>,
+    /// The deployment's connection string.
+    #[arg(long, value_name = "URI")]
+    deployment: Option<String>,
+    /// The address for metrics and the API: HOST:PORT or "off".
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+}
+
+impl ConfigArguments {
+    fn load(self) -> Result<Settings, Problems> {
+        seawall_config::load(&Sources {
+            file: self.config,
+            environment: std::env::vars().collect(),
+            overrides: Overrides {
+                listen: self.listen,
+                deployment: self.deployment.map(Secret::new),
+                admin: self.admin,
+            },
+        })
+    }
+}
+
+/// Runs a parsed command line.
+pub fn run(cli: Cli) -> Exit {
+    let runtime = match Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(&format!("starting: {error}"), Exit::Internal),
+    };
+    match cli.command {
+        Command::Serve(arguments) => runtime.block_on(serve::run(arguments)),
+        Command::Demo(arguments) => runtime.block_on(demo::run(arguments)),
+        Command::Check(arguments) => runtime.block_on(check::run(arguments)),
+        Command::Config(config) => config::run(&config),
+        Command::Load(load) => runtime.block_on(load::run(load)),
+        Command::Top(arguments) => runtime.block_on(top::run(arguments)),
+        Command::Report(arguments) => runtime.block_on(report::run(arguments)),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "seawall", &mut io::stdout());
+            Exit::Success
+        }
+    }
+}
