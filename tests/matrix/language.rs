@@ -1,4 +1,4 @@
-//! Installs and builds the programs of the languages, outside of the source tree.
+//! Installs and builds the test program of each language, outside of the source tree.
 
 use std::path::{Path, PathBuf};
 
@@ -202,7 +202,7 @@ async fn python(program: &str, version: Option<&str>) -> Program {
     }
 }
 
-/// A program in the folder `name`.
+/// Installs the packages of the Node program in the folder `name`.
 async fn node(name: &str, version: Option<&str>, program: &str) -> Program {
     let node = Node::find().await;
     let program = node.install(name, version).await.join(program);

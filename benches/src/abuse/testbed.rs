@@ -51,11 +51,11 @@ pub const REPLY_BYTES: [usize; 2] = [1 << 20, 15 << 20];
 /// The users' logins. Clones share derived keys.
 #[derive(Clone, Debug)]
 pub struct Users {
-    /// [`ALICE`].
+    /// The login of [`ALICE`].
     pub alice: Login,
-    /// [`BOB`].
+    /// The login of [`BOB`].
     pub bob: Login,
-    /// [`MALLORY`].
+    /// The login of [`MALLORY`].
     pub mallory: Login,
     /// Victims that are unknown to Seawall before the measurement.
     pub newcomers: Vec<Login>,

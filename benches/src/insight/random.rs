@@ -1,6 +1,7 @@
 //! Random numbers that are the same in every run.
 
-/// SplitMix64. (Steele, Lea and Flood: "Fast splittable pseudorandom number generators", 2014.)
+/// The generator SplitMix64. (Steele, Lea and Flood: "Fast splittable pseudorandom number
+/// generators", 2014.)
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

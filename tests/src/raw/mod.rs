@@ -93,7 +93,7 @@ impl RawClient {
         .await
     }
 
-    /// Sends a message and returns its `requestID`. If it is 0, the client chooses one.
+    /// Sends a message and returns its `requestID`. The client chooses one if the message has 0.
     pub async fn send(&mut self, message: &OpMsg) -> Result<i32, RawError> {
         let mut message = message.clone();
         message.request_id = self.request_id_for(message.request_id);
@@ -101,7 +101,8 @@ impl RawClient {
         Ok(message.request_id)
     }
 
-    /// Sends a legacy message and returns its `requestID`. If it is 0, the client chooses one.
+    /// Sends a legacy message and returns its `requestID`. The client chooses one if the message
+    /// has 0.
     pub async fn send_query(&mut self, message: &OpQuery) -> Result<i32, RawError> {
         let mut message = message.clone();
         message.request_id = self.request_id_for(message.request_id);

@@ -309,7 +309,8 @@ impl<'a> Comparison<'a> {
         if (slowdown - allowed).abs() < least || difference < MIN_DIFFERENCE.as_secs_f64() {
             return None;
         }
-        // A factor on durations is a shift of their buckets.
+        // Buckets are logarithmic, so multiplying durations by a factor shifts them to other
+        // buckets.
         let shift = whole_number((allowed * 8.0 / LN_2).round());
         let ranks = ranks(&pair.before.durations, &pair.now.durations, shift);
         let kind = if slowdown > 0.0 && ranks.effect >= MIN_EFFECT {

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use super::error::Error;
 
-/// The state of a run.
+/// The state of a supervised mongod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Run {
     Starting,

@@ -1,4 +1,4 @@
-//! Forms of aggregation expressions, and of projections, which may contain expressions.
+//! Turns aggregation expressions, and projections that contain them, into parts of a shape.
 
 use super::bson::{Array, Document, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, word};

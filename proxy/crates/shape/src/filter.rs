@@ -1,5 +1,5 @@
-//! Forms of filters. A filter is a set of conjuncts (conditions that must all hold); `$and` adds
-//! its conditions to this set.
+//! Turns filters into parts of a shape. A filter is a set of conjuncts (conditions that must all
+//! hold); `$and` adds its conditions to this set.
 
 use super::bson::{Array, Document, Field, Regex, Value};
 use super::form::{Bracket, Conjuncts, Form, Node, Role, Set, word};

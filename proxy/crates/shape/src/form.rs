@@ -1,4 +1,4 @@
-//! Forms: the output of the walk over a command, either as hashes or as text.
+//! Forms, which are the parts of a shape. A walk over a command builds them as hashes or as text.
 //!
 //! The walk is written once, generic over the trait [`Form`], so hash and text always agree. It
 //! builds two versions of each form, fine and coarse, as a [`Node`]. A set or sequence has a

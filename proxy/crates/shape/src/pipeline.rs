@@ -1,4 +1,4 @@
-//! Forms of pipelines: sequences of stages, each with a rule for its argument.
+//! Turns pipelines into parts of a shape: sequences of stages, each with a rule for its argument.
 
 use super::bson::{Array, Document, Field, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, word};

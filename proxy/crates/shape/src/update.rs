@@ -1,4 +1,4 @@
-//! Forms of updates: replacements, sets of modifiers, and pipelines.
+//! Turns updates into parts of a shape: replacements, sets of modifiers, and pipelines.
 
 use super::bson::{Document, Field, Value};
 use super::filter::regex_form;

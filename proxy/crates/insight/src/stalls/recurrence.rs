@@ -12,7 +12,7 @@ use seawall_stats::{PerPhase, Phase, float};
 /// A series of episodes at a regular interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recurrence {
-    /// Time from start to start.
+    /// Time between the starts of two consecutive episodes.
     pub period: Duration,
     /// Median length of the episodes.
     pub length: Duration,
