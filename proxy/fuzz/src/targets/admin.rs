@@ -251,7 +251,7 @@ fn fill(observer: &Observer, insight: &Insight, now: SystemTime) {
         let began = Instant::now();
         let mut observation = observer.recorder.begin(&input, body.len(), began);
         let facts = ReplyFacts::of(ReplyForm::Plain, &reply);
-        observation.answered(&facts, began);
+        observation.record_reply(&facts, began);
         let ended = began + Duration::from_millis(second.into());
         observation.finish(outcome_of(&facts), ended);
         let ago = Duration::from_secs(u64::from(OPERATIONS - second) * 7);
