@@ -257,6 +257,104 @@ fn modules_use_only_lower_levels() {
     }
 }
 
+/// The identifiers in a text.
+fn identifiers(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    words.filter(|word| !word.is_empty()).collect()
+}
+
+/// The functions and constants that a source declares `pub`, without those of its unit tests.
+fn public_functions_and_constants(source: &str) -> Vec<&str> {
+    let source = source.split("#[cfg(test)]\nmod ").next().unwrap();
+    let declarations = source
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("pub "));
+    let named = declarations.filter_map(|declaration| {
+        let mut words = declaration.split_whitespace().peekable();
+        let mut is_item = false;
+        while words
+            .next_if(|word| ["const", "static", "async", "fn"].contains(word))
+            .is_some()
+        {
+            is_item = true;
+        }
+        let name = words.next()?;
+        let end = name.find(|c: char| !c.is_alphanumeric() && c != '_');
+        is_item.then(|| &name[..end.unwrap_or(name.len())])
+    });
+    named.collect()
+}
+
+/// The sources of each package: the proxy, its crates, and the packages that use them.
+fn packages() -> BTreeMap<String, Vec<PathBuf>> {
+    let mut folders: BTreeMap<String, PathBuf> = crates();
+    for (name, folder) in [
+        ("seawall", "proxy/src"),
+        ("tests", "tests"),
+        ("benches", "benches"),
+        ("fuzz", "proxy/fuzz"),
+    ] {
+        folders.insert(name.to_owned(), root().join(folder));
+    }
+    let found = folders.into_iter().map(|(name, folder)| {
+        let mut files = Vec::new();
+        sources(&folder, &mut files);
+        (name, files)
+    });
+    found.collect()
+}
+
+/// The compiler reports unused items only if they are not `pub`. A type may be `pub` because it is
+/// part of a signature; the compiler checks that.
+#[test]
+fn public_functions_and_constants_are_used_by_another_package() {
+    let read = |file: &PathBuf| fs::read_to_string(file).unwrap();
+    let texts: BTreeMap<String, Vec<String>> = packages()
+        .into_iter()
+        .map(|(name, files)| (name, files.iter().map(read).collect()))
+        .collect();
+    let codes: BTreeMap<&String, String> = texts
+        .iter()
+        .map(|(name, texts)| {
+            (
+                name,
+                texts.iter().map(|text| without_comments(text)).collect(),
+            )
+        })
+        .collect();
+    let main = read(&root().join("proxy/src/main.rs"));
+    let (mut unused, mut total) = (BTreeSet::new(), 0);
+    for (package, texts) in &texts {
+        let others = codes.iter().filter(|(name, _)| **name != package);
+        let mut used: BTreeSet<_> = others.flat_map(|(_, code)| identifiers(code)).collect();
+        // The binary is a crate of its own.
+        used.extend(identifiers(&main));
+        if ["tests", "benches", "fuzz"].contains(&package.as_str()) {
+            continue;
+        }
+        for name in texts
+            .iter()
+            .flat_map(|text| public_functions_and_constants(text))
+        {
+            total += 1;
+            if !used.contains(name) {
+                unused.insert(format!("{package}: {name}"));
+            }
+        }
+    }
+    assert!(total > 300, "too few items found: {total}");
+    assert!(
+        unused.is_empty(),
+        "not used by another package: {unused:#?}"
+    );
+}
+
+#[test]
+fn public_items_are_found() {
+    let source = "pub fn a() {}\n    pub const fn b(&self)\npub(crate) fn c()\npub const D: u8 = 1;\npub struct E;\n    pub async fn f<T>()\n#[cfg(test)]\nmod tests {\npub fn g() {}\n";
+    assert_eq!(public_functions_and_constants(source), ["a", "b", "D", "f"]);
+}
+
 /// All Rust sources of the repository.
 fn all_sources() -> Vec<PathBuf> {
     let mut files = Vec::new();

@@ -92,7 +92,7 @@ pub enum StartError {
 
 impl StartError {
     /// True if the error is in the configuration, and not in the environment.
-    pub fn blames_configuration(&self) -> bool {
+    pub(crate) fn blames_configuration(&self) -> bool {
         match self {
             Self::Deployment(_)
             | Self::ServerTls(_)
@@ -344,7 +344,7 @@ impl App {
     }
 
     /// Resolves when the API gets a request for a drain.
-    pub async fn drain_requested(&self) {
+    pub(crate) async fn drain_requested(&self) {
         self.drain_requested.cancelled().await;
     }
 

@@ -243,7 +243,7 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
 
     /// Removes and returns the newest waiter of the key with the most waiters, if that key has at
     /// least two waiters more than `from`.
-    pub fn make_room(&mut self, from: K) -> Option<T> {
+    pub(crate) fn make_room(&mut self, from: K) -> Option<T> {
         let own = self.0.queues.get(&from).map_or(0, Queue::len);
         let most = self.0.queues.values().map(Queue::len).max()?;
         if most > own + 1 { self.shed() } else { None }
@@ -251,7 +251,7 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
 
     /// Examines the oldest waiter of each of the next `max_keys` keys. Removes and returns the
     /// first waiter that is ready.
-    pub fn pop_if(&mut self, max_keys: usize, is_ready: impl Fn(&T) -> bool) -> Option<T> {
+    pub(crate) fn pop_if(&mut self, max_keys: usize, is_ready: impl Fn(&T) -> bool) -> Option<T> {
         for _ in 0..max_keys.min(self.0.turns.len()) {
             match self.peek().is_some_and(&is_ready) {
                 true => return self.pop(),

@@ -57,7 +57,7 @@ const FASTER: f64 = 1.15;
 const PURGE_BEYOND: usize = 8_192;
 
 /// Time between two calls of [`Gate::tick`].
-pub const GATE_TICK_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const GATE_TICK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A gate at which logins or new clients wait.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ struct GateState {
 
 impl Gate {
     /// Creates a gate for logins. It is open until operations wait too long for connections.
-    pub fn of_logins() -> Self {
+    pub(crate) fn of_logins() -> Self {
         Self {
             target: OPERATIONS_TARGET,
             min_rate: MIN_LOGINS_PER_SECOND,
@@ -94,7 +94,7 @@ impl Gate {
     }
 
     /// Creates a gate for new clients. It is open until the data plane is late.
-    pub fn of_arrivals() -> Self {
+    pub(crate) fn of_arrivals() -> Self {
         Self {
             target: LATENESS_TARGET,
             min_rate: MIN_ARRIVALS_PER_SECOND,
@@ -103,7 +103,7 @@ impl Gate {
     }
 
     /// Passes the gate if no wait is needed. Returns true if the caller has passed.
-    pub fn try_pass(&self) -> bool {
+    pub(crate) fn try_pass(&self) -> bool {
         let mut state = self.state.lock();
         let may_pass = state.rate.is_none() || (state.waiting.is_empty() && state.tokens >= 1.0);
         if may_pass {
@@ -210,7 +210,7 @@ impl Default for LoginGates {
 impl LoginGates {
     /// Passes all gates if no wait is needed. Returns true if the login has passed. `user` is the
     /// name and the source of the login's user.
-    pub fn try_pass(&self, user: Option<(&str, &str)>) -> bool {
+    pub(crate) fn try_pass(&self, user: Option<(&str, &str)>) -> bool {
         let own = user.and_then(|user| self.gate_of(user).1);
         own.is_none_or(|own| own.try_pass()) && self.all.try_pass()
     }

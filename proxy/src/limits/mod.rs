@@ -18,9 +18,10 @@ use tokio::time::Instant;
 
 use seawall_transport::Sharer;
 
+pub(crate) use self::gate::GATE_TICK_INTERVAL;
 pub use self::{
     fair::{Origin, TurnQueue},
-    gate::{GATE_TICK_INTERVAL, Gate, LoginGates},
+    gate::{Gate, LoginGates},
     heavy::{Heavy, HeavyWork},
     operations::{OperationPermit, OperationPermits, Operator},
     places::Eviction,
@@ -60,7 +61,7 @@ pub struct ClientPermit(EvictablePermit);
 
 impl ClientPermit {
     /// Counts the permit for another sharer from now on.
-    pub fn move_to(&mut self, sharer: Sharer) {
+    pub(crate) fn move_to(&mut self, sharer: Sharer) {
         self.0.move_to(sharer);
     }
 }
@@ -77,7 +78,7 @@ pub struct MonitorPermit(EvictablePermit);
 
 impl MonitorPermit {
     /// Records that the monitor has sent another `hello`.
-    pub fn record_hello(&mut self) {
+    pub(crate) fn record_hello(&mut self) {
         self.0.renew();
     }
 }
@@ -118,7 +119,7 @@ impl Limits {
     /// Sets the limits of connections per second from each address, and of logins per second of
     /// each user. `None` means no limit.
     #[must_use]
-    pub fn with_rates(self, per_address: Option<u32>, per_user: Option<u32>) -> Self {
+    pub(crate) fn with_rates(self, per_address: Option<u32>, per_user: Option<u32>) -> Self {
         Self {
             arrivals: per_address.map(Rates::new),
             logins: per_user.map(Rates::new),
@@ -128,7 +129,7 @@ impl Limits {
 
     /// Sets the number of threads that serve clients. The default is one.
     #[must_use]
-    pub fn with_workers(self, workers: usize) -> Self {
+    pub(crate) fn with_workers(self, workers: usize) -> Self {
         Self {
             forwarding: Turns::new(workers),
             heavy: HeavyWork::new(workers),
@@ -137,7 +138,7 @@ impl Limits {
     }
 
     /// Returns true, and counts the client, if another client may connect from this address now.
-    pub fn admits_arrival(&self, ip: IpAddr, now: Instant) -> bool {
+    pub(crate) fn admits_arrival(&self, ip: IpAddr, now: Instant) -> bool {
         let rates = self.arrivals.as_ref();
         rates.is_none_or(|rates| rates.admit(Sharer::at(Some(ip)), now))
     }
@@ -147,7 +148,7 @@ impl Limits {
     ///
     /// Logins are counted by address, user and result. Otherwise a client that claims the name of
     /// another user could delay that user.
-    pub fn login_turn(
+    pub(crate) fn login_turn(
         &self,
         from: Sharer,
         user: (&str, &str),
@@ -161,14 +162,18 @@ impl Limits {
 
     /// Returns a permit for a new client. At the limit, closes a silent client of the sharer with
     /// the most clients; `None` if there is none.
-    pub fn admit_client(&self, from: Sharer, eviction: &Eviction) -> Option<ClientPermit> {
+    pub(crate) fn admit_client(&self, from: Sharer, eviction: &Eviction) -> Option<ClientPermit> {
         let permit = self.clients.admit_evicting_silent(from, eviction);
         permit.map(ClientPermit)
     }
 
     /// Returns a permit for a client that has not logged in. At the limit, closes the oldest client
     /// without a login of the address that has most of them. `None` if that is not possible.
-    pub fn admit_handshake(&self, from: Sharer, eviction: &Eviction) -> Option<HandshakePermit> {
+    pub(crate) fn admit_handshake(
+        &self,
+        from: Sharer,
+        eviction: &Eviction,
+    ) -> Option<HandshakePermit> {
         let permit = self.handshakes.admit_evicting_oldest(from, eviction);
         permit.map(HandshakePermit)
     }
@@ -176,7 +181,7 @@ impl Limits {
     /// Returns a permit for a driver's monitor. At the limit, closes a monitor of the address with
     /// the most monitors, if its last `hello` was at least ten minutes ago. Of several, it is the
     /// one whose `hello` was earliest. `None` if there is no such monitor.
-    pub fn admit_monitor(
+    pub(crate) fn admit_monitor(
         &self,
         from: Sharer,
         eviction: &Eviction,
@@ -191,7 +196,7 @@ impl Limits {
     }
 
     /// Returns a permit for a relayed client in pooled mode, if the sharer's share allows it.
-    pub fn admit_relay(&self, from: Sharer) -> Option<RelayPermit> {
+    pub(crate) fn admit_relay(&self, from: Sharer) -> Option<RelayPermit> {
         self.relays.take(from).map(RelayPermit)
     }
 
@@ -212,7 +217,7 @@ impl Limits {
 
     /// Returns the time at which the caller may close a client. Closes are spread over time, so
     /// that the reconnects make no storm.
-    pub fn closing_turn(&self, now: Instant) -> Instant {
+    pub(crate) fn closing_turn(&self, now: Instant) -> Instant {
         let mut next = self.next_close.lock();
         let turn = next.map_or(now, |next| next.max(now));
         *next = Some(turn + CLOSE_INTERVAL);

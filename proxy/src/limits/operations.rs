@@ -69,13 +69,13 @@ impl OperationPermits {
     }
 
     /// Returns a permit without waiting, if one is free and the user's share allows it.
-    pub fn try_admit(&self, operator: Operator<'_>) -> Option<OperationPermit> {
+    pub(crate) fn try_admit(&self, operator: Operator<'_>) -> Option<OperationPermit> {
         self.0.try_admit(operator.in_flight)
     }
 
     /// Waits for a permit. Waiting users are served in turn. Cancel safe: an operation that is
     /// dropped leaves the queue.
-    pub async fn admit(&self, operator: Operator<'_>) -> OperationPermit {
+    pub(crate) async fn admit(&self, operator: Operator<'_>) -> OperationPermit {
         loop {
             let (permit, given) = oneshot::channel();
             let waiter = Waiter {

@@ -39,12 +39,12 @@ impl Eviction {
     }
 
     /// Records that Seawall begins to serve a message, or has served it.
-    pub fn mark_activity(&self) {
+    pub(crate) fn mark_activity(&self) {
         self.0.activity.fetch_add(1, Relaxed);
     }
 
     /// Sets if the connection is exempt. An exempt connection never counts as silent.
-    pub fn set_exempt(&self, is_exempt: bool) {
+    pub(crate) fn set_exempt(&self, is_exempt: bool) {
         self.0.is_exempt.store(is_exempt, Relaxed);
     }
 

@@ -65,7 +65,7 @@ impl<K: TurnKey> Turns<K> {
     }
 
     /// Returns a turn for work in many short steps, which can wait between two steps.
-    pub fn stepwise(&self, key: K) -> StepwiseTurn<'_, K> {
+    pub(crate) fn stepwise(&self, key: K) -> StepwiseTurn<'_, K> {
         StepwiseTurn {
             turns: self,
             key,
@@ -135,7 +135,7 @@ pub struct StepwiseTurn<'a, K: TurnKey = Sharer> {
 
 impl<K: TurnKey> StepwiseTurn<'_, K> {
     /// Ready when the work has a turn.
-    pub fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.held = match &mut self.held {
                 Held::Turn(_) => return Poll::Ready(()),
@@ -157,7 +157,7 @@ impl<K: TurnKey> StepwiseTurn<'_, K> {
     }
 
     /// True while the work waits for a turn.
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.held, Held::Waiting(_))
     }
 }

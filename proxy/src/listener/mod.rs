@@ -28,7 +28,8 @@ use crate::{
 };
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
 
-pub use self::tls::{ServerTlsError, server_config};
+pub use self::tls::ServerTlsError;
+pub(crate) use self::tls::server_config;
 
 /// Time limit for a TLS handshake.
 const TLS_LIMIT: Duration = Duration::from_secs(10);
@@ -118,7 +119,7 @@ impl Listener {
     }
 
     /// The address of the listener, in the form of a connection string.
-    pub fn local_address(&self) -> String {
+    pub(crate) fn local_address(&self) -> String {
         match self {
             Self::Tcp(listener) => listener
                 .local_addr()

@@ -40,7 +40,10 @@ pub enum ServerTlsError {
 ///
 /// # Errors
 /// See [`ServerTlsError`].
-pub fn server_config(certificate: &Path, key: &Path) -> Result<ServerConfig, ServerTlsError> {
+pub(crate) fn server_config(
+    certificate: &Path,
+    key: &Path,
+) -> Result<ServerConfig, ServerTlsError> {
     let wrong = |path: &Path| {
         let path = path.to_owned();
         move |source| ServerTlsError::Pem { path, source }

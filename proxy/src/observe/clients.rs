@@ -138,17 +138,17 @@ impl ConnectedClient {
     }
 
     /// Sets the application name from the client metadata.
-    pub fn set_application(&self, name: Option<&str>) {
+    pub(crate) fn set_application(&self, name: Option<&str>) {
         self.update(|row| row.application = name.map(shortened));
     }
 
     /// Sets the driver's name and version from the client metadata.
-    pub fn set_driver(&self, name: &str, version: &str) {
+    pub(crate) fn set_driver(&self, name: &str, version: &str) {
         self.update(|row| row.driver = Some(shortened(&format!("{name} {version}"))));
     }
 
     /// Sets the client's progress.
-    pub fn reached(&mut self, stage: Stage) {
+    pub(crate) fn reached(&mut self, stage: Stage) {
         self.stage = stage;
     }
 
@@ -166,12 +166,12 @@ impl ConnectedClient {
 
     /// Sets how the connection ends. Only the first call counts. Without a call, the client ended
     /// the connection.
-    pub fn set_departure(&mut self, how: Departure) {
+    pub(crate) fn set_departure(&mut self, how: Departure) {
         self.how.get_or_insert(how);
     }
 
     /// Counts that the client disconnected before its command was processed.
-    pub fn record_left_unserved(&self) {
+    pub(crate) fn record_left_unserved(&self) {
         let labels = [("stage", self.stage.as_str())];
         let metrics = &self.directory.metrics;
         metrics.count(MetricName::ClientsGoneTotal, &labels);
@@ -188,7 +188,7 @@ impl ConnectedClient {
     }
 
     /// Sets the user after a login, or removes it (`None`) after a logout.
-    pub fn set_user(&self, user: Option<String>) {
+    pub(crate) fn set_user(&self, user: Option<String>) {
         self.update(|row| row.user = user.as_deref().map(shortened));
     }
 

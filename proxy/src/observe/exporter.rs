@@ -222,20 +222,20 @@ impl Exporter {
     }
 
     /// Connections and logins since the last call.
-    pub fn take_traffic(&self) -> Traffic {
+    pub(crate) fn take_traffic(&self) -> Traffic {
         let mut traffic = self.recorder.clients.take_traffic();
         self.recorder.logins.add_to(&mut traffic);
         traffic
     }
 
     /// Counts a storm that began, and sets the gauge of active storms to 1.
-    pub fn storm_began(&self) {
+    pub(crate) fn storm_began(&self) {
         self.metrics.count(MetricName::StormsTotal, &[]);
         self.set_storm_active(true);
     }
 
     /// Sets the gauge of active storms to 0.
-    pub fn storm_ended(&self) {
+    pub(crate) fn storm_ended(&self) {
         self.set_storm_active(false);
     }
 
@@ -334,7 +334,7 @@ impl Exporter {
     }
 
     /// Renders all metrics as Prometheus text. Collects the threads' sums first.
-    pub fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         self.render_with(&self.collect_all())
     }
 
@@ -346,7 +346,7 @@ impl Exporter {
 
     /// Renders all metrics in Prometheus' protobuf format. Metrics with whole distributions become
     /// native histograms.
-    pub fn render_protobuf(&self) -> Vec<u8> {
+    pub(crate) fn render_protobuf(&self) -> Vec<u8> {
         // Both forms of a histogram come from one snapshot: a scraper refuses a histogram whose
         // forms differ.
         let collected = self.collect_all();

@@ -37,15 +37,15 @@ use std::sync::Arc;
 use seawall_shape::NameKey;
 
 use self::metric_handles::Metrics;
+pub(crate) use self::protobuf::PROTOBUF;
 pub use self::{
     clients::{ClientDirectory, ClientRow, ConnectedClient},
     exporter::{Exporter, code_name},
     metric_name::{MetricKind, MetricName},
     observation::{Observation, Origin, outcome_of},
     process::Memory,
-    protobuf::PROTOBUF,
     recorder::Recorder,
-    registry::{Namespace, OTHER, Shape, ShapeRow},
+    registry::{Namespace, Shape, ShapeRow},
     servers::{CloseReason, Relayed, ServerMetrics},
     slow_log::{Entry as SlowLogEntry, SlowLog, SlowLogSettings},
     sums::{

@@ -79,7 +79,7 @@ impl<'a> Observation<'a> {
     }
 
     /// Begins an observation for the next reply, if one command has several replies.
-    pub fn begin_next_reply(&self, now: Instant) -> Self {
+    pub(crate) fn begin_next_reply(&self, now: Instant) -> Self {
         let mut again = Self::begin(self.recorder, self.record.place, 0, now);
         again.record.origin = self.record.origin;
         again.record.origin_id = self.record.origin_id;
@@ -112,29 +112,29 @@ impl<'a> Observation<'a> {
 
     /// Marks the command as streamed: Seawall forwards it while it arrives. Its time then starts at
     /// its first byte instead of its last.
-    pub fn mark_streamed(&mut self) {
+    pub(crate) fn mark_streamed(&mut self) {
         self.record.is_streamed = true;
     }
 
     /// Sets the known number of statements of a write. Calls must not lower the number: while a
     /// command is streamed, more of its statements become known.
-    pub fn set_statements(&mut self, statements: u64) {
+    pub(crate) fn set_statements(&mut self, statements: u64) {
         self.record.statements = self.record.statements.max(statements);
     }
 
     /// Marks the operation as awaiting: it waits for an event because its client asked it to, so
     /// its time does not show load.
-    pub fn mark_awaiting(&mut self) {
+    pub(crate) fn mark_awaiting(&mut self) {
         self.record.is_awaiting = true;
     }
 
     /// Marks the operation as a retry: its client has sent the same write before.
-    pub fn mark_retry(&mut self) {
+    pub(crate) fn mark_retry(&mut self) {
         self.record.is_retry = true;
     }
 
     /// Counts that Seawall repeats the operation, because its server failed or refused it.
-    pub fn mark_repeated(&mut self) {
+    pub(crate) fn mark_repeated(&mut self) {
         // The client never sees the first reply.
         self.record.code = None;
         let servers = self.recorder.servers.lock();
@@ -147,7 +147,7 @@ impl<'a> Observation<'a> {
     }
 
     /// Counts a `getMore` with the operation that opened its cursor.
-    pub fn attribute_to(&mut self, origin: Origin) {
+    pub(crate) fn attribute_to(&mut self, origin: Origin) {
         self.record.origin = Some(origin.shape);
         self.record.origin_id = Some(origin.id);
         self.record.origin_folded = origin.folded;
@@ -172,7 +172,7 @@ impl<'a> Observation<'a> {
 
     /// Sets the sender for the slow log: the client's number, the user whose share of the lines is
     /// used, and the command, whose values the log may contain.
-    pub fn set_sender(&mut self, client: i32, user: u64, command: Option<CommandBytes<'a>>) {
+    pub(crate) fn set_sender(&mut self, client: i32, user: u64, command: Option<CommandBytes<'a>>) {
         self.sender = Sender {
             client,
             user,
@@ -181,7 +181,7 @@ impl<'a> Observation<'a> {
     }
 
     /// Sets the server that runs the operation.
-    pub fn set_server(&mut self, server: ServerIndex) {
+    pub(crate) fn set_server(&mut self, server: ServerIndex) {
         self.record.server = Some(server);
     }
 
@@ -201,12 +201,12 @@ impl<'a> Observation<'a> {
     }
 
     /// Sets the error code of a reply that Seawall created itself.
-    pub fn set_error_code(&mut self, code: i32) {
+    pub(crate) fn set_error_code(&mut self, code: i32) {
         self.record.code = Some(code);
     }
 
     /// Adds bytes and documents that were sent to the client.
-    pub fn add_reply(&mut self, bytes: usize, documents: u64) {
+    pub(crate) fn add_reply(&mut self, bytes: usize, documents: u64) {
         self.record.reply_bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
         self.record.documents += documents;
     }
@@ -235,7 +235,7 @@ impl Recorder {
 
     /// Begins the observation of a handshake command that a server will run. It is counted without
     /// a shape.
-    pub fn begin_unshaped(
+    pub(crate) fn begin_unshaped(
         &self,
         input: &CommandBytes<'_>,
         request_bytes: usize,

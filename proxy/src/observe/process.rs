@@ -19,7 +19,7 @@ pub struct Memory {
 
 impl Exporter {
     /// Records by how much a task of the runtime `plane` woke up late.
-    pub fn event_loop_late(&self, plane: &'static str, delay: Duration) {
+    pub(crate) fn event_loop_late(&self, plane: &'static str, delay: Duration) {
         let labels = vec![Label::new("plane", plane)];
         let name = MetricName::EventLoopDelaySeconds;
         self.metrics
@@ -28,7 +28,7 @@ impl Exporter {
     }
 
     /// Updates the metrics of the process. Must be called once a second.
-    pub fn update_process_metrics(&self, memory: &[Memory], history_dropped: u64) {
+    pub(crate) fn update_process_metrics(&self, memory: &[Memory], history_dropped: u64) {
         let tables = Memory {
             owner: "tables",
             bytes: self.table_bytes(),

@@ -12,7 +12,7 @@ use prost::Message;
 use seawall_stats::Distribution;
 
 /// The content type of this format, in the `Accept` header of a scraper.
-pub const PROTOBUF: &str =
+pub(crate) const PROTOBUF: &str =
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
 
 #[derive(Clone, PartialEq, Message)]

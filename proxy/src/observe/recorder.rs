@@ -225,7 +225,7 @@ impl Recorder {
     }
 
     /// Counts a client that was refused when it connected.
-    pub fn client_refused(&self, reason: &'static str) {
+    pub(crate) fn client_refused(&self, reason: &'static str) {
         self.metrics.count(
             MetricName::ClientConnectionsRefusedTotal,
             &[("reason", reason)],
@@ -233,7 +233,7 @@ impl Recorder {
     }
 
     /// Counts the end of a client's login. `time` is the time since its `saslStart`.
-    pub fn client_authenticated(
+    pub(crate) fn client_authenticated(
         &self,
         mechanism: &'static str,
         result: &'static str,
@@ -260,29 +260,29 @@ impl Recorder {
     }
 
     /// Counts a login that has to wait for a permit.
-    pub fn login_delayed(&self) {
+    pub(crate) fn login_delayed(&self) {
         self.metrics.count(MetricName::LoginsDelayedTotal, &[]);
     }
 
     /// Counts a new client whose first byte is read later, because many clients connect.
-    pub fn arrival_delayed(&self) {
+    pub(crate) fn arrival_delayed(&self) {
         self.metrics.count(MetricName::ArrivalsDelayedTotal, &[]);
     }
 
     /// Counts an injected fault.
-    pub fn fault_injected(&self, kind: &'static str) {
+    pub(crate) fn fault_injected(&self, kind: &'static str) {
         self.metrics
             .count(MetricName::FaultsInjectedTotal, &[("kind", kind)]);
     }
 
     /// Counts an event that Seawall did not understand or cannot include in statistics.
-    pub fn unobserved(&self, reason: &'static str) {
+    pub(crate) fn unobserved(&self, reason: &'static str) {
         self.metrics
             .count(MetricName::UnobservedTotal, &[("reason", reason)]);
     }
 
     /// Counts a client that disconnected during its handshake. `stage` is its progress.
-    pub fn client_left_unserved(&self, stage: &'static str) {
+    pub(crate) fn client_left_unserved(&self, stage: &'static str) {
         self.metrics
             .count(MetricName::ClientsGoneTotal, &[("stage", stage)]);
     }
@@ -343,7 +343,7 @@ fn without_names<'a>(fingerprint: &Fingerprint<'a>) -> Fingerprint<'a> {
 #[cfg(test)]
 impl Recorder {
     /// A recorder for tests in which shapes do not matter.
-    pub fn without_shapes() -> Arc<Self> {
+    pub(crate) fn without_shapes() -> Arc<Self> {
         let settings = Settings {
             counts_shapes: false,
             max_shapes: 1,

@@ -29,7 +29,7 @@ use super::{
 };
 
 /// Name and text of a row that counts several namespaces or shapes.
-pub const OTHER: &str = "other";
+pub(crate) const OTHER: &str = "other";
 
 /// Maximum number of fine rows for one coarse shape.
 const FINE_PER_COARSE: u32 = 64;

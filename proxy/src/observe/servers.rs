@@ -137,7 +137,7 @@ impl ServerMetrics {
     }
 
     /// Counts an established connection.
-    pub fn connection_created(&self) {
+    pub(crate) fn connection_created(&self) {
         self.created.increment(1);
         self.logins
             .server_connections
@@ -145,7 +145,7 @@ impl ServerMetrics {
     }
 
     /// Counts a connection that ended.
-    pub fn connection_closed(&self, reason: CloseReason) {
+    pub(crate) fn connection_closed(&self, reason: CloseReason) {
         self.counter(
             MetricName::ServerConnectionsClosedTotal,
             &[("reason", reason.as_str())],
@@ -162,18 +162,18 @@ impl ServerMetrics {
 
     /// Counts a reply that was read after its client had left. `is_kept` is true if the whole reply
     /// was read, so the connection was kept.
-    pub fn abandoned(&self, is_kept: bool) {
+    pub(crate) fn abandoned(&self, is_kept: bool) {
         let result = if is_kept { "kept" } else { "closed" };
         self.counter(MetricName::AbandonedRepliesTotal, &[("result", result)]);
     }
 
     /// Counts a read that Seawall killed at the server because its client had left.
-    pub fn operation_ended(&self) {
+    pub(crate) fn operation_ended(&self) {
         self.counter(MetricName::ServerOperationsEndedTotal, &[]);
     }
 
     /// Records how long a checkout took.
-    pub fn checked_out(&self, time: Duration) {
+    pub(crate) fn checked_out(&self, time: Duration) {
         self.checkout.record(time.as_secs_f64());
     }
 
@@ -193,7 +193,7 @@ impl ServerMetrics {
     }
 
     /// Sets the gauges of awaiting operations: how many run, and how many wait for a connection.
-    pub fn show_lane(&self, running: usize, queued: usize) {
+    pub(crate) fn show_lane(&self, running: usize, queued: usize) {
         self.awaiting.set(count(running));
         self.lane_queue.set(count(queued));
     }

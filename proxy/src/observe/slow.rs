@@ -87,13 +87,13 @@ impl Recorder {
     }
 
     /// Number of lines that the slow log dropped.
-    pub fn slow_log_left_out(&self) -> u64 {
+    pub(crate) fn slow_log_left_out(&self) -> u64 {
         self.slow_log.as_ref().map_or(0, SlowLog::left_out)
     }
 
     /// Waits at most two seconds until all lines of the slow log are written, including the count
     /// of dropped lines.
-    pub fn flush_slow_log(&self) {
+    pub(crate) fn flush_slow_log(&self) {
         if let Some(log) = &self.slow_log {
             log.flush();
         }
@@ -153,7 +153,8 @@ mod tests {
 
     use super::{
         super::{
-            OTHER, Observation, Observer, Settings,
+            Observation, Observer, Settings,
+            registry::OTHER,
             slow_log::{
                 SlowLogSettings,
                 tests::{BlockingWriter, Written, settings, start},

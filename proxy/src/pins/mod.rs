@@ -86,7 +86,7 @@ impl<S: Clone> Pins<S> {
 
     /// Pins a user's cursor to its server. Returns false if the table or the user's share of it is
     /// full.
-    pub fn pin_cursor(&self, id: i64, user: u64, pin: CursorPin<S>, now: Instant) -> bool {
+    pub(crate) fn pin_cursor(&self, id: i64, user: u64, pin: CursorPin<S>, now: Instant) -> bool {
         self.cursors.insert(id, user, pin, now)
     }
 
@@ -96,13 +96,19 @@ impl<S: Clone> Pins<S> {
     }
 
     /// Removes the pin of a cursor that is exhausted or killed.
-    pub fn unpin_cursor(&self, id: i64) {
+    pub(crate) fn unpin_cursor(&self, id: i64) {
         self.cursors.remove(&id);
     }
 
     /// Pins a session's transaction to its server, and replaces the pin of the session's previous
     /// transaction. Returns false if the table or the user's share of it is full.
-    pub fn pin_transaction(&self, key: SessionKey, number: i64, server: S, now: Instant) -> bool {
+    pub(crate) fn pin_transaction(
+        &self,
+        key: SessionKey,
+        number: i64,
+        server: S,
+        now: Instant,
+    ) -> bool {
         self.transactions
             .insert(key, key.user, (number, server), now)
     }
@@ -116,13 +122,13 @@ impl<S: Clone> Pins<S> {
     /// Records a write, commit or abort with its `txnNumber`. Returns true for a retry, which has
     /// the same number as the session's last one. Returns `None` if the table or the user's share
     /// of it is full.
-    pub fn record_write(&self, key: SessionKey, number: i64, now: Instant) -> Option<bool> {
+    pub(crate) fn record_write(&self, key: SessionKey, number: i64, now: Instant) -> Option<bool> {
         let seen = self.writes.find(&key, now) == Some(number);
         (seen || self.writes.insert(key, key.user, number, now)).then_some(seen)
     }
 
     /// Removes expired pins. Called once a second.
-    pub fn maintain(&self, now: Instant) {
+    pub(crate) fn maintain(&self, now: Instant) {
         self.cursors.expire(now);
         self.transactions.expire(now);
         self.writes.expire(now);

@@ -193,7 +193,7 @@ struct KillOpWorker<'a> {
 impl ServerPool {
     /// Ends the read that runs on a checked-out connection of `identity` and `generation`, unless
     /// the returned request is dropped first.
-    pub fn end_read(
+    pub(crate) fn end_read(
         self: &Arc<Self>,
         identity: &Arc<Identity>,
         generation: Generation,

@@ -124,7 +124,7 @@ pub struct Cost {
 impl Cost {
     /// True if `other` belongs to the better server. Latencies that differ by a factor of at most
     /// two count as equal. Otherwise a random difference could keep operations away from a server.
-    pub fn exceeds(self, other: Self) -> bool {
+    pub(crate) fn exceeds(self, other: Self) -> bool {
         let weight = |cost: Self| {
             cost.latency_seconds * f64::from(u32::try_from(cost.load + 1).unwrap_or(u32::MAX))
         };
@@ -137,7 +137,7 @@ impl Cost {
     }
 
     /// True if the other server has fewer operations in flight or waiting.
-    pub fn is_busier(self, other: Self) -> bool {
+    pub(crate) fn is_busier(self, other: Self) -> bool {
         self.load > other.load
     }
 }
@@ -264,7 +264,7 @@ impl ServerPool {
     }
 
     /// The lane of awaiting operations, such as `getMore` on a change stream.
-    pub fn lane(&self) -> &Lane {
+    pub(crate) fn lane(&self) -> &Lane {
         &self.lane
     }
 
@@ -276,7 +276,7 @@ impl ServerPool {
 
     /// Records that the server hangs: it accepts connections but does not reply to probes. The
     /// operations that wait for its replies fail, so that they can be retried at another server.
-    pub fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         self.hung.notify_waiters();
     }
 
@@ -309,7 +309,7 @@ impl ServerPool {
     ///
     /// # Errors
     /// See [`CheckOutError`].
-    pub async fn check_out_first(
+    pub(crate) async fn check_out_first(
         self: &Arc<Self>,
         identity: &Arc<Identity>,
         deadline: Instant,
@@ -413,7 +413,7 @@ impl ServerPool {
     }
 
     /// Returns how long the server has been suspected; `None` if it is not suspected.
-    pub fn suspected_for(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn suspected_for(&self, now: Instant) -> Option<Duration> {
         self.inner.lock().suspected_for(now)
     }
 
@@ -433,14 +433,14 @@ impl ServerPool {
 
     /// Closes connections that are too old, have been unused for too long, or have ended.
     /// Establishes connections up to [`Limits::min_pool_size`]. Called once a second.
-    pub fn maintain(&self) {
+    pub(crate) fn maintain(&self) {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let todo = self.inner.lock().maintain(Instant::now(), has_ended);
         self.perform(todo);
     }
 
     /// True if operations wait for a connection.
-    pub fn has_waiting(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         self.inner.lock().has_waiting()
     }
 
@@ -451,7 +451,7 @@ impl ServerPool {
 
     /// Records how long an operation took at this server. `took` does not include the wait for a
     /// connection.
-    pub fn observe_latency(&self, took: Duration, now: Instant) {
+    pub(crate) fn observe_latency(&self, took: Duration, now: Instant) {
         self.latency.observe(took, now);
     }
 
@@ -518,7 +518,7 @@ impl ServerPool {
     ///
     /// # Errors
     /// See [`EstablishError`].
-    pub async fn establish_outside(
+    pub(crate) async fn establish_outside(
         &self,
         identity: &Identity,
     ) -> Result<Connection, EstablishError> {

@@ -93,7 +93,7 @@ impl Pulse {
     }
 
     /// Sets the servers to sample. Sampling of any other server stops, and its samples are dropped.
-    pub fn set_servers(&self, addresses: &[String]) {
+    pub(crate) fn set_servers(&self, addresses: &[String]) {
         let mut servers = self.servers.lock();
         servers.retain(|address, _| addresses.contains(address));
         let mut cost = self.cost.lock();
@@ -110,7 +110,7 @@ impl Pulse {
     }
 
     /// Removes and returns the samples of each server by address, the oldest first.
-    pub fn take_samples(&self) -> Vec<(Box<str>, Vec<ServerSample>)> {
+    pub(crate) fn take_samples(&self) -> Vec<(Box<str>, Vec<ServerSample>)> {
         let servers = self.servers.lock();
         let taken = servers.iter().map(|(address, sampler)| {
             let samples = std::mem::take(&mut sampler.samples.lock().0);

@@ -49,7 +49,7 @@ impl Lateness {
 
 /// Measures the lateness of the runtime on which this future runs, forever. Passes each measurement
 /// to `record`.
-pub async fn measure_lateness(lateness: &Lateness, record: impl Fn(Duration)) {
+pub(crate) async fn measure_lateness(lateness: &Lateness, record: impl Fn(Duration)) {
     let mut due = Instant::now() + BEAT;
     loop {
         sleep_until(due).await;

@@ -6,8 +6,9 @@ mod lateness;
 mod parking;
 mod planes;
 
+pub(crate) use self::lateness::measure_lateness;
 pub use self::{
     descriptors::raise_descriptor_limit,
-    lateness::{Lateness, measure_lateness},
+    lateness::Lateness,
     planes::{Plane, Planes},
 };

@@ -45,7 +45,7 @@ impl ClusterTime {
 
     /// True if a server has signed the time. Servers without access control send a dummy signature
     /// and accept it from clients. Servers with access control refuse the dummy signature.
-    pub fn is_signed(&self) -> bool {
+    pub(crate) fn is_signed(&self) -> bool {
         self.key_id != 0
     }
 

@@ -71,7 +71,7 @@ impl ServerType {
     }
 
     /// True if operations can be sent to this type of server.
-    pub fn holds_data(self) -> bool {
+    pub(crate) fn holds_data(self) -> bool {
         match self {
             Self::Standalone | Self::Primary | Self::Secondary | Self::Router => true,
             Self::Unknown | Self::Arbiter | Self::Other => false,
@@ -173,17 +173,17 @@ pub struct TopologyDescription {
 impl TopologyDescription {
     /// True if all servers support `apiVersion` (5.0 and later). Older servers ignore it in
     /// `hello`.
-    pub fn knows_stable_api(&self) -> bool {
+    pub(crate) fn knows_stable_api(&self) -> bool {
         self.max_wire_version >= STABLE_API_WIRE_VERSION
     }
 
     /// True if at least one server is usable now.
-    pub fn is_available(&self) -> bool {
+    pub(crate) fn is_available(&self) -> bool {
         self.servers.iter().any(ServerDescription::is_usable)
     }
 
     /// The `buildInfo` reply of any server; `None` if no server has replied yet.
-    pub fn build_info(&self) -> Option<&RawDocumentBuf> {
+    pub(crate) fn build_info(&self) -> Option<&RawDocumentBuf> {
         self.servers
             .iter()
             .find_map(|server| server.probe.build_info.as_ref())

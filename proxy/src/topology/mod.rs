@@ -247,7 +247,7 @@ impl Topology {
 
     /// The official driver's client, for Seawall's own commands as the service account. `None`
     /// until the deployment's connection string has been resolved.
-    pub fn control_client(&self) -> Option<mongodb::Client> {
+    pub(crate) fn control_client(&self) -> Option<mongodb::Client> {
         self.control_client.lock().clone()
     }
 
@@ -314,7 +314,7 @@ impl Topology {
 
     /// Handles a failure of a server, during an operation or while a connection was established.
     /// Clears the server's pool and excludes the server from selection until a probe succeeds.
-    pub fn report_failure(&self, pool: &Arc<ServerPool>, generation: Generation) {
+    pub(crate) fn report_failure(&self, pool: &Arc<ServerPool>, generation: Generation) {
         if !pool.clear(generation) {
             return;
         }
@@ -328,7 +328,7 @@ impl Topology {
     /// Handles the end of a connection of `generation` during an operation. The cause may be the
     /// server, but also the client's request. So the pool hands out no connection until a probe
     /// gets a reply, and it is cleared only if the server has failed.
-    pub fn report_connection_ended(&self, checkout: &Checkout, generation: Generation) {
+    pub(crate) fn report_connection_ended(&self, checkout: &Checkout, generation: Generation) {
         let pool = checkout.pool();
         match pool.suspect(generation, checkout.identity()) {
             Suspicion::Outdated => {}
@@ -342,7 +342,7 @@ impl Topology {
     }
 
     /// Handles a state-change error (`code`) in a server's reply.
-    pub fn report_state_change(&self, pool: &Arc<ServerPool>, code: i32) {
+    pub(crate) fn report_state_change(&self, pool: &Arc<ServerPool>, code: i32) {
         let is_shutting_down = matches!(code, 91 | 11600);
         if is_shutting_down {
             self.report_failure(pool, pool.generation());
@@ -355,7 +355,7 @@ impl Topology {
     }
 
     /// The server that all relays use now: the primary, or one mongos. `None` if there is none.
-    pub fn relay_server(&self) -> Option<Arc<ServerPool>> {
+    pub(crate) fn relay_server(&self) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
         let candidates = relay::candidates(&snapshot.description);
         let addresses = candidates
@@ -373,7 +373,7 @@ impl Topology {
     ///
     /// # Errors
     /// [`SelectError`] at the deadline.
-    pub async fn select_for_relay(
+    pub(crate) async fn select_for_relay(
         &self,
         deadline: Instant,
     ) -> Result<Arc<ServerPool>, SelectError> {
@@ -425,7 +425,7 @@ impl Topology {
     /// Maintains all pools: they close expired connections and establish connections up to their
     /// minimum. Reports a server as failed if it has been suspected for a second. Called once a
     /// second.
-    pub fn maintain_pools(&self) {
+    pub(crate) fn maintain_pools(&self) {
         let now = Instant::now();
         for pool in &self.snapshot().pools {
             let suspected_for = pool.suspected_for(now).unwrap_or_default();

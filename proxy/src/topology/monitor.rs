@@ -98,12 +98,12 @@ impl DeploymentOptions {
     }
 
     /// The options in the string itself, for driver clients of the service account.
-    pub fn client_options(&self) -> ClientOptions {
+    pub(crate) fn client_options(&self) -> ClientOptions {
         (*self.written).clone()
     }
 
     /// True if the string has a user, which is the service account.
-    pub fn has_credentials(&self) -> bool {
+    pub(crate) fn has_credentials(&self) -> bool {
         self.written.credential.is_some()
     }
 

@@ -35,7 +35,7 @@ pub use restrictions::{Restrictions, RestrictionsError};
 pub use scram::{
     CarriedChallenge, CarriedConversation, CarriedOutcome, CarriedProof, ClientConversation,
     ClientFirst, ClientKey, ClientProofSent, DerivedKeys, Fault, Key, MAX_ITERATIONS,
-    MAX_PAYLOAD_BYTES, MIN_ITERATIONS, Mechanism, ScramError, ScramKeys, ScramMessage,
-    ServerConversation, Verified, derive_from_password,
+    MIN_ITERATIONS, Mechanism, ScramError, ScramKeys, ScramMessage, ServerConversation, Verified,
+    derive_from_password,
 };
 pub use users_info::{Credentials, UsersInfoError, parse_users_info, users_info_command};

@@ -10,8 +10,6 @@ pub const UNAUTHORIZED: i32 = 13;
 pub const PROTOCOL_ERROR: i32 = 17;
 /// 18 `AuthenticationFailed`.
 pub const AUTHENTICATION_FAILED: i32 = 18;
-/// 22 `InvalidBSON`.
-pub const INVALID_BSON: i32 = 22;
 /// 43 `CursorNotFound`.
 pub const CURSOR_NOT_FOUND: i32 = 43;
 /// 50 `MaxTimeMSExpired`.

@@ -148,7 +148,7 @@ impl History {
 
     /// Drops all steps that end after `now`, so that new seconds can be added after the clock was
     /// set back to `now`.
-    pub fn rewind(&mut self, now: u64) {
+    pub(crate) fn rewind(&mut self, now: u64) {
         for (tier, (length, _)) in TIERS.iter().enumerate() {
             while let Some(place) = self.tiers.get_mut(tier) {
                 place.open = None;

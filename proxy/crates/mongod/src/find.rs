@@ -21,7 +21,7 @@ use super::error::Error;
 use super::process::random_name;
 
 /// The environment variable with the path of a mongod. It has precedence over all other places.
-pub const MONGOD_VARIABLE: &str = "SEAWALL_MONGOD";
+pub(crate) const MONGOD_VARIABLE: &str = "SEAWALL_MONGOD";
 
 /// The progress of [`find_or_fetch`], for display.
 #[derive(Clone, Debug, PartialEq, Eq)]

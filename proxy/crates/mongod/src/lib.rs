@@ -23,6 +23,6 @@ mod replica_set;
 mod supervisor;
 
 pub use error::Error;
-pub use find::{MONGOD_VARIABLE, Progress, find_or_fetch};
+pub use find::{Progress, find_or_fetch};
 pub use process::{ClusterKey, Mongod, Options, Tls};
 pub use replica_set::{Member, Settings, create_first_user, initiate_replica_set};

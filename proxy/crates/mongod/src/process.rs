@@ -183,7 +183,7 @@ impl Mongod {
 
     /// The path of the log. It has one JSON document per line, from all runs since
     /// [`Mongod::start`].
-    pub fn log_path(&self) -> PathBuf {
+    pub(crate) fn log_path(&self) -> PathBuf {
         self.data_dir().join("mongod.log")
     }
 

@@ -545,7 +545,7 @@ impl MemoryShare {
 
     /// Time after which a waiting share must request memory again without being woken. In this time
     /// other holders may have become silent, and only a request evicts them.
-    pub const RETRY_AFTER: Duration = SILENT_AFTER;
+    pub(crate) const RETRY_AFTER: Duration = SILENT_AFTER;
 
     /// Waits until the share has grown to `bytes` bytes in total. `left` bytes of the message have
     /// not arrived. Cancel safe.

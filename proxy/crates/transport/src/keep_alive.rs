@@ -40,7 +40,7 @@ const CLIENT_COUNT: u32 = 6;
 ///
 /// # Errors
 /// If the system refuses an option.
-pub fn keep_server_alive(socket: &impl AsFd) -> io::Result<()> {
+pub(crate) fn keep_server_alive(socket: &impl AsFd) -> io::Result<()> {
     set_tcp_keepidle(socket, SERVER_IDLE)?;
     set_tcp_keepintvl(socket, SERVER_INTERVAL)?;
     set_tcp_keepcnt(socket, SERVER_COUNT)?;
@@ -53,7 +53,7 @@ pub fn keep_server_alive(socket: &impl AsFd) -> io::Result<()> {
 ///
 /// # Errors
 /// If the system refuses the option.
-pub fn limit_silence(stream: &Stream) -> io::Result<()> {
+pub(crate) fn limit_silence(stream: &Stream) -> io::Result<()> {
     let socket = match stream {
         Stream::Tcp(socket) => socket,
         Stream::Tls(tls) => tls.get_ref().0,

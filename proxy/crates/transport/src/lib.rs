@@ -15,11 +15,11 @@ mod stream;
 
 pub use self::{
     budget::{Evicted, MemoryBudget, MemoryShare},
-    keep_alive::{keep_clients_alive, keep_server_alive, limit_silence},
+    keep_alive::keep_clients_alive,
     progress::{MESSAGE_LIMIT, Progress},
     reader::{
-        FREE_BYTES, Inflating, LARGE_MESSAGE_BYTES, Message, MessageReader, ReadError,
-        RestOfMessage, STREAMED_MESSAGE_BYTES, with_scratch,
+        Inflating, LARGE_MESSAGE_BYTES, Message, MessageReader, ReadError, RestOfMessage,
+        STREAMED_MESSAGE_BYTES, with_scratch,
     },
     sharer::{Sharer, is_within_share},
     stream::{Stream, peer_has_left},

@@ -68,7 +68,7 @@ impl Progress {
     }
 
     /// True if Seawall waits for the peer.
-    pub fn is_owing(&self) -> bool {
+    pub(crate) fn is_owing(&self) -> bool {
         self.owing_since.is_some()
     }
 

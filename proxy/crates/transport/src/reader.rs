@@ -64,7 +64,7 @@ const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTE
 /// Maximum number of bytes that each reader may hold without a charge: the beginning of a message,
 /// or bytes sent ahead. Nearly all requests are smaller, and 18,000 connections hold at most 70
 /// MiB.
-pub const FREE_BYTES: usize = 4 * 1024;
+pub(crate) const FREE_BYTES: usize = 4 * 1024;
 
 /// Maximum number of bytes that one read adds to a large message.
 const CHUNK_BYTES: usize = 256 * 1024;

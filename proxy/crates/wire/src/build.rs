@@ -6,7 +6,7 @@ use super::{
 };
 
 /// Encodes an `OP_MSG` with one body section.
-pub fn encode_op_msg(request_id: i32, response_to: i32, body: &[u8]) -> Vec<u8> {
+pub(crate) fn encode_op_msg(request_id: i32, response_to: i32, body: &[u8]) -> Vec<u8> {
     encode_op_msg_like(0, request_id, response_to, body)
 }
 

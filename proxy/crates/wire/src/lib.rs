@@ -27,7 +27,7 @@ pub use self::{
     bson::{
         BsonError, Element, ElementKind, Elements, RawElement, document_at, double_to_i64, head_of,
     },
-    build::{encode_op_msg, encode_op_msg_like, encode_op_reply, encode_request},
+    build::{encode_op_msg_like, encode_op_reply, encode_request},
     compressed::{COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, InflateError, deflate},
     header::{FrameError, HEADER_BYTES, Header, OpCode},
     op_msg::{

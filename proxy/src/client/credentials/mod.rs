@@ -184,7 +184,8 @@ impl Credentials {
     }
 
     /// Number of users whose keys are known.
-    pub fn known_users(&self) -> usize {
+    #[cfg(test)]
+    fn known_users(&self) -> usize {
         self.store.lock().count()
     }
 

@@ -402,6 +402,7 @@ impl Store {
         known.is_some_and(Known::is_doubted)
     }
 
+    #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.known.len()
     }

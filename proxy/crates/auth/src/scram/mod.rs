@@ -47,5 +47,4 @@ pub use keys::{
     ClientKey, DerivedKeys, Key, MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, ScramKeys,
     derive_from_password,
 };
-pub use payload::MAX_PAYLOAD_BYTES;
 pub use server::{ServerConversation, Verified};

@@ -217,7 +217,7 @@ fn decode_key(
 
 /// The longest payload that is parsed, in bytes. Payloads of drivers have less than 300 bytes.
 /// Servers have the same limit for a whole message before authentication.
-pub const MAX_PAYLOAD_BYTES: usize = 16_384;
+pub(crate) const MAX_PAYLOAD_BYTES: usize = 16_384;
 
 #[cfg(test)]
 mod tests {

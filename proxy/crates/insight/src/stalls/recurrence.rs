@@ -29,7 +29,7 @@ pub struct Recurrence {
 
 impl Recurrence {
     /// End of the last episode in seconds since the epoch, computed from the median length.
-    pub fn last_end(&self) -> f64 {
+    pub(crate) fn last_end(&self) -> f64 {
         self.last_at + self.length.as_secs_f64()
     }
 }

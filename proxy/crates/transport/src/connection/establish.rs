@@ -18,7 +18,10 @@ use super::{
     Connection, ControlError, SecretDocument, ServerAddress, conversation_id, empty_exchange,
     payload, reply_is_ok, requires_authentication, sasl_continue, sasl_start,
 };
-use crate::{Stream, keep_server_alive, limit_silence};
+use crate::{
+    Stream,
+    keep_alive::{keep_server_alive, limit_silence},
+};
 use seawall_auth::{ClientConversation, Identity, Login, NonceSource, ScramError};
 use seawall_wire::Compressor;
 

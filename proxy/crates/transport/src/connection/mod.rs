@@ -23,7 +23,7 @@ pub use self::{
     control::{ControlError, reply_is_ok, requires_authentication},
     establish::{Connector, EstablishError, Step},
     sasl::{SecretDocument, conversation_id, empty_exchange, payload, sasl_continue, sasl_start},
-    tls::{TlsError, client_config, read_certificates},
+    tls::{TlsError, client_config},
 };
 
 /// Identifies a connection within this process.

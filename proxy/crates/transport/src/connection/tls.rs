@@ -70,7 +70,7 @@ pub fn client_config(
 ///
 /// # Errors
 /// [`TlsError::Pem`] if the file cannot be read.
-pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let wrong = |source| TlsError::Pem {
         path: path.to_owned(),
         source,
