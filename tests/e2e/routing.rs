@@ -1,7 +1,7 @@
 //! Each operation runs on the member that the server selection specification picks, according to
 //! the members' own profilers.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::TryStreamExt;
 use mongodb::{
@@ -12,47 +12,43 @@ use mongodb::{
 };
 use seawall_tests::{
     eventually::eventually,
-    mongod::{Options, ROOT, ROOT_PASSWORD, ReplicaSet},
+    mongod::{Options, ROOT, ROOT_PASSWORD, ReplicaSet, RunCommand as _, unique_name},
     raw::{Login, RawClient},
     seawall::{self as proxy, Seawall},
 };
+use tokio::sync::OnceCell;
 
-/// The database that the members profile.
-const DB: &str = "routing";
 const COLLECTION: &str = "things";
 const DOCUMENTS: usize = 20;
 /// Enough reads for each of several suitable members to get at least one.
 const READS: usize = 12;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Member 0 is the primary. Each member has its own tag `n`, and the first two share a `dc`.
+/// A database of one test, in a set whose members profile it. Member 0 is the primary. Each member
+/// has its own tag `n`, and the first two share a `dc`.
 struct Profiled {
-    set: ReplicaSet,
+    set: Arc<ReplicaSet>,
     members: Vec<Client>,
+    db: String,
 }
 
 impl Profiled {
-    async fn start() -> Self {
-        let tag = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let options = Options {
-            tags: vec![
-                vec![tag("n", "0"), tag("dc", "east")],
-                vec![tag("n", "1"), tag("dc", "east")],
-                vec![tag("n", "2"), tag("dc", "west")],
-            ],
-            priorities: vec![9],
-            // The first member stays primary on a slow machine too.
-            settings: seawall_mongod::Settings {
-                election_timeout: Duration::from_secs(10),
-                heartbeat_interval: Duration::from_millis(500),
-            },
-            ..Options::with_auth()
-        };
-        let set = ReplicaSet::start(3, options).await.unwrap();
-        let primary = set.primary().await.unwrap().address();
-        assert_eq!(primary, set.members()[0].address());
+    /// A database in a set of its own, whose members the test may stop.
+    async fn alone() -> Self {
+        Self::in_set(Arc::new(start_set().await)).await
+    }
+
+    /// A database in a set that tests share.
+    async fn shared() -> Self {
+        static SET: OnceCell<Arc<ReplicaSet>> = OnceCell::const_new();
+        let set = SET.get_or_init(async || Arc::new(start_set().await)).await;
+        Self::in_set(Arc::clone(set)).await
+    }
+
+    async fn in_set(set: Arc<ReplicaSet>) -> Self {
+        let db = unique_name("routing");
         let things = set.client().await.unwrap();
-        let things = things.database(DB).collection::<Document>(COLLECTION);
+        let things = things.database(&db).collection::<Document>(COLLECTION);
         things
             .insert_many((0..20).map(|n| doc! {"_id": n}))
             .write_concern(WriteConcern::builder().w(Some(3.into())).build())
@@ -61,17 +57,17 @@ impl Profiled {
         let mut members = Vec::new();
         for member in set.members() {
             let client = set.direct_client(member).unwrap();
-            let db = client.database(DB);
-            db.run_command(doc! {"profile": 2}).await.unwrap();
+            let profiled = client.database(&db);
+            profiled.run_command(doc! {"profile": 2}).await.unwrap();
             members.push(client);
         }
-        Self { set, members }
+        Self { set, members, db }
     }
 
     /// The number of operations with this comment that a member ran, by kind of operation.
     async fn ran(&self, member: usize, comment: &str) -> BTreeMap<String, usize> {
         let profile = self.members[member]
-            .database(DB)
+            .database(&self.db)
             .collection::<Document>("system.profile");
         let entries: Vec<Document> = profile
             .find(doc! {"command.comment": comment})
@@ -116,6 +112,39 @@ impl Profiled {
     }
 }
 
+async fn start_set() -> ReplicaSet {
+    let tag = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let options = Options {
+        tags: vec![
+            vec![tag("n", "0"), tag("dc", "east")],
+            vec![tag("n", "1"), tag("dc", "east")],
+            vec![tag("n", "2"), tag("dc", "west")],
+        ],
+        priorities: vec![9],
+        ..Options::with_auth()
+    };
+    let set = ReplicaSet::start(3, options).await.unwrap();
+    // From now on the first member stays primary on a slow machine too. With such a timeout, the
+    // first election would take as long.
+    let administrator = set.administrator().await.unwrap();
+    let reconfigure = async || {
+        let get = doc! {"replSetGetConfig": 1};
+        let mut reply = administrator.run("admin", get).await.unwrap();
+        let config = reply.get_document_mut("config").unwrap();
+        let version = config.get_i32("version").unwrap() + 1;
+        config.insert("version", version);
+        let settings = config.get_document_mut("settings").unwrap();
+        settings.insert("electionTimeoutMillis", 10_000);
+        let command = doc! {"replSetReconfig": config.clone()};
+        // A server refuses it while it changes the configuration itself, after an election.
+        administrator.run("admin", command).await
+    };
+    eventually(LIMIT, reconfigure).await.unwrap();
+    let primary = set.primary().await.unwrap().address();
+    assert_eq!(primary, set.members()[0].address());
+    set
+}
+
 /// Starts Seawall with a latency window that includes all members, however busy the machine is.
 async fn in_front_of(set: &ReplicaSet, more: &str) -> (Seawall, Client) {
     let options = proxy::Options {
@@ -127,15 +156,15 @@ async fn in_front_of(set: &ReplicaSet, more: &str) -> (Seawall, Client) {
     (seawall, client)
 }
 
-fn things(client: &Client) -> Collection<Document> {
-    client.database(DB).collection(COLLECTION)
+fn things(client: &Client, db: &str) -> Collection<Document> {
+    client.database(db).collection(COLLECTION)
 }
 
 /// Reads with three different commands in turn, and checks that each sees all documents.
 ///
 /// It does not use the official driver, which sends tag sets to routers in a field that no server
 /// knows (`tagSets`).
-async fn read(client: &mut RawClient, preference: &Document, comment: &str) {
+async fn read(client: &mut RawClient, db: &str, preference: &Document, comment: &str) {
     for n in 0..READS {
         let group = doc! {"$group": {"_id": null, "n": {"$sum": 1}}};
         let mut command = match n % 3 {
@@ -144,7 +173,7 @@ async fn read(client: &mut RawClient, preference: &Document, comment: &str) {
             _ => doc! {"aggregate": COLLECTION, "pipeline": [group], "cursor": {}},
         };
         command.extend(doc! {"comment": comment, "$readPreference": preference});
-        let reply = client.command(DB, command).await.unwrap();
+        let reply = client.command(db, command).await.unwrap();
         assert!(reply.is_ok(), "{preference}: {reply:?}");
         let batch = |reply: &Document| {
             let cursor = reply.get_document("cursor").unwrap();
@@ -164,7 +193,7 @@ async fn read(client: &mut RawClient, preference: &Document, comment: &str) {
 
 #[tokio::test]
 async fn each_read_preference_uses_the_members_that_the_specification_picks() {
-    let profiled = Profiled::start().await;
+    let profiled = Profiled::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let members = async || {
         let topology = seawall.api("/api/v1/topology").await;
@@ -210,7 +239,7 @@ async fn each_read_preference_uses_the_members_that_the_specification_picks() {
     let mut client = logged_in(&seawall).await;
     for (n, (preference, expected)) in cases.iter().enumerate() {
         let comment = format!("case {n}");
-        read(&mut client, preference, &comment).await;
+        read(&mut client, &profiled.db, preference, &comment).await;
         let members = profiled.where_ran(&comment, READS).await;
         assert_eq!(members, *expected, "{preference:?}");
     }
@@ -218,7 +247,7 @@ async fn each_read_preference_uses_the_members_that_the_specification_picks() {
 
 #[tokio::test]
 async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
-    let profiled = Profiled::start().await;
+    let profiled = Profiled::shared().await;
     let (seawall, client) = in_front_of(&profiled.set, "").await;
     let mut raw = logged_in(&seawall).await;
     let secondary = doc! {"mode": "secondary"};
@@ -230,14 +259,14 @@ async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
     ];
     for mut command in commands {
         command.insert("$readPreference", secondary.clone());
-        let reply = raw.command(DB, command.clone()).await.unwrap();
+        let reply = raw.command(&profiled.db, command.clone()).await.unwrap();
         assert!(reply.is_ok(), "{command}: {reply:?}");
     }
     let mut session = client.start_session().await.unwrap();
     session.start_transaction().await.unwrap();
     for n in 0..2 {
         let document = doc! {"_id": format!("transaction {n}")};
-        let things = things(&client);
+        let things = things(&client, &profiled.db);
         let insert = things.insert_one(document).session(&mut session);
         insert.comment("write").await.unwrap();
     }
@@ -256,11 +285,14 @@ async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
 
 #[tokio::test]
 async fn without_a_primary_only_read_preferences_that_allow_a_secondary_are_served() {
-    let profiled = Profiled::start().await;
+    let profiled = Profiled::alone().await;
     let more =
         "deployment.server_selection_timeout_ms = 1000\ndeployment.heartbeat_frequency_ms = 500";
     let (seawall, client) = in_front_of(&profiled.set, more).await;
-    things(&client).find_one(doc! {}).await.unwrap();
+    things(&client, &profiled.db)
+        .find_one(doc! {})
+        .await
+        .unwrap();
     for member in &profiled.set.members()[..2] {
         member.kill().await.unwrap();
     }
@@ -274,11 +306,14 @@ async fn without_a_primary_only_read_preferences_that_allow_a_secondary_are_serv
         "secondaryPreferred",
         "nearest",
     ] {
-        read(&mut raw, &doc! {"mode": mode}, mode).await;
+        read(&mut raw, &profiled.db, &doc! {"mode": mode}, mode).await;
         let ran: usize = profiled.ran(2, mode).await.values().sum();
         assert_eq!(ran, READS, "{mode}");
     }
-    let refused = things(&client).find_one(doc! {}).await.unwrap_err();
+    let refused = things(&client, &profiled.db)
+        .find_one(doc! {})
+        .await
+        .unwrap_err();
     let ErrorKind::Command(error) = refused.kind.as_ref() else {
         panic!("{refused:?}");
     };
@@ -287,7 +322,7 @@ async fn without_a_primary_only_read_preferences_that_allow_a_secondary_are_serv
 
 #[tokio::test]
 async fn a_lagging_secondary_is_not_used_if_the_staleness_is_limited() {
-    let profiled = Profiled::start().await;
+    let profiled = Profiled::alone().await;
     let stop = |mode: &str| doc! {"configureFailPoint": "rsSyncApplyStop", "mode": mode};
     let lagging = profiled.members[2].database("admin");
     lagging.run_command(stop("alwaysOn")).await.unwrap();
@@ -325,7 +360,7 @@ async fn a_lagging_secondary_is_not_used_if_the_staleness_is_limited() {
     let mut client = logged_in(&seawall).await;
     for (n, (preference, expected)) in cases.iter().enumerate() {
         let comment = format!("lagging {n}");
-        read(&mut client, preference, &comment).await;
+        read(&mut client, &profiled.db, preference, &comment).await;
         let members = profiled.where_ran(&comment, READS).await;
         assert_eq!(members, *expected, "{preference:?}");
     }
@@ -336,13 +371,13 @@ async fn a_lagging_secondary_is_not_used_if_the_staleness_is_limited() {
     // A new Seawall, because the other one updates its view only after its heartbeat.
     let (seawall, _client) = in_front_of(&profiled.set, heartbeat).await;
     let mut client = logged_in(&seawall).await;
-    read(&mut client, &limited("secondary"), "fresh").await;
+    read(&mut client, &profiled.db, &limited("secondary"), "fresh").await;
     assert_eq!(profiled.where_ran("fresh", READS).await, [1, 2]);
 }
 
 #[tokio::test]
 async fn an_invalid_read_preference_is_refused_as_by_a_server() {
-    let profiled = Profiled::start().await;
+    let profiled = Profiled::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let mut through = logged_in(&seawall).await;
     let mut direct = profiled
@@ -364,8 +399,11 @@ async fn an_invalid_read_preference_is_refused_as_by_a_server() {
     ];
     for preference in preferences {
         let command = doc! {"find": COLLECTION, "$readPreference": &preference};
-        let here = through.command(DB, command.clone()).await.unwrap();
-        let there = direct.command(DB, command).await.unwrap();
+        let here = through
+            .command(&profiled.db, command.clone())
+            .await
+            .unwrap();
+        let there = direct.command(&profiled.db, command).await.unwrap();
         assert!(!there.is_ok(), "{preference}: {there:?}");
         assert_eq!(
             (here.code(), here.body.get("errmsg")),
@@ -377,7 +415,7 @@ async fn an_invalid_read_preference_is_refused_as_by_a_server() {
 
 #[tokio::test]
 async fn cursors_of_a_secondary_continue_there_from_any_connection_of_the_user() {
-    let profiled = Profiled::start().await;
+    let profiled = Profiled::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let mut opening = logged_in(&seawall).await;
     let mut others = [logged_in(&seawall).await, logged_in(&seawall).await];
@@ -388,7 +426,7 @@ async fn cursors_of_a_secondary_continue_there_from_any_connection_of_the_user()
             "find": COLLECTION, "batchSize": 5, "comment": format!("cursor {n}"),
             "$readPreference": {"mode": "nearest", "tags": [{"n": member.to_string()}]},
         };
-        let reply = opening.command(DB, command).await.unwrap();
+        let reply = opening.command(&profiled.db, command).await.unwrap();
         cursors.push((n, member, reply.cursor_id().filter(|id| *id != 0).unwrap()));
     }
     // All cursors are open at the same time. Each continues on alternating connections, never on
@@ -399,13 +437,13 @@ async fn cursors_of_a_secondary_continue_there_from_any_connection_of_the_user()
             let command = doc! {
                 "getMore": *cursor, "collection": COLLECTION, "batchSize": 5, "comment": format!("cursor {n}"),
             };
-            let reply = other.command(DB, command).await.unwrap();
+            let reply = other.command(&profiled.db, command).await.unwrap();
             assert_eq!(reply.cursor_id(), Some(*cursor), "{reply:?}");
         }
     }
     for (n, member, cursor) in cursors {
         let kill = doc! {"killCursors": COLLECTION, "cursors": [cursor]};
-        let reply = others[n % 2].command(DB, kill).await.unwrap();
+        let reply = others[n % 2].command(&profiled.db, kill).await.unwrap();
         assert_eq!(
             reply.body.get_array("cursorsKilled").unwrap().len(),
             1,
