@@ -1,7 +1,7 @@
 //! Checks that each operation runs on a member that the server selection specification allows. The
 //! members' profilers show where an operation ran.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::TryStreamExt;
 use mongodb::{
@@ -13,48 +13,43 @@ use mongodb::{
 use seawall_api::Topology;
 use seawall_tests::{
     eventually::eventually,
-    mongod::{Options, ROOT, ROOT_PASSWORD, ReplicaSet},
+    mongod::{Options, ROOT, ROOT_PASSWORD, ReplicaSet, RunCommand as _, unique_name},
     raw::{Login, RawClient},
     seawall::{self as proxy, Seawall},
 };
+use tokio::sync::OnceCell;
 
-/// The database that the members profile.
-const DB: &str = "routing";
 const COLLECTION: &str = "things";
 const DOCUMENTS: usize = 20;
 /// Enough reads that each of several suitable members gets at least one.
 const READS: usize = 12;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A set whose members profile operations. Member 0 is the primary. Each member has a different tag
-/// `n`; the first two have the same `dc`.
+/// A database of one test, in a set whose members profile operations. Member 0 is the primary. Each
+/// member has a different tag `n`; the first two have the same `dc`.
 struct Profiled {
-    set: ReplicaSet,
+    set: Arc<ReplicaSet>,
     members: Vec<Client>,
+    db: String,
 }
 
 impl Profiled {
-    async fn start() -> Self {
-        let tag = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let options = Options {
-            tags: vec![
-                vec![tag("n", "0"), tag("dc", "east")],
-                vec![tag("n", "1"), tag("dc", "east")],
-                vec![tag("n", "2"), tag("dc", "west")],
-            ],
-            priorities: vec![9],
-            // The first member must stay primary, even on a slow machine.
-            settings: seawall_mongod::Settings {
-                election_timeout: Duration::from_secs(10),
-                heartbeat_interval: Duration::from_millis(500),
-            },
-            ..Options::with_auth()
-        };
-        let set = ReplicaSet::start(3, options).await.unwrap();
-        let primary = set.primary().await.unwrap().address();
-        assert_eq!(primary, set.members()[0].address());
+    /// A database in a set of its own, whose members the test may stop.
+    async fn alone() -> Self {
+        Self::in_set(Arc::new(start_set().await)).await
+    }
+
+    /// A database in a set that tests share.
+    async fn shared() -> Self {
+        static SET: OnceCell<Arc<ReplicaSet>> = OnceCell::const_new();
+        let set = SET.get_or_init(async || Arc::new(start_set().await)).await;
+        Self::in_set(Arc::clone(set)).await
+    }
+
+    async fn in_set(set: Arc<ReplicaSet>) -> Self {
+        let db = unique_name("routing");
         let things = set.client().await.unwrap();
-        let things = things.database(DB).collection::<Document>(COLLECTION);
+        let things = things.database(&db).collection::<Document>(COLLECTION);
         things
             .insert_many((0..20).map(|n| doc! {"_id": n}))
             .write_concern(WriteConcern::builder().w(Some(3.into())).build())
@@ -63,17 +58,17 @@ impl Profiled {
         let mut members = Vec::new();
         for member in set.members() {
             let client = set.direct_client(member).unwrap();
-            let db = client.database(DB);
-            db.run_command(doc! {"profile": 2}).await.unwrap();
+            let profiled = client.database(&db);
+            profiled.run_command(doc! {"profile": 2}).await.unwrap();
             members.push(client);
         }
-        Self { set, members }
+        Self { set, members, db }
     }
 
     /// Number of operations with this comment that a member ran, by kind of operation.
     async fn ran(&self, member: usize, comment: &str) -> BTreeMap<String, usize> {
         let profile = self.members[member]
-            .database(DB)
+            .database(&self.db)
             .collection::<Document>("system.profile");
         let entries: Vec<Document> = profile
             .find(doc! {"command.comment": comment})
@@ -118,6 +113,39 @@ impl Profiled {
     }
 }
 
+async fn start_set() -> ReplicaSet {
+    let tag = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let options = Options {
+        tags: vec![
+            vec![tag("n", "0"), tag("dc", "east")],
+            vec![tag("n", "1"), tag("dc", "east")],
+            vec![tag("n", "2"), tag("dc", "west")],
+        ],
+        priorities: vec![9],
+        ..Options::with_auth()
+    };
+    let set = ReplicaSet::start(3, options).await.unwrap();
+    // From now on the first member stays primary on a slow machine too. With such a timeout, the
+    // first election would take as long.
+    let administrator = set.administrator().await.unwrap();
+    let reconfigure = async || {
+        let get = doc! {"replSetGetConfig": 1};
+        let mut reply = administrator.run("admin", get).await.unwrap();
+        let config = reply.get_document_mut("config").unwrap();
+        let version = config.get_i32("version").unwrap() + 1;
+        config.insert("version", version);
+        let settings = config.get_document_mut("settings").unwrap();
+        settings.insert("electionTimeoutMillis", 10_000);
+        let command = doc! {"replSetReconfig": config.clone()};
+        // A server refuses it while it changes the configuration itself, after an election.
+        administrator.run("admin", command).await
+    };
+    eventually(LIMIT, reconfigure).await.unwrap();
+    let primary = set.primary().await.unwrap().address();
+    assert_eq!(primary, set.members()[0].address());
+    set
+}
+
 /// Starts Seawall with a latency window that includes all members, even on a busy machine.
 async fn in_front_of(set: &ReplicaSet, more: &str) -> (Seawall, Client) {
     let options = proxy::Options {
@@ -129,15 +157,15 @@ async fn in_front_of(set: &ReplicaSet, more: &str) -> (Seawall, Client) {
     (seawall, client)
 }
 
-fn things(client: &Client) -> Collection<Document> {
-    client.database(DB).collection(COLLECTION)
+fn things(client: &Client, db: &str) -> Collection<Document> {
+    client.database(db).collection(COLLECTION)
 }
 
 /// Reads with three different commands one after another. Checks that each returns all documents.
 ///
 /// It does not use the official driver, which sends tag sets to routers in a field that no server
 /// knows (`tagSets`).
-async fn read(client: &mut RawClient, preference: &Document, comment: &str) {
+async fn read(client: &mut RawClient, db: &str, preference: &Document, comment: &str) {
     for n in 0..READS {
         let group = doc! {"$group": {"_id": null, "n": {"$sum": 1}}};
         let mut command = match n % 3 {
@@ -146,7 +174,7 @@ async fn read(client: &mut RawClient, preference: &Document, comment: &str) {
             _ => doc! {"aggregate": COLLECTION, "pipeline": [group], "cursor": {}},
         };
         command.extend(doc! {"comment": comment, "$readPreference": preference});
-        let reply = client.command(DB, command).await.unwrap();
+        let reply = client.command(db, command).await.unwrap();
         assert!(reply.is_ok(), "{preference}: {reply:?}");
         let batch = |reply: &Document| {
             let cursor = reply.get_document("cursor").unwrap();
@@ -170,7 +198,7 @@ async fn topology(seawall: &Seawall) -> Topology {
 
 #[tokio::test]
 async fn each_read_preference_uses_the_members_that_the_specification_picks() {
-    let profiled = Profiled::start().await;
+    let profiled = Profiled::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let members = async || {
         let topology = topology(&seawall).await;
@@ -212,7 +240,7 @@ async fn each_read_preference_uses_the_members_that_the_specification_picks() {
     let mut client = logged_in(&seawall).await;
     for (n, (preference, expected)) in cases.iter().enumerate() {
         let comment = format!("case {n}");
-        read(&mut client, preference, &comment).await;
+        read(&mut client, &profiled.db, preference, &comment).await;
         let members = profiled.where_ran(&comment, READS).await;
         assert_eq!(members, *expected, "{preference:?}");
     }
@@ -220,7 +248,7 @@ async fn each_read_preference_uses_the_members_that_the_specification_picks() {
 
 #[tokio::test]
 async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
-    let profiled = Profiled::start().await;
+    let profiled = Profiled::shared().await;
     let (seawall, client) = in_front_of(&profiled.set, "").await;
     let mut raw = logged_in(&seawall).await;
     let secondary = doc! {"mode": "secondary"};
@@ -232,14 +260,14 @@ async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
     ];
     for mut command in commands {
         command.insert("$readPreference", secondary.clone());
-        let reply = raw.command(DB, command.clone()).await.unwrap();
+        let reply = raw.command(&profiled.db, command.clone()).await.unwrap();
         assert!(reply.is_ok(), "{command}: {reply:?}");
     }
     let mut session = client.start_session().await.unwrap();
     session.start_transaction().await.unwrap();
     for n in 0..2 {
         let document = doc! {"_id": format!("transaction {n}")};
-        let things = things(&client);
+        let things = things(&client, &profiled.db);
         let insert = things.insert_one(document).session(&mut session);
         insert.comment("write").await.unwrap();
     }
@@ -258,11 +286,14 @@ async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
 
 #[tokio::test]
 async fn without_a_primary_only_read_preferences_that_allow_a_secondary_are_served() {
-    let profiled = Profiled::start().await;
+    let profiled = Profiled::alone().await;
     let more =
         "deployment.server_selection_timeout_ms = 1000\ndeployment.heartbeat_frequency_ms = 500";
     let (seawall, client) = in_front_of(&profiled.set, more).await;
-    things(&client).find_one(doc! {}).await.unwrap();
+    things(&client, &profiled.db)
+        .find_one(doc! {})
+        .await
+        .unwrap();
     for member in &profiled.set.members()[..2] {
         member.kill().await.unwrap();
     }
@@ -275,11 +306,14 @@ async fn without_a_primary_only_read_preferences_that_allow_a_secondary_are_serv
         "secondaryPreferred",
         "nearest",
     ] {
-        read(&mut raw, &doc! {"mode": mode}, mode).await;
+        read(&mut raw, &profiled.db, &doc! {"mode": mode}, mode).await;
         let ran: usize = profiled.ran(2, mode).await.values().sum();
         assert_eq!(ran, READS, "{mode}");
     }
-    let refused = things(&client).find_one(doc! {}).await.unwrap_err();
+    let refused = things(&client, &profiled.db)
+        .find_one(doc! {})
+        .await
+        .unwrap_err();
     let ErrorKind::Command(error) = refused.kind.as_ref() else {
         panic!("{refused:?}");
     };
@@ -288,7 +322,7 @@ async fn without_a_primary_only_read_preferences_that_allow_a_secondary_are_serv
 
 #[tokio::test]
 async fn a_lagging_secondary_is_not_used_if_the_staleness_is_limited() {
-    let profiled = Profiled::start().await;
+    let profiled = Profiled::alone().await;
     let stop = |mode: &str| doc! {"configureFailPoint": "rsSyncApplyStop", "mode": mode};
     let lagging = profiled.members[2].database("admin");
     lagging.run_command(stop("alwaysOn")).await.unwrap();
@@ -326,7 +360,7 @@ async fn a_lagging_secondary_is_not_used_if_the_staleness_is_limited() {
     let mut client = logged_in(&seawall).await;
     for (n, (preference, expected)) in cases.iter().enumerate() {
         let comment = format!("lagging {n}");
-        read(&mut client, preference, &comment).await;
+        read(&mut client, &profiled.db, preference, &comment).await;
         let members = profiled.where_ran(&comment, READS).await;
         assert_eq!(members, *expected, "{preference:?}");
     }
@@ -337,13 +371,13 @@ async fn a_lagging_secondary_is_not_used_if_the_staleness_is_limited() {
     // A new Seawall, because the first one updates its view only after the long heartbeat interval.
     let (seawall, _client) = in_front_of(&profiled.set, heartbeat).await;
     let mut client = logged_in(&seawall).await;
-    read(&mut client, &limited("secondary"), "fresh").await;
+    read(&mut client, &profiled.db, &limited("secondary"), "fresh").await;
     assert_eq!(profiled.where_ran("fresh", READS).await, [1, 2]);
 }
 
 #[tokio::test]
 async fn an_invalid_read_preference_is_refused_as_by_a_server() {
-    let profiled = Profiled::start().await;
+    let profiled = Profiled::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let mut through = logged_in(&seawall).await;
     let mut direct = profiled
@@ -365,8 +399,11 @@ async fn an_invalid_read_preference_is_refused_as_by_a_server() {
     ];
     for preference in preferences {
         let command = doc! {"find": COLLECTION, "$readPreference": &preference};
-        let here = through.command(DB, command.clone()).await.unwrap();
-        let there = direct.command(DB, command).await.unwrap();
+        let here = through
+            .command(&profiled.db, command.clone())
+            .await
+            .unwrap();
+        let there = direct.command(&profiled.db, command).await.unwrap();
         assert!(!there.is_ok(), "{preference}: {there:?}");
         assert_eq!(
             (here.code(), here.body.get("errmsg")),
@@ -378,7 +415,7 @@ async fn an_invalid_read_preference_is_refused_as_by_a_server() {
 
 #[tokio::test]
 async fn cursors_of_a_secondary_continue_there_from_any_connection_of_the_user() {
-    let profiled = Profiled::start().await;
+    let profiled = Profiled::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let mut opening = logged_in(&seawall).await;
     let mut others = [logged_in(&seawall).await, logged_in(&seawall).await];
@@ -389,7 +426,7 @@ async fn cursors_of_a_secondary_continue_there_from_any_connection_of_the_user()
             "find": COLLECTION, "batchSize": 5, "comment": format!("cursor {n}"),
             "$readPreference": {"mode": "nearest", "tags": [{"n": member.to_string()}]},
         };
-        let reply = opening.command(DB, command).await.unwrap();
+        let reply = opening.command(&profiled.db, command).await.unwrap();
         cursors.push((n, member, reply.cursor_id().filter(|id| *id != 0).unwrap()));
     }
     // All cursors are open at the same time. Each is continued on changing connections, never on
@@ -400,13 +437,13 @@ async fn cursors_of_a_secondary_continue_there_from_any_connection_of_the_user()
             let command = doc! {
                 "getMore": *cursor, "collection": COLLECTION, "batchSize": 5, "comment": format!("cursor {n}"),
             };
-            let reply = other.command(DB, command).await.unwrap();
+            let reply = other.command(&profiled.db, command).await.unwrap();
             assert_eq!(reply.cursor_id(), Some(*cursor), "{reply:?}");
         }
     }
     for (n, member, cursor) in cursors {
         let kill = doc! {"killCursors": COLLECTION, "cursors": [cursor]};
-        let reply = others[n % 2].command(DB, kill).await.unwrap();
+        let reply = others[n % 2].command(&profiled.db, kill).await.unwrap();
         assert_eq!(
             reply.body.get_array("cursorsKilled").unwrap().len(),
             1,
