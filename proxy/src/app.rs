@@ -22,8 +22,8 @@ use zeroize::Zeroizing;
 use crate::{
     admin::{self, Window},
     client::{
-        self, CredentialMode, CredentialSettings, Credentials, Fault, FaultEnd, Peer, Shared,
-        UserSecret,
+        self, Arrivals, CredentialMode, CredentialSettings, Credentials, Fault, FaultEnd, Logins,
+        MessageMemory, Peer, Routing, Shared, UserSecret,
     },
     limits::{GATE_TICK_INTERVAL, Gate, Limits, LoginGates, OperationPermits},
     listener::{self, Acceptor, Address, Listener, ServerTlsError, server_config},
@@ -36,7 +36,7 @@ use crate::{
 use seawall_auth::{Key, Mechanism, NonceSource, ScramKeys, SeedError};
 use seawall_insight::StoreError;
 use seawall_transport::{
-    MemoryBudget, Stream,
+    Stream,
     connection::{Connector, TlsError, client_config},
 };
 use seawall_wire::Compressor;
@@ -144,7 +144,7 @@ impl Drop for App {
     fn drop(&mut self) {
         self.stop_accepting.cancel();
         self.stop.cancel();
-        self.shared.topology.close();
+        self.shared.routing.topology.close();
     }
 }
 
@@ -232,7 +232,10 @@ impl App {
                 .clone()
                 .run_until_cancelled_owned(tick_gates(Arc::clone(&self.shared))),
         );
-        let (feed, topology) = (Arc::clone(&self.feed), Arc::clone(&self.shared.topology));
+        let (feed, topology) = (
+            Arc::clone(&self.feed),
+            Arc::clone(&self.shared.routing.topology),
+        );
         let pushes = insight::push_seconds(feed, topology);
         self.planes
             .control
@@ -271,11 +274,11 @@ impl App {
             .local_addr()
             .ok()
             .map(|address| address.to_string());
-        let credentials = Arc::clone(&self.shared.credentials);
+        let credentials = Arc::clone(&self.shared.logins.credentials);
         let window = Arc::new(Window {
             exporter: Arc::clone(&self.feed.exporter),
             clients: Arc::clone(&self.shared.clients),
-            topology: Arc::clone(&self.shared.topology),
+            topology: Arc::clone(&self.shared.routing.topology),
             insight: Arc::clone(&self.feed.insight),
             pulse: self.feed.pulse.clone(),
             draining: self.draining.subscribe(),
@@ -340,7 +343,7 @@ impl App {
 
     /// The deployment.
     pub fn topology(&self) -> &Arc<Topology> {
-        &self.shared.topology
+        &self.shared.routing.topology
     }
 
     /// Resolves when the API gets a request for a drain.
@@ -369,7 +372,7 @@ impl App {
         }
         self.closing.send_replace(100);
         self.tracker.wait().await;
-        self.shared.topology.close();
+        self.shared.routing.topology.close();
         self.feed.close();
         self.shared.recorder.flush_slow_log();
         Drained { closed_clients }
@@ -422,32 +425,26 @@ async fn wire(
     let limits = &settings.limits;
     let shared = Arc::new(Shared {
         settings: client_settings(settings),
-        topology,
+        service_id: ObjectId::new(),
         recorder,
         clients,
-        limits: Limits::new(
-            max_clients(settings),
-            limits.unauthenticated_connections.get(),
-            limits.monitor_connections.get(),
-            limits.relayed_connections.get(),
-            operations,
-        )
-        .with_workers(planes.workers)
-        .with_rates(
-            limits.connections_per_second_per_address,
-            limits.logins_per_second_per_user,
-        ),
-        service_id: ObjectId::new(),
-        pins: Pins::new(pin_limits(limits)),
-        relay_pins: Pins::new(pin_limits(limits)),
-        credentials,
-        gates: LoginGates::default(),
-        arrivals: Gate::of_arrivals(),
-        lateness: Lateness::new(Instant::now()),
-        fault: settings.fault.as_ref().map(fault),
-        nonces,
-        budget: MemoryBudget::of_bytes(limits.message_memory_bytes / 2),
-        reply_budget: MemoryBudget::of_bytes(limits.message_memory_bytes / 2),
+        limits: client_limits(settings, planes.workers, operations),
+        arrivals: Arrivals {
+            gate: Gate::of_arrivals(),
+            lateness: Lateness::new(Instant::now()),
+        },
+        logins: Logins {
+            credentials,
+            gates: LoginGates::default(),
+            nonces,
+        },
+        routing: Routing {
+            topology,
+            pins: Pins::new(pin_limits(limits)),
+            relay_pins: Pins::new(pin_limits(limits)),
+            fault: settings.fault.as_ref().map(fault),
+        },
+        memory: MessageMemory::of_bytes(limits.message_memory_bytes),
         draining: draining_seen,
     });
     Ok(Wired {
@@ -455,6 +452,26 @@ async fn wire(
         feed,
         draining,
     })
+}
+
+fn client_limits(
+    settings: &config::Settings,
+    workers: usize,
+    operations: OperationPermits,
+) -> Limits {
+    let limits = &settings.limits;
+    Limits::new(
+        max_clients(settings),
+        limits.unauthenticated_connections.get(),
+        limits.monitor_connections.get(),
+        limits.relayed_connections.get(),
+        operations,
+    )
+    .with_workers(workers)
+    .with_rates(
+        limits.connections_per_second_per_address,
+        limits.logins_per_second_per_user,
+    )
 }
 
 fn connector(
@@ -532,14 +549,20 @@ async fn tick_gates(shared: Arc<Shared>) {
     loop {
         ticks.tick().await;
         let now = Instant::now();
-        let snapshot = shared.topology.snapshot();
+        let snapshot = shared.routing.topology.snapshot();
         let waits: Vec<_> = snapshot.pools.iter().map(|pool| pool.waits(now)).collect();
         let wait = waits.iter().map(|waits| waits.for_others).max();
         let own = waits.iter().flat_map(|waits| &waits.for_own);
         let own = own.map(|(user, wait)| ((user.name(), user.source()), *wait));
         let elapsed = now - last;
-        shared.gates.tick(wait.unwrap_or_default(), own, elapsed);
-        shared.arrivals.tick(shared.lateness.now(now), elapsed);
+        shared
+            .logins
+            .gates
+            .tick(wait.unwrap_or_default(), own, elapsed);
+        shared
+            .arrivals
+            .gate
+            .tick(shared.arrivals.lateness.now(now), elapsed);
         last = now;
     }
 }
@@ -547,7 +570,7 @@ async fn tick_gates(shared: Arc<Shared>) {
 /// Measures the lateness of the data plane, for the gate of new clients and for the metrics.
 async fn watch_data_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
     let record = |late| exporter.event_loop_late("data", late);
-    measure_lateness(&shared.lateness, record).await;
+    measure_lateness(&shared.arrivals.lateness, record).await;
 }
 
 /// Measures the lateness of the control plane, for the metrics.
@@ -560,9 +583,9 @@ async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
     let mut ticks = interval(MAINTENANCE_INTERVAL);
     loop {
         ticks.tick().await;
-        shared.topology.maintain_pools();
-        shared.pins.maintain(Instant::now());
-        shared.relay_pins.maintain(Instant::now());
+        shared.routing.topology.maintain_pools();
+        shared.routing.pins.maintain(Instant::now());
+        shared.routing.relay_pins.maintain(Instant::now());
         feed.exporter.collect();
         insight::update_process_metrics(&shared, &feed);
     }

@@ -172,7 +172,7 @@ pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
         },
         Memory {
             owner: "messages",
-            bytes: shared.budget.used_bytes() + shared.reply_budget.used_bytes(),
+            bytes: shared.memory.requests.used_bytes() + shared.memory.replies.used_bytes(),
         },
     ];
     feed.exporter

@@ -91,7 +91,7 @@ impl Client {
     }
 
     fn build_info(&self) -> RawDocumentBuf {
-        let snapshot = self.shared.topology.snapshot();
+        let snapshot = self.shared.routing.topology.snapshot();
         let known = snapshot.description.build_info().cloned();
         known.unwrap_or_else(|| quiesce(None))
     }
@@ -159,7 +159,7 @@ impl Client {
         is_legacy: bool,
     ) -> Result<RawDocumentBuf, ErrorReply> {
         let shared = Arc::clone(&self.shared);
-        let snapshot = shared.topology.snapshot();
+        let snapshot = shared.routing.topology.snapshot();
         let description = &snapshot.description;
         // The fields of a refused `hello` are ignored, because the client repeats them in the
         // legacy command.
@@ -185,7 +185,7 @@ impl Client {
         }
         // Until the mode is decided, Seawall does not know if clients must log in, even if it has
         // already seen a server.
-        let is_undecided = shared.credentials.mode() == CredentialMode::Undecided;
+        let is_undecided = shared.logins.credentials.mode() == CredentialMode::Undecided;
         if !description.was_seen || is_undecided {
             return Ok(quiesce(None));
         }
@@ -202,7 +202,7 @@ impl Client {
                 let source = start.get_str("db").unwrap_or_default();
                 let user = claimed_user(start, source);
                 let user = user.as_ref().map(|user| (&*user.name, &*user.source));
-                self.shared.gates.try_pass(user)
+                self.shared.logins.gates.try_pass(user)
             })
             .and_then(|c| self.speculate(c));
         self.connected.greeted(hello.is_from_monitor());
@@ -213,7 +213,7 @@ impl Client {
             service_id: shared.service_id,
             mechanisms,
             speculative,
-            is_open: shared.credentials.mode() == CredentialMode::None,
+            is_open: shared.logins.credentials.mode() == CredentialMode::None,
         };
         Ok(greeting.reply(&hello))
     }
@@ -227,6 +227,7 @@ impl Client {
             return Ok(Vec::new());
         };
         self.shared
+            .logins
             .credentials
             .mechanisms(&user)
             .await
@@ -242,9 +243,9 @@ impl Client {
 
     fn login_context(&mut self) -> LoginContext<'_> {
         LoginContext {
-            credentials: &self.shared.credentials,
+            credentials: &self.shared.logins.credentials,
             recorder: &self.shared.recorder,
-            nonces: &self.shared.nonces,
+            nonces: &self.shared.logins.nonces,
             limits: &self.shared.limits,
             peer: self.peer.ip,
             client: ClientEnd {
@@ -286,7 +287,7 @@ impl Client {
         let body = RawDocument::from_bytes(start.body).ok();
         let user = body.and_then(|body| claimed_user(body, start.db));
         let user = user.as_ref().map(|user| (&*user.name, &*user.source));
-        if shared.gates.try_pass(user) {
+        if shared.logins.gates.try_pass(user) {
             return Ok(());
         }
         shared.recorder.login_delayed();
@@ -297,7 +298,10 @@ impl Client {
             write_idle: shared.settings.client_write_idle_timeout,
             is_awaiting: true,
         };
-        match end.unless_gone(shared.gates.pass(user, self.sharer)).await {
+        match end
+            .unless_gone(shared.logins.gates.pass(user, self.sharer))
+            .await
+        {
             Some(()) => Ok(()),
             None => {
                 self.connected.record_left_unserved();
@@ -398,7 +402,7 @@ impl Client {
 
     fn getnonce(&self) -> RawDocumentBuf {
         let mut bytes = [0; 8];
-        self.shared.nonces.fill(&mut bytes);
+        self.shared.logins.nonces.fill(&mut bytes);
         let nonce = format!("{:016x}", u64::from_le_bytes(bytes));
         rawdoc! { "nonce": nonce, "ok": 1.0 }
     }

@@ -27,6 +27,7 @@ mod operation;
 mod relay;
 mod reply;
 mod request;
+mod shared;
 mod streaming;
 
 use std::{
@@ -36,38 +37,27 @@ use std::{
     time::Duration,
 };
 
-use bson::{RawDocument, oid::ObjectId, rawdoc};
+use bson::{RawDocument, rawdoc};
 use ipnet::IpNet;
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout, timeout_at},
-};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
-    limits::{
-        ClientPermit, Eviction, Gate, HandshakePermit, Heavy, Limits, LoginGates, MonitorPermit,
-        Origin, RelayPermit,
-    },
-    observe::{ClientDirectory, ConnectedClient, Recorder},
-    pins::Pins,
-    pool::ServerPool,
-    runtime::Lateness,
-    topology::Topology,
+    limits::{ClientPermit, Eviction, HandshakePermit, Heavy, MonitorPermit, Origin, RelayPermit},
+    observe::ConnectedClient,
 };
-use seawall_auth::{Identity, NonceSource, Standing};
+use seawall_auth::{Identity, Standing};
 use seawall_command::CommandBytes;
 use seawall_command::{
     Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm, table::ReplyBeforeLogin,
 };
 use seawall_stats::{Departure, Stage};
-use seawall_transport::{
-    LARGE_MESSAGE_BYTES, MemoryBudget, Message, MessageReader, ReadError, Sharer, Stream,
-};
+use seawall_transport::{LARGE_MESSAGE_BYTES, Message, MessageReader, ReadError, Sharer, Stream};
 use seawall_wire::Sequence;
 use seawall_wire::{CompressedHead, Compressor, MAX_MESSAGE_BYTES, OpCode, OpMsg, OpQuery};
 
 pub use self::credentials::{CredentialMode, CredentialSettings, Credentials, UserSecret};
 pub use self::fault::{Fault, FaultEnd};
+pub use self::shared::{Arrivals, Logins, MessageMemory, Routing, Shared};
 use self::{
     answer::{Form, ReplyTo},
     client_end::ClientEnd,
@@ -110,47 +100,6 @@ pub struct Settings {
     pub relays_other_mechanisms: bool,
     /// Seawall's own name, as servers see it in `$client`.
     pub host: String,
-}
-
-/// State shared by all clients.
-#[derive(Debug)]
-pub struct Shared {
-    /// Settings that apply to all clients.
-    pub settings: Settings,
-    /// The deployment.
-    pub topology: Arc<Topology>,
-    /// Counts operations and events.
-    pub recorder: Arc<Recorder>,
-    /// The connected clients.
-    pub clients: Arc<ClientDirectory>,
-    /// `serviceId` in replies to load-balanced clients: it identifies this process.
-    pub service_id: ObjectId,
-    /// Limits on clients, logins, operations and CPU-heavy work.
-    pub limits: Limits,
-    /// The pins: which server has each of the clients' cursors and transactions.
-    pub pins: Pins<Arc<ServerPool>>,
-    /// For each cursor of a relayed client, the shape of the operation that opened it.
-    pub relay_pins: Pins<()>,
-    /// Users and their keys.
-    pub credentials: Arc<Credentials>,
-    /// Gates that delay logins while operations wait too long.
-    pub gates: LoginGates,
-    /// Gate that delays new clients while the data plane is late.
-    pub arrivals: Gate,
-    /// How late the data plane is.
-    pub lateness: Lateness,
-    /// The fault to inject, if any.
-    pub fault: Option<Fault>,
-    /// Source of nonces.
-    pub nonces: Arc<NonceSource>,
-    /// Memory for large requests.
-    pub budget: MemoryBudget,
-    /// Memory for large replies that must be held whole. It is separate from `budget`, because an
-    /// operation that has memory for its request may wait for memory for its reply. With a single
-    /// budget, such operations could wait for each other.
-    pub reply_budget: MemoryBudget,
-    /// End of the drain; `None` while Seawall is not draining.
-    pub draining: watch::Receiver<Option<Instant>>,
 }
 
 /// A client's address.
@@ -239,7 +188,7 @@ pub async fn serve(
 async fn serve_pooled(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Newcomer) {
     let connected = shared.clients.connected(&peer.text, peer.ip);
     let deadline = Instant::now() + shared.settings.authentication_timeout;
-    let identity = shared.credentials.anonymous();
+    let identity = shared.logins.credentials.anonymous();
     let Newcomer {
         client: client_permit,
         handshake,
@@ -291,7 +240,7 @@ impl Client {
     /// Waits until the arrivals gate lets the client pass. While the data plane is late, new
     /// clients wait here, before Seawall reads their first byte.
     async fn wait_for_admission(&self) -> Result<(), End> {
-        let arrivals = &self.shared.arrivals;
+        let arrivals = &self.shared.arrivals.gate;
         if arrivals.try_pass() {
             return Ok(());
         }
@@ -363,7 +312,9 @@ impl Client {
             Some(_) => MAX_MESSAGE_BYTES,
             None => self.shared.settings.pre_auth_message_bytes,
         };
-        let next = self.reader.next(&mut self.stream, max, &shared.budget);
+        let next = self
+            .reader
+            .next(&mut self.stream, max, &shared.memory.requests);
         let read = match handshake_until.into_iter().chain(carried_until).min() {
             None => next.await,
             Some(until) => match timeout_at(until, next).await {
@@ -382,7 +333,9 @@ impl Client {
     /// Reads the rest of a message that cannot be forwarded in pieces.
     async fn complete(&mut self, head: Message) -> Result<Message, End> {
         let shared = Arc::clone(&self.shared);
-        let whole = self.reader.complete(head, &mut self.stream, &shared.budget);
+        let whole = self
+            .reader
+            .complete(head, &mut self.stream, &shared.memory.requests);
         whole.await.or_else(|error| self.unreadable(&error))
     }
 
@@ -413,8 +366,11 @@ impl Client {
         if self.current_identity().is_none() || !head.is_ok_and(is_configured) {
             return self.close("compressed_refused");
         }
-        let reserved =
-            message.reserve_inflated(self.max_message_bytes(), &shared.budget, self.sharer);
+        let reserved = message.reserve_inflated(
+            self.max_message_bytes(),
+            &shared.memory.requests,
+            self.sharer,
+        );
         let inflated = match reserved.await {
             Ok(inflating) => {
                 let heavy = shared.limits.heavy(self.sharer);
@@ -588,7 +544,7 @@ impl Client {
             self.require_login();
         }
         if self.identity.is_none() && self.login.is_none() {
-            self.identity = self.shared.credentials.anonymous();
+            self.identity = self.shared.logins.credentials.anonymous();
             if self.identity.is_some() {
                 self.handshake = None;
             }

@@ -146,7 +146,7 @@ impl Operation<'_> {
 
     /// True if the operation uses a cursor that its driver can reopen on another server.
     pub(super) fn is_resumable(&self) -> bool {
-        let pins = &self.shared.pins;
+        let pins = &self.shared.routing.pins;
         let pin = self
             .cursor_id()
             .and_then(|id| pins.cursor(id, Instant::now()));

@@ -68,7 +68,7 @@ impl Operation<'_> {
             request_id,
             form: self.command.spec.reply_form,
             must_compress: self.reply_to.compressor.is_some(),
-            budget: &self.shared.reply_budget,
+            budget: &self.shared.memory.replies,
             limits: &self.shared.limits,
             sharer: self.sharer,
             is_wanted: &|| pool.has_waiting(),
@@ -106,7 +106,7 @@ impl Operation<'_> {
             Err(error @ (RelayError::MidReply(_) | RelayError::Foreign(_))) => {
                 tracing::warn!(server = %checkout.pool().address(), %error, "reply abandoned");
                 if matches!(error, RelayError::MidReply(_)) {
-                    let topology = &self.shared.topology;
+                    let topology = &self.shared.routing.topology;
                     topology.report_connection_ended(&checkout, generation);
                 }
                 Attempt::Ended(Ended::Close(Outcome::ServerFailed))
@@ -141,7 +141,7 @@ impl Operation<'_> {
         checkout: &Checkout,
         generation: Generation,
     ) -> Attempt {
-        let topology = &self.shared.topology;
+        let topology = &self.shared.routing.topology;
         match error.kind() {
             // The server sends nothing any more on any of its connections. No request can cause
             // that, so the server has failed.
@@ -253,6 +253,7 @@ impl Operation<'_> {
             return Attempt::Ended(Ended::Reply(reply, outcome, documents));
         };
         self.shared
+            .routing
             .topology
             .report_state_change(checkout.pool(), code);
         if self.reply_to.is_unwanted() {

@@ -36,7 +36,7 @@ impl Operation<'_> {
         // A cursor without a pin has ended, so any server can report that it does not exist.
         let mut unknown = Vec::new();
         for cursor in self.cursor_ids() {
-            match self.shared.pins.cursor(cursor, now) {
+            match self.shared.routing.pins.cursor(cursor, now) {
                 None => unknown.push(cursor),
                 Some(pin) => {
                     let address = pin.server.address().clone();
@@ -87,7 +87,7 @@ impl Operation<'_> {
                 return self.reply_with(&reply, Outcome::Error);
             }
             for cursor in cursors {
-                self.shared.pins.unpin_cursor(cursor);
+                self.shared.routing.pins.unpin_cursor(cursor);
             }
             merged = Some(merge(merged, &reply));
         }

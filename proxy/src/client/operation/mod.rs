@@ -223,7 +223,7 @@ impl Operation<'_> {
     /// Applies the injected fault, if this operation gets it. Returns an end if the fault ends the
     /// operation.
     async fn inject_fault(&self, end: &mut ClientEnd<'_>) -> Option<Ended> {
-        let fault = self.shared.fault.as_ref()?;
+        let fault = self.shared.routing.fault.as_ref()?;
         if !fault.selects(self.command) {
             return None;
         }
@@ -280,7 +280,7 @@ impl Operation<'_> {
     }
 
     fn no_server(&self) -> Failure {
-        let snapshot = self.shared.topology.snapshot();
+        let snapshot = self.shared.routing.topology.snapshot();
         let description = &snapshot.description;
         Failure::NoServer {
             mode: self.read_preference().mode,

@@ -20,7 +20,7 @@ impl Operation<'_> {
         note_retry(
             self.command,
             user,
-            &self.shared.pins,
+            &self.shared.routing.pins,
             &self.shared.recorder,
             observation,
         );
@@ -30,7 +30,7 @@ impl Operation<'_> {
     pub(super) fn note_origin(&self, observation: &mut Observation<'_>) {
         if self.command.class == Class::GetMore
             && let Some(id) = self.cursor_id()
-            && let Some(pin) = self.shared.pins.cursor(id, observation.began())
+            && let Some(pin) = self.shared.routing.pins.cursor(id, observation.began())
             && let Some(origin) = pin.origin
         {
             observation.attribute_to(origin);
@@ -54,10 +54,10 @@ impl Operation<'_> {
     fn note_cursor(&self, checkout: &Checkout, facts: &ReplyFacts, observation: &Observation<'_>) {
         if self.command.class == Class::KillCursors && facts.ok == Some(true) {
             self.cursor_ids()
-                .for_each(|id| self.shared.pins.unpin_cursor(id));
+                .for_each(|id| self.shared.routing.pins.unpin_cursor(id));
         }
         match (facts.cursor_id, self.cursor_id()) {
-            (Some(0), Some(exhausted)) => self.shared.pins.unpin_cursor(exhausted),
+            (Some(0), Some(exhausted)) => self.shared.routing.pins.unpin_cursor(exhausted),
             (Some(id), None) if id != 0 => {
                 let server = Arc::clone(checkout.pool());
                 let pin = CursorPin {
@@ -67,7 +67,12 @@ impl Operation<'_> {
                     is_resumable: self.command.opens_change_stream(),
                 };
                 let user = self.identity.id().as_u64();
-                if !self.shared.pins.pin_cursor(id, user, pin, Instant::now()) {
+                if !self
+                    .shared
+                    .routing
+                    .pins
+                    .pin_cursor(id, user, pin, Instant::now())
+                {
                     self.shared.recorder.unobserved("cursor_pins_full");
                 }
             }
@@ -85,7 +90,7 @@ impl Operation<'_> {
         // An anonymous client has no user. When the next connection for anonymous clients is
         // established, Seawall finds out if the server requires a login.
         if !self.identity.is_anonymous() {
-            let credentials = &self.shared.credentials;
+            let credentials = &self.shared.logins.credentials;
             credentials.user_unknown_on_connection(self.identity);
         }
     }

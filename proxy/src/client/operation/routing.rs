@@ -65,21 +65,24 @@ impl Operation<'_> {
                     login_version,
                     ..
                 }) if error.refuses_keys() => {
-                    let credentials = &self.shared.credentials;
+                    let credentials = &self.shared.logins.credentials;
                     credentials.keys_refused(self.identity, login_version);
                     if self.identity.standing() != Standing::Good || Instant::now() >= deadline {
                         return Err(CheckOutFailure::KeysRefused);
                     }
                 }
                 Err(CheckOutError::Establish { error, .. }) if error.requires_authentication() => {
-                    self.shared.credentials.anonymous_refused();
+                    self.shared.logins.credentials.anonymous_refused();
                     return Err(CheckOutFailure::Unauthenticated);
                 }
                 Err(CheckOutError::Establish {
                     error, generation, ..
                 }) => {
                     if error.blames_server() {
-                        self.shared.topology.report_failure(&pool, generation);
+                        self.shared
+                            .routing
+                            .topology
+                            .report_failure(&pool, generation);
                     } else {
                         tracing::debug!(%error, "connection not established");
                     }
@@ -98,7 +101,7 @@ impl Operation<'_> {
         deadline: Instant,
     ) -> Result<Arc<ServerPool>, CheckOutFailure> {
         let now = observation.began();
-        let pins = &self.shared.pins;
+        let pins = &self.shared.routing.pins;
         let pin = match self.command.class {
             Class::KillCursors => self.cursor_ids().find_map(|id| pins.cursor(id, now)),
             _ => self.cursor_id().and_then(|id| pins.cursor(id, now)),
@@ -106,8 +109,15 @@ impl Operation<'_> {
         if let Some(pin) = pin {
             return Ok(pin.server);
         }
-        let is_sharded =
-            || self.shared.topology.snapshot().description.topology_type == TopologyType::Sharded;
+        let is_sharded = || {
+            self.shared
+                .routing
+                .topology
+                .snapshot()
+                .description
+                .topology_type
+                == TopologyType::Sharded
+        };
         let transaction = self.transaction();
         if let Some((key, number)) = transaction.filter(|_| is_sharded()) {
             if let Some(server) = pins.transaction(key, number, now) {
@@ -127,7 +137,12 @@ impl Operation<'_> {
         preference: &ReadPreference,
         deadline: Instant,
     ) -> Result<Arc<ServerPool>, CheckOutFailure> {
-        let selected = self.shared.topology.select(preference, deadline).await;
+        let selected = self
+            .shared
+            .routing
+            .topology
+            .select(preference, deadline)
+            .await;
         selected.map_err(|_| CheckOutFailure::NoServer)
     }
 }

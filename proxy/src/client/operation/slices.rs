@@ -55,7 +55,7 @@ impl Operation<'_> {
         if self.command.class != Class::GetMore {
             return None;
         }
-        let pin = self.shared.pins.cursor(self.cursor_id()?, began)?;
+        let pin = self.shared.routing.pins.cursor(self.cursor_id()?, began)?;
         let wanted = self.max_time().unwrap_or(DEFAULT_WAIT);
         pin.is_awaiting.then(|| Wait {
             pool: pin.server,
@@ -80,7 +80,8 @@ impl Operation<'_> {
         let has_waited = now.saturating_duration_since(slice.began) * 2 >= slice.length;
         let is_draining = self.shared.draining.borrow().is_some();
         let cursor = self.cursor_id();
-        let is_open = || cursor.is_some_and(|id| self.shared.pins.cursor(id, now).is_some());
+        let is_open =
+            || cursor.is_some_and(|id| self.shared.routing.pins.cursor(id, now).is_some());
         is_empty && has_waited && !is_draining && now < wait.until && is_open()
     }
 }

@@ -161,7 +161,7 @@ impl<'a> Relay<'a> {
         reader: &mut MessageReader,
         client: &mut ReadHalf<Stream>,
     ) -> Result<Option<Message>, ()> {
-        let budget = &self.shared.budget;
+        let budget = &self.shared.memory.requests;
         let message = loop {
             let max_message_bytes = self.max_message_bytes();
             match reader.next(client, max_message_bytes, budget).await {
@@ -205,7 +205,7 @@ impl<'a> Relay<'a> {
             return Verdict::Close("compressed_refused");
         }
         let reserved =
-            message.reserve_for_inspection(MAX_MESSAGE_BYTES, &self.shared.budget, sharer);
+            message.reserve_for_inspection(MAX_MESSAGE_BYTES, &self.shared.memory.requests, sharer);
         let inflated = match reserved.await {
             Ok(inflating) => {
                 let bytes = inflating.inflated_bytes();

@@ -61,7 +61,7 @@ pub(super) async fn destination(
     deadline: Instant,
     is_bare: bool,
 ) -> Result<Target, TargetError> {
-    let connector = shared.topology.connector();
+    let connector = shared.routing.topology.connector();
     let connect = async |address: &ServerAddress| match is_bare {
         // Seawall does not ask the server if it requires a login, because encrypted traffic cannot
         // be guarded anyway.
@@ -72,7 +72,7 @@ pub(super) async fn destination(
         false => connector.connect_without_hello(address).await,
     };
     let Some(original) = original else {
-        let pool = shared.topology.select_for_relay(deadline).await?;
+        let pool = shared.routing.topology.select_for_relay(deadline).await?;
         let (server, requires_authentication) = connect(pool.address()).await?;
         return Ok(Target {
             server,
@@ -92,7 +92,7 @@ pub(super) async fn destination(
     if connects_to_itself(&server) {
         return Err(TargetError::Loop);
     }
-    let snapshot = shared.topology.snapshot();
+    let snapshot = shared.routing.topology.snapshot();
     let is_known = snapshot
         .description
         .servers
@@ -145,9 +145,9 @@ pub(super) async fn relay_server_changed(shared: &Shared, address: Option<&Serve
     let Some(address) = address else {
         return std::future::pending().await;
     };
-    let mut published = shared.topology.subscribe();
+    let mut published = shared.routing.topology.subscribe();
     loop {
-        let now = shared.topology.relay_server();
+        let now = shared.routing.topology.relay_server();
         // During an election there is no new server yet, so relays stay.
         if now.is_some_and(|pool| pool.address() != address) {
             // All relays have to move. They are closed one after another, so that their clients
@@ -169,9 +169,9 @@ pub(in crate::client) async fn connect_with_hello(
     compressors: Compressors,
 ) -> Result<Target, FallbackError> {
     let deadline = Instant::now() + shared.settings.server_selection_timeout;
-    let pool = shared.topology.select_for_relay(deadline).await?;
+    let pool = shared.routing.topology.select_for_relay(deadline).await?;
     let offered: Vec<_> = compressors.iter().collect();
-    let connector = shared.topology.connector();
+    let connector = shared.routing.topology.connector();
     let (mut connection, greeting) = connector
         .connect_as(
             pool.address(),

@@ -292,7 +292,7 @@ impl<'a> Watch<'a> {
             (Class::GetMore, seawall_command::Target::Number(id)) => Some(id),
             _ => None,
         };
-        let pin = cursor.and_then(|id| self.shared.relay_pins.cursor(id, now));
+        let pin = cursor.and_then(|id| self.shared.routing.relay_pins.cursor(id, now));
         if let Some(pin) = pin {
             if pin.is_awaiting {
                 observation.mark_awaiting();
@@ -329,11 +329,8 @@ impl<'a> Watch<'a> {
         command: &Command<'_>,
         now: Instant,
     ) -> Observation<'a> {
-        let Shared {
-            recorder,
-            relay_pins,
-            ..
-        } = self.shared;
+        let recorder = &self.shared.recorder;
+        let relay_pins = &self.shared.routing.relay_pins;
         let bytes = message.header.message_length;
         let mut observation = match request_kind(command) {
             RequestKind::Operation => {
@@ -466,7 +463,7 @@ impl<'a> Watch<'a> {
         pending.observation.record_reply(&reply.facts, now);
         match pending.kind {
             RequestKind::Operation => {
-                let pins = &self.shared.relay_pins;
+                let pins = &self.shared.routing.relay_pins;
                 match (reply.facts.cursor_id, pending.cursor) {
                     (Some(0), Some(exhausted)) => pins.unpin_cursor(exhausted),
                     (Some(id), None) if id != 0 => {

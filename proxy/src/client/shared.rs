@@ -1,0 +1,99 @@
+//! The state that all clients share, grouped by the part of the work that needs it.
+
+use std::sync::Arc;
+
+use bson::oid::ObjectId;
+use tokio::{sync::watch, time::Instant};
+
+use super::{Settings, credentials::Credentials, fault::Fault};
+use crate::{
+    limits::{Gate, Limits, LoginGates},
+    observe::{ClientDirectory, Recorder},
+    pins::Pins,
+    pool::ServerPool,
+    runtime::Lateness,
+    topology::Topology,
+};
+use seawall_auth::NonceSource;
+use seawall_transport::MemoryBudget;
+
+/// State shared by all clients.
+#[derive(Debug)]
+pub struct Shared {
+    /// Settings that apply to all clients.
+    pub settings: Settings,
+    /// `serviceId` in replies to load-balanced clients: it identifies this process.
+    pub service_id: ObjectId,
+    /// Counts operations and events.
+    pub recorder: Arc<Recorder>,
+    /// The connected clients.
+    pub clients: Arc<ClientDirectory>,
+    /// Limits on clients, logins, operations and CPU-heavy work.
+    pub limits: Limits,
+    /// Delays new clients.
+    pub arrivals: Arrivals,
+    /// Checks logins.
+    pub logins: Logins,
+    /// Finds the server of an operation.
+    pub routing: Routing,
+    /// Limits the memory of messages.
+    pub memory: MessageMemory,
+    /// End of the drain; `None` while Seawall is not draining.
+    pub draining: watch::Receiver<Option<Instant>>,
+}
+
+/// Delays new clients while the data plane is late.
+#[derive(Debug)]
+pub struct Arrivals {
+    /// The gate that new clients pass.
+    pub gate: Gate,
+    /// How late the data plane is.
+    pub lateness: Lateness,
+}
+
+/// Checks logins.
+#[derive(Debug)]
+pub struct Logins {
+    /// Users and their keys.
+    pub credentials: Arc<Credentials>,
+    /// Gates that delay logins while operations wait too long.
+    pub gates: LoginGates,
+    /// Source of nonces.
+    pub nonces: Arc<NonceSource>,
+}
+
+/// Finds the server of an operation.
+#[derive(Debug)]
+pub struct Routing {
+    /// The deployment.
+    pub topology: Arc<Topology>,
+    /// The pins: which server has each of the clients' cursors and transactions.
+    pub pins: Pins<Arc<ServerPool>>,
+    /// For each cursor of a relayed client, the shape of the operation that opened it.
+    pub relay_pins: Pins<()>,
+    /// The fault to inject, if any.
+    pub fault: Option<Fault>,
+}
+
+/// Limits the memory of messages.
+///
+/// Requests and replies have separate budgets, because an operation that has memory for its request
+/// may wait for memory for its reply. With a single budget, such operations could wait for each
+/// other.
+#[derive(Debug)]
+pub struct MessageMemory {
+    /// Memory for large requests.
+    pub requests: MemoryBudget,
+    /// Memory for large replies that must be held whole.
+    pub replies: MemoryBudget,
+}
+
+impl MessageMemory {
+    /// Divides `bytes` equally between requests and replies.
+    pub(crate) fn of_bytes(bytes: usize) -> Self {
+        Self {
+            requests: MemoryBudget::of_bytes(bytes / 2),
+            replies: MemoryBudget::of_bytes(bytes / 2),
+        }
+    }
+}
