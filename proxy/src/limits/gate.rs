@@ -131,7 +131,7 @@ impl Gate {
     }
 
     /// Adjusts the rate to the current `wait` and admits waiters at that rate. Called every
-    /// [`GATE_TICK_INTERVAL`]; `elapsed` is the time since the last call.
+    /// `GATE_TICK_INTERVAL`; `elapsed` is the time since the last call.
     pub fn tick(&self, wait: Duration, elapsed: Duration) {
         let mut state = self.state.lock();
         state.adjust(wait > self.target, elapsed, self.min_rate);
@@ -230,7 +230,7 @@ impl LoginGates {
 
     /// Adjusts all gates to the times that operations wait for connections. `by_user` has, for each
     /// user, the wait for that user's own connections. `wait` is the longest of all other waits.
-    /// Called every [`GATE_TICK_INTERVAL`]; `elapsed` is the time since the last call.
+    /// Called every `GATE_TICK_INTERVAL`; `elapsed` is the time since the last call.
     pub fn tick<'u>(
         &self,
         wait: Duration,

@@ -154,7 +154,7 @@ impl<'a> Observation<'a> {
         self.cursor_opened_at = Some(origin.opened_at);
     }
 
-    /// The value for [`Observation::attribute_to`] in the `getMore`s of the cursor that this
+    /// The value for `attribute_to` in the `getMore`s of the cursor that this
     /// operation opened.
     pub fn origin(&self) -> Option<Origin> {
         let place = &self.record.place;

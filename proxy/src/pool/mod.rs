@@ -268,7 +268,7 @@ impl ServerPool {
         &self.lane
     }
 
-    /// Completes when [`ServerPool::give_up`] is called. An operation that waits for a reply of
+    /// Completes when `give_up` is called. An operation that waits for a reply of
     /// this server then fails.
     pub fn given_up(&self) -> Notified<'_> {
         self.hung.notified()

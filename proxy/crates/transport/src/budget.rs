@@ -516,7 +516,7 @@ pub struct MemoryShare {
 impl MemoryShare {
     /// Grows to `bytes` bytes in total, for a message of which `left` bytes have not arrived. Ready
     /// when the share has grown or was evicted. Otherwise the task is woken when a retry may
-    /// succeed. It must also retry after [`MemoryShare::RETRY_AFTER`].
+    /// succeed. It must also retry after `RETRY_AFTER`.
     pub fn poll_grow(
         &mut self,
         cx: &mut Context<'_>,

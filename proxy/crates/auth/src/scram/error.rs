@@ -5,7 +5,7 @@ use std::fmt;
 /// The reason why a SCRAM conversation failed. No variant contains a secret or a peer's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScramError {
-    /// A payload is longer than [`MAX_PAYLOAD_BYTES`](super::MAX_PAYLOAD_BYTES).
+    /// A payload is longer than `MAX_PAYLOAD_BYTES`.
     #[error("{message} has {length} bytes, more than {max}")]
     PayloadTooLong {
         /// The message that was expected.
