@@ -405,8 +405,8 @@ impl LoginContext<'_> {
         .unwrap_or(LoginError::Credentials(error))
     }
 
-    /// Counts a failed login. A refused one counts as refused even if its client did not wait for
-    /// the reply.
+    /// Counts a login that ends without an identity. If the client left during the delay, the login
+    /// counts by its proof: right or wrong.
     fn fail(&self, mechanism: Mechanism, error: LoginError, began: Instant) -> LoginEnd {
         match error {
             LoginError::Credentials(error) => {
@@ -414,9 +414,11 @@ impl LoginContext<'_> {
                 LoginEnd::Refused(reply_to(error))
             }
             LoginError::Gone { is_ok } => {
-                if !is_ok {
-                    self.count(mechanism, CredentialError::Refused.into(), began);
-                }
+                let result = match is_ok {
+                    true => "ok",
+                    false => CredentialError::Refused.into(),
+                };
+                self.count(mechanism, result, began);
                 LoginEnd::Gone
             }
         }
