@@ -159,7 +159,7 @@ fn uses(source: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn uses_are_found_in_every_form() {
+fn used_modules_are_found_in_all_forms_of_a_path() {
     let source = "use crate::{a::{b, c}, d,\n    e::F,\n}; // crate::no\nfn f() { crate::g::h() } type T = crate::U;";
     let found: Vec<_> = uses(source).into_iter().collect();
     assert_eq!(found, ["a", "d", "e", "g"]);
@@ -265,8 +265,14 @@ fn identifiers(text: &str) -> BTreeSet<&str> {
 
 /// The functions and constants that a source declares `pub`, without those of its unit tests.
 fn public_functions_and_constants(source: &str) -> Vec<&str> {
-    let source = source.split("#[cfg(test)]\nmod ").next().unwrap();
-    let declarations = source
+    let inline_tests = source
+        .match_indices("#[cfg(test)]\nmod ")
+        .find(|(at, text)| {
+            let rest = &source[at + text.len()..];
+            rest.lines().next().is_some_and(|line| line.ends_with('{'))
+        });
+    let end = inline_tests.map_or(source.len(), |(at, _)| at);
+    let declarations = source[..end]
         .lines()
         .filter_map(|line| line.trim_start().strip_prefix("pub "));
     let named = declarations.filter_map(|declaration| {
@@ -349,9 +355,23 @@ fn public_functions_and_constants_are_used_by_another_package() {
     );
 }
 
+/// A pattern that matches no file would mutate nothing.
+#[test]
+fn folders_of_the_mutation_tests_exist() {
+    let text = fs::read_to_string(root().join(".cargo/mutants.toml")).unwrap();
+    let globs = text.split("examine_globs = [").nth(1).unwrap();
+    let globs = globs.split(']').next().unwrap();
+    let folders: Vec<_> = globs.split('"').skip(1).step_by(2).collect();
+    assert!(folders.len() > 5, "{folders:?}");
+    for folder in folders {
+        let folder = folder.strip_suffix("/**").unwrap();
+        assert!(root().join(folder).is_dir(), "{folder}");
+    }
+}
+
 #[test]
 fn public_items_are_found() {
-    let source = "pub fn a() {}\n    pub const fn b(&self)\npub(crate) fn c()\npub const D: u8 = 1;\npub struct E;\n    pub async fn f<T>()\n#[cfg(test)]\nmod tests {\npub fn g() {}\n";
+    let source = "#[cfg(test)]\nmod x;\npub fn a() {}\n    pub const fn b(&self)\npub(crate) fn c()\npub const D: u8 = 1;\npub struct E;\n    pub async fn f<T>()\n#[cfg(test)]\nmod tests {\npub fn g() {}\n";
     assert_eq!(public_functions_and_constants(source), ["a", "b", "D", "f"]);
 }
 
