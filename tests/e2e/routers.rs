@@ -369,8 +369,8 @@ async fn get_more(client: &mut RawClient, opened: Opened) -> RawReply {
     client.command("sharded", more).await.unwrap()
 }
 
-/// Continues a cursor, and checks that its set has not changed. Returns false if the cursor was not
-/// found.
+/// Reads the next batch of a cursor, and checks that it comes from the same set as the first
+/// batch. Returns false if the server did not find the cursor.
 async fn continues(client: &mut RawClient, opened: Opened) -> bool {
     let reply = get_more(client, opened).await;
     if reply.code() == Some(43) {

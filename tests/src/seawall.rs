@@ -73,7 +73,7 @@ impl Seawall {
             .expect("the deployment is discovered");
         let decided = || async {
             let status: Status = self.api("/api/v1/status").await;
-            status.credentials != "auto"
+            !["", "auto"].contains(&&*status.credentials)
         };
         eventually(READY_LIMIT, decided)
             .await

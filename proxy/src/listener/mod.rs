@@ -311,7 +311,7 @@ async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcom
             match timeout(TLS_LIMIT, Box::pin(tls_acceptor.accept(stream))).await {
                 Ok(Ok(stream)) => Stream::Tls(Box::new(TlsStream::Server(stream))),
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, peer = %peer.text, "TLS handshake");
+                    tracing::debug!(%error, peer = %peer.text, "TLS handshake with a client failed");
                     acceptor.shared.recorder.client_refused("tls");
                     return;
                 }

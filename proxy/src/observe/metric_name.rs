@@ -114,8 +114,8 @@ metrics! {
     FaultsInjectedTotal: Counter = "seawall_faults_injected_total", "Operations with an injected fault.";
     /// New clients that waited before their first byte was read.
     ArrivalsDelayedTotal: Counter = "seawall_arrivals_delayed_total", "New clients that waited before their first byte was read.";
-    /// Client logins that waited for a permit.
-    LoginsDelayedTotal: Counter = "seawall_logins_delayed_total", "Client logins that waited for a permit.";
+    /// Client logins that were delayed by a login gate or a limit of logins.
+    LoginsDelayedTotal: Counter = "seawall_logins_delayed_total", "Client logins that were delayed by a login gate or a limit of logins.";
     /// Time from the last byte of a command written to a server to the first byte of the reply.
     ServerOperationSeconds: Histogram = "seawall_server_operation_seconds", "Time from the last byte of a command written to a server to the first byte of the reply.";
     /// Single writes that failed in replies with `ok: 1`, by `code`.

@@ -146,7 +146,7 @@ pub struct ShapeSums {
 /// Sums of one server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSums {
-    /// The operations on the server, without awaiting operations.
+    /// The operations on the server, except those that wait for an event (awaiting operations).
     pub figures: Figures,
     /// The time from the last byte of each command to the first byte of its reply.
     pub durations: FineDistribution,

@@ -48,7 +48,7 @@ pub(super) enum EndpointError {
     TokenFile { file: PathBuf, source: io::Error },
 }
 
-/// The message of an error, with the argument that helps.
+/// The text of an error. If another command-line option would help, the text names that option.
 pub(super) fn message(error: &ClientError) -> String {
     match error {
         ClientError::Unauthorized => format!("{error}: use --token-file"),

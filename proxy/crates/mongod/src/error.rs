@@ -118,7 +118,9 @@ pub enum Error {
     Signal(#[source] io::Error),
     /// A replica set cannot be initiated without members, or with a mongod that was not started as
     /// a member.
-    #[error("a replica set needs at least one member, started with the name of a set")]
+    #[error(
+        "a replica set needs at least one member, and the first mongod must be started with --replSet"
+    )]
     NotAMember,
     /// The set had no primary, or lacked members, when the time limit expired.
     #[error("the replica set {set} was not complete within {limit:?}: {state}")]

@@ -28,8 +28,8 @@ impl NameKey {
         Self(Hmac::new_from_slice(key).expect("HMAC accepts keys of any length"))
     }
 
-    /// The printed form of a path component. Operators, a `*` alone and the `$` of expressions are
-    /// not names, so they stay visible.
+    /// Replaces the name in a path component by a hash. Operators, the placeholder `*` and the
+    /// `sigils` leading `$` of an expression are not names, so they stay readable.
     pub(super) fn hide(&self, component: &[u8], sigils: usize) -> Vec<u8> {
         let (sigils, name) = component.split_at_checked(sigils).unwrap_or_default();
         if name.is_empty() || name == b"*" || name.first() == Some(&b'$') {

@@ -48,7 +48,7 @@ impl Stream {
 }
 
 impl Stream {
-    /// True if the peer has closed its side, so it does not wait for a reply. Makes no system call.
+    /// True if the peer has closed its side of the connection. Makes no system call.
     pub fn peer_has_left(&self) -> bool {
         match self {
             Self::Tcp(s) => peer_has_left(s),

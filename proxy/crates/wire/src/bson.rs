@@ -217,8 +217,9 @@ fn read_length(bytes: &[u8]) -> Result<usize, BsonError> {
     usize::try_from(i32::from_le_bytes(*head)).map_err(|_| BsonError::BadLength)
 }
 
-/// Splits off an element's name, with its head. The search for the NUL takes much of the time of a
-/// walk, so it checks eight bytes at a time.
+/// Splits off the name of an element. Returns the name, its head (see [`head_of`]) and the bytes
+/// after the NUL. Much of the time of a walk is spent on finding the NUL, so the first eight bytes
+/// are checked in one step.
 #[inline]
 fn split_name(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     let (length, head) = match bytes.first_chunk() {

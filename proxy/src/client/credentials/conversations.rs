@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stored_value_is_dropped_with_its_conversation() {
+    async fn dropping_a_conversation_drops_its_stored_value() {
         let conversations = Conversations::new(1);
         let held = Arc::new(());
         let conversation = conversations

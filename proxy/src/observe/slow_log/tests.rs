@@ -128,9 +128,9 @@ impl WriterBlock {
 
 impl Write for BlockingWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // The block may already be dropped. Only its first message matters.
+        // The `WriterBlock` may already be dropped. Only the first message matters.
         self.reached.send(()).ok();
-        // The channel never carries a message: `recv` fails when the block is dropped.
+        // Nothing is sent on this channel. `recv` fails when the `WriterBlock` is dropped.
         assert!(self.release.recv().is_err());
         self.out.write(bytes)
     }

@@ -168,7 +168,7 @@ pub enum ReplyBeforeLogin {
     Ping,
     /// The last known `buildInfo` of the deployment, also in reply to an `OP_QUERY`.
     BuildInfo,
-    /// A `connectionStatus` without users and roles.
+    /// The reply to `connectionStatus` that lists no users and no roles.
     ConnectionStatus,
     /// The error that `getLastError` is not supported.
     GetLastError,

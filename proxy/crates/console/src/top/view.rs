@@ -334,7 +334,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn faults_storms_draining_and_errors_are_alerts() {
+    fn alert_line_shows_faults_storms_draining_and_errors() {
         let mut model = model();
         let status = model.status.as_mut().unwrap();
         (status.injects_faults, status.draining) = (true, true);

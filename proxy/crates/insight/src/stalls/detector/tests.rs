@@ -230,7 +230,7 @@ fn stop_under_a_closed_loop_load_is_found() {
 }
 
 #[test]
-fn a_checkpoint_every_minute_is_found_after_three() {
+fn stalls_every_minute_are_recognised_after_the_third_stall() {
     for seed in 0..SEEDS {
         let mut random = Random::of(seed);
         let spikes = every(60.0, random.between(30.0, 80.0), 3.0, 3);
