@@ -5,6 +5,7 @@ use std::time::Duration;
 use bson::{Bson, doc};
 use seawall_api::Status;
 use seawall_tests::{
+    crowd,
     eventually::eventually,
     mongod::{NewUser, RunCommand, create_user, shared_replica_set, unique_name},
     raw::{KeyCache, Mechanism, RawReply, Start},
@@ -229,6 +230,7 @@ async fn many_users_share_few_server_connections_and_all_are_served() {
     /// Connections outside of pools: 64 introductions, eight that are kept for later introductions,
     /// monitors, and connections that are being closed.
     const OUTSIDE_OF_POOLS: u32 = 84;
+    let _turn = crowd::turn().await;
     let toml = format!(
         "[pool]\nmax_server_connections = {MAX_SERVER_CONNECTIONS}\nmax_pool_size = 5\nwait_queue_timeout_ms = 60000\n"
     );

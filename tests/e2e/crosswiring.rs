@@ -16,6 +16,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use seawall_api::Pools;
 use seawall_tests::{
+    crowd,
     eventually::eventually,
     mongod::{NewUser, Options, Standalone, create_user},
     raw::{KeyCache, Login, OpMsg, RawClient, RawError, RawReply},
@@ -36,6 +37,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
+    let _turn = crowd::turn().await;
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let root = server.client().unwrap();
     let user = prepare(&root).await;
@@ -102,6 +104,7 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turbulence_on_server_connections_causes_no_wrong_reply() {
+    let _turn = crowd::turn().await;
     let operations = std::env::var("SEAWALL_CHAOS_OPERATIONS").ok();
     let operations = operations.map_or(CHAOS_OPERATIONS, |count| count.parse().unwrap());
     let server = Standalone::start(Options::with_auth()).await.unwrap();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use seawall_tests::{process::binary, scratch::Scratch};
+use seawall_tests::{crowd, process::binary, scratch::Scratch};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::Command,
@@ -20,6 +20,7 @@ const DEMO_LIMIT: Duration = Duration::from_secs(300);
 
 #[tokio::test]
 async fn demonstration_with_once_ends_by_itself_and_its_numbers_agree() {
+    let _turn = crowd::turn().await;
     let directory = Scratch::create().unwrap();
     let output = demo(&directory, &["--once"]).output();
     let output: Output = timeout(DEMO_LIMIT, output).await.unwrap().unwrap();
@@ -45,6 +46,7 @@ async fn demonstration_with_once_ends_by_itself_and_its_numbers_agree() {
 
 #[tokio::test]
 async fn an_interrupted_demonstration_cleans_up() {
+    let _turn = crowd::turn().await;
     let directory = Scratch::create().unwrap();
     let mut child = demo(&directory, &[]).spawn().unwrap();
     let stdout = child.stdout.take().unwrap();

@@ -7,6 +7,7 @@ use mongodb::bson::{Document, Uuid, doc};
 use rustix::process::Signal;
 use seawall_api::Shapes;
 use seawall_tests::{
+    crowd,
     eventually::eventually,
     mongod::{FailTimes, Options, ReplicaSet, Standalone, fail_command, unique_name},
     process::Process,
@@ -225,6 +226,7 @@ async fn a_server_close_during_a_large_write_returns_an_error_and_keeps_the_clie
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_messages_stay_within_their_memory_budget() {
+    let _turn = crowd::turn().await;
     let server = Standalone::start(Options::default()).await.unwrap();
     let scratch = Scratch::create().unwrap();
     let toml = format!(

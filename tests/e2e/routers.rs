@@ -9,6 +9,7 @@ use mongodb::{
 };
 use seawall_api::Topology;
 use seawall_tests::{
+    crowd,
     eventually::eventually,
     mongod::{Options, ReplicaSet},
     raw::{RawClient, RawReply},
@@ -437,6 +438,7 @@ async fn many_transactions(sharded: &Sharded, count: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_cursors_and_transactions_stay_with_their_router() {
+    let _turn = crowd::turn().await;
     let toml = format!(
         "{BOTH_ROUTERS}\ndeployment.heartbeat_frequency_ms = 500\n\
          deployment.server_selection_timeout_ms = 2000\npool.max_pool_size = 20\n"

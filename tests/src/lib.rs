@@ -11,6 +11,7 @@
 //! | [`process`] | Seawall as a process: the real binary, signals, exit codes |
 //! | [`turbulence`] | a forwarder that delays, stops and cuts after random bytes |
 //! | [`failover`] | writers, killed primaries, and a check of the stored documents |
+//! | [`crowd`] | turns for tests that need the whole machine |
 //! | [`eventually`] | waiting for a condition, with a time limit |
 //! | [`scratch`] | a temporary directory, removed when its guard is dropped |
 //!
@@ -19,6 +20,7 @@
 
 pub mod administration;
 pub mod certificates;
+pub mod crowd;
 pub mod eventually;
 pub mod failover;
 pub mod mongod;
