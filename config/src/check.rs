@@ -6,9 +6,10 @@
 use toml::{Table, Value};
 
 use crate::address::{AddressError, AdminAddress, ListenAddress};
+use crate::keys;
 use crate::path::KeyPath;
 use crate::problem::{HIDDEN, Problem, Problems, shown, shown_type};
-use crate::schema::{self, Key, Kind};
+use crate::schema::{Key, Kind, is_connection_string, shape_id};
 use crate::secret;
 use crate::suggestion::{did_you_mean, most_similar};
 
@@ -42,13 +43,13 @@ impl Check<'_> {
     }
 
     fn value(&mut self, value: Value, parent: &KeyPath, path: &KeyPath) -> Option<Value> {
-        if let Some(key) = schema::key(&path.schema) {
+        if let Some(key) = keys::key(&path.schema) {
             return self.leaf(value, key, path);
         }
-        if !schema::names_in(&path.list().schema).is_empty() {
+        if !keys::names_in(&path.list().schema).is_empty() {
             return self.list_of_tables(value, path);
         }
-        if schema::names_in(&path.schema).is_empty() {
+        if keys::names_in(&path.schema).is_empty() {
             // The value is not shown, because the key may be the misspelled key of a secret.
             self.add(path, shown_type(&value), &unknown(parent, path));
             return None;
@@ -167,11 +168,11 @@ impl Check<'_> {
 }
 
 fn unknown(parent: &KeyPath, path: &KeyPath) -> String {
-    let names = schema::names_in(&parent.schema);
+    let names = keys::names_in(&parent.schema);
     let name = path.shown.rsplit('.').next().unwrap_or_default();
     // The message suggests a key of this name in another section, or a similar name in this
     // section.
-    let elsewhere = schema::path_of_name(name);
+    let elsewhere = keys::path_of_name(name);
     let meant = elsewhere.or_else(|| most_similar(name, names.iter().copied()));
     let suggestion = did_you_mean(meant);
     let listed = names.join(", ");
@@ -207,22 +208,6 @@ fn fits(kind: Kind, value: &Value) -> bool {
         (Kind::Choice { accepted }, Value::String(text)) => accepted.contains(&text.as_str()),
         _ => false,
     }
-}
-
-/// Parses a shape id in the form of the metrics and the API.
-pub(crate) fn shape_id(text: &str) -> Option<u64> {
-    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    let is_id = text.len() == 16 && text.bytes().all(is_digit);
-    is_id.then(|| u64::from_str_radix(text, 16).ok()).flatten()
-}
-
-/// True if the text begins with a scheme of MongoDB and does not end there. The driver crate checks
-/// the rest.
-pub(crate) fn is_connection_string(text: &str) -> bool {
-    ["mongodb://", "mongodb+srv://"]
-        .iter()
-        .filter_map(|scheme| text.strip_prefix(scheme))
-        .any(|rest| !rest.is_empty())
 }
 
 fn address_problem(error: Option<AddressError>, key: &Key) -> Option<String> {

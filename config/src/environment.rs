@@ -5,9 +5,10 @@
 
 use toml::Table;
 
+use crate::keys::{self, KEYS};
 use crate::overrides::insert;
 use crate::problem::{Problem, Problems};
-use crate::schema::{self, KEYS, Key};
+use crate::schema::Key;
 use crate::suggestion::{did_you_mean, most_similar};
 
 /// Converts the variables. Unknown variables with the prefix `SEAWALL_` become problems.
@@ -45,7 +46,7 @@ fn unknown(variable: &str) -> String {
     let names = variables.filter_map(|known| known.strip_prefix(PREFIX).map(str::to_owned));
     let meant = most_similar(name, names).map(|name| format!("{PREFIX}{name}"));
     let suggestion = did_you_mean(meant);
-    let names = section.as_deref().map(schema::names_in).unwrap_or_default();
+    let names = section.as_deref().map(keys::names_in).unwrap_or_default();
     let listed = match (section, names.is_empty()) {
         (Some(section), false) => format!("; [{section}] has {}", names.join(", ")),
         _ => String::new(),

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::keys;
 use crate::path::join;
-use crate::schema::{self, Change, Key, Kind, LIST};
+use crate::schema::{Change, Key, Kind, LIST};
 use crate::settings::SECTIONS;
 
 /// Returns the JSON schema (draft 7) of a configuration file: every key with its type, bounds,
@@ -20,7 +21,7 @@ pub fn json_schema() -> Value {
 
 /// The schema of a section, with its keys and the sections below it.
 fn object(path: &str) -> Value {
-    let names = schema::names_in(path).into_iter();
+    let names = keys::names_in(path).into_iter();
     let properties = names.map(|name| (name.to_owned(), property(&join(path, name))));
     let section = SECTIONS.iter().find(|section| section.path == path);
     json!({
@@ -33,9 +34,9 @@ fn object(path: &str) -> Value {
 
 fn property(path: &str) -> Value {
     let list = format!("{path}{LIST}");
-    if let Some(key) = schema::key(path) {
+    if let Some(key) = keys::key(path) {
         of_key(key)
-    } else if schema::names_in(&list).is_empty() {
+    } else if keys::names_in(&list).is_empty() {
         object(path)
     } else {
         json!({ "type": "array", "items": object(&list) })

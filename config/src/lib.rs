@@ -20,9 +20,12 @@
 
 mod address;
 mod check;
+mod connection_string;
 mod declare;
 mod environment;
+mod file;
 mod json_schema;
+mod keys;
 mod kinds;
 mod overrides;
 mod path;
@@ -36,17 +39,16 @@ mod suggestion;
 mod users;
 mod words;
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use toml::Table;
 
 pub use address::{AddressError, AdminAddress, ListenAddress};
 pub use json_schema::json_schema;
+pub use keys::KEYS;
 pub use overrides::Overrides;
 pub use problem::{Problem, Problems};
-pub use schema::{Change, KEYS, Key, Kind, Section};
+pub use schema::{Change, Key, Kind, Section};
 pub use secret::{Secret, SecretBytes};
 pub use settings::{
     Admin, Auth, Deployment, Fault, History, Limits, Listen, Log, Pool, Pulse, Runtime, SECTIONS,
@@ -56,6 +58,7 @@ pub use users::{ScramKeys, User, UserCredential, UserKeys};
 pub use words::{Compressor, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms};
 
 use check::Origin;
+use file::{MAX_FILE_BYTES, read_bounded};
 use read::Part;
 
 /// The sources of the configuration. The caller provides all of them, because this crate does not
@@ -164,27 +167,3 @@ fn parse_table(name: &str, text: &str, problems: &mut Problems) -> Option<Table>
         }
     }
 }
-
-/// Reads a file of at most `max_bytes` bytes. The limit protects the memory if the path names a
-/// device or a log file by mistake.
-fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<String> {
-    let mut text = String::new();
-    // One byte more than allowed is read, which shows if the file is too large.
-    let mut bounded = File::open(path)?.take(max_bytes.saturating_add(1));
-    bounded.read_to_string(&mut text)?;
-    if bounded.limit() == 0 {
-        return Err(io::Error::new(
-            io::ErrorKind::FileTooLarge,
-            format!("larger than {max_bytes} bytes"),
-        ));
-    }
-    Ok(text)
-}
-
-/// Maximum size of the configuration file, in bytes. It is enough for thousands of
-/// `[[auth.users]]`.
-const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
-
-/// Maximum size of a secret file, in bytes. A connection string with a hundred hosts is much
-/// smaller.
-const MAX_SECRET_BYTES: u64 = 64 * 1024;

@@ -15,13 +15,11 @@ use ipnet::IpNet;
 use toml::{Table, Value};
 
 use crate::address::{AdminAddress, ListenAddress};
-use crate::check::{is_connection_string, shape_id};
+use crate::file::{MAX_SECRET_BYTES, read_bounded};
 use crate::path::KeyPath;
 use crate::problem::{Problem, Problems, shown_text};
-use crate::schema::{self, Key, Kind};
+use crate::schema::{Key, Kind, Section, shape_id};
 use crate::secret::{self, Secret, SecretBytes};
-use crate::words::Compressor;
-use crate::{MAX_SECRET_BYTES, read_bounded};
 
 /// A section's settings.
 pub(crate) trait ReadSection: Sized {
@@ -66,10 +64,9 @@ impl<'a> Part<'a> {
         T::read(&value, &mut given)
     }
 
-    /// Like [`Part::value`], for the key with this last name of its path.
-    pub(crate) fn named<T: Setting>(&mut self, name: &str) -> Option<T> {
-        let key = schema::key(&self.path.child(name).schema)?;
-        self.value(key)
+    /// Like [`Part::value`], for the key with this name in `section`, which this part is.
+    pub(crate) fn named<T: Setting>(&mut self, section: &Section, name: &str) -> Option<T> {
+        self.value(section.key(name)?)
     }
 
     /// Reads a section below this one. If it is absent, all its values have their defaults.
@@ -146,12 +143,12 @@ impl Given<'_> {
         value
     }
 
-    fn add(&mut self, given: &str, allowed: &str) {
+    pub(crate) fn add(&mut self, given: &str, allowed: &str) {
         let problem = Problem::new(self.path, &shown_text(given), allowed);
         self.problems.add(problem);
     }
 
-    fn text<'v>(&mut self, value: &'v Value) -> Option<&'v str> {
+    pub(crate) fn text<'v>(&mut self, value: &'v Value) -> Option<&'v str> {
         self.fitting(value.as_str())
     }
 }
@@ -242,28 +239,6 @@ impl Setting for Vec<ListenAddress> {
     }
 }
 
-impl Setting for Vec<Compressor> {
-    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
-        let joined = given.text(value)?;
-        let mut compressors = Self::new();
-        for name in joined.split(',').filter(|_| joined != "disabled") {
-            match Compressor::named(name.trim()) {
-                Some(compressor) if !compressors.contains(&compressor) => {
-                    compressors.push(compressor);
-                }
-                _ => {
-                    given.add(
-                        joined,
-                        "must be \"disabled\", or some of snappy, zstd and zlib, each once, joined by commas",
-                    );
-                    break;
-                }
-            }
-        }
-        Some(compressors)
-    }
-}
-
 impl Setting for Vec<IpNet> {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
         let mut networks = Self::new();
@@ -329,50 +304,6 @@ fn parts(joined: &str) -> impl Iterator<Item = &str> {
     parts.filter(|part| !part.is_empty())
 }
 
-/// Reads the connection string from `uri` or `uri_file`. Returns an empty text after a problem, so
-/// that the relations between the other settings are still checked.
-pub(crate) fn connection_string(deployment: &mut Part<'_>) -> Option<Secret> {
-    let uri: Option<Secret> = deployment.named("uri")?;
-    let file: Option<PathBuf> = deployment.named("uri_file")?;
-    let uri = match (uri, file) {
-        (Some(uri), None) => Some(uri),
-        (None, Some(path)) => connection_string_from(&path, deployment.problems),
-        (Some(_), Some(path)) => {
-            deployment.add(
-                "deployment.uri_file",
-                &shown_path(&path),
-                "must not be given together with deployment.uri",
-            );
-            None
-        }
-        (None, None) => {
-            let paths = ["deployment", "deployment.uri", "deployment.uri_file"];
-            if !paths.iter().any(|path| deployment.problems.has(path)) {
-                deployment.add(
-                    "deployment.uri",
-                    "",
-                    "must be given as deployment.uri, deployment.uri_file or SEAWALL_DEPLOYMENT__URI",
-                );
-            }
-            None
-        }
-    };
-    Some(uri.unwrap_or_else(|| Secret::new(String::new())))
-}
-
-fn connection_string_from(path: &Path, problems: &mut Problems) -> Option<Secret> {
-    let uri = secret_from("deployment.uri_file", path, problems)?;
-    if is_connection_string(uri.expose()) {
-        return Some(uri);
-    }
-    problems.add(Problem::new(
-        "deployment.uri_file",
-        &shown_path(path),
-        "must contain a string that begins with mongodb:// or mongodb+srv://",
-    ));
-    None
-}
-
 /// Reads a secret from a file. The line break at the end of the file, which editors and `echo` add,
 /// does not belong to the secret. `None` if a problem was reported.
 pub(crate) fn secret_from(key: &str, path: &Path, problems: &mut Problems) -> Option<Secret> {
@@ -398,6 +329,6 @@ fn unreadable(key: &str, path: &Path, error: &std::io::Error) -> Problem {
     Problem::new(key, &shown_path(path), &allowed)
 }
 
-fn shown_path(path: &Path) -> String {
+pub(crate) fn shown_path(path: &Path) -> String {
     shown_text(&path.display().to_string())
 }

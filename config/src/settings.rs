@@ -12,13 +12,14 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::address::{AdminAddress, ListenAddress};
+use crate::connection_string;
 use crate::declare::{keys, section};
 use crate::kinds::{
     CONNECTIONS, ENTRIES, LARGEST_MESSAGE_BYTES, MAX_COMMAND_BYTES, MAX_CONNECTIONS,
     MAX_DURATION_MS, MAX_MEMORY_BYTES, MAX_PULSE_MS, MIN_HEARTBEAT_FREQUENCY_MS, MIN_HISTORY_BYTES,
     MIN_MESSAGE_MEMORY_BYTES, MIN_PULSE_INTERVAL_MS, TIME_OR_0, TIMEOUT,
 };
-use crate::read::{Part, connection_string};
+use crate::read::Part;
 use crate::schema::{Kind, Section};
 use crate::secret::Secret;
 use crate::users::{self, User};
@@ -84,7 +85,7 @@ impl Settings {
 pub const SECTIONS: &[Section] = &[
     Listen::SECTION,
     Tls::SECTION,
-    CONNECTION_STRING,
+    connection_string::SECTION,
     Deployment::SECTION,
     Auth::SECTION,
     users::USER,
@@ -150,22 +151,6 @@ fn tls(listen: &mut Part<'_>) -> Option<Option<Tls>> {
     Some(listen.optional_section("tls"))
 }
 
-/// The two keys of [`Deployment::uri`].
-const CONNECTION_STRING: Section = Section {
-    path: "deployment",
-    about: "The servers behind Seawall.",
-    is_optional: false,
-    keys: keys! {
-        /// Connection string of the deployment; required unless `uri_file` is set. A user in it is
-        /// the service account.
-        key("deployment.uri",
-            Kind::ConnectionString, Restart, example "mongodb://127.0.0.1:27017/");
-        /// File with the connection string of the deployment, instead of `uri`.
-        key("deployment.uri_file",
-            Kind::Path, Restart, example "/run/secrets/uri");
-    },
-};
-
 section! {
     /// The servers behind Seawall.
     "deployment" => Deployment;
@@ -208,7 +193,7 @@ section! {
         TIMEOUT, Restart, default 10000, unit "ms");
     {
         /// The connection string. Only its scheme has been checked.
-        uri: Secret = connection_string;
+        uri: Secret = connection_string::read;
     }
 }
 

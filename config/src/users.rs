@@ -12,7 +12,7 @@ use crate::declare::keys;
 use crate::kinds::{ITERATIONS, SALT};
 use crate::problem::shown_text;
 use crate::read::{Part, secret_from};
-use crate::schema::{self, Kind, Section};
+use crate::schema::{Kind, Section};
 use crate::secret::{Secret, SecretBytes};
 
 /// A user whose credentials are configured.
@@ -133,7 +133,7 @@ pub(crate) fn read(auth: &mut Part<'_>) -> Option<Vec<User>> {
 }
 
 fn no_user_twice(auth: &mut Part<'_>) {
-    let source = schema::key("auth.users[].source").and_then(|key| key.default);
+    let source = USER.key("source").and_then(|key| key.default);
     let mut seen = HashMap::new();
     for (index, user) in auth.tables("users").iter().enumerate() {
         let text = |name: &str| user.get(name).and_then(Value::as_str);
@@ -154,8 +154,8 @@ fn no_user_twice(auth: &mut Part<'_>) {
 }
 
 fn user(mut part: Part<'_>) -> Option<User> {
-    let name = part.named("name");
-    let source = part.named("source");
+    let name = part.named(&USER, "name");
+    let source = part.named(&USER, "source");
     let credential = credential(&mut part);
     Some(User {
         name: name?,
@@ -188,15 +188,15 @@ fn credential(user: &mut Part<'_>) -> Option<UserCredential> {
             }
             None
         }
-        ["password"] => user.named("password").map(UserCredential::Password),
+        ["password"] => user.named(&USER, "password").map(UserCredential::Password),
         ["password_file"] => {
-            let file: PathBuf = user.named("password_file")?;
+            let file: PathBuf = user.named(&USER, "password_file")?;
             let key = format!("{path}.password_file");
             secret_from(&key, &file, user.problems).map(UserCredential::Password)
         }
         [_] => Some(UserCredential::Keys(UserKeys {
-            scram_sha_1: keys(user, "scram_sha_1"),
-            scram_sha_256: keys(user, "scram_sha_256"),
+            scram_sha_1: keys(user, &SCRAM_SHA_1, "scram_sha_1"),
+            scram_sha_256: keys(user, &SCRAM_SHA_256, "scram_sha_256"),
         })),
         [_, _, ..] => {
             user.add(&path, &format!("({})", given.join(" and ")), ONE_CREDENTIAL);
@@ -206,13 +206,17 @@ fn credential(user: &mut Part<'_>) -> Option<UserCredential> {
 }
 
 /// Reads the keys of one mechanism. `None` if the table is absent or has a problem.
-fn keys<const N: usize>(user: &mut Part<'_>, mechanism: &str) -> Option<ScramKeys<N>> {
+fn keys<const N: usize>(
+    user: &mut Part<'_>,
+    section: &Section,
+    mechanism: &str,
+) -> Option<ScramKeys<N>> {
     user.given(mechanism)?;
     let mut part = user.below(mechanism);
-    let salt = part.named("salt");
-    let iterations = part.named("iterations");
-    let stored_key = part.named("stored_key");
-    let server_key = part.named("server_key");
+    let salt = part.named(section, "salt");
+    let iterations = part.named(section, "iterations");
+    let stored_key = part.named(section, "stored_key");
+    let server_key = part.named(section, "server_key");
     Some(ScramKeys {
         salt: salt?,
         iterations: iterations?,

@@ -1,6 +1,9 @@
 //! The words that keys accept. Each list of words is an enum.
 
+use toml::Value;
+
 use crate::declare::words;
+use crate::read::{Given, Setting};
 
 words! {
     /// A compressor of the MongoDB protocol.
@@ -11,6 +14,28 @@ words! {
         Zstd = "zstd",
         /// Supported by the oldest clients.
         Zlib = "zlib",
+    }
+}
+
+impl Setting for Vec<Compressor> {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let joined = given.text(value)?;
+        let mut compressors = Self::new();
+        for name in joined.split(',').filter(|_| joined != "disabled") {
+            match Compressor::named(name.trim()) {
+                Some(compressor) if !compressors.contains(&compressor) => {
+                    compressors.push(compressor);
+                }
+                _ => {
+                    given.add(
+                        joined,
+                        "must be \"disabled\", or some of snappy, zstd and zlib, each once, joined by commas",
+                    );
+                    break;
+                }
+            }
+        }
+        Some(compressors)
     }
 }
 

@@ -1,0 +1,109 @@
+//! All keys of the configuration, and how they are found.
+
+use std::sync::LazyLock;
+
+use crate::schema::Key;
+use crate::settings::SECTIONS;
+
+/// Every key, in the order of the documentation.
+pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+    let sections = SECTIONS.iter();
+    sections.flat_map(|section| section.keys).copied().collect()
+});
+
+/// The key with this path; `None` if there is none.
+pub(crate) fn key(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path)
+}
+
+/// The path of the key with this name, if only one section has such a key.
+pub(crate) fn path_of_name(name: &str) -> Option<&'static str> {
+    let mut keys = KEYS.iter().filter(|key| key.name() == name);
+    let key = keys.next()?;
+    keys.next().is_none().then_some(key.path)
+}
+
+/// The names of the keys and sections directly in `section`; empty if there is no such section.
+pub(crate) fn names_in(section: &str) -> Vec<&'static str> {
+    let mut names: Vec<&str> = KEYS
+        .iter()
+        .filter_map(|key| {
+            let below = match section {
+                "" => key.path,
+                _ => key.path.strip_prefix(section)?.strip_prefix('.')?,
+            };
+            below.split(['.', '[']).next()
+        })
+        .collect();
+    // Keys of one section are adjacent.
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::join;
+    use crate::schema::Kind;
+
+    #[test]
+    fn no_key_is_listed_twice() {
+        for (index, key) in KEYS.iter().enumerate() {
+            assert!(
+                !KEYS[..index].iter().any(|other| other.path == key.path),
+                "{}",
+                key.path
+            );
+        }
+    }
+
+    #[test]
+    fn a_variable_has_two_underscores_between_section_and_key() {
+        let variable = |path| key(path).unwrap().variable();
+        assert_eq!(
+            variable("pool.max_pool_size").unwrap(),
+            "SEAWALL_POOL__MAX_POOL_SIZE"
+        );
+        assert_eq!(
+            variable("listen.tls.key_file").unwrap(),
+            "SEAWALL_LISTEN__TLS__KEY_FILE"
+        );
+        assert_eq!(variable("auth.users[].name"), None);
+    }
+
+    #[test]
+    fn names_in_a_section_are_its_keys_and_its_sections() {
+        assert_eq!(
+            names_in("admin"),
+            ["address", "token_file", "allowed_hosts", "profile"]
+        );
+        assert_eq!(names_in("listen.tls"), ["certificate_file", "key_file"]);
+        assert_eq!(names_in("auth.users[].scram_sha_1").len(), 4);
+        assert!(names_in("").contains(&"deployment"));
+        assert!(names_in("auth").contains(&"users"));
+        assert!(names_in("pool.max_pool_size").is_empty());
+        assert!(names_in("poo").is_empty());
+    }
+
+    #[test]
+    fn every_key_is_in_its_section_and_has_a_default_or_an_example() {
+        for section in SECTIONS {
+            for key in section.keys {
+                assert_eq!(key.path, join(section.path, key.name()));
+                let is_one = key.default.is_some() != key.example.is_some();
+                assert!(is_one, "{}", key.path);
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_has_a_unit() {
+        for key in KEYS.iter() {
+            let is_number = matches!(
+                key.kind,
+                Kind::Integer { .. } | Kind::Percent | Kind::ShapeThresholds { .. }
+            );
+            assert_eq!(is_number, !key.unit.is_empty(), "{}", key.path);
+        }
+    }
+}
