@@ -159,7 +159,7 @@ fn second(at: u64, known: &str) -> Second {
     };
     Second {
         series,
-        working: figures(20, time),
+        whole: figures(20, time),
         traffic: traffic(clients),
         samples: vec![(SERVER.into(), vec![sample])],
     }

@@ -87,7 +87,7 @@ impl Feed {
     /// Passes the measurements since the last call to the insight.
     pub(super) fn push(&self, now: SystemTime) {
         let _pushing = self.pushing.lock();
-        let (series, working) = match self.insight.is_on() {
+        let (series, whole) = match self.insight.is_on() {
             true => self.exporter.take_second(),
             false => Default::default(),
         };
@@ -95,7 +95,7 @@ impl Feed {
         let samples = pulse.map(|pulse| pulse.take_samples());
         let second = Second {
             series,
-            working,
+            whole,
             traffic: self.exporter.take_traffic(),
             samples: samples.unwrap_or_default(),
         };

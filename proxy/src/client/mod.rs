@@ -45,7 +45,7 @@ use crate::{
     limits::{ClientPermit, Eviction, HandshakePermit, Heavy, MonitorPermit, Origin, RelayPermit},
     observe::ConnectedClient,
 };
-use seawall_auth::{Identity, Standing};
+use seawall_auth::{Identity, IdentityStatus};
 use seawall_command::CommandBytes;
 use seawall_command::{
     Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm, table::ReplyBeforeLogin,
@@ -535,7 +535,7 @@ impl Client {
     /// The client's identity: its user's, or the anonymous one while the deployment has no access
     /// control.
     fn current_identity(&mut self) -> Option<Arc<Identity>> {
-        let is_over = |i: &Arc<Identity>| i.is_anonymous() && i.standing() != Standing::Good;
+        let is_over = |i: &Arc<Identity>| i.is_anonymous() && i.status() != IdentityStatus::Good;
         if self
             .identity
             .take_if(|identity| is_over(identity))

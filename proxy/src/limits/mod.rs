@@ -5,7 +5,7 @@ mod fair;
 mod gate;
 mod heavy;
 mod operations;
-mod places;
+mod permits;
 mod rates;
 mod recent;
 mod shares;
@@ -24,13 +24,13 @@ pub use self::{
     gate::{Gate, LoginGates},
     heavy::{Heavy, HeavyWork},
     operations::{OperationPermit, OperationPermits, Operator},
-    places::Eviction,
+    permits::Eviction,
     recent::{NameHash, NameHasher, RecentMap, Retired},
     shares::{Share, Shares},
     turns::{StepwiseTurn, Turn, TurnKey, Turns},
 };
 use self::{
-    places::{EvictablePermit, EvictablePermits},
+    permits::{EvictablePermit, EvictablePermits},
     rates::Rates,
 };
 

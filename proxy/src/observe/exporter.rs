@@ -43,7 +43,7 @@ pub(super) struct Collected {
     second: WeighedSeries,
     /// Figures since the last [`Exporter::take_second`], of all operations together, except
     /// awaiting operations and those that Seawall replied to itself.
-    working: Figures,
+    whole: Figures,
     /// The history labels of namespaces, kept so that they are not built every second.
     namespace_labels: HashMap<Namespace, Arc<Label>>,
 }
@@ -57,7 +57,7 @@ impl Collected {
             series: ShapeSeries::new()?,
             turned_over_at: Instant::now(),
             second: BTreeMap::new(),
-            working: Figures::default(),
+            whole: Figures::default(),
             namespace_labels: HashMap::new(),
         })
     }
@@ -195,9 +195,9 @@ impl Exporter {
             collected.keep(&label, &figures, f64::INFINITY);
         }
         // Awaiting operations would make the latency of all operations look bad, and operations
-        // that Seawall replies to itself would make it look good. So `working` has neither.
-        if fresh.working.count > 0 {
-            collected.keep(&Arc::new(Label::Whole), &fresh.working, f64::INFINITY);
+        // that Seawall replies to itself would make it look good. So `whole` has neither.
+        if fresh.whole.count > 0 {
+            collected.keep(&Arc::new(Label::Whole), &fresh.whole, f64::INFINITY);
         }
         let servers = self.recorder.servers.lock().clone();
         for (address, sums) in servers.iter().zip(&fresh.servers) {
@@ -209,7 +209,7 @@ impl Exporter {
         for shape in &rows.shapes {
             collected.keep(&shape.label, &shape.sums.figures, shape.weight);
         }
-        collected.working.merge(&fresh.working);
+        collected.whole.merge(&fresh.whole);
     }
 
     /// Returns the figures since the last call, for the history. The second value is the sum over
@@ -217,8 +217,8 @@ impl Exporter {
     /// empty unless `Settings::keeps_seconds` is set.
     pub fn take_second(&self) -> (WeighedSeries, Figures) {
         let mut collected = self.collect_all();
-        let working = std::mem::take(&mut collected.working);
-        (std::mem::take(&mut collected.second), working)
+        let whole = std::mem::take(&mut collected.whole);
+        (std::mem::take(&mut collected.second), whole)
     }
 
     /// Connections and logins since the last call.

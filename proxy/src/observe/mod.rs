@@ -49,7 +49,7 @@ pub use self::{
     servers::{CloseReason, Relayed, ServerMetrics},
     slow_log::{Entry as SlowLogEntry, SlowLog, SlowLogSettings},
     sums::{
-        NamespaceIndex, NamespaceSums, ServerIndex, ServerSums, ShapeIndex, ShapeSums, TablePlace,
+        NamespaceIndex, NamespaceSums, RowIndexes, ServerIndex, ServerSums, ShapeIndex, ShapeSums,
     },
 };
 

@@ -13,7 +13,7 @@ use super::{
     recorder::CommandKind,
     registry::OTHER,
     slow::Sender,
-    sums::{OTHER_CODES, Record, ServerIndex, ShapeIndex, TablePlace},
+    sums::{OTHER_CODES, Record, RowIndexes, ServerIndex, ShapeIndex},
 };
 
 /// The operation that opened a cursor.
@@ -40,14 +40,9 @@ pub struct Observation<'a> {
 }
 
 impl<'a> Observation<'a> {
-    fn begin(
-        recorder: &'a Recorder,
-        place: TablePlace,
-        request_bytes: usize,
-        now: Instant,
-    ) -> Self {
+    fn begin(recorder: &'a Recorder, rows: RowIndexes, request_bytes: usize, now: Instant) -> Self {
         let record = Record {
-            place,
+            rows,
             origin: None,
             origin_id: None,
             origin_folded: None,
@@ -80,7 +75,7 @@ impl<'a> Observation<'a> {
 
     /// Begins an observation for the next reply, if one command has several replies.
     pub(crate) fn begin_next_reply(&self, now: Instant) -> Self {
-        let mut again = Self::begin(self.recorder, self.record.place, 0, now);
+        let mut again = Self::begin(self.recorder, self.record.rows, 0, now);
         again.record.origin = self.record.origin;
         again.record.origin_id = self.record.origin_id;
         again.record.origin_folded = self.record.origin_folded;
@@ -157,11 +152,11 @@ impl<'a> Observation<'a> {
     /// The value for `attribute_to` in the `getMore`s of the cursor that this
     /// operation opened.
     pub fn origin(&self) -> Option<Origin> {
-        let place = &self.record.place;
-        let own = place.folded.map(|coarse| (place.id, coarse));
+        let rows = &self.record.rows;
+        let own = rows.folded.map(|coarse| (rows.id, coarse));
         Some(Origin {
-            shape: self.record.origin.or(place.shape)?,
-            id: self.record.origin_id.unwrap_or(place.id),
+            shape: self.record.origin.or(rows.shape)?,
+            id: self.record.origin_id.unwrap_or(rows.id),
             folded: match self.record.origin {
                 Some(_) => self.record.origin_folded,
                 None => own,
@@ -227,8 +222,8 @@ impl Recorder {
         request_bytes: usize,
         now: Instant,
     ) -> Observation<'_> {
-        let place = self.place(input, CommandKind::Operation);
-        let mut observation = Observation::begin(self, place, request_bytes, now);
+        let rows = self.rows_of(input, CommandKind::Operation);
+        let mut observation = Observation::begin(self, rows, request_bytes, now);
         observation.set_statements(statements(input));
         observation
     }
@@ -243,7 +238,7 @@ impl Recorder {
     ) -> Observation<'_> {
         Observation::begin(
             self,
-            self.place(input, CommandKind::Handshake),
+            self.rows_of(input, CommandKind::Handshake),
             request_bytes,
             now,
         )
@@ -259,8 +254,8 @@ impl Recorder {
         error_code: Option<i32>,
         began: Instant,
     ) {
-        let place = self.place(input, CommandKind::Handshake);
-        let mut observation = Observation::begin(self, place, request_bytes, began);
+        let rows = self.rows_of(input, CommandKind::Handshake);
+        let mut observation = Observation::begin(self, rows, request_bytes, began);
         observation.add_reply(reply_bytes, 0);
         if let Some(code) = error_code {
             observation.set_error_code(code);

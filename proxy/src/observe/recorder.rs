@@ -17,7 +17,7 @@ use metrics::Label;
 use parking_lot::Mutex;
 
 use super::{
-    ClientDirectory, ServerIndex, ServerMetrics, Settings, SlowLog, TablePlace,
+    ClientDirectory, RowIndexes, ServerIndex, ServerMetrics, Settings, SlowLog,
     logins::Logins,
     metric_handles::Metrics,
     metric_name::MetricName,
@@ -34,7 +34,7 @@ use seawall_stats::Phase;
 const MAX_SERVERS: usize = 1_000;
 
 /// Maximum number of cached look-ups of a shard. A full cache is cleared.
-const MAX_CACHED_PLACES: usize = 16_384;
+const MAX_CACHED_ROWS: usize = 16_384;
 
 /// Number of shards. It is large, so that two threads of the data plane rarely share a shard.
 const SHARDS: usize = 64;
@@ -63,7 +63,7 @@ impl fmt::Debug for Recorder {
 
 #[derive(Default)]
 struct Shard {
-    places: HashMap<(ShapeId, bool), TablePlace>,
+    rows: HashMap<(ShapeId, bool), RowIndexes>,
     /// The recorder's generation when the shard filled its cache.
     generation: u64,
     /// The learned prefixes, if there are any.
@@ -104,12 +104,12 @@ impl Recorder {
     }
 
     /// Finds the rows that count a command.
-    pub(super) fn place(&self, input: &CommandBytes<'_>, kind: CommandKind) -> TablePlace {
+    pub(super) fn rows_of(&self, input: &CommandBytes<'_>, kind: CommandKind) -> RowIndexes {
         let counts_shapes = kind == CommandKind::Operation && self.settings.counts_shapes;
         let generation = self.generation.load(Ordering::Acquire);
         let mut shard = self.shard().lock();
-        if shard.generation != generation || shard.places.len() >= MAX_CACHED_PLACES {
-            shard.places.clear();
+        if shard.generation != generation || shard.rows.len() >= MAX_CACHED_ROWS {
+            shard.rows.clear();
             shard.generation = generation;
             shard.names = self.names.learned();
         }
@@ -118,33 +118,33 @@ impl Recorder {
             CommandKind::Handshake => without_names(&seawall_shape::fingerprint(input)),
         };
         let key = (fingerprint.shape, counts_shapes);
-        if let Some(place) = shard.places.get(&key) {
-            let place = *place;
+        if let Some(rows) = shard.rows.get(&key) {
+            let rows = *rows;
             shard.hits = shard.hits.wrapping_add(1);
             if shard.hits == 0 && counts_shapes {
                 let names = shard.names.clone();
                 drop(shard);
-                self.check_text(place, input, names.as_deref());
+                self.check_text(rows, input, names.as_deref());
             }
-            return place;
+            return rows;
         }
         let names = shard.names.clone();
         drop(shard);
         if counts_shapes && self.learn_names(input) {
-            return self.place(input, kind);
+            return self.rows_of(input, kind);
         }
         let now = SystemTime::now();
         let describe = || self.describe(input, names.as_deref());
         let mut registry = self.registry.lock();
-        let place = registry.place(&fingerprint, counts_shapes, now, describe);
+        let rows = registry.rows_of(&fingerprint, counts_shapes, now, describe);
         drop(registry);
         let mut shard = self.shard().lock();
         // If rows were evicted since the look-up, its result may be wrong, so it is not cached.
         let is_current = self.generation.load(Ordering::Acquire) == generation;
         if is_current && shard.generation == generation {
-            shard.places.insert(key, place);
+            shard.rows.insert(key, rows);
         }
-        place
+        rows
     }
 
     /// Counts the names in a command. True if a prefix was learned, which changes the command's
@@ -169,13 +169,8 @@ impl Recorder {
     /// Checks that the row has the command's text. A difference means that two shapes have the same
     /// hash, which is nearly impossible. Or it means that the code that computes the hash and the
     /// code that writes the text disagree.
-    fn check_text(
-        &self,
-        place: TablePlace,
-        input: &CommandBytes<'_>,
-        names: Option<&LearnedNames>,
-    ) {
-        let Some(index) = place.shape.filter(|_| place.folded.is_none()) else {
+    fn check_text(&self, rows: RowIndexes, input: &CommandBytes<'_>, names: Option<&LearnedNames>) {
+        let Some(index) = rows.shape.filter(|_| rows.folded.is_none()) else {
             return;
         };
         let text = self.describe(input, names).shape;
@@ -217,11 +212,8 @@ impl Recorder {
 
     /// Memory of the threads' caches, in bytes.
     pub(super) fn cache_bytes(&self) -> usize {
-        let capacities = self
-            .shards
-            .iter()
-            .map(|shard| shard.lock().places.capacity());
-        capacities.sum::<usize>() * size_of::<((ShapeId, bool), TablePlace)>()
+        let capacities = self.shards.iter().map(|shard| shard.lock().rows.capacity());
+        capacities.sum::<usize>() * size_of::<((ShapeId, bool), RowIndexes)>()
     }
 
     /// Counts a client that was refused when it connected.

@@ -25,7 +25,7 @@ use seawall_stats::{Label, Level};
 
 use super::{
     sketch::Sketch,
-    sums::{Folded, NamespaceIndex, ShapeIndex, ShapeSums, TablePlace},
+    sums::{Folded, NamespaceIndex, RowIndexes, ShapeIndex, ShapeSums},
 };
 
 /// Name and text of a row that counts several namespaces or shapes.
@@ -161,15 +161,15 @@ impl Registry {
 
     /// Finds or adds the rows that count an operation. `counts_shapes` is false for commands that
     /// Seawall replies to itself. `describe` is called only if a row is added.
-    pub(super) fn place(
+    pub(super) fn rows_of(
         &mut self,
         fingerprint: &Fingerprint<'_>,
         counts_shapes: bool,
         now: SystemTime,
         describe: impl Fn() -> Description,
-    ) -> TablePlace {
+    ) -> RowIndexes {
         let index = self.namespace(fingerprint);
-        let mut place = TablePlace {
+        let mut rows = RowIndexes {
             namespace: NamespaceIndex(index),
             shape: None,
             id: fingerprint.shape,
@@ -177,15 +177,15 @@ impl Registry {
         };
         if counts_shapes {
             let serial = self.shape(fingerprint, index, now, &describe);
-            place.shape = Some(ShapeIndex {
-                namespace: place.namespace,
+            rows.shape = Some(ShapeIndex {
+                namespace: rows.namespace,
                 serial,
                 coarse: fingerprint.coarse,
             });
             let is_its_own = self.by_id.get(&fingerprint.shape) == Some(&serial);
-            place.folded = (!is_its_own).then_some(fingerprint.coarse);
+            rows.folded = (!is_its_own).then_some(fingerprint.coarse);
         }
-        place
+        rows
     }
 
     fn namespace(&mut self, fingerprint: &Fingerprint<'_>) -> usize {

@@ -103,7 +103,7 @@ impl Recorder {
 /// The shape of an operation. The shape of a `getMore` is that of the command that opened its
 /// cursor, if known.
 fn shape_of(record: &Record) -> ShapeId {
-    record.origin_id.unwrap_or(record.place.id)
+    record.origin_id.unwrap_or(record.rows.id)
 }
 
 /// The description of an operation for the slow log, taken from its rows.
@@ -124,13 +124,13 @@ impl LoggedOperation {
     fn of(record: &Record, registry: &Registry) -> Option<Self> {
         let namespace = |index: NamespaceIndex| registry.namespaces().nth(index.0);
         let own = shape_of(record);
-        let index = record.origin.or(record.place.shape);
+        let index = record.origin.or(record.rows.shape);
         let row = index.and_then(|index| registry.row(index.serial));
         let row = row.map(|(shape, _, _)| shape);
         let shape = row.map_or(own, |row| row.id);
         let opened_by = record.origin.and_then(|origin| namespace(origin.namespace));
         Some(Self {
-            namespace: namespace(record.place.namespace)?.clone(),
+            namespace: namespace(record.rows.namespace)?.clone(),
             opened_by: opened_by.map(|namespace| namespace.command),
             shape,
             fine: (own != shape).then_some(own),

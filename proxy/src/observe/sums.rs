@@ -39,7 +39,7 @@ pub struct ShapeIndex {
 
 /// The rows that count an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TablePlace {
+pub struct RowIndexes {
     pub(super) namespace: NamespaceIndex,
     /// The row of the operation's shape; `None` if shapes are not counted.
     pub(super) shape: Option<ShapeIndex>,
@@ -59,7 +59,7 @@ pub(super) struct Folded {
 /// The result of one operation. It is added to a shard when the operation ends.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
-    pub(super) place: TablePlace,
+    pub(super) rows: RowIndexes,
     /// For a `getMore`: the row of the shape that opened the cursor.
     pub(super) origin: Option<ShapeIndex>,
     /// For a `getMore`: the id of the shape that opened the cursor, even if another row counts that
@@ -160,7 +160,7 @@ pub(super) struct Sums {
     pub(super) servers: Vec<Option<Box<ServerSums>>>,
     pub(super) phases: PerPhase<Distribution>,
     /// All operations except awaiting operations and those that Seawall replied to itself.
-    pub(super) working: Figures,
+    pub(super) whole: Figures,
     /// Total time of each shape without a row.
     pub(super) folded: HashMap<ShapeId, Folded>,
 }
@@ -168,7 +168,7 @@ pub(super) struct Sums {
 impl Sums {
     pub(super) fn add(&mut self, record: &Record) {
         let total = record.phases.total();
-        row(&mut self.namespaces, record.place.namespace.0).add(record, total);
+        row(&mut self.namespaces, record.rows.namespace.0).add(record, total);
         if record.outcome == Outcome::Local {
             return;
         }
@@ -179,9 +179,9 @@ impl Sums {
             row(&mut self.servers, server.0).add(record, total);
         }
         if !record.is_awaiting {
-            add_figures(&mut self.working, record, total);
+            add_figures(&mut self.whole, record, total);
         }
-        let row = record.origin.or(record.place.shape);
+        let row = record.origin.or(record.rows.shape);
         let Some(row) = row else { return };
         let sums = self.shapes.entry(row).or_default();
         // An awaiting operation counts as a `getMore`, even if its cursor's origin is unknown.
@@ -195,7 +195,7 @@ impl Sums {
     }
 
     fn note_folded(&mut self, record: &Record, total: Duration) {
-        let own = record.place.folded.map(|coarse| (record.place.id, coarse));
+        let own = record.rows.folded.map(|coarse| (record.rows.id, coarse));
         let folded = match record.origin {
             Some(_) => record.origin_folded,
             None => own,
@@ -219,7 +219,7 @@ impl Sums {
         }
         let pairs = self.phases.values_mut().zip(other.phases.values());
         pairs.for_each(|(mine, theirs)| mine.merge(theirs));
-        self.working.merge(&other.working);
+        self.whole.merge(&other.whole);
         for (id, Folded { coarse, time }) in other.folded {
             let none = Folded {
                 coarse,

@@ -14,7 +14,7 @@ use super::{
     user::User,
 };
 use crate::observe::CloseReason;
-use seawall_auth::{Identity, IdentityId, Standing};
+use seawall_auth::{Identity, IdentityId, IdentityStatus};
 use seawall_transport::{
     Sharer,
     connection::{Connection, Generation},
@@ -237,7 +237,8 @@ impl Inner {
         let reason = perished
             .or_else(|| is_closed.then_some(CloseReason::PoolClosed))
             .or_else(|| {
-                (user.identity.standing() == Standing::Gone).then_some(CloseReason::Unauthorized)
+                (user.identity.status() == IdentityStatus::Gone)
+                    .then_some(CloseReason::Unauthorized)
             })
             .or_else(|| self.limits.perished(&connection, self.generation, now))
             .or_else(|| is_for_other.then_some(CloseReason::GaveWay));

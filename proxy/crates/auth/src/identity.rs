@@ -26,7 +26,7 @@ impl IdentityId {
 
 /// Says if an identity is usable, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum IdentityStatus {
     /// The identity is usable.
     Good,
     /// The user was dropped. It may have been created again with another id. Its clients get error
@@ -80,7 +80,7 @@ pub struct Identity {
     source: String,
     user_id: Option<[u8; 16]>,
     is_anonymous: bool,
-    standing: AtomicU8,
+    status: AtomicU8,
     in_flight: Arc<AtomicUsize>,
     login: RwLock<Login>,
     login_version: AtomicU64,
@@ -102,7 +102,7 @@ impl Identity {
             source: source.to_owned(),
             user_id,
             is_anonymous: matches!(login, Login::Anonymous),
-            standing: AtomicU8::new(0),
+            status: AtomicU8::new(0),
             in_flight: Arc::default(),
             login: RwLock::new(login),
             login_version: AtomicU64::new(0),
@@ -144,26 +144,26 @@ impl Identity {
         &self.in_flight
     }
 
-    /// The current standing of the identity.
-    pub fn standing(&self) -> Standing {
-        match self.standing.load(Ordering::Acquire) {
-            0 => Standing::Good,
-            1 => Standing::Gone,
-            _ => Standing::Refused,
+    /// The current status of the identity.
+    pub fn status(&self) -> IdentityStatus {
+        match self.status.load(Ordering::Acquire) {
+            0 => IdentityStatus::Good,
+            1 => IdentityStatus::Gone,
+            _ => IdentityStatus::Refused,
         }
     }
 
     /// Makes the identity unusable, forever. Only the first call has an effect. A later login of
     /// the user creates a new identity.
-    pub fn end(&self, standing: Standing) {
-        let value = match standing {
-            Standing::Good => return,
-            Standing::Gone => 1,
-            Standing::Refused => 2,
+    pub fn end(&self, status: IdentityStatus) {
+        let value = match status {
+            IdentityStatus::Good => return,
+            IdentityStatus::Gone => 1,
+            IdentityStatus::Refused => 2,
         };
         // A dropped user's keys may be refused afterwards, by an operation in flight. Its clients
         // must still get error 13, so the first reason is kept.
-        self.standing
+        self.status
             .compare_exchange(0, value, Ordering::AcqRel, Ordering::Acquire)
             .ok();
         *self.login.write() = Login::Unknown;
@@ -183,7 +183,7 @@ impl Identity {
 
     /// Replaces the login, unless the identity is unusable.
     pub fn learn(&self, login: Login) {
-        if self.standing() == Standing::Good {
+        if self.status() == IdentityStatus::Good {
             *self.login.write() = login;
             self.login_version.fetch_add(1, Ordering::AcqRel);
         }

@@ -29,7 +29,7 @@ mod restrictions;
 mod scram;
 mod users_info;
 
-pub use identity::{Identity, IdentityId, Login, Standing};
+pub use identity::{Identity, IdentityId, IdentityStatus, Login};
 pub use nonce::{NonceSource, SeedError};
 pub use restrictions::{Restrictions, RestrictionsError};
 pub use scram::{

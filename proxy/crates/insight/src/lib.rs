@@ -183,7 +183,7 @@ impl Insight {
         added.last = Some(over);
         let Second {
             series,
-            working,
+            whole,
             samples,
             ..
         } = second;
@@ -207,7 +207,7 @@ impl Insight {
         }
         let select = |from, to| self.history.lock().select(from, to, 1);
         let mut stalls = self.stalls.lock();
-        stalls.second(over, &working, &servers, samples, &select);
+        stalls.second(over, &whole, &servers, samples, &select);
     }
 
     /// True if the file must be written in this second.

@@ -8,7 +8,7 @@ pub struct Second {
     /// Figures and weight of each series.
     pub series: WeighedSeries,
     /// Sums of all operations, except awaiting operations and those that Seawall replied to itself.
-    pub working: Figures,
+    pub whole: Figures,
     /// Connections and logins.
     pub traffic: Traffic,
     /// Samples of each server by its address, the oldest first.
@@ -21,7 +21,7 @@ impl Second {
         for (label, (figures, weight)) in &later.series {
             add_weighed(&mut self.series, label, figures, *weight);
         }
-        self.working.merge(&later.working);
+        self.whole.merge(&later.whole);
         self.traffic.merge(&later.traffic);
         self.samples.extend(later.samples);
     }

@@ -255,10 +255,10 @@ fn fill(observer: &Observer, insight: &Insight, now: SystemTime) {
         let ended = began + Duration::from_millis(second.into());
         observation.finish(outcome_of(&facts), ended);
         let ago = Duration::from_secs(u64::from(OPERATIONS - second) * 7);
-        let (series, working) = observer.exporter.take_second();
+        let (series, whole) = observer.exporter.take_second();
         let measured = Second {
             series,
-            working,
+            whole,
             ..Second::default()
         };
         insight.add(measured, now - ago);

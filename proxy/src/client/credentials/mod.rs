@@ -35,7 +35,7 @@ use tokio::{
 };
 
 use crate::topology::Topology;
-use seawall_auth::{ClientKey, Identity, Mechanism, NonceSource, ScramKeys, Standing};
+use seawall_auth::{ClientKey, Identity, IdentityStatus, Mechanism, NonceSource, ScramKeys};
 use seawall_transport::{
     Sharer,
     connection::{Connection, ServerAddress},
@@ -197,7 +197,7 @@ impl Credentials {
     /// Records that a server requires a login although the mode is `none`. The mode becomes `own`,
     /// and clients that have not logged in lose their identity.
     pub(super) fn anonymous_refused(&self) {
-        self.anonymous.end(Standing::Gone);
+        self.anonymous.end(IdentityStatus::Gone);
         let changed = self.mode.send_if_modified(|mode| {
             let was_none = *mode == CredentialMode::None;
             if was_none {
@@ -320,7 +320,7 @@ impl Credentials {
     ) {
         let evicted = self.store.lock().confirm(user, identity, reading, asked_at);
         drop(evicted);
-        if identity.standing() != Standing::Good {
+        if identity.status() != IdentityStatus::Good {
             tracing::info!(user = %user.name, source = %user.source, "user's keys dropped");
             for pool in &self.topology.snapshot().pools {
                 pool.forget(identity.id());

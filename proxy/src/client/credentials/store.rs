@@ -11,7 +11,7 @@ use std::{
 use tokio::time::Instant;
 
 use crate::limits::{NameHash, NameHasher, RecentMap, Retired};
-use seawall_auth::{ClientKey, Identity, Login, Mechanism, ScramKeys, Standing};
+use seawall_auth::{ClientKey, Identity, IdentityStatus, Login, Mechanism, ScramKeys};
 
 /// Keys older than this are read again before they are used.
 const FRESH_FOR: Duration = Duration::from_secs(1);
@@ -128,13 +128,13 @@ pub(in crate::client) enum Reading {
 /// The reading that ended a user's identity. It is remembered, because a reading that was requested
 /// earlier may arrive later and must not restore the identity.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct EndedIdentity {
     asked_at: Instant,
     /// Keys that a server refused; `None` if the user no longer exists.
     refused: Option<Arc<seawall_auth::Credentials>>,
 }
 
-impl Ended {
+impl EndedIdentity {
     /// True if a reading of `credentials` that was requested at `asked_at` must not restore the
     /// identity.
     fn outdates(&self, credentials: &seawall_auth::Credentials, asked_at: Instant) -> bool {
@@ -154,7 +154,7 @@ pub(super) struct Confirmed {
     #[expect(dead_code, reason = "held for its drop")]
     known: Option<Evicted<Known>>,
     #[expect(dead_code, reason = "held for its drop")]
-    ended: Option<Evicted<Ended>>,
+    ended: Option<Evicted<EndedIdentity>>,
 }
 
 /// Bounded tables of users, keyed by hashes of their names.
@@ -163,7 +163,7 @@ pub(super) struct Store {
     max_stale: Duration,
     names: NameHasher,
     known: RecentMap<NameHash, Known>,
-    ended: RecentMap<NameHash, Ended>,
+    ended: RecentMap<NameHash, EndedIdentity>,
     /// Users that servers did not know, and until when this is remembered. The key contains the
     /// mechanism, because a user may have only one of the mechanisms.
     unknown: RecentMap<NameHash, Instant>,
@@ -196,7 +196,7 @@ impl Store {
         let hash = self.hash(user);
         let known = self.known.get(&hash)?;
         let is_stale = now.saturating_duration_since(known.confirmed_at) >= self.max_stale;
-        if is_stale || known.identity.standing() != Standing::Good {
+        if is_stale || known.identity.status() != IdentityStatus::Good {
             self.known.remove(&hash);
             return None;
         }
@@ -315,7 +315,7 @@ impl Store {
             return known.identity;
         }
         if let Some(earlier) = self.known.get(&self.hash(user)) {
-            earlier.identity.end(Standing::Gone);
+            earlier.identity.end(IdentityStatus::Gone);
         }
         let (name, source) = (&user.name, &user.source);
         let user_id = credentials.user_id;
@@ -359,29 +359,29 @@ impl Store {
         let hash = self.hash(user);
         let current = self.known.get(&hash);
         let current = current.filter(|known| known.identity.id() == identity.id());
-        let (standing, refused) = match reading {
+        let (status, refused) = match reading {
             Reading::Unavailable => return Confirmed::default(),
             Reading::Keys(credentials) if current.is_some() => {
                 let (_, known) = self.learn(user, *credentials, None, asked_at);
                 return Confirmed { known, ended: None };
             }
             Reading::Keys(_) => return Confirmed::default(),
-            Reading::Gone => (Standing::Gone, None),
+            Reading::Gone => (IdentityStatus::Gone, None),
             // The refused keys were replaced before the refusal arrived.
             Reading::Refused(version) if version != identity.login_version() => {
                 return Confirmed::default();
             }
             Reading::Refused(_) => {
                 let refused = current.map(|known| Arc::clone(&known.credentials));
-                (Standing::Refused, refused)
+                (IdentityStatus::Refused, refused)
             }
         };
-        identity.end(standing);
+        identity.end(status);
         if current.is_none() {
             return Confirmed::default();
         }
         self.known.remove(&hash);
-        let ended = self.ended.insert(hash, Ended { asked_at, refused });
+        let ended = self.ended.insert(hash, EndedIdentity { asked_at, refused });
         Confirmed {
             known: None,
             ended: Some(ended),
@@ -478,7 +478,7 @@ mod tests {
         let after = store.known(&user("u"), now).unwrap();
         assert_eq!(after.identity.id(), before.identity.id());
         assert!(matches!(after.identity.login(), Login::Unknown));
-        assert_eq!(after.identity.standing(), Standing::Good);
+        assert_eq!(after.identity.status(), IdentityStatus::Good);
     }
 
     #[tokio::test(start_paused = true)]
@@ -576,7 +576,7 @@ mod tests {
         let before = learn(&mut store, "u", "one", 1, now);
         let after = learn(&mut store, "u", "one", 2, now);
         assert_ne!(after.identity.id(), before.identity.id());
-        assert_eq!(before.identity.standing(), Standing::Gone);
+        assert_eq!(before.identity.status(), IdentityStatus::Gone);
         // A later result for the old identity does not affect the new one.
         let version = before.identity.login_version();
         drop(store.confirm(&user("u"), &before.identity, Reading::Refused(version), now));
@@ -592,7 +592,7 @@ mod tests {
         let version = known.identity.login_version();
         drop(store.confirm(&user("u"), &known.identity, Reading::Refused(version), now));
         assert!(store.known(&user("u"), now).is_none());
-        assert_eq!(known.identity.standing(), Standing::Refused);
+        assert_eq!(known.identity.status(), IdentityStatus::Refused);
     }
 
     #[tokio::test(start_paused = true)]
@@ -635,7 +635,7 @@ mod tests {
         let known = learn(&mut store, "u", "two", 1, now);
         drop(store.confirm(&user("u"), &known.identity, Reading::Refused(before), now));
         assert!(store.known(&user("u"), now).is_some());
-        assert_eq!(known.identity.standing(), Standing::Good);
+        assert_eq!(known.identity.status(), IdentityStatus::Good);
     }
 
     #[tokio::test(start_paused = true)]

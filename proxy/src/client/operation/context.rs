@@ -32,7 +32,7 @@ pub(super) struct Operation<'a> {
 }
 
 /// The way in which an operation ends for its client.
-pub(super) enum Ended {
+pub(super) enum AttemptEnd {
     /// The client gets this complete reply. The number counts its documents.
     Reply(HeldReply, Outcome, u64),
     /// The client gets this error from Seawall.
@@ -47,7 +47,7 @@ pub(super) enum Ended {
 
 /// Result of one attempt at a server.
 pub(super) enum Attempt {
-    Ended(Ended),
+    Ended(AttemptEnd),
     /// The attempt failed, but the operation may be sent again. If it is not sent again, the client
     /// gets this error.
     Again(ErrorReply),

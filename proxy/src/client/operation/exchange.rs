@@ -6,7 +6,7 @@ use std::{io, pin::pin, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    context::{Attempt, Ended, Operation},
+    context::{Attempt, AttemptEnd, Operation},
     failure::Failure,
     slices::Slice,
 };
@@ -90,7 +90,7 @@ impl Operation<'_> {
                 checkout.finish();
                 let outcome = self.note_forwarded(&checkout, &forwarded, observation);
                 let backlog = forwarded.backlog;
-                Attempt::Ended(Ended::Forwarded(backlog, outcome))
+                Attempt::Ended(AttemptEnd::Forwarded(backlog, outcome))
             }
             Err(RelayError::ClientGone { unread }) => {
                 let abandoned = Abandoned {
@@ -100,7 +100,7 @@ impl Operation<'_> {
                     may_be_ended: slice.is_none() && self.command.only_reads(),
                 };
                 abandoned.settle();
-                Attempt::Ended(Ended::Gone)
+                Attempt::Ended(AttemptEnd::Gone)
             }
             Err(RelayError::Server(error)) => self.server_failed(&error, &checkout, generation),
             Err(error @ (RelayError::MidReply(_) | RelayError::Foreign(_))) => {
@@ -109,7 +109,7 @@ impl Operation<'_> {
                     let topology = &self.shared.routing.topology;
                     topology.report_connection_ended(&checkout, generation);
                 }
-                Attempt::Ended(Ended::Close(Outcome::ServerFailed))
+                Attempt::Ended(AttemptEnd::Close(Outcome::ServerFailed))
             }
         }
     }
@@ -152,7 +152,7 @@ impl Operation<'_> {
         let has_ended = error.kind() != io::ErrorKind::TimedOut;
         if has_ended && !self.shared.settings.repeats {
             // Without Seawall, the client's connection would end here, too.
-            return Attempt::Ended(Ended::Close(Outcome::ServerFailed));
+            return Attempt::Ended(AttemptEnd::Close(Outcome::ServerFailed));
         }
         Attempt::Again(self.error(&Failure::ServerFailed(
             "the server failed while it ran the operation",
@@ -215,21 +215,21 @@ impl Operation<'_> {
             }
             StreamError::Client(ReadError::Stalled) => {
                 recorder.unobserved("message_stalled");
-                Ended::Close(Outcome::ClientGone)
+                AttemptEnd::Close(Outcome::ClientGone)
             }
             StreamError::Client(ReadError::Evicted) => {
                 recorder.unobserved("message_evicted");
-                Ended::Close(Outcome::ClientGone)
+                AttemptEnd::Close(Outcome::ClientGone)
             }
-            StreamError::Client(_) => Ended::Gone,
+            StreamError::Client(_) => AttemptEnd::Gone,
             StreamError::Malformed(error) => {
                 recorder.unobserved(error.reason());
                 match error.code() {
                     Some(code) => {
                         let error = ErrorReply::new(code, error.to_string());
-                        Ended::Error(error, Outcome::Refused)
+                        AttemptEnd::Error(error, Outcome::Refused)
                     }
-                    None => Ended::Close(Outcome::Refused),
+                    None => AttemptEnd::Close(Outcome::Refused),
                 }
             }
         };
@@ -250,7 +250,7 @@ impl Operation<'_> {
         }
         let (outcome, documents) = self.note_reply(&checkout, &facts, observation);
         let Some(code) = facts.state_change else {
-            return Attempt::Ended(Ended::Reply(reply, outcome, documents));
+            return Attempt::Ended(AttemptEnd::Reply(reply, outcome, documents));
         };
         self.shared
             .routing
@@ -258,7 +258,7 @@ impl Operation<'_> {
             .report_state_change(checkout.pool(), code);
         if self.reply_to.is_unwanted() {
             observation.add_reply(0, documents);
-            return Attempt::Ended(Ended::Close(outcome));
+            return Attempt::Ended(AttemptEnd::Close(outcome));
         }
         let is_refusal = facts.ok == Some(false) && nothing_was_done(code);
         if is_refusal && self.may_be_repeated() {
@@ -282,6 +282,6 @@ impl Operation<'_> {
             };
             reply.bytes = encode_op_msg_like(flags, 0, self.reply_to.request_id, &body);
         }
-        Attempt::Ended(Ended::Reply(reply, outcome, documents))
+        Attempt::Ended(AttemptEnd::Reply(reply, outcome, documents))
     }
 }

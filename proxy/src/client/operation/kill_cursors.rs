@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc};
 use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, cstr, raw::CStr};
 use tokio::time::Instant;
 
-use super::context::{Ended, Operation};
+use super::context::{AttemptEnd, Operation};
 use crate::{
     client::{client_end::ClientEnd, reply::HeldReply},
     observe::Observation,
@@ -56,7 +56,7 @@ impl Operation<'_> {
         parts: Parts,
         end: &mut ClientEnd<'_>,
         observation: &mut Observation<'_>,
-    ) -> Ended {
+    ) -> AttemptEnd {
         let mut merged: Option<RawDocumentBuf> = None;
         let deadline = Instant::now() + self.shared.settings.server_selection_timeout;
         for (pool, cursors) in parts {
@@ -64,13 +64,13 @@ impl Operation<'_> {
             let checkout = pool.check_out(self.identity, self.sharer, deadline);
             let checkout = end.unless_gone(checkout);
             let reply = match checkout.await {
-                None => return Ended::Gone,
+                None => return AttemptEnd::Gone,
                 Some(Err(_)) => None,
                 Some(Ok(checkout)) => {
                     observation.enter(Phase::Server, Instant::now());
                     let asked = end.unless_gone(self.kill(checkout, &cursors)).await;
                     match asked {
-                        None => return Ended::Gone,
+                        None => return AttemptEnd::Gone,
                         Some(reply) => reply,
                     }
                 }
@@ -113,9 +113,9 @@ impl Operation<'_> {
         Some(reply)
     }
 
-    fn reply_with(&self, reply: &RawDocument, outcome: Outcome) -> Ended {
+    fn reply_with(&self, reply: &RawDocument, outcome: Outcome) -> AttemptEnd {
         let bytes = self.reply_to.encode(0, reply);
-        Ended::Reply(HeldReply { bytes, share: None }, outcome, 0)
+        AttemptEnd::Reply(HeldReply { bytes, share: None }, outcome, 0)
     }
 }
 

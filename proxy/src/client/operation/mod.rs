@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 pub(super) use self::notes::note_retry;
 use self::{
-    context::{Attempt, Ended, Operation},
+    context::{Attempt, AttemptEnd, Operation},
     failure::Failure,
     routing::CheckOutFailure,
     slices::{Slice, Wait},
@@ -39,7 +39,7 @@ use crate::{
     observe::Observation,
     topology::TopologyType,
 };
-use seawall_auth::{Identity, Standing};
+use seawall_auth::{Identity, IdentityStatus};
 use seawall_command::CommandBytes;
 use seawall_command::{Command, ErrorReply};
 use seawall_stats::{Outcome, Phase};
@@ -87,24 +87,24 @@ impl Client {
             is_awaiting: !reply_to.is_unwanted(),
         };
         let outcome = match operation.run(&mut end, &mut observation).await {
-            Ended::Gone => return Err(End::Gone),
-            Ended::Close(outcome) => {
+            AttemptEnd::Gone => return Err(End::Gone),
+            AttemptEnd::Close(outcome) => {
                 observation.finish(outcome, Instant::now());
                 return Err(End::Closed);
             }
-            Ended::Forwarded(backlog, outcome) => {
+            AttemptEnd::Forwarded(backlog, outcome) => {
                 backlog
                     .send(&mut end, operation.forwarding())
                     .await
                     .map_err(|_| End::Gone)?;
                 outcome
             }
-            Ended::Reply(reply, outcome, documents) => {
+            AttemptEnd::Reply(reply, outcome, documents) => {
                 let sent = operation.send(reply, documents, &mut end, &mut observation);
                 sent.await?;
                 outcome
             }
-            Ended::Error(error, outcome) => {
+            AttemptEnd::Error(error, outcome) => {
                 observation.set_error_code(error.code);
                 let bytes = reply_to.encode(0, &error.to_document());
                 let reply = HeldReply { bytes, share: None };
@@ -119,7 +119,7 @@ impl Client {
 }
 
 impl Operation<'_> {
-    async fn run(&self, end: &mut ClientEnd<'_>, observation: &mut Observation<'_>) -> Ended {
+    async fn run(&self, end: &mut ClientEnd<'_>, observation: &mut Observation<'_>) -> AttemptEnd {
         self.note_retry(observation);
         self.note_origin(observation);
         if let Some(ended) = self.check_standing(end).await {
@@ -133,7 +133,7 @@ impl Operation<'_> {
             return ended;
         }
         let Some(_place) = self.admit(end).await else {
-            return Ended::Gone;
+            return AttemptEnd::Gone;
         };
         if let Some(parts) = self.parts(observation.began()) {
             return self.kill_in_parts(parts, end, observation).await;
@@ -143,7 +143,7 @@ impl Operation<'_> {
             match self.send_once(end, observation, None).await {
                 Attempt::Ended(ended) => return ended,
                 Attempt::Again(error) if repeats_left == 0 => {
-                    return Ended::Error(error, Outcome::ServerFailed);
+                    return AttemptEnd::Error(error, Outcome::ServerFailed);
                 }
                 Attempt::Again(_) => {
                     observation.mark_repeated();
@@ -159,15 +159,15 @@ impl Operation<'_> {
         wait: &Wait,
         end: &mut ClientEnd<'_>,
         observation: &mut Observation<'_>,
-    ) -> Ended {
+    ) -> AttemptEnd {
         loop {
             observation.enter(Phase::Permit, Instant::now());
             let Some((slice, place)) = end.unless_gone(self.next_slice(wait)).await else {
-                return Ended::Gone;
+                return AttemptEnd::Gone;
             };
             let ended = match self.send_once(end, observation, Some(slice)).await {
                 Attempt::Ended(ended) => ended,
-                Attempt::Again(error) => Ended::Error(error, Outcome::ServerFailed),
+                Attempt::Again(error) => AttemptEnd::Error(error, Outcome::ServerFailed),
             };
             drop(place);
             if !self.should_continue(wait, slice, &ended) {
@@ -188,7 +188,7 @@ impl Operation<'_> {
         match end.unless_gone(self.check_out(observation)).await {
             Some(Ok(checkout)) => self.attempt(end, checkout, observation, slice).await,
             Some(Err(error)) => Attempt::Ended(self.refuse(end, error, observation).await),
-            None => Attempt::Ended(Ended::Gone),
+            None => Attempt::Ended(AttemptEnd::Gone),
         }
     }
 
@@ -209,34 +209,34 @@ impl Operation<'_> {
 
     /// Ends the operation if the client's user no longer exists. Closes the client if a server
     /// refused the user's keys, because the client has to log in again. `None` if all is well.
-    async fn check_standing(&self, end: &mut ClientEnd<'_>) -> Option<Ended> {
-        match self.identity.standing() {
-            Standing::Good => None,
-            Standing::Gone => {
+    async fn check_standing(&self, end: &mut ClientEnd<'_>) -> Option<AttemptEnd> {
+        match self.identity.status() {
+            IdentityStatus::Good => None,
+            IdentityStatus::Gone => {
                 let error = self.error(&Failure::Unauthenticated);
-                Some(Ended::Error(error, Outcome::Refused))
+                Some(AttemptEnd::Error(error, Outcome::Refused))
             }
-            Standing::Refused => Some(self.close_in_turn(end).await),
+            IdentityStatus::Refused => Some(self.close_in_turn(end).await),
         }
     }
 
     /// Applies the injected fault, if this operation gets it. Returns an end if the fault ends the
     /// operation.
-    async fn inject_fault(&self, end: &mut ClientEnd<'_>) -> Option<Ended> {
+    async fn inject_fault(&self, end: &mut ClientEnd<'_>) -> Option<AttemptEnd> {
         let fault = self.shared.routing.fault.as_ref()?;
         if !fault.selects(self.command) {
             return None;
         }
         self.shared.recorder.fault_injected(fault.kind());
         if end.unless_gone(sleep(fault.delay)).await.is_none() {
-            return Some(Ended::Gone);
+            return Some(AttemptEnd::Gone);
         }
         match fault.end {
             FaultEnd::Continue => None,
-            FaultEnd::Close => Some(Ended::Close(Outcome::Refused)),
+            FaultEnd::Close => Some(AttemptEnd::Close(Outcome::Refused)),
             FaultEnd::Error(code) => {
                 let error = ErrorReply::new(code, "injected by Seawall's [fault] section");
-                Some(Ended::Error(error, Outcome::Refused))
+                Some(AttemptEnd::Error(error, Outcome::Refused))
             }
         }
     }
@@ -248,14 +248,14 @@ impl Operation<'_> {
         end: &mut ClientEnd<'_>,
         failure: CheckOutFailure,
         observation: &Observation<'_>,
-    ) -> Ended {
+    ) -> AttemptEnd {
         let recorder = &self.shared.recorder;
         if self
             .time_limit()
             .is_some_and(|limit| observation.began().elapsed() >= limit)
         {
             recorder.shed("max_time_ms");
-            return Ended::Error(self.error(&Failure::TimeLimit), Outcome::Refused);
+            return AttemptEnd::Error(self.error(&Failure::TimeLimit), Outcome::Refused);
         }
         let failure = match failure {
             CheckOutFailure::KeysRefused => return self.close_in_turn(end).await,
@@ -270,13 +270,13 @@ impl Operation<'_> {
                 let held_until = observation.began() + self.shared.settings.wait_queue_timeout;
                 let until = self.within_time_limit(observation, held_until);
                 if end.unless_gone(sleep_until(until)).await.is_none() {
-                    return Ended::Gone;
+                    return AttemptEnd::Gone;
                 }
                 recorder.shed(reason);
                 Failure::Overload
             }
         };
-        Ended::Error(self.error(&failure), Outcome::Refused)
+        AttemptEnd::Error(self.error(&failure), Outcome::Refused)
     }
 
     fn no_server(&self) -> Failure {
@@ -291,11 +291,11 @@ impl Operation<'_> {
 
     /// Waits for the client's turn to be closed. Closes are spread over time, so that they cause no
     /// reconnect storm.
-    async fn close_in_turn(&self, end: &mut ClientEnd<'_>) -> Ended {
+    async fn close_in_turn(&self, end: &mut ClientEnd<'_>) -> AttemptEnd {
         let turn = self.shared.limits.closing_turn(Instant::now());
         match end.unless_gone(sleep_until(turn)).await {
-            Some(()) => Ended::Close(Outcome::Refused),
-            None => Ended::Gone,
+            Some(()) => AttemptEnd::Close(Outcome::Refused),
+            None => AttemptEnd::Gone,
         }
     }
 

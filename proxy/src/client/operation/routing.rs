@@ -11,7 +11,7 @@ use crate::{
     pool::{CheckOutError, Checkout, ServerPool},
     topology::TopologyType,
 };
-use seawall_auth::Standing;
+use seawall_auth::IdentityStatus;
 use seawall_command::{Class, ReadPreference};
 
 /// Pause between two attempts to check out from a paused pool.
@@ -67,7 +67,8 @@ impl Operation<'_> {
                 }) if error.refuses_keys() => {
                     let credentials = &self.shared.logins.credentials;
                     credentials.keys_refused(self.identity, login_version);
-                    if self.identity.standing() != Standing::Good || Instant::now() >= deadline {
+                    if self.identity.status() != IdentityStatus::Good || Instant::now() >= deadline
+                    {
                         return Err(CheckOutFailure::KeysRefused);
                     }
                 }

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::context::{Ended, Operation};
+use super::context::{AttemptEnd, Operation};
 use crate::pool::{LanePermit, ServerPool};
 use seawall_command::Class;
 use seawall_stats::Outcome;
@@ -72,8 +72,8 @@ impl Operation<'_> {
     }
 
     /// True if a slice brought no data and the wait has time for another slice.
-    pub(super) fn should_continue(&self, wait: &Wait, slice: Slice, ended: &Ended) -> bool {
-        let is_empty = matches!(ended, Ended::Reply(_, Outcome::Ok, 0));
+    pub(super) fn should_continue(&self, wait: &Wait, slice: Slice, ended: &AttemptEnd) -> bool {
+        let is_empty = matches!(ended, AttemptEnd::Reply(_, Outcome::Ok, 0));
         let now = Instant::now();
         // If the server replied in less than half of the slice's time, the wait ends. Otherwise
         // Seawall could send slices in a busy loop.

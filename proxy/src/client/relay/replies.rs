@@ -42,7 +42,7 @@ pub(super) struct Expected {
 
 /// An event in the bytes from a server.
 #[derive(Debug)]
-pub(super) enum Seen {
+pub(super) enum ReplyEvent {
     /// A reply begins: its header has arrived.
     Begins(Header),
     /// A reply is complete.
@@ -87,7 +87,7 @@ impl Replies {
         &mut self,
         bytes: &[u8],
         expected: impl Fn(i32) -> Expected,
-    ) -> Result<(usize, Option<Seen>), NotMessages> {
+    ) -> Result<(usize, Option<ReplyEvent>), NotMessages> {
         let Some(current) = &mut self.current else {
             let taken = (HEADER_BYTES - self.head.len()).min(bytes.len());
             self.head.extend(bytes.iter().take(taken));
@@ -98,7 +98,7 @@ impl Replies {
             let current = Current::new(header, expected(header.response_to));
             self.current = Some(current);
             self.head.clear();
-            return Ok((taken, Some(Seen::Begins(header))));
+            return Ok((taken, Some(ReplyEvent::Begins(header))));
         };
         let taken = current.left.min(bytes.len());
         current.take(bytes.get(..taken).unwrap_or_default());
@@ -106,7 +106,10 @@ impl Replies {
             return Ok((taken, None));
         }
         let ended = self.current.take().map(Current::end);
-        Ok((taken, ended.map(|passed| Seen::Ends(Box::new(passed)))))
+        Ok((
+            taken,
+            ended.map(|passed| ReplyEvent::Ends(Box::new(passed))),
+        ))
     }
 }
 
@@ -219,7 +222,7 @@ mod tests {
             while !bytes.is_empty() {
                 let (taken, what) = replies.feed(bytes, expected).unwrap();
                 bytes = &bytes[taken..];
-                if let Some(Seen::Ends(reply)) = what {
+                if let Some(ReplyEvent::Ends(reply)) = what {
                     let id = reply.header.response_to;
                     seen.push((
                         id,

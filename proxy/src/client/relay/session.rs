@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{
     admission::Admission,
-    replies::{Replies, Seen},
+    replies::{Replies, ReplyEvent},
     watch::{Verdict, Watch},
 };
 use crate::{
@@ -312,8 +312,8 @@ impl<'a> Relay<'a> {
             let (taken, seen) = replies.feed(rest, |id| watch.expected(id))?;
             rest = rest.get(taken..).unwrap_or_default();
             match seen {
-                Some(Seen::Begins(header)) => watch.reply_begins(header, now),
-                Some(Seen::Ends(reply)) => {
+                Some(ReplyEvent::Begins(header)) => watch.reply_begins(header, now),
+                Some(ReplyEvent::Ends(reply)) => {
                     watch.reply_ends(&reply, now);
                     self.has_room.notify_one();
                 }

@@ -41,7 +41,7 @@ impl Table {
         }
     }
 
-    fn place(&mut self, command: &[u8]) -> TablePlace {
+    fn rows_of(&mut self, command: &[u8]) -> RowIndexes {
         let input = CommandBytes {
             body: command,
             sequences: &[],
@@ -49,26 +49,26 @@ impl Table {
         let fingerprint = seawall_shape::fingerprint(&input);
         let describe = || seawall_shape::describe(&input);
         let now = SystemTime::UNIX_EPOCH;
-        self.registry.place(&fingerprint, true, now, describe)
+        self.registry.rows_of(&fingerprint, true, now, describe)
     }
 
-    fn record(&mut self, place: TablePlace, time: Duration) {
-        let sums = self.fresh.entry(place.shape.unwrap()).or_default();
+    fn record(&mut self, rows: RowIndexes, time: Duration) {
+        let sums = self.fresh.entry(rows.shape.unwrap()).or_default();
         sums.figures.count += 1;
         sums.figures.durations.record(time);
         self.recorded += 1;
-        if let Some(coarse) = place.folded {
+        if let Some(coarse) = rows.folded {
             let none = Duration::ZERO;
             self.folded
-                .entry(place.id)
+                .entry(rows.id)
                 .or_insert(Folded { coarse, time: none })
                 .time += time;
         }
     }
 
     fn run(&mut self, command: &[u8], time: Duration) {
-        let place = self.place(command);
-        self.record(place, time);
+        let rows = self.rows_of(command);
+        self.record(rows, time);
     }
 
     fn second(&mut self) {
@@ -157,7 +157,7 @@ fn late_heavy_shape_replaces_the_lightest_row() {
     table.second();
     // Shape 100 is heavier than all others, shape 101 is lighter. An operation that runs while its
     // row is evicted is still counted.
-    let under_way = table.place(&find("orders", 3, 0));
+    let under_way = table.rows_of(&find("orders", 3, 0));
     for _ in 0..3 {
         table.run(&find("orders", 100, 0), MS * 100);
         table.run(&find("orders", 101, 0), MS);
@@ -247,8 +247,8 @@ fn namespaces_beyond_the_limit_count_in_the_commands_other_row() {
 fn namespaces_with_names_longer_than_servers_allow_count_in_the_other_row() {
     let mut table = Table::new(100);
     for (bytes, is_other) in [(250, false), (251, true), (100_000, true)] {
-        let place = table.place(&find(&"c".repeat(bytes), 1, 1));
-        let namespace = table.registry.namespaces().nth(place.namespace.0).unwrap();
+        let rows = table.rows_of(&find(&"c".repeat(bytes), 1, 1));
+        let namespace = table.registry.namespaces().nth(rows.namespace.0).unwrap();
         assert_eq!(&*namespace.collection == OTHER, is_other, "{bytes} bytes");
     }
 }

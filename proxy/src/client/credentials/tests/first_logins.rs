@@ -10,7 +10,7 @@ use super::{
     users::{error, keys_of, stored_keys, users_info},
 };
 use crate::client::credentials::introduction::MAX_SPARE;
-use seawall_auth::{Login, Mechanism, Standing};
+use seawall_auth::{IdentityStatus, Login, Mechanism};
 
 fn configured(secret: UserSecret) -> Vec<(String, String, UserSecret)> {
     vec![("u".to_owned(), SOURCE.to_owned(), secret)]
@@ -24,7 +24,7 @@ fn password(password: &str) -> UserSecret {
 async fn after_a_first_login_the_user_is_known_and_its_connection_pooled() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
-    assert_eq!(known.identity.standing(), Standing::Good);
+    assert_eq!(known.identity.status(), IdentityStatus::Good);
     assert_eq!(known.identity.user_id(), Some([1; 16]));
     assert!(matches!(known.identity.login(), Login::Keys { .. }));
     assert_eq!(scene.credentials.known_users(), 1);
@@ -246,9 +246,9 @@ async fn clients_are_anonymous_while_the_server_requires_no_login() {
     assert!(refused(scene.log_in("u", "wrong").await));
     assert!(scene.log_in("u", "secret").await.is_ok());
     scene.credentials.keys_refused(&anonymous, 0);
-    assert_eq!(anonymous.standing(), Standing::Good);
+    assert_eq!(anonymous.status(), IdentityStatus::Good);
     scene.credentials.anonymous_refused();
-    assert_eq!(anonymous.standing(), Standing::Gone);
+    assert_eq!(anonymous.status(), IdentityStatus::Gone);
     assert!(scene.credentials.anonymous().is_none());
     assert_eq!(scene.credentials.mode(), CredentialMode::Own);
 }

@@ -9,7 +9,7 @@ use super::{
     CredentialError, Credentials, Obtained, SHA_256, Scene, refused, user,
     users::{error, keys_of, no_user, stored_keys, users_info},
 };
-use seawall_auth::{Login, Standing};
+use seawall_auth::{IdentityStatus, Login};
 
 #[tokio::test]
 async fn a_reading_confirms_the_keys() {
@@ -47,7 +47,7 @@ async fn changed_keys_clear_the_stored_login_but_keep_the_identity() {
     scene.read_again(&known).await;
     let changed = scene.known("u").unwrap();
     assert_eq!(changed.identity.id(), known.identity.id());
-    assert_eq!(known.identity.standing(), Standing::Good);
+    assert_eq!(known.identity.status(), IdentityStatus::Good);
     assert!(matches!(known.identity.login(), Login::Unknown));
     let keys = changed.credentials.keys(SHA_256);
     assert_eq!(keys, Some(&keys_of(SHA_256, "u", "changed").keys));
@@ -60,7 +60,7 @@ async fn a_dropped_user_loses_its_identity_and_its_connections() {
         let known = scene.log_in("u", "secret").await.unwrap();
         scene.server.reply_instead("usersInfo", gone);
         scene.read_again(&known).await;
-        assert_eq!(known.identity.standing(), Standing::Gone);
+        assert_eq!(known.identity.status(), IdentityStatus::Gone);
         assert!(scene.known("u").is_none());
         assert_eq!(scene.pool.snapshot().available, 0);
     }
@@ -74,19 +74,19 @@ async fn a_server_error_during_a_reading_changes_nothing() {
         let known = scene.log_in("u", "secret").await.unwrap();
         scene.server.reply_instead("usersInfo", error(code));
         scene.read_again(&known).await;
-        assert_eq!(known.identity.standing(), Standing::Good);
+        assert_eq!(known.identity.status(), IdentityStatus::Good);
         assert_eq!(scene.known("u").unwrap().confirmed_at, known.confirmed_at);
     }
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.close_at("usersInfo");
     scene.read_again(&known).await;
-    assert_eq!(known.identity.standing(), Standing::Good);
+    assert_eq!(known.identity.status(), IdentityStatus::Good);
     // A server that cannot be reached changes nothing either.
     scene.server.server.close_all().await;
     scene.server.close_at("isMaster");
     scene.read_again(&known).await;
-    assert_eq!(known.identity.standing(), Standing::Good);
+    assert_eq!(known.identity.status(), IdentityStatus::Good);
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn a_reply_about_another_user_ends_the_identity() {
     let other = users_info("v", &stored_keys("v", "secret"), []);
     scene.server.reply_instead("usersInfo", other);
     scene.read_again(&known).await;
-    assert_eq!(known.identity.standing(), Standing::Refused);
+    assert_eq!(known.identity.status(), IdentityStatus::Refused);
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn keys_that_a_server_refuses_during_a_reading_end_the_identity() {
     scene.pool.maintain();
     scene.server.set_password("u", "changed");
     scene.read_again(&known).await;
-    assert_eq!(known.identity.standing(), Standing::Refused);
+    assert_eq!(known.identity.status(), IdentityStatus::Refused);
     assert!(scene.known("u").is_none());
 }
 
@@ -187,9 +187,9 @@ async fn refused_keys_end_the_identity_unless_they_were_replaced_before() {
     let known = scene.log_in("u", "secret").await.unwrap();
     let version = known.identity.login_version();
     scene.credentials.keys_refused(&known.identity, version - 1);
-    assert_eq!(known.identity.standing(), Standing::Good);
+    assert_eq!(known.identity.status(), IdentityStatus::Good);
     scene.credentials.keys_refused(&known.identity, version);
-    assert_eq!(known.identity.standing(), Standing::Refused);
+    assert_eq!(known.identity.status(), IdentityStatus::Refused);
     assert_eq!(scene.pool.snapshot().available, 0);
 }
 
@@ -200,7 +200,7 @@ async fn a_user_that_a_server_no_longer_knows_loses_its_identity() {
     scene
         .credentials
         .user_unknown_on_connection(&known.identity);
-    assert_eq!(known.identity.standing(), Standing::Gone);
+    assert_eq!(known.identity.status(), IdentityStatus::Gone);
     assert_eq!(scene.credentials.known_users(), 0);
 }
 
