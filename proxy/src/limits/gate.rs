@@ -32,7 +32,7 @@ use seawall_transport::Sharer;
 /// If operations wait longer than this for a connection, logins are slowed down.
 const OPERATIONS_TARGET: Duration = Duration::from_millis(20);
 
-/// If the data plane is later than this, new clients are slowed down.
+/// If the lateness of the data plane exceeds this, new clients are slowed down.
 const LATENESS_TARGET: Duration = Duration::from_millis(50);
 
 /// How long a target must be missed before its gate closes.
@@ -77,9 +77,9 @@ struct GateState {
     waiting: Waiters<oneshot::Sender<()>>,
     /// Number of logins or clients that have passed since the last tick.
     passed: u32,
-    /// Moving average of the number that passes per second.
+    /// Moving average of the number of logins or clients that pass per second.
     average_rate: f64,
-    /// How long each tick in a row has found the target missed.
+    /// For how long every tick has found the target missed.
     missed_for: Duration,
 }
 
@@ -104,21 +104,34 @@ impl Gate {
 
     /// Passes the gate if no wait is needed. Returns true if the caller has passed.
     pub(crate) fn try_pass(&self) -> bool {
+        self.try_pass_with(|| true)
+    }
+
+    /// Passes this gate and the `next` one if neither needs a wait. If `next` returns false, the
+    /// caller uses no turn of this gate.
+    fn try_pass_with(&self, next: impl FnOnce() -> bool) -> bool {
         let mut state = self.state.lock();
-        let may_pass = state.rate.is_none() || (state.waiting.is_empty() && state.tokens >= 1.0);
-        if may_pass {
+        let has_passed = state.may_pass() && next();
+        if has_passed {
             state.pass();
         }
-        may_pass
+        has_passed
     }
 
     /// Waits until the caller may pass, and passes. Cancel safe: a dropped waiter uses no turn.
     pub async fn pass(&self, from: Origin) {
-        if self.try_pass() {
-            return;
-        }
-        let (turn, waiting) = oneshot::channel();
-        self.state.lock().waiting.push(from, turn);
+        let waiting = {
+            // The check and the entry into the queue share one lock. Otherwise a tick between them
+            // could open and remove the gate of a user, and no later tick would admit the waiter.
+            let mut state = self.state.lock();
+            if state.may_pass() {
+                state.pass();
+                return;
+            }
+            let (turn, waiting) = oneshot::channel();
+            state.waiting.push(from, turn);
+            waiting
+        };
         // The receiver gets a value or is dropped, because the gate keeps the sender and lives
         // longer than its waiters.
         drop(waiting.await);
@@ -148,6 +161,10 @@ impl Gate {
 }
 
 impl GateState {
+    fn may_pass(&self) -> bool {
+        self.rate.is_none() || (self.waiting.is_empty() && self.tokens >= 1.0)
+    }
+
     fn pass(&mut self) {
         self.passed += 1;
         self.tokens = (self.tokens - 1.0).max(0.0);
@@ -187,7 +204,7 @@ impl GateState {
     }
 }
 
-/// The gates for logins. One gate is for all users. Each user whose operations wait for that user's
+/// The gates for logins. One gate is for all users. A user whose operations wait for that user's
 /// own connections has a second gate.
 #[derive(Debug)]
 pub struct LoginGates {
@@ -211,8 +228,10 @@ impl LoginGates {
     /// Passes all gates if no wait is needed. Returns true if the login has passed. `user` is the
     /// name and the source of the login's user.
     pub(crate) fn try_pass(&self, user: Option<(&str, &str)>) -> bool {
-        let own = user.and_then(|user| self.gate_of(user).1);
-        own.is_none_or(|own| own.try_pass()) && self.all.try_pass()
+        match user.and_then(|user| self.gate_of(user).1) {
+            Some(own) => own.try_pass_with(|| self.all.try_pass()),
+            None => self.all.try_pass(),
+        }
     }
 
     /// Waits until the login may pass each gate. Cancel safe: a dropped login uses no turn.
@@ -317,7 +336,7 @@ mod tests {
         for _ in 0..10_000 {
             assert!(gate.try_pass());
         }
-        // A wait that is long for less than 100 ms has no effect.
+        // Long waits that last less than 100 ms have no effect.
         tick(&gate, BUSY, 4);
         assert!(gate.try_pass());
     }
@@ -327,7 +346,7 @@ mod tests {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 4);
         assert!(is_open(&gate));
-        // After a tick without a wait, the 100 ms begin again.
+        // After a tick without a wait, the 100 ms start again.
         tick(&gate, Duration::ZERO, 1);
         tick(&gate, BUSY, 4);
         assert!(is_open(&gate));
@@ -439,7 +458,7 @@ mod tests {
                 passed += 1;
             }
         }
-        // 50 callers pass in one second, plus those for the saved tokens.
+        // 50 callers pass in one second, plus one for each saved token.
         assert!((48..=60).contains(&passed), "{passed}");
         // The gate then opens fully in less than a second.
         tick(&gate, Duration::ZERO, 45);
@@ -467,6 +486,21 @@ mod tests {
         }
         assert!((0..1_000).all(|_| gates.try_pass(Some(busy))));
         assert!(gates.users.lock().is_empty());
+    }
+
+    #[test]
+    fn a_login_that_the_common_gate_stops_uses_no_turn_of_its_users_gate() {
+        let gates = LoginGates::default();
+        let busy = ("busy", "admin");
+        for _ in 0..10 {
+            gates.tick(BUSY, [(busy, BUSY)].into_iter(), GATE_TICK_INTERVAL);
+        }
+        while gates.all.try_pass() {}
+        let turns = || gates.gate_of(busy).1.unwrap().state.lock().tokens;
+        let before = turns();
+        assert!(before >= 1.0, "{before}");
+        assert!(!gates.try_pass(Some(busy)));
+        assert_eq!(turns().to_bits(), before.to_bits());
     }
 
     #[tokio::test(start_paused = true)]
@@ -522,8 +556,8 @@ mod tests {
     }
 
     proptest! {
-        /// No waiter passes twice or after it has left. Each waiter that stays has passed when the
-        /// target has been met for a second. Until then no more waiters pass than the rates allow.
+        /// No waiter passes twice or after it has left. Once the target has been met for a second,
+        /// each waiter that stays has passed. Before, no more waiters pass than the rates allow.
         #[test]
         fn each_waiter_that_stays_passes_exactly_once(events in events()) {
             let gate = Gate::of_logins();
@@ -559,7 +593,7 @@ mod tests {
                         passed += released;
                         let limit = gate.state.lock().rate;
                         if let Some(rate) = limit {
-                            // At most the saved tokens and those of one tick are used.
+                            // At most the saved tokens and the tokens of one tick are used.
                             let most = rate.mul_add(0.1, 1.0) + rate * 0.04;
                             let released = u32::try_from(released).unwrap();
                             prop_assert!(f64::from(released) <= most + 1.0, "{released} at {rate}");
