@@ -1,5 +1,5 @@
-//! `killCursors` with cursors on several servers: each server gets the part with its cursors, and
-//! the client gets one merged reply.
+//! `killCursors` with cursors on several servers: each server gets a command with its own cursors
+//! (a part), and the client gets one merged reply.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,16 +10,20 @@ use super::context::{AttemptEnd, Operation};
 use crate::{
     client::{client_end::ClientEnd, reply::HeldReply},
     observe::Observation,
-    pool::{Checkout, ServerPool},
+    pool::{CheckOutError, Checkout, ServerPool},
 };
 use seawall_command::{Class, ReplyFacts, ReplyForm};
 use seawall_stats::{Outcome, Phase};
 
+const NOT_FOUND: &CStr = cstr!("cursorsNotFound");
+
+const ALIVE: &CStr = cstr!("cursorsAlive");
+
 /// The lists of cursors in the reply. Each cursor is in exactly one list.
 const LISTS: [&CStr; 4] = [
     cstr!("cursorsKilled"),
-    cstr!("cursorsNotFound"),
-    cstr!("cursorsAlive"),
+    NOT_FOUND,
+    ALIVE,
     cstr!("cursorsUnknown"),
 ];
 
@@ -27,7 +31,8 @@ const LISTS: [&CStr; 4] = [
 pub(super) type Parts = Vec<(Arc<ServerPool>, Vec<i64>)>;
 
 impl Operation<'_> {
-    /// Splits a `killCursors` by servers; `None` if it concerns only one server.
+    /// Splits the cursors of a `killCursors` by server. `None` for other commands, and if there is
+    /// at most one server.
     pub(super) fn parts(&self, now: Instant) -> Option<Parts> {
         if self.command.class != Class::KillCursors {
             return None;
@@ -65,21 +70,22 @@ impl Operation<'_> {
             let checkout = end.unless_gone(checkout);
             let reply = match checkout.await {
                 None => return AttemptEnd::Gone,
-                Some(Err(_)) => None,
+                Some(Err(error)) => Err(list_without_server(&error)),
                 Some(Ok(checkout)) => {
                     observation.enter(Phase::Server, Instant::now());
                     let asked = end.unless_gone(self.kill(checkout, &cursors)).await;
                     match asked {
                         None => return AttemptEnd::Gone,
-                        Some(reply) => reply,
+                        Some(reply) => reply.ok_or(NOT_FOUND),
                     }
                 }
             };
-            let Some(reply) = reply else {
-                // The cursors of an unavailable server are reported as not found, because they
-                // ended with the server.
-                merged = Some(merge(merged, &not_found(&cursors)));
-                continue;
+            let reply = match reply {
+                Ok(reply) => reply,
+                Err(list) => {
+                    merged = Some(merge(merged, &all_in(list, &cursors)));
+                    continue;
+                }
             };
             if reply.get_f64("ok").is_ok_and(|ok| ok == 0.0) {
                 let facts = ReplyFacts::of(ReplyForm::Plain, reply.as_bytes());
@@ -119,11 +125,24 @@ impl Operation<'_> {
     }
 }
 
-fn not_found(cursors: &[i64]) -> RawDocumentBuf {
+/// The list of the reply that gets the cursors of a server from which no connection was checked
+/// out. The cursors of an unavailable server are not found, because they ended with the server. The
+/// cursors of an overloaded one are alive.
+fn list_without_server(error: &CheckOutError) -> &'static CStr {
+    match error {
+        CheckOutError::QueueFull | CheckOutError::TimedOut => ALIVE,
+        CheckOutError::Paused | CheckOutError::Closed | CheckOutError::Establish { .. } => {
+            NOT_FOUND
+        }
+    }
+}
+
+/// A successful reply with all cursors in one list.
+fn all_in(list: &CStr, cursors: &[i64]) -> RawDocumentBuf {
     let mut ids = RawArrayBuf::new();
     cursors.iter().for_each(|id| ids.push(*id));
     let mut reply = RawDocumentBuf::new();
-    reply.append(cstr!("cursorsNotFound"), ids);
+    reply.append(list, ids);
     reply.append(cstr!("ok"), 1.0);
     reply
 }
@@ -149,4 +168,22 @@ fn merge(earlier: Option<RawDocumentBuf>, later: &RawDocument) -> RawDocumentBuf
         }
     }
     merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_of_an_overloaded_server_are_alive_and_of_an_unavailable_one_not_found() {
+        for overload in [CheckOutError::QueueFull, CheckOutError::TimedOut] {
+            assert_eq!(list_without_server(&overload), ALIVE);
+        }
+        for unavailable in [CheckOutError::Paused, CheckOutError::Closed] {
+            assert_eq!(list_without_server(&unavailable), NOT_FOUND);
+        }
+        let reply = merge(Some(all_in(NOT_FOUND, &[1])), &all_in(ALIVE, &[2, 3]));
+        let ids = |list: &CStr| reply.get_array(list).unwrap().into_iter().count();
+        assert_eq!((ids(NOT_FOUND), ids(ALIVE)), (1, 2));
+    }
 }
