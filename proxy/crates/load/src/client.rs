@@ -14,18 +14,19 @@ use super::{
 };
 use seawall_auth::NonceSource;
 
-/// Pause after a refused connection, so that the client does not use all CPU time for reconnecting.
+/// Pause after a refused connection or login, so that the client does not use all CPU time for
+/// reconnecting.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(10);
 
 /// Time limit for one attempt to prepare the load.
 const PREPARE_LIMIT: Duration = Duration::from_secs(30);
 
-/// The number of connections that a client opens, one after another.
+/// How many connections a client opens, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
-    /// Any number, until the end of the load.
+    /// As many connections as possible until the end of the load.
     End,
-    /// One connection.
+    /// Only one connection.
     FirstCycle,
 }
 
@@ -80,40 +81,49 @@ impl Client {
         sleep_until(due).await;
         let mut link = None;
         while Instant::now() < self.shared.ends_at {
-            let Some(mut open) = link.take() else {
-                link = self.connect().await;
-                continue;
-            };
-            // Operations that would have timed out by now are not sent, and count as missed.
+            // Operations that would have timed out already are not sent, and count as missed.
             while due + self.patience < Instant::now() {
                 self.shared.record.lock().missed(due);
                 due += interval;
             }
+            let Some(mut open) = link.take() else {
+                link = self.connect().await;
+                continue;
+            };
             sleep_until(due).await;
             let asked = self.ask(&mut open, due).await;
             due += interval;
             link = asked.is_ok().then_some(open);
         }
+        // A client that is disconnected at the end has not sent these.
+        while link.is_none() && due < self.shared.ends_at {
+            self.shared.record.lock().missed(due);
+            due += interval;
+        }
     }
 
     async fn connect(&self) -> Option<Link> {
-        let target = &self.shared.plan.target;
-        let connecting = Link::connect(target.address(self.number));
-        let mut link = match self.step(Step::Connect, connecting).await {
-            Ok(link) => link,
+        match self.try_connect().await {
+            Ok(link) => Some(link),
             Err(failure) => {
-                if matches!(failure, Failure::Closed(_)) {
+                if !matches!(failure, Failure::TimedOut) {
                     sleep(PAUSE_AFTER_REFUSAL).await;
                 }
-                return None;
+                None
             }
-        };
-        self.step(Step::Hello, link.hello()).await.ok()?;
+        }
+    }
+
+    async fn try_connect(&self) -> Result<Link, Failure> {
+        let target = &self.shared.plan.target;
+        let connecting = Link::connect(target.address(self.number));
+        let mut link = self.step(Step::Connect, connecting).await?;
+        self.step(Step::Hello, link.hello()).await?;
         if let Some(user) = target.user() {
             let logging_in = link.log_in(user, &self.shared.keys, &self.shared.nonces);
-            self.step(Step::LogIn, logging_in).await.ok()?;
+            self.step(Step::LogIn, logging_in).await?;
         }
-        Some(link)
+        Ok(link)
     }
 
     async fn ask(&mut self, link: &mut Link, due: Instant) -> Result<(), Failure> {
