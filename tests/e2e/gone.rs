@@ -15,7 +15,8 @@ use seawall_tests::{
     seawall::{self, Seawall},
 };
 
-/// Shorter than the reads take, so a read that ends earlier was killed.
+/// Time limit of each wait. It is shorter than the reads take, so a read that ends earlier was
+/// killed.
 const LIMIT: Duration = Duration::from_secs(25);
 
 /// Number of clients and connections. A full run sets `SEAWALL_GONE_CLIENTS=500`.
@@ -40,7 +41,9 @@ impl Scene {
         let user = NewUser::new("admin", "reader", "secret").role("readWrite", "gone");
         create_user(&root, &user).await.unwrap();
         let things = root.database("gone").collection("things");
-        things.insert_one(doc! {"_id": 1}).await.unwrap();
+        // A read takes 30 s for each document, so no read ends by itself during a test.
+        let documents = (0..20).map(|id| doc! {"_id": id});
+        things.insert_many(documents).await.unwrap();
         let options = seawall::Options {
             toml: format!(
                 "[pool]\nmax_pool_size = {max_pool_size}\nmax_connecting = 20\nwait_queue_timeout_ms = 60000"
