@@ -157,9 +157,9 @@ fn insert_of(bytes: usize) -> Vec<u8> {
     message
 }
 
-/// Reads a message as the client connection does. A message of up to 1 MB is read as a whole. Of a
-/// larger one the head is read first, and the rest in pieces. Returns the number of bytes (and of
-/// sequences, for a whole message).
+/// Reads a message as the client connection does. A message of up to 1 MiB is read as a whole. For
+/// a larger message, the head is read first, and the remaining bytes in pieces. Returns the number
+/// of bytes, plus the number of sequences if the message is read as a whole.
 async fn take(mut stream: &[u8], piece: &mut Vec<u8>, budget: &MemoryBudget) -> usize {
     let mut reader = MessageReader::default();
     let read = reader.next(&mut stream, MAX_MESSAGE_BYTES, budget).await;
@@ -191,7 +191,7 @@ async fn take(mut stream: &[u8], piece: &mut Vec<u8>, budget: &MemoryBudget) -> 
     }
 }
 
-/// The time must be proportional to the size.
+/// Measures messages of increasing size. The time must be proportional to the size.
 fn large_requests(c: &mut Criterion) {
     let runtime = Builder::new_current_thread()
         .enable_all()

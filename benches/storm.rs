@@ -46,7 +46,8 @@ struct Plan {
     /// Number of seconds under strace.
     traced_seconds: u64,
     runs: usize,
-    /// Number of seconds before, of, and after the stall.
+    /// Number of seconds before the stall, of the stall (`stall_seconds`) and after it
+    /// (`after_seconds`).
     calm_seconds: u64,
     stall_seconds: u64,
     after_seconds: u64,
@@ -371,7 +372,7 @@ async fn stalled(
     );
     sleep(Duration::from_secs(plan.calm_seconds)).await;
     let before = testbed.counts().await;
-    // This must be read before the stall, because a stalled primary does not reply.
+    // The primary's logins are read before the stall, because a stalled primary does not reply.
     let logins_before = testbed.primary_logins().await;
     testbed
         .stall(how, Duration::from_secs(plan.stall_seconds))

@@ -31,7 +31,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The words between backticks. Without backticks, the words between commas.
+/// The names in a cell of the table: the words between backticks or, if there are none, the words
+/// between commas.
 fn names(cell: &str) -> Vec<String> {
     let quoted: Vec<_> = cell.split('`').skip(1).step_by(2).collect();
     let words = if quoted.is_empty() {
@@ -66,7 +67,7 @@ fn table() -> BTreeMap<String, Row> {
         .collect();
     let mut table = BTreeMap::new();
     for row in rows {
-        // Text in brackets or after a semicolon is an explanation.
+        // Text in brackets or after a semicolon is an explanation, and is removed.
         let cell = row[3].split([';', '(']).next().unwrap();
         let rest = row[3].split_once(')').map_or("", |(_, rest)| rest);
         let cell = format!("{cell}{}", rest.split(';').next().unwrap());
@@ -118,7 +119,7 @@ fn used_crates(source: &str) -> BTreeSet<String> {
     let names = paths.filter_map(|path| {
         let end = path.find(|c: char| !c.is_ascii_lowercase())?;
         let (name, rest) = path.split_at(end);
-        // Names of metrics have the same prefix, but are no paths.
+        // Names of metrics have the same prefix, but are not paths.
         rest.starts_with("::").then(|| name.to_owned())
     });
     // `config` is beside the proxy, not below it.
@@ -209,7 +210,8 @@ fn crates_and_modules_use_what_their_rows_allow() {
             wrong.push(format!("{name} has no row"));
             continue;
         };
-        // Unit tests may construct what their module only receives.
+        // Files of unit tests are skipped: they may construct values that their module only
+        // receives.
         let files = files.iter().filter(|file| {
             let mut parts = file.iter();
             !parts.any(|part| part == "tests" || part == "tests.rs")
@@ -333,7 +335,7 @@ fn public_functions_and_constants_are_used_by_another_package() {
     for (package, texts) in &texts {
         let others = codes.iter().filter(|(name, _)| **name != package);
         let mut used: BTreeSet<_> = others.flat_map(|(_, code)| identifiers(code)).collect();
-        // The binary is a crate of its own.
+        // The binary is a separate crate, so an item that only `main.rs` uses must be `pub` too.
         used.extend(identifiers(&main));
         if ["tests", "benches", "fuzz"].contains(&package.as_str()) {
             continue;
@@ -355,7 +357,7 @@ fn public_functions_and_constants_are_used_by_another_package() {
     );
 }
 
-/// A pattern that matches no file would mutate nothing.
+/// Without this check, the mutation tests would silently skip a folder that was renamed.
 #[test]
 fn folders_of_the_mutation_tests_exist() {
     let text = fs::read_to_string(root().join(".cargo/mutants.toml")).unwrap();
@@ -465,7 +467,7 @@ fn used_paths(source: &str) -> Vec<Vec<String>> {
 /// The files and folders of one folder, each with the siblings that it uses.
 fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let is_crate = folder.join("lib.rs").exists() && folder.ends_with("src");
-    // Modules of the proxy itself have levels of their own, which another test checks.
+    // The modules in `proxy/src` have levels, which another test checks.
     let counts_roots = is_crate && !folder.ends_with("proxy/src");
     let root = folder.join(if is_crate { "lib.rs" } else { "mod.rs" });
     let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -477,7 +479,7 @@ fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
         first.trim_end_matches(".rs").to_owned()
     };
     let siblings: BTreeSet<_> = files.iter().map(|file| name_of(file)).collect();
-    // The sibling that defines each name that the folder's own file re-exports.
+    // Maps each name that the folder's root file re-exports to the sibling that defines it.
     let mut lent = BTreeMap::new();
     for path in used_paths(&fs::read_to_string(&root).unwrap_or_default()) {
         if let [first, sibling, .., name] = path.as_slice()
@@ -540,7 +542,7 @@ fn folders(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn files_of_a_module_use_each_other_without_circles() {
+fn files_of_a_module_use_each_other_without_cycles() {
     let mut found = Vec::new();
     for crate_folder in ["proxy/src", "config/src"] {
         folders(&root().join(crate_folder), &mut found);

@@ -1,5 +1,5 @@
-//! Checks that the documents are complete: metrics, warnings and errors, and the tests that the
-//! documents name.
+//! Checks that the documents list every metric, warning and error, and that the sources and tests
+//! that they name exist.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -66,8 +66,9 @@ fn every_warning_and_error_is_documented() {
     assert!(phrases >= 10, "too few events found: {phrases}");
 }
 
-/// The text of a source file that a page names: of an end-to-end test, of the proxy, of a crate of
-/// the proxy (`wire/header.rs`), or by its whole path.
+/// The text of a source file that a page names. The name is a path from `tests/e2e`, from
+/// `proxy/src` or from the repository's root, or it begins with the name of a crate
+/// (`wire/header.rs`).
 fn source(name: &str) -> String {
     let folders = ["tests/e2e", "proxy/src", "."];
     let mut paths = folders

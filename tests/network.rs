@@ -26,7 +26,7 @@ use seawall_tests::{
 };
 use tokio::net::TcpSocket;
 
-/// This variable is set in the process that runs inside the namespace.
+/// The environment variable that is set in the process inside the namespace.
 const INSIDE: &str = "NETWORK_INSIDE";
 
 /// The source address of the clients that the rules redirect to Seawall.
@@ -70,7 +70,7 @@ async fn pass_encrypted() {
     };
     let server = Standalone::start(options).await.unwrap();
     let port = server.address().port();
-    // With the whole network, every address in it would be local.
+    // The prefix length is 32, because all addresses of a larger network would be local.
     run("ip", &["address", "add", "192.0.2.2/32", "dev", "lo"]);
     run(
         "ip",
@@ -108,7 +108,7 @@ async fn pass_encrypted() {
     assert!((passed - 1.0).abs() < f64::EPSILON, "{passed}");
 }
 
-/// Runs a test again in a separate process, with its own network.
+/// Runs a test again in a separate process, which has its own network namespace.
 fn in_a_namespace(name: &str, test: impl Future<Output = ()>) {
     if std::env::var_os(INSIDE).is_some() {
         run("ip", &["link", "set", "lo", "up"]);
@@ -162,8 +162,8 @@ async fn intercept() {
     );
     run("nft", &[&rules]);
 
-    // Each member replies itself, even a secondary, although the client does not know about
-    // Seawall.
+    // The rules redirect the clients, which do not know about Seawall. Each member still replies
+    // itself, even a secondary.
     let mut relayed = Vec::new();
     for member in set.members() {
         let mut client = connect(INTERCEPTED, member.address()).await;

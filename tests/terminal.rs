@@ -169,7 +169,7 @@ async fn top_shows_one_shapes_histogram_and_timeline_and_obeys_every_sort_key() 
         terminal.press(&[key]);
         terminal.shows(&format!(", by {sort}")).await;
     }
-    // A filter also applies to the view of one shape: the other shape is not shown.
+    // A filter also applies to the view of one shape: the shape that does not match is not shown.
     terminal.press(&["/", "o", "r", "d", "e", "r", "s", "Enter"]);
     terminal.shows(", filter: orders").await;
     terminal.shows_no("shop.customers").await;

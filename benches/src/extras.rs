@@ -119,8 +119,8 @@ pub async fn idle(testbed: &StormTestbed, clients: usize) -> Idle {
     ];
     let began = Instant::now();
     let load = testbed.load(&arguments);
-    // Seawall frees buffers while clients are idle. The last five seconds are not measured, because
-    // the load ends.
+    // Seawall frees buffers while clients are idle. The measurement is five seconds before the end
+    // of the load, when all clients are still connected.
     let until = Duration::from_secs(IDLE_SECONDS - 5);
     tokio::time::sleep(until.saturating_sub(began.elapsed())).await;
     let (connected, open) = (testbed.clients().await, testbed.counts().await.open);

@@ -17,7 +17,7 @@ pub struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // This fails if the child has already ended.
+        // `kill` fails if the child has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }

@@ -1,6 +1,6 @@
 //! Addresses on which Seawall listens: `host:port`, `[address]:port`, `unix:/path`.
 //!
-//! Only the form of an address is checked. A host is resolved later, when the socket is bound.
+//! Only the syntax of an address is checked. A host is resolved later, when the socket is bound.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -46,7 +46,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// The address of metrics, health and the API.
+/// The address at which Seawall serves metrics, health and the API.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum AdminAddress {
     /// Metrics, health and the API are not served.
@@ -57,7 +57,7 @@ pub enum AdminAddress {
 
 impl AdminAddress {
     /// True if only this machine can reach the address. Names other than `localhost` count as
-    /// public, because they may get another address after the start.
+    /// public, because they may resolve to another address after the start.
     pub fn is_private(&self) -> bool {
         match self {
             Self::Off => true,
@@ -96,7 +96,7 @@ pub enum AddressError {
     /// The text after the last colon is not a 16-bit number.
     #[error("the port is not a number from 0 to 65535")]
     PortInvalid,
-    /// The text before the port is empty. All interfaces are `0.0.0.0` or `[::]`.
+    /// The text before the port is empty. The host for all interfaces is `0.0.0.0` or `[::]`.
     #[error("the host is missing; all interfaces are 0.0.0.0 or [::]")]
     HostMissing,
     /// The host is neither a name nor an address. An IPv6 address needs brackets.
@@ -117,7 +117,7 @@ pub enum AddressError {
 
 fn check_host_and_port(text: &str) -> Result<(), AddressError> {
     let (host, port) = text.rsplit_once(':').ok_or(AddressError::PortMissing)?;
-    // The digits are checked too, because parsing a `u16` accepts a sign.
+    // Each character must be a digit, because parsing a `u16` also accepts a sign.
     if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.parse::<u16>().is_err() {
         return Err(AddressError::PortInvalid);
     }

@@ -1,7 +1,8 @@
 //! Checks each value of a source against the schema.
 //!
-//! The check returns the table without wrong values. So one mistake does not hide another, and the
-//! remaining values fit the types of the settings. Relations between values are not checked here.
+//! The check returns the table without wrong values. So one wrong value does not hide another one,
+//! and the remaining values fit the types of the settings. Relations between values are not checked
+//! here.
 
 use toml::{Table, Value};
 
@@ -187,8 +188,8 @@ fn must_be(key: &Key) -> String {
     format!("must be {}", key.kind)
 }
 
-/// True if the value has the type of its kind and is within its bounds. The other kinds have checks
-/// with more specific reasons.
+/// True if the value has the type of its kind and is within its bounds. Kinds that are not listed
+/// here have separate checks, which give more specific reasons.
 fn fits(kind: Kind, value: &Value) -> bool {
     match (kind, value) {
         (

@@ -8,7 +8,7 @@ use crate::read::{Part, secret_from, shown_path};
 use crate::schema::{Kind, Section, is_connection_string};
 use crate::secret::Secret;
 
-/// The two keys, one of them must be given.
+/// The two keys for the connection string. Exactly one of them must be given.
 pub(crate) const SECTION: Section = Section {
     path: "deployment",
     about: "The servers behind Seawall.",

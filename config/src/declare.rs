@@ -53,7 +53,7 @@ macro_rules! section {
     };
 }
 
-/// Declares keys without fields. Their values are read by functions of their own.
+/// Declares keys without fields. Separate functions read their values.
 macro_rules! keys {
     ($(
         $(#[doc = $meaning:literal])*

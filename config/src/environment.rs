@@ -1,7 +1,8 @@
 //! Converts the environment to a table: `SEAWALL_POOL__MAX_POOL_SIZE=200` is `pool.max_pool_size`.
 //!
 //! Two underscores separate section and key, because keys contain single underscores. A value is
-//! parsed as its key's kind. If that fails, the value stays text, and the check reports it.
+//! parsed according to the kind of its key. If parsing fails, the value stays text, and the check
+//! reports it.
 
 use toml::Table;
 
@@ -56,8 +57,8 @@ fn unknown(variable: &str) -> String {
 
 /// True if Kubernetes has set this variable. For a service named `seawall` or `seawall-…`, each pod
 /// of the namespace gets `SEAWALL_SERVICE_HOST`, `SEAWALL_SERVICE_PORT[_NAME]`, `SEAWALL_PORT` and
-/// `SEAWALL_PORT_27018_TCP[_ADDR|_PORT|_PROTO]`. If they were problems, the service's own pods
-/// could not start.
+/// `SEAWALL_PORT_27018_TCP[_ADDR|_PORT|_PROTO]`. If these variables were problems, the pods of the
+/// service itself could not start.
 fn is_service_link(name: &str) -> bool {
     if name.contains("__") {
         return false;

@@ -8,7 +8,7 @@ use std::path::Path;
 /// device or a log file by mistake.
 pub(crate) fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<String> {
     let mut text = String::new();
-    // One byte more than allowed is read, which shows if the file is too large.
+    // One byte more than `max_bytes` is read. If this byte exists, the file is too large.
     let mut bounded = File::open(path)?.take(max_bytes.saturating_add(1));
     bounded.read_to_string(&mut text)?;
     if bounded.limit() == 0 {

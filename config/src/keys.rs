@@ -1,4 +1,4 @@
-//! All keys of the configuration, and how they are found.
+//! All keys of the configuration, and the functions that find a key.
 
 use std::sync::LazyLock;
 
@@ -11,12 +11,13 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     sections.flat_map(|section| section.keys).copied().collect()
 });
 
-/// The key with this path; `None` if there is none.
+/// The key with this path; `None` if no key has it.
 pub(crate) fn key(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
 }
 
-/// The path of the key with this name, if only one section has such a key.
+/// The path of the key with this name. `None` if no section or more than one section has such a
+/// key.
 pub(crate) fn path_of_name(name: &str) -> Option<&'static str> {
     let mut keys = KEYS.iter().filter(|key| key.name() == name);
     let key = keys.next()?;
@@ -35,7 +36,7 @@ pub(crate) fn names_in(section: &str) -> Vec<&'static str> {
             below.split(['.', '[']).next()
         })
         .collect();
-    // Keys of one section are adjacent.
+    // Equal names are adjacent, because the keys of one section are.
     names.dedup();
     names
 }

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Each key is declared once, in `settings.rs`. The check, the settings, the environment's
-//! variables, the documentation, the full example and the JSON schema are derived from that.
+//! variables, the documentation, the full example and the JSON schema are derived from this
+//! declaration.
 //!
 //! The command line overrides the environment, the environment overrides the file, and the file
 //! overrides the defaults. All problems are reported at once, and no problem shows a secret.
@@ -97,7 +98,7 @@ impl Settings {
         merge_and_convert(file, &Sources::default(), problems)
     }
 
-    /// Returns all defaults, for the deployment at `uri`.
+    /// Returns the settings with all defaults, for the deployment with the connection string `uri`.
     ///
     /// # Errors
     /// The problem of `uri`.
@@ -113,7 +114,7 @@ impl Settings {
 }
 
 /// Checks each source alone, then reads the merged result. `file` is `None` if the file could not
-/// be read. Then the other sources are checked, but no key is reported as missing.
+/// be read. In this case the other sources are still checked, but no key is reported as missing.
 fn merge_and_convert(
     file: Option<Table>,
     sources: &Sources,

@@ -50,7 +50,8 @@ pub(crate) fn insert(table: &mut Table, path: &str, value: Value) {
     }
 }
 
-/// Merges a stronger source into a weaker one, key by key. A list is replaced as a whole.
+/// Merges two sources, key by key: a value in `stronger` replaces the value in `weaker`. A list is
+/// replaced as a whole.
 pub(crate) fn override_with(weaker: &mut Table, stronger: Table) {
     // The connection string has two keys. If the stronger source has one of them, both keys of the
     // weaker source are removed, because the merged table must not contain both.

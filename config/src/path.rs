@@ -17,8 +17,9 @@ impl KeyPath {
         let is_bare = name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
-        // Any other name is quoted. Then a name with a dot does not look like two names, a name
-        // with a line break stays on one line, and the path matches no path in the schema.
+        // A name with other characters is quoted. Then a name with a dot does not look like two
+        // names, a name with a line break stays on one line, and the path matches no path in the
+        // schema.
         let name = if is_bare && !name.is_empty() {
             name.to_owned()
         } else {
@@ -45,7 +46,7 @@ impl KeyPath {
     }
 }
 
-/// The path of `name` in `section`, which is empty for the root.
+/// The path of `name` in `section`. `section` is empty for the root.
 pub(crate) fn join(section: &str, name: &str) -> String {
     if section.is_empty() {
         name.to_owned()

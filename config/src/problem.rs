@@ -65,8 +65,8 @@ impl fmt::Display for Problem {
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// Adds a problem. Callers also add the problems of later checks, for example of the connection
-    /// string.
+    /// Adds a problem. Callers of this crate also add the problems of later checks, for example
+    /// those of the connection string.
     pub fn add(&mut self, problem: Problem) {
         self.0.push(problem);
     }
@@ -144,8 +144,8 @@ pub(crate) fn shown(value: &Value) -> String {
 
 /// Formats a text on one line: in quotes, with escaped control characters, and shortened.
 pub(crate) fn shown_text(text: &str) -> String {
-    // The text may be a connection string with a password in the wrong key, for example in
-    // `uri_file`. So it is not shown.
+    // The text may be a connection string with a password that was given for the wrong key, for
+    // example for `uri_file`. So it is not shown.
     if text.contains("://") && text.contains('@') {
         return HIDDEN.to_owned();
     }

@@ -21,7 +21,7 @@ use crate::problem::{Problem, Problems, shown_text};
 use crate::schema::{Key, Kind, Section, shape_id};
 use crate::secret::{self, Secret, SecretBytes};
 
-/// A section's settings.
+/// A type with the settings of one section.
 pub(crate) trait ReadSection: Sized {
     /// Reads the section. `None` if a value is absent because of a reported problem.
     fn read(part: &mut Part<'_>) -> Option<Self>;
@@ -36,7 +36,7 @@ pub(crate) struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// The root: the table of the whole file.
+    /// The root of the configuration: the merged table of all sources.
     pub(crate) fn file(table: &'a Table, problems: &'a mut Problems) -> Self {
         Self {
             table: Some(table),
@@ -64,7 +64,8 @@ impl<'a> Part<'a> {
         T::read(&value, &mut given)
     }
 
-    /// Like [`Part::value`], for the key with this name in `section`, which this part is.
+    /// Like [`Part::value`], for the key `name`. `section` is the declaration of this part's
+    /// section.
     pub(crate) fn named<T: Setting>(&mut self, section: &Section, name: &str) -> Option<T> {
         self.value(section.key(name)?)
     }
@@ -74,7 +75,7 @@ impl<'a> Part<'a> {
         T::read(&mut self.below(name))
     }
 
-    /// Reads a section below this one. If it is absent, the inner value is `None`.
+    /// Reads a section below this one. Returns `None` if the section is absent or has a problem.
     pub(crate) fn optional_section<T: ReadSection>(&mut self, name: &str) -> Option<T> {
         self.given(name)?;
         self.section(name)
@@ -98,13 +99,13 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The list of tables with this name; empty if it is absent.
+    /// The list of tables with this name; empty if the list is absent.
     pub(crate) fn tables(&self, name: &str) -> &'a [Value] {
         let list = self.given(name).and_then(Value::as_array);
         list.map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The value in the file; `None` if it is absent, even if the key has a default.
+    /// The value in the merged table; `None` if it is absent, even if the key has a default.
     pub(crate) fn given(&self, name: &str) -> Option<&'a Value> {
         self.table.and_then(|table| table.get(name))
     }
@@ -125,7 +126,7 @@ pub(crate) trait Setting: Sized {
     }
 }
 
-/// The key of a value that is being read, and the problems so far.
+/// The kind and the path of a value that is being read, and the problems so far.
 pub(crate) struct Given<'a> {
     kind: Kind,
     path: &'a str,
@@ -133,7 +134,8 @@ pub(crate) struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// Returns `value`. The check has accepted it, so `None` is a bug, which is reported.
+    /// Returns `value` unchanged. Reports `None` as a bug in Seawall, because the check has already
+    /// accepted the value.
     pub(crate) fn fitting<T>(&mut self, value: Option<T>) -> Option<T> {
         if value.is_none() {
             let allowed = "the value does not have its key's type; this is a bug in Seawall";
@@ -216,7 +218,7 @@ impl Setting for Secret {
 impl Setting for PathBuf {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
         let path = Self::from(given.text(value)?);
-        // The file is read here, because an error at a later start would be less clear.
+        // The file is opened here, because a later error would be less clear.
         if given.kind == Kind::ReadableFile
             && let Err(error) = fs::File::open(&path)
         {
@@ -260,7 +262,7 @@ impl Setting for Vec<IpNet> {
     }
 }
 
-/// Host names, in lower case.
+/// Host names, separated by commas. They are converted to lower case.
 impl Setting for Vec<String> {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
         let names: Vec<&str> = parts(given.text(value)?).collect();
@@ -278,7 +280,7 @@ impl Setting for Vec<String> {
     }
 }
 
-/// Thresholds by shape id.
+/// The thresholds of the slow log, by shape id.
 impl Setting for Vec<(u64, Duration)> {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
         let table = given.fitting(value.as_table())?;

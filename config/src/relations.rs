@@ -1,4 +1,4 @@
-//! Checks the relations between settings. Each setting alone is valid.
+//! Checks the relations between settings. Each setting alone has already been checked.
 
 use crate::address::ListenAddress;
 use crate::problem::{Problem, Problems, shown_text};

@@ -135,7 +135,7 @@ impl Kind {
         }
     }
 
-    /// Parses the text of a variable or a default. If that fails, the value stays text, and the
+    /// Parses the text of a variable or a default. If parsing fails, the value stays text, and the
     /// check reports it.
     pub(crate) fn parse(self, text: &str) -> Value {
         let parsed = match self {
@@ -234,15 +234,15 @@ impl fmt::Display for Change {
 /// Marks a list of tables in a path.
 pub(crate) const LIST: &str = "[]";
 
-/// Parses a shape id in the form of the metrics and the API.
+/// Parses a shape id in the format of the metrics and the API: 16 lower-case hex digits.
 pub(crate) fn shape_id(text: &str) -> Option<u64> {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let is_id = text.len() == 16 && text.bytes().all(is_digit);
     is_id.then(|| u64::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// True if the text begins with a scheme of MongoDB and does not end there. The driver crate checks
-/// the rest.
+/// True if the text is a scheme of MongoDB, followed by at least one character. The driver crate
+/// checks what follows the scheme.
 pub(crate) fn is_connection_string(text: &str) -> bool {
     ["mongodb://", "mongodb+srv://"]
         .iter()

@@ -9,7 +9,8 @@ use base64::{DecodeError, Engine as _, prelude::BASE64_STANDARD};
 
 /// A password, a token, or a connection string that may contain a password.
 ///
-/// Only tests may compare secrets with `==`, because its duration depends on the contents.
+/// Only tests may compare secrets with `==`, because the duration of the comparison depends on the
+/// contents.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -33,7 +34,8 @@ impl fmt::Debug for Secret {
 
 /// A key of exactly `N` bytes, written in base64.
 ///
-/// Equality is for tests only: its time depends on the contents.
+/// Only tests may compare keys with `==`, because the duration of the comparison depends on the
+/// contents.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretBytes<const N: usize>([u8; N]);
 

@@ -162,7 +162,7 @@ section! {
     /// to Seawall (Linux, SO_ORIGINAL_DST).
     original_destination: bool = key("deployment.original_destination",
         Kind::Boolean, Restart, default false);
-    // Off, because Seawall cannot observe or limit that traffic.
+    // Off by default, because Seawall cannot observe or limit encrypted traffic.
     /// Relays also pass connections that clients encrypt with TLS; Seawall cannot observe or limit
     /// their traffic.
     relay_encrypted: bool = key("deployment.relay_encrypted",
@@ -297,7 +297,7 @@ section! {
     cursor_idle: Duration = key("limits.cursor_idle_ms",
         TIMEOUT, Restart, default 600000, unit "ms");
     // The default is twice the servers' maximum length of a transaction, so that a commit can be
-    // retried after that.
+    // retried after that time.
     /// How long the server of an unused transaction is remembered; should be twice the servers'
     /// transactionLifetimeLimitSeconds.
     transaction_idle: Duration = key("limits.transaction_idle_ms",

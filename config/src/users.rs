@@ -31,7 +31,7 @@ pub struct User {
 pub enum UserCredential {
     /// The password. It can be used with every mechanism.
     Password(Secret),
-    /// Keys that were derived from the password. Each can be used only with its mechanism.
+    /// Keys that were derived from the password. Each key can be used only with its mechanism.
     Keys(UserKeys),
 }
 
@@ -121,7 +121,7 @@ pub(crate) const SCRAM_SHA_256: Section = Section {
     },
 };
 
-/// Reads the list of users. It does not contain users with problems.
+/// Reads the list of users. The result does not contain users with problems.
 pub(crate) fn read(auth: &mut Part<'_>) -> Option<Vec<User>> {
     no_user_twice(auth);
     let indexes = 0..auth.tables("users").len();

@@ -1,4 +1,4 @@
-//! The words that keys accept. Each list of words is an enum.
+//! The words that some keys accept as their values. Each set of words is an enum.
 
 use toml::Value;
 
@@ -71,9 +71,9 @@ words! {
 words! {
     /// Handling of clients that log in by a mechanism other than SCRAM.
     OtherMechanisms {
-        /// Such a client gets an error that the mechanism is not enabled.
+        /// The client gets an error, which says that the mechanism is not enabled.
         Refuse = "refuse",
-        /// Such a client gets a server connection of its own. Its login and all other messages pass
+        /// The client gets its own server connection. Its login and all other messages pass
         /// unchanged.
         Relay = "relay",
     }

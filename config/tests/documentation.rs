@@ -1,5 +1,5 @@
-//! `docs/configuration.md` and `examples/full.toml` are written from the declarations of the keys.
-//! All examples load.
+//! Checks that `docs/configuration.md` and `examples/full.toml` are what the declarations of the
+//! keys generate, and that all examples load.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -246,14 +246,14 @@ fn minimal_and_full_examples_are_all_defaults() {
 }
 
 #[test]
-fn the_full_example_is_valid_with_its_comments_in_force() {
+fn the_full_example_is_valid_when_its_keys_are_uncommented() {
     let text: String = full_example()
         .lines()
         .filter(|line| !line.starts_with("##"))
         .map(|line| format!("{}\n", line.strip_prefix("# ").unwrap_or(line)))
         .collect();
     let problems = Settings::from_toml(&text).unwrap_err();
-    // The files do not exist, the SCRAM keys are no base64, and some keys exclude each other.
+    // The files do not exist, the SCRAM keys are not base64, and some keys exclude each other.
     for problem in &problems {
         let is_expected = problem.key.ends_with("_file")
             || problem.key.ends_with("_key")
@@ -267,7 +267,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
 
-/// The section that is off if it is absent.
+/// The prefix of the slow log's keys. Without its section, the slow log is off.
 const SLOW_LOG: &str = "slow_log.";
 
 const UPDATE: &str =

@@ -1,4 +1,4 @@
-//! The JSON schema accepts what loads, and refuses what does not.
+//! Checks that the JSON schema accepts what loads, and refuses wrong values.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ fn every_example_is_valid() {
 }
 
 #[test]
-fn wrong_values_are_refused_at_their_place() {
+fn wrong_values_are_refused_at_their_path() {
     for (text, place) in [
         ("[pol]", "/pol"),
         ("pool = 3", "/pool"),
@@ -81,7 +81,7 @@ fn every_key_has_its_default_and_its_description() {
     }
 }
 
-/// The places of the values that the schema refuses.
+/// The JSON pointers of the values that the schema refuses.
 fn errors(text: &str) -> Vec<String> {
     let table: toml::Table = text.parse().unwrap();
     let mut errors = Vec::new();
@@ -89,7 +89,8 @@ fn errors(text: &str) -> Vec<String> {
     errors
 }
 
-/// Validates against the part of JSON Schema that our schema uses. Fails for other keywords.
+/// Validates a value. Supports only the keywords of JSON Schema that our schema uses, and panics
+/// for other keywords.
 fn validate(schema: &Value, value: &Value, place: &str, errors: &mut Vec<String>) {
     let schema = schema.as_object().unwrap();
     let mut is_valid = true;
@@ -114,7 +115,7 @@ fn validate(schema: &Value, value: &Value, place: &str, errors: &mut Vec<String>
                 }
                 true
             }
-            // Together, below.
+            // `member_schema` handles these three keywords together.
             "properties" | "patternProperties" | "additionalProperties" => true,
             other => panic!("unknown keyword {other}"),
         };
@@ -131,7 +132,8 @@ fn validate(schema: &Value, value: &Value, place: &str, errors: &mut Vec<String>
     }
 }
 
-/// The schema of a member of a table. All our tables refuse other members.
+/// The schema of a member of a table. `None` if the schema of the table does not have this member:
+/// all our tables refuse unknown members.
 fn member_schema<'a>(schema: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     assert_eq!(schema["additionalProperties"], false);
     let patterns = schema.get("patternProperties").and_then(Value::as_object);
@@ -153,7 +155,7 @@ fn has_type(value: &Value, name: &str) -> bool {
     }
 }
 
-/// Our two patterns.
+/// True if the text matches the pattern. Supports only the two patterns of our schema.
 fn matches(text: &str, pattern: &Value) -> bool {
     match pattern.as_str().unwrap() {
         r"^mongodb(\+srv)?://." => ["mongodb://", "mongodb+srv://"].iter().any(|scheme| {

@@ -1,4 +1,4 @@
-//! Loading through the public interface: precedence, problems, secrets.
+//! Tests loading through the public interface: precedence, problems and secrets.
 
 use std::fs;
 use std::path::PathBuf;
@@ -88,7 +88,7 @@ fn command_line_wins_over_environment_over_file_over_default() {
 }
 
 #[test]
-fn a_stronger_connection_string_replaces_a_weaker_one_in_either_form() {
+fn a_connection_string_replaces_one_of_lower_precedence_in_either_form() {
     let scratch = Scratch::new("either_form");
     let uri = scratch.file("uri", "mongodb://secret-file/\n");
     let with_file = scratch.file("a.toml", &format!("deployment.uri_file = {uri:?}\n"));
@@ -245,7 +245,7 @@ fn shape_thresholds_are_merged_by_shape() {
 }
 
 #[test]
-fn only_known_variables_that_are_not_keys_are_accepted() {
+fn variables_that_are_neither_keys_nor_reserved_names_are_refused() {
     let sources = |name: &str| Sources {
         environment: environment(&[(name, "x"), ("SEAWALL_DEPLOYMENT__URI", "mongodb://s/")]),
         ..Sources::default()

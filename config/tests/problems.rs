@@ -1,4 +1,4 @@
-//! Every kind of problem. All are reported at once, and none shows a secret.
+//! Tests every kind of problem. All problems are reported at once, and no problem shows a secret.
 
 use std::fs;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ fn exactly_one_connection_string_is_required() {
 }
 
 #[test]
-fn problems_that_follow_from_another_are_not_reported() {
+fn problems_caused_by_another_problem_are_not_reported() {
     assert_eq!(keys("deployment.uri = 7"), ["deployment.uri"]);
     assert_eq!(keys("deployment.uri_file = 7"), ["deployment.uri_file"]);
     assert_eq!(keys("deployment = 7"), ["deployment"]);
@@ -322,7 +322,7 @@ fn syntax_errors_do_not_show_the_line() {
 
 #[test]
 fn no_problem_and_no_debug_output_shows_a_secret() {
-    // Values of a type that no secret has, and values that no secret may have.
+    // Tries values of a wrong type and, for secrets with a format, a string in a wrong format.
     for key in KEYS.iter().filter(|key| key.kind.is_secret()) {
         let table = key.path.replace("auth.users[].", "");
         let section = if table == key.path {

@@ -13,7 +13,7 @@ use tokio::{
 use seawall_transport::{MemoryBudget, MessageReader, connection::ServerAddress};
 use seawall_wire::{MAX_MESSAGE_BYTES, OpMsg, encode_op_msg_like};
 
-/// The server's reaction to a command.
+/// The scripted server's reaction to a command.
 #[derive(Debug)]
 pub(crate) enum Response {
     Reply(RawDocumentBuf),
@@ -62,12 +62,12 @@ impl ScriptedServer {
         &self.address
     }
 
-    /// Number of connections that were accepted, without those that [`Self::close_all`] has closed.
+    /// Number of accepted connections, without the connections that [`Self::close_all`] has closed.
     pub(crate) fn accepted(&self) -> usize {
         self.connections.lock().len()
     }
 
-    /// Closes all connections. Returns when the clients' side can see it.
+    /// Closes all connections. Returns when the clients can see that their connections are closed.
     pub(crate) async fn close_all(&self) {
         let ServerAddress::Tcp { host, port } = &self.address else {
             panic!("a scripted server listens on a port");
@@ -80,7 +80,8 @@ impl ScriptedServer {
         for connection in self.connections.lock().drain(..) {
             connection.abort();
         }
-        // The last connection is closed after all others. When its end arrives, all are closed.
+        // The last connection is closed after all others. When its end arrives, all connections are
+        // closed.
         assert_eq!(last.read(&mut [0]).await.unwrap(), 0);
     }
 }

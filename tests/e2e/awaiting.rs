@@ -191,7 +191,7 @@ async fn many_change_streams_do_not_block_other_operations() {
     let queued = ["state=\"queued\""];
     let all_wait = async || scene.seawall.metric(awaiting, &queued).await >= 40.0;
     eventually(LIMIT, all_wait).await.unwrap();
-    // Other clients can use the rest of the pool.
+    // Other clients can use the other connections of the pool.
     let mut client = scene.client().await;
     for n in 0..300 {
         let find = doc! {"find": "things", "filter": {"_id": n}};

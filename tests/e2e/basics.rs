@@ -169,5 +169,5 @@ fn whole(metric: f64) -> usize {
     metric
         .to_string()
         .parse()
-        .unwrap_or_else(|_| panic!("{metric} is no count"))
+        .unwrap_or_else(|_| panic!("{metric} is not a count"))
 }

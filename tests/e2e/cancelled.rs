@@ -22,8 +22,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Maximum number of polls that any script needs.
 const MAX_POLLS: usize = 400;
 
-/// Limits that are lower than a test's number of clients, so a permit that is not released is
-/// noticed.
+/// Limits that are lower than a test's number of clients, so a test fails if a permit is not
+/// released.
 const FEW_PLACES: &str = "listen.max_client_connections = 8
 limits.unauthenticated_connections = 8
 limits.max_in_flight_operations = 8
@@ -57,7 +57,7 @@ async fn cancel_everywhere(
             text: "cancelled".to_owned(),
         };
         let served = seawall.app.serve(Stream::Unix(near), peer);
-        let mut served = Box::pin(served.expect("all places are released"));
+        let mut served = Box::pin(served.expect("all permits are released"));
         let serving = async {
             poll_times(served.as_mut(), polls).await;
             drop(served);
@@ -137,7 +137,7 @@ async fn a_cancelled_login_or_operation_releases_everything() {
         run(&mut client, &user.name, &commands).await
     };
     let cancelled = cancel_beside_witness(&seawall, &user, script).await;
-    assert!(cancelled > 8, "more drops than places: {cancelled}");
+    assert!(cancelled > 8, "more drops than permits: {cancelled}");
 }
 
 #[tokio::test]
@@ -235,5 +235,5 @@ async fn a_cancelled_relay_releases_everything() {
         run(&mut client, &user.name, &commands).await
     };
     let cancelled = cancel_beside_witness(&seawall, &user, script).await;
-    assert!(cancelled > 8, "more drops than places: {cancelled}");
+    assert!(cancelled > 8, "more drops than permits: {cancelled}");
 }

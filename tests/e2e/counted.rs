@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A larger reply is forwarded as it arrives.
+/// Maximum size of a reply that Seawall holds. A larger reply is forwarded as it arrives.
 const HELD_REPLY_BYTES: i32 = 64 * 1024;
 
 const RELAYED: &str = "deployment.mode = \"relay\"\n";
@@ -90,7 +90,7 @@ async fn ask(client: &mut RawClient, db: &str, command: Document) -> RawReply {
     client.command(db, command).await.unwrap()
 }
 
-/// Counts by name, as a row has them.
+/// Counts by name, in the type that rows of the API have.
 fn counts(counts: &[(&str, u64)]) -> Option<BTreeMap<String, u64>> {
     let counts = counts.iter();
     let named = counts.map(|(name, count)| ((*name).to_owned(), *count));
@@ -133,7 +133,7 @@ async fn write_errors_count_by_code_for_replies_of_any_size() {
 
 #[tokio::test]
 async fn write_concern_errors_count_by_the_code_in_the_clients_reply() {
-    // A relay forwards replies unchanged.
+    // A relay forwards replies unchanged, so its clients get the server's code.
     for (toml, reported) in [("", 6), (RELAYED, 91)] {
         let scene = Scene::start(toml).await;
         let mut client = scene.client().await;
@@ -306,7 +306,7 @@ async fn write_statements_are_counted_by_shape_in_messages_of_any_form_and_size(
             }
             _ => doc! { "q": { "_id": n.to_string(), "pad": &pad }, "limit": 1 },
         };
-        // A message of more than one megabyte is streamed and not parsed as a whole.
+        // A message over 1 MiB is streamed and not parsed as a whole.
         let mut first = 0;
         for count in [3, 4, 5_000] {
             for (name, field) in [

@@ -24,7 +24,8 @@ const STARTS: [Start; 3] = [
     Start::SpeculativeLegacyHello,
 ];
 
-/// Logs in users of every kind in every way, each for a first and for a second time.
+/// Logs in users with each set of mechanisms, by each mechanism and each first message. Each user
+/// logs in twice.
 async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
     let [sha1, sha256] = [Mechanism::ScramSha1, Mechanism::ScramSha256];
     let kinds: [(&[Mechanism], Mechanism); 4] = [

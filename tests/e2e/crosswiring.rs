@@ -143,8 +143,8 @@ async fn turbulence_on_server_connections_causes_no_wrong_reply() {
         failures > 0 && u64::try_from(failures).unwrap() < operations / 4,
         "{failures}"
     );
-    // Everything is released: there is no client and no operation, and no more connections than the
-    // pool allows.
+    // Everything is released: no client and no operation is left, and the pool has no more
+    // connections than its maximum size.
     let is_idle = || async {
         let [pending, available, in_use, waiting] = pool(&seawall).await;
         let clients = seawall.metric("seawall_client_connections", &[]).await;
@@ -343,7 +343,7 @@ enum Exchanged {
     Failed { is_open: bool },
 }
 
-/// True for codes that report an unreachable server, or a cursor lost with such a server.
+/// True for codes that report an unreachable server, or a cursor that was lost with its server.
 fn is_failure(code: i32) -> bool {
     const HOST_UNREACHABLE: i32 = 6;
     const CURSOR_NOT_FOUND: i32 = 43;

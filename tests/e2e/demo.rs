@@ -15,7 +15,8 @@ use tokio::{
     time::timeout,
 };
 
-/// Long, because a mongod may have to be downloaded on a busy machine.
+/// Time limit of a demonstration. It is long, because a mongod may have to be downloaded on a busy
+/// machine.
 const DEMO_LIMIT: Duration = Duration::from_secs(300);
 
 #[tokio::test]

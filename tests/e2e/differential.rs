@@ -62,14 +62,14 @@ const NOT_SENT: &[&str] = &[
     "oidcListKeys",
     // MongoDB 4.4 and 5.0 abort when this command reaches a server with authentication.
     "repairDatabase",
-    // These commands would succeed, so the second run would start with other data. The story
-    // contains them.
+    // These commands would succeed, so the second run would start with other data. `story` runs
+    // them.
     "create",
     "drop",
 ];
 
-/// Commands to which Seawall replies itself, as a router or for the connection
-/// (docs/transparency.md).
+/// Commands to which Seawall replies itself, because it acts as a router or because they concern
+/// the connection (docs/transparency.md).
 const ANSWERED_HERE: &[&str] = &[
     "hello",
     "isMaster",

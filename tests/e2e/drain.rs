@@ -94,7 +94,7 @@ impl Load {
                     };
                     match outcome.await {
                         Ok((Some(_), 1, Some(last))) if last.get_i32("n").ok() == Some(1) => {}
-                        Ok(other) => errors.push(format!("not once: {other:?}")),
+                        Ok(other) => errors.push(format!("not stored once: {other:?}")),
                         Err(error) => errors.push(error.to_string()),
                     }
                     done.fetch_add(1, Ordering::Relaxed);

@@ -40,7 +40,7 @@ struct Profiled {
 }
 
 #[tokio::test]
-async fn counts_equal_the_profilers_and_times_are_at_least_as_long() {
+async fn counts_equal_the_profilers_counts_and_times_are_at_least_as_long() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let user = NewUser::new("admin", "app", "secret").role("readWrite", DB);
     let db = prepare(&server, &user).await;
@@ -130,8 +130,8 @@ async fn profile(db: &Database, level: i32) {
     db.run_command(doc! {"profile": level}).await.unwrap();
 }
 
-/// Runs each command, some in several forms. Returns the number of sent commands by command, and
-/// the time for which the client waited.
+/// Runs each command, some of them in several forms. Returns the number of sent commands by
+/// collection and command, and the time for which the client waited.
 async fn work(client: &mut RawClient, number: i32) -> (BTreeMap<Place, u64>, Duration) {
     let mut sent = BTreeMap::new();
     let mut waited = Duration::ZERO;
@@ -249,14 +249,14 @@ async fn profiled(db: &Database) -> BTreeMap<Place, Profiled> {
     sums
 }
 
-/// The profiler's sums by shape, without `getMore`, which has no shape of its own.
+/// The profiler's sums by shape. They do not include `getMore`, which has no separate shape.
 async fn profiled_shapes(db: &Database) -> BTreeMap<String, Profiled> {
     let mut sums: BTreeMap<String, Profiled> = BTreeMap::new();
     for entry in entries(db).await {
         let statement = entry.get_document("command").unwrap().clone();
         let collection = collection_of(&entry);
-        // The profiler has one entry per statement of an update or delete, and no inserted
-        // documents.
+        // The profiler has one entry for each statement of an update or delete, and does not record
+        // inserted documents.
         let command = match command_of(&entry) {
             "getMore" => continue,
             "update" => doc! {"update": collection, "updates": [statement], "$db": DB},

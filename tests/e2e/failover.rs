@@ -138,7 +138,7 @@ async fn operations_on_a_hung_primary_continue_on_the_next_primary() {
         writer.command(DATABASE, insert(2))
     );
     hung.continue_process().unwrap();
-    // Only the driver may retry the write.
+    // Seawall repeats the read. Only the driver may retry the write.
     let read = read.unwrap();
     assert!(read.is_ok(), "{read:?}");
     assert_eq!(written.unwrap().code(), Some(HOST_UNREACHABLE));

@@ -448,5 +448,6 @@ async fn killed_process_leaves_no_mongod() {
 
 /// Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Names the file to which the process under test writes what it has started.
+/// The environment variable with the path of a file. The process under test writes the process id
+/// and the directory of its mongod to this file.
 const REPORT_VARIABLE: &str = "FIXTURE_REPORT";

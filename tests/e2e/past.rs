@@ -110,7 +110,8 @@ async fn counts_are_reported_by_time_range_in_steps_and_in_a_report() {
     let buckets = in_full.buckets().iter().map(|bucket| bucket.count);
     assert_eq!(buckets.sum::<u64>(), 120);
     assert_eq!(operations(in_full.timeline.as_deref().unwrap()), 120);
-    // Figures that exist only in rows cover the time since the start, and are marked as such.
+    // Some counts, such as `streamed`, exist only in rows. They cover the time since the start, so
+    // the API returns them in `since_start`.
     assert_eq!(in_full.since_start.as_ref().unwrap().streamed, 0);
     assert_eq!(in_full.streamed, None);
     let report: Report = scene.seawall.api("/api/v1/report?since=1m").await;

@@ -33,7 +33,8 @@ async fn profile_request_returns_one_flame_graph_at_a_time() {
     for part in ["seawall-data", "seawall::client", "tokio::runtime"] {
         assert!(graph.contains(part), "{part}");
     }
-    // A process makes only one profile at a time, and only for a short time.
+    // Durations and frequencies outside of their limits are refused, and so is a second profile at
+    // the same time.
     for asked in [
         "seconds=0",
         "seconds=61",

@@ -94,7 +94,7 @@ async fn relayed_client_gets_the_servers_reply_bytes_unchanged() {
             assert_eq!(comparable(&reply, &other), expected, "{asked:?}");
         }
     }
-    // The `hello` with which drivers begin, and the one with which they monitor.
+    // Sends the `hello` with which drivers begin, and then the `hello` with which they monitor.
     for client in [&mut direct, &mut through] {
         client
             .send_query(&OpQuery::new(doc! {"isMaster": 1}))
@@ -268,7 +268,8 @@ async fn a_relay_blocks_commands_that_servers_allow_only_from_their_own_host() {
         client.send_bytes(&packed).await.unwrap();
         assert!(matches!(client.read_reply().await, Err(RawError::Closed)));
     }
-    // A server might understand a message that Seawall cannot parse.
+    // A server might understand a message that Seawall cannot parse, so the relay must not forward
+    // it.
     let mut client = connect(&seawall).await;
     let mut twice = OpMsg::new(doc! {"ping": 1, "$db": "admin"});
     twice.sections.push(Section::Body(user));
@@ -514,7 +515,7 @@ async fn a_legacy_command_on_a_database_not_in_utf8_is_not_relayed() {
         collection: "?.$cmd".to_owned(),
         ..OpQuery::new(doc! {"isMaster": 1, "speculativeAuthenticate": x509})
     };
-    // The database's name contains a byte that is not UTF-8. A server accepts such a name.
+    // The database's name contains a byte that is not UTF-8. Servers accept a name with this byte.
     let mut message = query.to_bytes();
     let at = message.iter().position(|byte| *byte == b'?').unwrap();
     message[at] = 0xff;

@@ -130,7 +130,8 @@ async fn cursors_stay_with_their_router() {
         connect(&sharded.seawall).await,
     ];
     let mut cursors = Vec::new();
-    // A router with one slow reply gets no reads for a while, so this is repeated.
+    // After one slow reply, a router gets no reads for a while. So the test opens cursors until
+    // both routers have enough.
     let both_have_some = async {
         let mut opened_at = [0; 2];
         while cursors.len() < 300 || opened_at.iter().any(|count| *count < 50) {
@@ -189,7 +190,8 @@ async fn transactions_stay_with_their_router() {
         db.create_collection("moved").await.unwrap();
     }
     let client = Client::with_uri_str(sharded.seawall.uri()).await.unwrap();
-    // A router with one slow reply gets no reads for a while, so this is repeated.
+    // After one slow reply, a router gets no reads for a while. So the test runs transactions until
+    // both routers have some.
     let both_have_some = async {
         let mut opened = 0;
         loop {
@@ -282,7 +284,8 @@ async fn reads(sharded: &Sharded) -> Duration {
 async fn a_slow_router_gets_few_of_the_reads() {
     let sharded = Sharded::start(BOTH_ROUTERS).await;
     let all = f64::from(READERS * READS);
-    // Seawall counts a reply after it has sent the reply.
+    // Seawall counts an operation after it has sent the reply, so this function waits for all
+    // counts.
     let shares = async |all: f64| {
         let shares = async || {
             let shares = (sharded.served(0).await, sharded.served(1).await);
@@ -480,7 +483,7 @@ async fn ten_thousand_cursors_and_transactions_stay_with_their_router() {
         assert!(continues(&mut client, opened).await);
     }
     assert!(!continues(&mut client, lost[0]).await);
-    // The router returns, and so do its cursors.
+    // When the router accepts connections again, its cursors continue.
     sharded.recorders[1].refuse(false);
     let is_back = async || {
         let topology: Topology = sharded.seawall.api("/api/v1/topology").await;

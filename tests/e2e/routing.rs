@@ -21,7 +21,7 @@ use tokio::sync::OnceCell;
 
 const COLLECTION: &str = "things";
 const DOCUMENTS: usize = 20;
-/// Enough reads that each of several suitable members gets at least one.
+/// Number of reads. It is large enough that each of several suitable members gets at least one.
 const READS: usize = 12;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -34,12 +34,12 @@ struct Profiled {
 }
 
 impl Profiled {
-    /// A database in a set of its own, whose members the test may stop.
+    /// Starts a new set, whose members the test may stop.
     async fn alone() -> Self {
         Self::in_set(Arc::new(start_set().await)).await
     }
 
-    /// A database in a set that tests share.
+    /// A database in a set that several tests share.
     async fn shared() -> Self {
         static SET: OnceCell<Arc<ReplicaSet>> = OnceCell::const_new();
         let set = SET.get_or_init(async || Arc::new(start_set().await)).await;
@@ -125,8 +125,8 @@ async fn start_set() -> ReplicaSet {
         ..Options::with_auth()
     };
     let set = ReplicaSet::start(3, options).await.unwrap();
-    // From now on the first member stays primary on a slow machine too. With such a timeout, the
-    // first election would take as long.
+    // With this timeout, the first member stays primary on a slow machine too. The timeout is set
+    // only now, because the first election would take as long as the timeout.
     let administrator = set.administrator().await.unwrap();
     let reconfigure = async || {
         let get = doc! {"replSetGetConfig": 1};
@@ -137,7 +137,8 @@ async fn start_set() -> ReplicaSet {
         let settings = config.get_document_mut("settings").unwrap();
         settings.insert("electionTimeoutMillis", 10_000);
         let command = doc! {"replSetReconfig": config.clone()};
-        // A server refuses it while it changes the configuration itself, after an election.
+        // After an election, the server changes the configuration itself. It refuses this command
+        // during that change.
         administrator.run("admin", command).await
     };
     eventually(LIMIT, reconfigure).await.unwrap();

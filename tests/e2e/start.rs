@@ -375,7 +375,7 @@ async fn a_step_down_under_load_fails_no_retryable_operation_and_closes_no_clien
                     .map_err(|e| e.to_string())?;
                 let count = found.as_ref().and_then(|found| found.get_i32("n").ok());
                 if count != Some(1) {
-                    return Err(format!("not once: {found:?}"));
+                    return Err(format!("not stored once: {found:?}"));
                 }
                 if futures_util::poll!(over.as_mut()).is_ready() {
                     return Ok(n);

@@ -291,8 +291,8 @@ async fn requests_of_disconnected_clients_are_not_served() {
     let hello = OpMsg::new(doc! {"hello": 1, "$db": "admin"}).to_bytes();
     let left = ["stage=\"connected\""];
     let not_served = async || {
-        // Usually Seawall reads the whole exchange at once, but sometimes in parts. So the test
-        // repeats until it reads all at once.
+        // Usually Seawall reads the command and the end of the connection at once, but sometimes
+        // one after the other. The test repeats until Seawall has read both at once.
         let mut client = TcpStream::connect(seawall.address()).await.unwrap();
         client.write_all(&hello).await.unwrap();
         client.shutdown().await.unwrap();
@@ -305,7 +305,7 @@ async fn requests_of_disconnected_clients_are_not_served() {
 }
 
 /// New clients wait while the data plane is late. On a deployment without logins, the first message
-/// of a client that has disconnected may be an unacknowledged write.
+/// of a client that has disconnected may be an unacknowledged write, which Seawall must forward.
 #[tokio::test]
 async fn an_unacknowledged_write_sent_while_the_process_is_suspended_completes() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
@@ -324,7 +324,7 @@ async fn an_unacknowledged_write_sent_while_the_process_is_suspended_completes()
     eventually(LIMIT, serves).await.unwrap();
     let direct = set.client().await.unwrap();
     let things = direct.database("left").collection::<Document>("things");
-    // Three pauses of half a second. Clients keep connecting in each pause.
+    // The process is suspended three times for half a second. Clients connect during each pause.
     for round in 0..3_u32 {
         process.signal(Signal::STOP);
         let mut arrivals = interval(Duration::from_millis(10));

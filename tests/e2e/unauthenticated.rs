@@ -22,7 +22,8 @@ use crate::scene::{connect, find, insert, logged_in, recorded, root, server, wri
 /// A text that occurs only in messages of these tests.
 const MARKER: &str = "planted-by-the-test";
 
-/// The connections that carried any command other than a handshake. They belong to a pool.
+/// The indexes of the connections that carried any command other than a handshake. These
+/// connections belong to a pool.
 fn pooled(recorder: &Recorder) -> Vec<usize> {
     let is_pooled = |recording: &Recording| {
         let mut names = recording.commands().into_iter();
@@ -128,7 +129,7 @@ async fn unauthenticated_commands_return_a_servers_codes() {
     names.dedup();
     for name in names {
         let command = doc! { &name: 1 };
-        // Other tests cover these conversations.
+        // Other tests cover the commands of logins.
         if name == "authenticate" || name.starts_with("sasl") {
             continue;
         }
@@ -140,8 +141,8 @@ async fn unauthenticated_commands_return_a_servers_codes() {
             different.insert(name);
         }
     }
-    // Commands that a server runs for any client, but Seawall only after a login. A driver needs at
-    // most the first two; most of the others exist only on test servers.
+    // Commands that a server runs for any client, but that Seawall runs only after a login. A
+    // driver needs at most the first two. Most of the other commands exist only on test servers.
     let known = HashSet::from([
         "listCommands",
         "_isSelf",
@@ -158,7 +159,7 @@ async fn unauthenticated_commands_return_a_servers_codes() {
 }
 
 #[tokio::test]
-async fn replies_before_a_login_have_the_form_of_a_servers() {
+async fn replies_before_a_login_have_the_form_of_a_servers_replies() {
     let (seawall, _recorder) = recorded("").await;
     let mut client = connect(&seawall).await;
     let mut direct = server().await.raw_client().await.unwrap();
@@ -219,8 +220,8 @@ fn handshakes(user: &str) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Changes, removes or inserts a few bytes, or truncates the message. Corrects the first length in
-/// half of the cases.
+/// Changes, removes or inserts a few bytes, or truncates the bytes. In half of the cases, sets the
+/// first message's length to the number of bytes.
 fn mutate(bytes: &mut Vec<u8>, rng: &mut StdRng) {
     for _ in 0..rng.random_range(1..=4) {
         let place = rng.random_range(0..bytes.len().max(1));

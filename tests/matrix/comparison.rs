@@ -15,7 +15,7 @@ pub(crate) fn differences(direct: &[Step], through: &[Step]) -> Vec<String> {
     let (expected, seen) = (names(direct), names(through));
     if expected != seen {
         return vec![format!(
-            "other steps: direct {expected:?}\n  through {seen:?}"
+            "different steps: direct {expected:?}\n  through {seen:?}"
         )];
     }
     let mut found = Vec::new();

@@ -128,11 +128,12 @@ async fn go(arguments: &[&str]) -> Program {
     }
 }
 
-/// The same program with version 1 of the driver, whose import paths have no `/v2`.
+/// The Go program with version 1 of the driver, whose import paths have no `/v2`.
 async fn go_1(version: &str) -> Program {
     let folder = installed(&versioned("go", Some(version)));
     let copies = folder.join("sources");
-    // Without this removal, a copy of a file that was renamed would be compiled too.
+    // Removes the copies of an earlier run. Otherwise, the copy of a file that was renamed would be
+    // compiled too.
     if fs::try_exists(&copies).await.unwrap() {
         fs::remove_dir_all(&copies).await.unwrap();
     }
@@ -218,7 +219,8 @@ struct Node {
 }
 
 impl Node {
-    /// The Node of this machine. If it is missing or lacks zstd, a Node from a Python package.
+    /// Returns the Node of this machine. If it is missing or lacks zstd, returns a Node from a
+    /// Python package.
     async fn find() -> &'static Self {
         // Several tests may need Node at the same time.
         static NODE: OnceCell<Node> = OnceCell::const_new();
@@ -298,7 +300,7 @@ async fn pip_install(target: &Path, requirements: &Path) {
 async fn install(folder: &Path, list: &Path, installation: &mut Command) {
     let list = fs::read(list).await.unwrap();
     let mark = folder.join("installed");
-    // Without the mark, the folder counts as not installed.
+    // The mark is a copy of the list, written at the end of an installation.
     if fs::read(&mark)
         .await
         .is_ok_and(|installed| installed == list)

@@ -9,9 +9,9 @@
 //! | [`case`] | the cases of a program: mechanism, TLS, compressor, Stable API |
 //! | [`pair`] | a deployment and Seawall in front of it |
 //! | [`language`] | installs and builds a language's program |
-//! | [`program`] | runs it |
+//! | [`program`] | runs a language's program |
 //! | [`mask`] | masks values that may differ |
-//! | [`comparison`] | lists the differences |
+//! | [`comparison`] | lists the differences between two runs |
 //! | [`refusal`] | a server that is too old for a driver |
 //! | [`failover`] | four drivers that write while primaries are killed |
 //! | [`rust`] | the program of the Rust driver, in this process |
@@ -96,37 +96,37 @@ async fn mongosh_gets_the_same_results_through_seawall() {
 
 #[tokio::test]
 #[ignore = "an old driver: cargo test --test matrix -- --include-ignored"]
-async fn python_pymongo_3_13_0_is_transparent() {
+async fn python_pymongo_3_13_0_gets_the_same_results_through_seawall() {
     compare(Language::PythonWith("3.13.0")).await;
 }
 
 #[tokio::test]
 #[ignore = "an old driver: cargo test --test matrix -- --include-ignored"]
-async fn python_pymongo_4_15_5_is_transparent() {
+async fn python_pymongo_4_15_5_gets_the_same_results_through_seawall() {
     compare(Language::PythonWith("4.15.5")).await;
 }
 
 #[tokio::test]
 #[ignore = "an old driver: cargo test --test matrix -- --include-ignored"]
-async fn node_mongodb_3_7_4_is_transparent() {
+async fn node_mongodb_3_7_4_gets_the_same_results_through_seawall() {
     compare(Language::NodeWith("3.7.4")).await;
 }
 
 #[tokio::test]
 #[ignore = "an old driver: cargo test --test matrix -- --include-ignored"]
-async fn node_mongodb_4_17_2_is_transparent() {
+async fn node_mongodb_4_17_2_gets_the_same_results_through_seawall() {
     compare(Language::NodeWith("4.17.2")).await;
 }
 
 #[tokio::test]
 #[ignore = "an old driver: cargo test --test matrix -- --include-ignored"]
-async fn java_mongodb_4_0_6_is_transparent() {
+async fn java_mongodb_4_0_6_gets_the_same_results_through_seawall() {
     compare(Language::JavaWith("4.0.6")).await;
 }
 
 #[tokio::test]
 #[ignore = "an old driver: cargo test --test matrix -- --include-ignored"]
-async fn go_mongodb_1_13_4_is_transparent() {
+async fn go_mongodb_1_13_4_gets_the_same_results_through_seawall() {
     compare(Language::GoWith("1.13.4")).await;
 }
 
@@ -156,7 +156,7 @@ async fn compare(language: Language) {
         let compared = stream::iter(comparisons).buffered(CASES_AT_A_TIME).concat();
         found.extend(Box::pin(compared).await);
         let served = pair.seawall.metric("seawall_operations_total", &[]).await;
-        assert!(served > 100.0, "it went through Seawall: {served}");
+        assert!(served > 100.0, "too few went through Seawall: {served}");
     }
     let count = found.len();
     assert!(
@@ -166,8 +166,8 @@ async fn compare(language: Language) {
     );
 }
 
-/// Maximum number of cases per language; the plain case is the first. `SEAWALL_MATRIX_CASES` sets
-/// it, the default is all.
+/// Maximum number of cases per language. `SEAWALL_MATRIX_CASES` sets it; the default is all cases.
+/// The plain case is always the first.
 fn max_cases() -> usize {
     std::env::var("SEAWALL_MATRIX_CASES").map_or(usize::MAX, |limit| limit.parse().unwrap())
 }

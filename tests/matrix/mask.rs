@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_masked_anywhere_by_its_values_type() {
+    fn a_value_with_a_masked_name_is_replaced_by_its_type_at_any_depth() {
         let outcome = json!({"value": [{"at": {"$date": "now"}}, {"at": 1, "on": {"at": null}}]});
         let left = json!({"value": [
             {"at": "masked $date"},

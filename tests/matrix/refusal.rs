@@ -1,5 +1,5 @@
-//! A driver that is too new for the server. Directly and through Seawall it must refuse with the
-//! same error.
+//! A driver that is too new for the server. It must refuse the server with the same error directly
+//! and through Seawall.
 
 use std::process::Stdio;
 
@@ -35,7 +35,8 @@ pub(crate) async fn compare_refusals(language: Language) {
     assert_eq!(direct, through, "{language:?}");
 }
 
-/// Some drivers wait this long for a server that they support, and then report the refusal.
+/// The timeout is short, because some drivers wait this long for a server that they support, and
+/// then report the refusal.
 const CASE: Case = Case {
     parameters: "&serverSelectionTimeoutMS=10000",
     ..Case::PLAIN
@@ -64,7 +65,7 @@ async fn lines(program: &Program, uri: String, database: &str) -> Vec<String> {
 async fn first_lines(mut process: Child) -> Vec<String> {
     let mut output = BufReader::new(process.stdout.take().unwrap()).lines();
     let mut stderr = process.stderr.take().unwrap();
-    // Read at the same time, so that the program is never blocked by a full pipe.
+    // Standard error is read at the same time, so that a full pipe never blocks the program.
     let errors = tokio::spawn(async move {
         let mut errors = String::new();
         stderr.read_to_string(&mut errors).await.map(|_| errors)

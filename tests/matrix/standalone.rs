@@ -30,7 +30,7 @@ async fn rust_driver_works_with_a_standalone_and_default_options() {
         assert!(refused.to_string().contains("wire version"), "{refused}");
         return;
     }
-    // A standalone would refuse a retryable write with a transaction number.
+    // A standalone refuses a write with a transaction number, so the driver must send none.
     things
         .insert_many((0..300).map(|n| doc! {"_id": n}))
         .await

@@ -53,7 +53,7 @@ pub async fn create_user(administrator: &impl RunCommand, user: &NewUser) -> Res
         .iter()
         .map(|mechanism| mechanism.name())
         .collect();
-    // Servers of all versions know this name of `hello`.
+    // `isMaster` is the legacy name of `hello`. Servers of all versions know it.
     let hello = administrator.run("admin", doc! { "isMaster": 1 }).await?;
     // All members must acknowledge the command. After a majority write, one member might not know
     // the user yet and refuse a read.

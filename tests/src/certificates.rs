@@ -29,7 +29,8 @@ impl Certificates {
         let scratch = Scratch::create()?;
         let (authority, issuer) = authority()?;
         scratch.write(AUTHORITY, authority.pem())?;
-        // Members of a replica set use their certificate as clients of each other too.
+        // A member of a replica set also uses its certificate as a client, when it connects to
+        // another member.
         let both_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
@@ -70,7 +71,7 @@ impl Certificates {
         self.scratch.join(SERVER_KEY)
     }
 
-    /// Configuration with which Seawall shows the server's certificate to its clients.
+    /// TOML that configures Seawall to present the server's certificate to its clients.
     pub fn listen_toml(&self) -> String {
         format!(
             "listen.tls.certificate_file = {:?}\nlisten.tls.key_file = {:?}\n",
@@ -84,7 +85,7 @@ impl Certificates {
         self.scratch.join(CLIENT)
     }
 
-    /// The TLS options with which a mongod uses the server's certificate.
+    /// TLS options of a mongod that presents the server's certificate.
     pub fn tls(&self) -> Tls {
         Tls {
             certificate_key_file: self.server_file(),

@@ -11,7 +11,8 @@ use tokio::{sync::watch, task::JoinSet};
 
 use crate::{eventually::eventually, mongod::ReplicaSet};
 
-/// Time limit until writes continue, and until a killed member is back.
+/// Time limit for writes to succeed again after a kill, and for the killed member to become a
+/// secondary.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// Number of writers per client.
@@ -149,5 +150,5 @@ pub async fn assert_stored(set: &ReplicaSet, database: &str, acknowledged: &BTre
     let lost: Vec<_> = acknowledged.difference(&found).collect();
     assert!(lost.is_empty(), "lost: {lost:?}");
     let more: Vec<_> = found.difference(acknowledged).collect();
-    assert!(more.is_empty(), "never acknowledged, and there: {more:?}");
+    assert!(more.is_empty(), "stored, but never acknowledged: {more:?}");
 }

@@ -4,19 +4,19 @@
 //! |---|---|
 //! | [`mongod`] | standalones and replica sets, with users and TLS |
 //! | [`administration`] | users and failing commands, with a driver and without |
-//! | [`raw`] | a client that sends exactly the bytes a test asks for, and its own SCRAM |
+//! | [`raw`] | a client that sends exactly the bytes that a test requests, and a SCRAM client |
 //! | [`recorder`] | a forwarder that records its bytes and can cut, delay or freeze |
 //! | [`certificates`] | an authority and the certificates it signed |
 //! | [`seawall`] | Seawall in the test's own process |
 //! | [`process`] | Seawall as a process: the real binary, signals, exit codes |
-//! | [`turbulence`] | a forwarder that delays, stops and cuts after random bytes |
+//! | [`turbulence`] | a forwarder that delays, stops and cuts after random numbers of bytes |
 //! | [`failover`] | writers, killed primaries, and a check of the stored documents |
-//! | [`crowd`] | turns for tests that need the whole machine |
+//! | [`crowd`] | a lock for tests that need the whole machine |
 //! | [`eventually`] | waiting for a condition, with a time limit |
 //! | [`scratch`] | a temporary directory, removed when its guard is dropped |
 //!
 //! Fixtures must not use the proxy's code, because they would share its mistakes. The exceptions
-//! are [`seawall`], and [`mongod`], which uses it to find and run a mongod.
+//! are [`seawall`], and [`mongod`], which uses the proxy's code to find and run a mongod.
 
 pub mod administration;
 pub mod certificates;

@@ -3,10 +3,11 @@
 //! Every server runs with `enableTestCommands`, so that tests can inject failures. A server stops
 //! when its guard is dropped, or when the test process ends.
 //!
-//! A standalone starts in half a second, a set of three in some seconds. A test that changes only
-//! its own databases and users can use [`shared_standalone`] or [`shared_replica_set`]. A test that
-//! stops, kills or steps down a server must start its own. A driver's client belongs to the runtime
-//! of the test that created it, so a shared server creates a new client for each call.
+//! A standalone starts in half a second, a set of three members in some seconds. A test that
+//! changes only its own databases and users can use [`shared_standalone`] or
+//! [`shared_replica_set`]. A test that stops, kills or steps down a server must start its own. A
+//! driver's client belongs to the runtime of the test that created it, so a shared server creates a
+//! new client for each call.
 
 use std::fmt::Write as _;
 use std::io;
@@ -67,7 +68,8 @@ impl Default for Options {
             arguments: Vec::new(),
             tags: Vec::new(),
             priorities: Vec::new(),
-            // Short enough for failover tests, and long enough for a machine that also compiles.
+            // These times are short enough for failover tests, and long enough for a machine that
+            // compiles at the same time.
             settings: Settings {
                 election_timeout: Duration::from_secs(2),
                 heartbeat_interval: Duration::from_millis(500),
@@ -366,7 +368,7 @@ pub async fn shared_standalone() -> Result<&'static Standalone, Error> {
         .await
 }
 
-/// A set of three with authentication, shared by all tests of this process.
+/// A set of three members with authentication, shared by all tests of this process.
 pub async fn shared_replica_set() -> Result<&'static ReplicaSet, Error> {
     static SHARED: OnceCell<ReplicaSet> = OnceCell::const_new();
     SHARED
@@ -568,6 +570,7 @@ fn uri(
     uri
 }
 
-/// Many times the usual duration of an election, because the machine may also compile.
+/// Time limit for an election. It is many times the usual duration, because the machine may compile
+/// at the same time.
 const ELECTION_LIMIT: Duration = Duration::from_secs(30);
 const HELLO_LIMIT: Duration = Duration::from_secs(2);

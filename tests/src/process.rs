@@ -35,7 +35,7 @@ pub fn binary() -> &'static Path {
         let own = std::env::current_exe().expect("the path of this program is known");
         // Tests and benches are in the folder `deps`, binaries in the folder above it.
         let folder = own.parent().and_then(Path::parent);
-        let binary = folder.expect("two folders above").join("seawall");
+        let binary = folder.expect("two parent folders").join("seawall");
         assert!(binary.is_file(), "{} is missing", binary.display());
         binary
     })
@@ -69,10 +69,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `seawall serve` with a configuration file. Returns when the log says that it serves.
+    /// Starts `seawall serve` with a configuration file. Returns when the log reports that Seawall
+    /// serves clients.
     ///
     /// # Panics
-    /// If the process does not serve within a minute. The message contains the log.
+    /// If the process does not serve within a minute. The panic message contains the log.
     pub async fn serve(toml: &Path) -> Self {
         Self::start(&mut serve_command(toml)).await
     }

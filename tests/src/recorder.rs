@@ -153,9 +153,11 @@ pub enum Cut {
 /// The bytes that were forwarded over one connection.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Bytes from the client to the server that were forwarded, or will be next.
+    /// Bytes from the client to the server. The recorder has forwarded them, or will forward them
+    /// next.
     pub from_client: Vec<u8>,
-    /// Bytes from the server to the client that were forwarded, or will be next.
+    /// Bytes from the server to the client. The recorder has forwarded them, or will forward them
+    /// next.
     pub from_server: Vec<u8>,
     /// True if one direction had more bytes than are recorded.
     pub is_truncated: bool,
@@ -248,13 +250,14 @@ enum Direction {
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    // Aborting this task ends all connections.
+    // Each connection is a task of this set. So aborting this function's task ends all connections.
     let mut forwarding = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
                 let Ok((client, _)) = accepted else {
-                    // No more file descriptors: the test fails because the connection is missing.
+                    // `accept` fails if no file descriptor is free. The test then fails because the
+                    // connection is missing.
                     return;
                 };
                 if !shared.behaviour.borrow().is_refusing {
@@ -312,7 +315,7 @@ async fn forward(shared: Arc<Shared>, mut client: TcpStream) {
     shared.with_recording(index, |recording| recording.is_open = false);
 }
 
-/// Forwards one direction until its end, and then shuts down the target.
+/// Forwards the bytes of one direction until the source ends, and then shuts down the target.
 async fn pump(
     shared: &Shared,
     index: usize,
@@ -335,14 +338,14 @@ async fn pump(
         if chunk.is_empty() {
             break;
         }
-        // The bytes are recorded before they are sent, so they are recorded before any effect of
-        // them.
+        // The bytes are recorded before they are sent. So a test that sees an effect of the bytes
+        // also finds them in the recording.
         shared.record(index, direction, chunk);
         if target.write_all(chunk).await.is_err() {
             break;
         }
     }
-    // This fails if the other side is already closed.
+    // The shutdown fails if the target is already closed.
     drop(target.shutdown().await);
 }
 

@@ -20,7 +20,7 @@ const READY_LIMIT: Duration = Duration::from_secs(20);
 /// A running Seawall. Dropping it stops it.
 #[derive(Debug)]
 pub struct Seawall {
-    /// The application, for state that clients cannot see.
+    /// The running application. Tests read state from it that clients cannot see.
     pub app: App,
 }
 
@@ -117,7 +117,7 @@ impl Seawall {
         self.request("GET", path, "").await
     }
 
-    /// The status and the body of a request to the admin address, with more headers.
+    /// The status and the body of a request to the admin address, with additional header lines.
     pub async fn request(&self, method: &str, path: &str, headers: &str) -> (u16, String) {
         let address = self
             .app
@@ -149,7 +149,7 @@ impl Seawall {
         (status, body.unwrap_or_default())
     }
 
-    /// The sum of those series of a metric whose lines contain all of `labels`.
+    /// The sum of a metric over the series whose lines contain all of `labels`.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let (_, text) = self.get("/metrics").await;
         sum_of(&text, name, labels)
@@ -173,7 +173,7 @@ impl Seawall {
     }
 }
 
-/// The sum of those series of a metric whose lines contain all of `labels`. `text` is in
+/// The sum of a metric over the series whose lines contain all of `labels`. `text` is in
 /// Prometheus' text format.
 pub fn sum_of(text: &str, name: &str, labels: &[&str]) -> f64 {
     let series = text.lines().filter(|line| {

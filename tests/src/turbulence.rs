@@ -24,7 +24,7 @@ const MAX_CHUNK_BYTES: usize = 8 * 1024;
 /// A disturbance of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Nothing is forwarded for at most 50 ms.
+    /// Forwarding pauses for at most 50 ms.
     Delay,
     /// Half of the chunk is forwarded, then the connection is closed.
     Close,
@@ -95,7 +95,7 @@ async fn forward(
     let Ok(mut server) = TcpStream::connect(target).await else {
         return;
     };
-    // Without this option, the connection is only slower.
+    // An error is ignored: without this option, the connection is only slower.
     drop((client.set_nodelay(true), server.set_nodelay(true)));
     let other = StdRng::seed_from_u64(rng.random());
     let (from_client, to_client) = client.split();
@@ -107,13 +107,15 @@ async fn forward(
     if let Some(event) = event {
         *cuts.lock() += 1;
         if matches!(event, Event::Reset | Event::HalfOpen) {
-            // If this fails, the connection is closed and not reset, which disturbs the proxy too.
+            // An error is ignored: the connection is then closed, not reset, which disturbs the
+            // proxy too.
             drop((client.set_zero_linger(), server.set_zero_linger()));
         }
     }
 }
 
-/// Forwards one direction until its end (`None`), or until the connection must be closed.
+/// Forwards one direction. Returns the event that must end the connection; `None` if a side ended
+/// it.
 async fn pump(
     mut source: ReadHalf<'_>,
     mut target: WriteHalf<'_>,

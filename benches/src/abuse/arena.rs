@@ -189,7 +189,7 @@ impl Arena {
             }
         }
         let rest = async { while under_way.join_next().await.is_some() {} };
-        // Attempts that take longer than the check are dropped.
+        // Attempts that still run at the end of this time are dropped.
         drop(timeout(FINAL_CHECK_TIME, rest).await);
     }
 

@@ -34,7 +34,8 @@ pub struct Times {
 #[derive(Clone, Debug)]
 pub struct Row {
     name: &'static str,
-    /// The victims before the attack. Failures during its preparation count in `during`.
+    /// The victims' measurements before the attack. Failures during the attack's preparation are
+    /// counted in `during`.
     before: Phase,
     during: Phase,
     seawall_cpu: [Duration; 2],

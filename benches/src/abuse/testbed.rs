@@ -32,11 +32,11 @@ pub const ATTACKER_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// A user whose password the attack changes repeatedly.
 pub const ROTATING: &str = "rotating";
 
-/// A user with a victim's rights that may log in only from an address that nobody has.
+/// A user with a victim's rights that may log in only from an address that no client has.
 pub const RESTRICTED: &str = "restricted-user";
 
-/// Configuration with which Seawall takes its users from the configuration: the attackers' target
-/// with its keys, all others with their passwords.
+/// Configuration that makes Seawall take its users from the configuration: [`RESTRICTED`] with its
+/// keys, all other users with their passwords.
 pub const CONFIGURED_USERS: &str = "auth.credentials = \"users\"\n";
 
 /// Number of small documents of each victim.
@@ -71,7 +71,7 @@ pub struct Testbed {
     server: Standalone,
     /// The users of the server.
     pub users: Users,
-    /// All users in the form of the configuration.
+    /// All users as TOML: entries of `auth.users`.
     configured: String,
     plan: Plan,
 }
@@ -82,7 +82,8 @@ impl Testbed {
     /// # Panics
     /// If the server does not start or refuses a command.
     pub async fn start(plan: Plan) -> Self {
-        // Few iterations, because the bench measures Seawall, not PBKDF2. Drivers accept no fewer.
+        // Few iterations, because the bench measures Seawall, not PBKDF2. The number is nearly the
+        // smallest that drivers accept.
         let names = ["scramIterationCount", "scramSHA256IterationCount"];
         let options = Options {
             parameters: names
@@ -143,8 +144,8 @@ impl Testbed {
         }
     }
 
-    /// Starts Seawall in front of the server, with additional configuration in TOML. All users are
-    /// added to [`CONFIGURED_USERS`].
+    /// Starts Seawall in front of the server, with additional configuration in TOML. If that is
+    /// [`CONFIGURED_USERS`], all users are added to it.
     pub async fn seawall(&self, toml: &str) -> Seawall {
         let users = match toml {
             CONFIGURED_USERS => self.configured.as_str(),
@@ -167,7 +168,7 @@ pub fn login(name: &str) -> Login {
     Login::new("admin", name, PASSWORD)
 }
 
-/// Returns a user with its SCRAM-SHA-256 keys in the form of the configuration.
+/// Returns a user with its SCRAM-SHA-256 keys, as an entry of `auth.users` in TOML.
 async fn with_keys(root: &mongodb::Client, name: &str) -> String {
     let user = doc! {"user": name, "db": "admin"};
     let command = doc! {"usersInfo": user, "showCredentials": true};

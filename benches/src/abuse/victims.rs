@@ -37,7 +37,7 @@ const LARGE_EVERY: Duration = Duration::from_millis(200);
 /// Time between two logins.
 const LOGIN_EVERY: Duration = Duration::from_millis(50);
 
-/// One login in this many is the first of its user.
+/// One of this many logins is the first login of its user.
 const FIRST_LOGIN_EVERY: u32 = 10;
 
 /// Time limit of an operation: longer than drivers wait for a connection.
@@ -117,7 +117,7 @@ impl Victims {
         }
     }
 
-    /// Ends a phase. Returns the measurements since the end of the phase before.
+    /// Ends a phase. Returns the measurements since the end of the previous phase.
     pub fn take(&self) -> Phase {
         std::mem::take(&mut *self.phase.lock())
     }
@@ -144,7 +144,7 @@ struct Work {
     stopped: watch::Receiver<bool>,
 }
 
-/// A find in a victim's own database, and the list for its latency.
+/// A find in a victim's own database, and the list to which its latency is added.
 struct Find {
     message: OpMsg,
     durations: fn(&mut Phase) -> &mut Durations,

@@ -121,8 +121,8 @@ async fn drop_index(client: &Client) {
     dropped.expect("an index can be dropped");
 }
 
-/// Runs the load in two periods, and `between` between them. Returns the changes that Seawall
-/// reports.
+/// Runs the load in two periods, and runs `between` after the first one. Returns the changes that
+/// Seawall reports.
 async fn watch(
     plan: &Plan,
     server: &Standalone,

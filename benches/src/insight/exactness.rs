@@ -51,10 +51,11 @@ const SHAPE_ERROR: f64 = 0.0443;
 /// The largest error of a quantile with 32 buckets per octave, half a bucket: 2^(1/64) - 1.
 const NAMESPACE_ERROR: f64 = 0.011;
 
-/// A quantile that Seawall reports.
+/// Reads one quantile from the latency that Seawall reports.
 type Quantile = fn(&Latency) -> f64;
 
-/// The quantiles that Seawall reports: their names, their per-mille values and themselves.
+/// The quantiles that Seawall reports: name, per-mille value, and the function that reads the
+/// quantile.
 const QUANTILES: [(&str, usize, Quantile); 4] = [
     ("p50", 500, |latency| latency.p50),
     ("p90", 900, |latency| latency.p90),
@@ -328,8 +329,8 @@ fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: 
         .iter()
         .filter(|(id, _)| !fine.contains_key(id.as_str()));
     let without = float(count(without.count()));
-    // Only one shape per second and coarse shape can replace another. A quick run is too short for
-    // all of these.
+    // Each second, at most one shape per coarse shape can replace another shape. A quick run is too
+    // short for all replacements.
     match plan.is_quick {
         true => say(&format!(
             "| heaviest shapes without a row | {HEAVIEST} | {without} | – |"

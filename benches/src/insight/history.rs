@@ -1,7 +1,7 @@
 //! Measures the memory of eight days of history, with the maximum number of series.
 //!
 //! Only some seconds are generated. Coarse steps become as full with one second in ten or sixty as
-//! with every second. Of the last ten minutes, every second is generated.
+//! with every second. Every second of the last ten minutes is generated.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,7 +21,8 @@ const SHAPES: usize = 200;
 
 const SERVERS: usize = 6;
 
-/// Number of the last seconds that are all generated: the retention of steps of one second.
+/// Number of seconds at the end of the history that are all generated. It is the retention of steps
+/// of one second.
 const LAST: u64 = 600;
 
 /// Maximum number of operations of a series in a second.
@@ -30,7 +31,7 @@ const OPERATIONS: usize = 30;
 struct Scene {
     name: &'static str,
     namespaces: usize,
-    /// One second in this many is generated, except for the last ones.
+    /// One of this many seconds is generated. Of the last [`LAST`] seconds, all are generated.
     sample_every: u64,
 }
 
@@ -118,7 +119,8 @@ impl Scene {
     }
 }
 
-/// One second in which every series has some operations. Most take a millisecond, some a hundred.
+/// Figures of one second in which every series has some operations. Most operations take about 1
+/// ms, some about 100 ms.
 fn series(labels: &[Arc<Label>], random: &mut Random) -> BTreeMap<Arc<Label>, (Figures, f64)> {
     let labels = labels.iter();
     let series = labels.map(|label| {

@@ -1,5 +1,4 @@
-//! Reads every operation from the slow log. Seawall's sums and distributions are compared with
-//! these.
+//! Reads every operation from the slow log, as the reference for Seawall's sums and distributions.
 
 use std::{
     collections::HashMap,
@@ -27,13 +26,13 @@ const MAX_EMPTY_READS: u32 = 50;
 struct Operation {
     collection: String,
     command: String,
-    /// The id of its own shape, if its row is that of several.
+    /// The id of the operation's own shape; `None` unless the row counts several shapes.
     fine_shape: Option<String>,
     outcome: String,
-    /// They add up to the total time.
+    /// The durations of the phases in milliseconds. They add up to the total time.
     phases_ms: Phases,
     server: String,
-    /// The id of its row.
+    /// The id of the row that counts the operation.
     shape: String,
     total_ms: f64,
 }

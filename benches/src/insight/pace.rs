@@ -19,7 +19,7 @@ use super::link::{Link, Target};
 /// The rate of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Number of connections. They send one after another.
+    /// Number of connections. They send their operations in turn.
     pub connections: u32,
     /// Operations per second of all connections together.
     pub per_second: f64,

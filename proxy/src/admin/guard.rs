@@ -2,10 +2,10 @@
 //! Otherwise only callers on this host are admitted.
 //!
 //! Without a token the admin address is a loopback address. A browser on this host can still reach
-//! it on behalf of any web page: with a cross-origin request, or with a host name that the page's
-//! owner points at 127.0.0.1 (DNS rebinding). Therefore a request without a token is refused if it
-//! names an unknown host or comes from another origin. Health checks are not guarded: they reveal
-//! nothing, and orchestrators send them by pod IP or service name.
+//! this address on behalf of any web page: with a cross-origin request, or with a host name that
+//! the page's owner points at 127.0.0.1 (DNS rebinding). Therefore a request without a token is
+//! refused if it names an unknown host or comes from another origin. Health checks are not guarded:
+//! they reveal nothing, and orchestrators send them by pod IP or service name.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -19,7 +19,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::Window;
 
-/// The requirements for a request.
+/// The rules that decide if a request is admitted.
 #[derive(Debug)]
 pub struct Guard {
     /// The token that requests must send, if one is configured.
@@ -33,7 +33,7 @@ pub struct Guard {
 /// destination.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     Token,
@@ -58,7 +58,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Middleware that refuses requests the guard does not admit.
+/// Middleware that refuses requests that the guard does not admit.
 pub(super) async fn check(
     State(window): State<Arc<Window>>,
     request: Request,
@@ -115,7 +115,7 @@ fn authority(value: &HeaderValue) -> Option<Authority> {
     value.to_str().ok()?.to_ascii_lowercase().parse().ok()
 }
 
-/// The host and port of an origin. `None` for `null` and for anything that is not an origin.
+/// The host and port of an origin. `None` if the text is `null` or not an origin.
 fn origin_authority(origin: &HeaderValue) -> Option<Authority> {
     let origin = origin.to_str().ok()?.to_ascii_lowercase();
     let (_, authority) = origin.split_once("://")?;

@@ -71,7 +71,7 @@ pub(super) async fn shapes(
     reply(&window, shapes).await
 }
 
-/// The shapes since the start, sorted. `None` for an unknown key.
+/// The shapes with their figures since the start, sorted. `None` if the sort key is unknown.
 fn rows(mut rows: Vec<ShapeRow>, sort: &str, limit: usize) -> Option<seawall_api::Shapes> {
     json::sort(&mut rows, sort, |row| &row.sums.figures)?;
     let mut rest = Figures::default();
@@ -100,8 +100,8 @@ impl Past {
         }
     }
 
-    /// The names of a shape, and when it was first and last seen: the times of its row, or those in
-    /// this period if it has no row.
+    /// The names of a shape, and when it was first and last seen. A shape without a row gets the
+    /// first and last time in this period.
     fn shape_name(&self, label: &Arc<Label>, row: Option<&ShapeRow>) -> seawall_api::Shape {
         if let Some(row) = row {
             return json::shape_name(row);
@@ -115,7 +115,7 @@ impl Past {
     }
 }
 
-/// The shapes of a period, sorted. `None` for an unknown key.
+/// The shapes of a period, sorted. `None` if the sort key is unknown.
 fn shapes_of(
     past: &Past,
     known: Vec<ShapeRow>,
@@ -175,9 +175,10 @@ pub(super) async fn shape(
     reply(&window, shape).await
 }
 
-/// All figures of one shape. With `since`: of that period, plus the figures since the start that
-/// only its row has. Without: since the start. `None` if neither the period nor a row has the
-/// shape.
+/// All figures of one shape. With `since`, they are the figures of that period; the figures since
+/// the start are added if the shape has a row. Without `since`, they are the figures of the row
+/// since the start, or those of the last [`DEFAULT_SINCE`] if the shape has no row. `None` if
+/// neither the period nor a row has the shape.
 fn one_shape(
     insight: &Insight,
     id: &str,
@@ -276,7 +277,8 @@ pub(super) async fn timeline(
     reply(&window, timeline).await
 }
 
-/// `None` if a series that must exist is not in the period.
+/// Returns the timeline of the selected series. `None` if a series that must exist is not in the
+/// period.
 fn timeline_of(
     insight: &Insight,
     filter: &SeriesFilter,

@@ -1,4 +1,4 @@
-//! Snapshots as replies of the API.
+//! Converts snapshots to replies of the API.
 
 use std::{
     cmp::Reverse,
@@ -17,7 +17,7 @@ use seawall_insight::Storm;
 use seawall_stats::{Departure, Figures, Label, Names, OUTCOMES, Outcome, float};
 use seawall_transport::connection::ServerAddress;
 
-/// Sorts rows by their figures in descending order. `None` for an unknown key.
+/// Sorts rows by one of their figures in descending order. `None` if `key` is unknown.
 pub(super) fn sort<T>(rows: &mut [T], key: &str, figures: fn(&T) -> &Figures) -> Option<()> {
     match key {
         "total_time" => rows.sort_by_cached_key(|row| Reverse(figures(row).load())),
@@ -56,7 +56,7 @@ fn by_code(codes: &HashMap<i32, u64>) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// A namespace since the start.
+/// A namespace, with its figures since the start.
 pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> seawall_api::Namespace {
     seawall_api::Namespace {
         awaited_time_ms: Some(millis(sums.awaited_time)),
@@ -81,7 +81,7 @@ pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> seawa
     }
 }
 
-/// A namespace in a period. `None` for a label of something else.
+/// A namespace, with its figures in a period. `None` if the label does not name a namespace.
 pub(super) fn past_namespace(label: &Label, figures: &Figures) -> Option<seawall_api::Namespace> {
     let Label::Namespace {
         command,
@@ -107,7 +107,7 @@ pub(super) fn past_namespace(label: &Label, figures: &Figures) -> Option<seawall
     })
 }
 
-/// The figures of a server, without its reply times.
+/// The figures of a server, without `answer_ms`.
 pub(super) fn server(address: &str, figures: &Figures) -> seawall_api::Server {
     seawall_api::Server {
         address: address.to_owned(),
@@ -123,7 +123,7 @@ pub(super) fn server(address: &str, figures: &Figures) -> seawall_api::Server {
     }
 }
 
-/// A server since the start.
+/// A server, with its figures since the start.
 pub(super) fn server_row((address, sums): &(Arc<str>, ServerSums)) -> seawall_api::Server {
     seawall_api::Server {
         answer_ms: Some((&sums.durations).into()),
@@ -180,7 +180,7 @@ pub(super) fn step(at: u64, seconds: u64, figures: &Figures, is_full: bool) -> s
     }
 }
 
-/// The names of a row's shape, and when it was seen. The figures are 0.
+/// The names of a row's shape, and when the shape was first and last seen. All figures are 0.
 pub(super) fn shape_name(row: &ShapeRow) -> seawall_api::Shape {
     let shape = &row.shape;
     seawall_api::Shape {
@@ -196,7 +196,7 @@ pub(super) fn shape_name(row: &ShapeRow) -> seawall_api::Shape {
     }
 }
 
-/// The names of a shape in the history. The figures are 0.
+/// The names of a shape in the history. All figures are 0.
 pub(super) fn past_shape_name(label: &Label) -> seawall_api::Shape {
     let Label::Shape {
         level,
@@ -243,7 +243,8 @@ pub(super) fn shape(
     }
 }
 
-/// A shape since the start. Some of its figures exist only in rows, not in the history.
+/// A shape, with its figures since the start. Some of these figures exist only in rows, not in the
+/// history.
 pub(super) fn shape_row(
     name: seawall_api::Shape,
     sums: &ShapeSums,
@@ -259,7 +260,8 @@ pub(super) fn shape_row(
     }
 }
 
-/// The figures of a row, beside those of a period.
+/// The figures of a row since the start. A reply contains them in addition to the figures of a
+/// period.
 pub(super) fn since_start(sums: &ShapeSums) -> seawall_api::SinceStart {
     let figures = &sums.figures;
     seawall_api::SinceStart {
@@ -315,7 +317,7 @@ pub(super) fn pool(address: &ServerAddress, pool: &Snapshot) -> seawall_api::Poo
     }
 }
 
-/// A number of things in memory.
+/// Converts a count to the integer type of the replies.
 pub(super) fn whole(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
@@ -347,7 +349,7 @@ pub(super) fn client(row: ClientRow) -> seawall_api::Client {
     }
 }
 
-/// Maximum number of names of each kind in a storm.
+/// Maximum number of applications, of drivers, of networks and of users in a storm.
 const SHOWN_NAMES: usize = 10;
 
 pub(super) fn storm(storm: &Storm) -> seawall_api::Storm {
@@ -378,7 +380,7 @@ pub(super) fn storm(storm: &Storm) -> seawall_api::Storm {
     }
 }
 
-/// The most frequent names.
+/// The most frequent names, at most [`SHOWN_NAMES`].
 fn names(names: &Names) -> Vec<seawall_api::Named> {
     let ranked = names.ranked().into_iter().take(SHOWN_NAMES);
     let named = ranked.map(|(name, count)| seawall_api::Named {

@@ -1,5 +1,5 @@
-//! Metrics, health checks and the JSON API over HTTP. Reads snapshots. The only change it can make
-//! is to start a drain.
+//! Serves metrics, health checks and the JSON API over HTTP. Requests read snapshots. Only one
+//! request has an effect on clients: it starts a drain.
 
 mod guard;
 mod insight;
@@ -37,8 +37,8 @@ use crate::{
 use seawall_insight::Insight;
 use seawall_stats::float;
 
-/// Maximum number of requests served at the same time; others wait. A scrape takes milliseconds of
-/// CPU time.
+/// Maximum number of requests that are served at the same time. Further requests wait. A scrape
+/// takes milliseconds of CPU time.
 pub const MAX_REQUESTS: usize = 8;
 
 /// Number of rows in a response if the request has no `limit`.
@@ -53,9 +53,9 @@ pub struct Window {
     pub exporter: Arc<Exporter>,
     /// The connected clients.
     pub clients: Arc<ClientDirectory>,
-    /// Access to the history, and to what was detected in it.
+    /// The history, and the storms, stalls and changes that were detected in it.
     pub insight: Arc<Insight>,
-    /// Samples servers; or the reason why they are not sampled.
+    /// The sampler of the servers, or the reason why the servers are not sampled.
     pub pulse: Result<Arc<Pulse>, &'static str>,
     /// The deployment.
     pub topology: Arc<Topology>,
@@ -65,9 +65,9 @@ pub struct Window {
     pub drain: CancellationToken,
     /// True if faults are injected for an experiment.
     pub injects_faults: bool,
-    /// `pooled` or `relay`.
+    /// The configured mode: `pooled` or `relay`.
     pub mode: &'static str,
-    /// The name of the credential source.
+    /// Returns the name of the credential source; `auto` until the source is determined.
     pub credentials: Box<dyn Fn() -> &'static str + Send + Sync>,
     /// Decides which requests are admitted.
     pub guard: Guard,
@@ -85,7 +85,7 @@ impl fmt::Debug for Window {
     }
 }
 
-/// Serves until stopped.
+/// Serves requests until `stop` is cancelled.
 ///
 /// # Errors
 /// If the listener fails permanently.
@@ -160,7 +160,7 @@ async fn metrics(State(window): State<Arc<Window>>, headers: HeaderMap) -> Respo
 }
 
 fn exposition(window: &Window, is_protobuf: bool) -> Response {
-    // Taking a snapshot updates the pool's gauges.
+    // The snapshot itself is not needed. Taking it updates the pool's gauges.
     for pool in &window.topology.snapshot().pools {
         drop(pool.snapshot());
     }
@@ -209,9 +209,8 @@ fn status_of(window: &Window) -> seawall_api::Status {
     }
 }
 
-/// Runs a task of some milliseconds on a thread where blocking is allowed. The number of tasks at
-/// the same time is limited to the number of requests, including tasks whose clients have
-/// disconnected.
+/// Runs a task of some milliseconds on a thread where blocking is allowed. At most [`MAX_REQUESTS`]
+/// tasks run at the same time, including tasks whose clients have disconnected.
 async fn work<T: Send + 'static>(
     window: &Arc<Window>,
     task: impl FnOnce(&Window) -> T + Send + 'static,
@@ -228,8 +227,8 @@ async fn work<T: Send + 'static>(
     result.await.map_err(|error| failed(error.to_string()))
 }
 
-/// Computes a reply and writes its JSON, both where blocking is allowed: a reply may have thousands
-/// of rows.
+/// Computes a reply and serializes it to JSON. Both run on a thread where blocking is allowed,
+/// because a reply may have thousands of rows.
 async fn reply<T: Serialize>(
     window: &Arc<Window>,
     task: impl FnOnce(&Window) -> Result<T, Refused> + Send + 'static,

@@ -1,8 +1,8 @@
 //! CPU profiles of Seawall itself: a flame graph of some seconds, on request.
 //!
 //! A signal takes a sample after each interval of CPU time that the process uses. Stacks are walked
-//! by frame pointers: the unwinder takes locks, and the thread that the signal stopped may hold one
-//! of them. The profiler runs only during a request.
+//! by frame pointers and not by the unwinder, because the unwinder takes locks, and the thread that
+//! the signal stopped may hold one of these locks. The profiler runs only during a request.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,17 +16,19 @@ use serde::Deserialize;
 
 use super::Window;
 
-/// The length of a profile if the request has no `seconds`.
+/// Length of a profile, in seconds, if the request has no `seconds`.
 const DEFAULT_SECONDS: u64 = 10;
 
-/// The maximum length of a profile. A longer one is refused as a mistake.
+/// Maximum length of a profile, in seconds. A request for a longer profile is refused, because it
+/// is probably a mistake.
 const MAX_SECONDS: u64 = 60;
 
 /// Samples per second of CPU time. 99 and not 100, so that samples do not coincide with work that
 /// runs every ten milliseconds.
 const DEFAULT_FREQUENCY: i32 = 99;
 
-/// The maximum frequency. At a higher one the samples would cost as much as the work they measure.
+/// The maximum frequency. At a higher frequency, the samples would cost as much as the work that
+/// they measure.
 const MAX_FREQUENCY: i32 = 999;
 
 #[derive(Deserialize)]
@@ -35,7 +37,7 @@ pub(super) struct Parameters {
     frequency: Option<i32>,
 }
 
-/// Takes a profile from now on and returns a flame graph as SVG. The profile ends early if the
+/// Takes a profile that begins now, and returns a flame graph as SVG. The profile ends early if the
 /// client disconnects.
 pub(super) async fn profile(
     State(window): State<Arc<Window>>,
@@ -72,7 +74,7 @@ pub(super) async fn profile(
     }
 }
 
-/// The graph. `None` if there was no sample.
+/// Draws the flame graph as SVG. `None` if no sample was taken.
 fn flame_graph(guard: ProfilerGuard<'_>, title: String) -> pprof::Result<Option<Vec<u8>>> {
     let report = guard.report().build()?;
     drop(guard);

@@ -1,5 +1,5 @@
-//! The members of every JSON reply, their order and their types, compared with `replies.txt`:
-//! programs of users depend on them.
+//! Compares the members of every JSON reply, their order and their types with `replies.txt`,
+//! because users' programs depend on them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -165,7 +165,7 @@ fn second(at: u64, known: &str) -> Second {
     }
 }
 
-/// A Seawall after half an hour, with storms, stalls and changes.
+/// The state of Seawall after half an hour, with storms, stalls and changes.
 fn window() -> Window {
     let settings = observe::Settings {
         counts_shapes: true,
@@ -260,11 +260,11 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// A line for each object of a reply.
+/// Describes a reply with one line for each object.
 fn described(name: &str, text: &str) -> String {
     let value: Value = serde_json::from_str(text).unwrap();
-    // A map sorts its members: equal texts mean that the reply was sorted. Numbers may differ in
-    // their last digit.
+    // Parsing sorts the members of an object. So equal texts show that the reply was sorted.
+    // Numbers may differ in their last digit.
     let sorted = value.to_string();
     let strings = |text: &str| -> Vec<String> {
         let strings = text.split('"').skip(1).step_by(2);
@@ -291,7 +291,7 @@ async fn get_described(window: &Arc<Window>, path: &str) -> String {
     described(path, str::from_utf8(&body.unwrap()).unwrap())
 }
 
-/// A part of a reply that no connection is needed for.
+/// Describes a part of a reply without an HTTP request.
 fn part_described(name: &str, part: impl Serialize) -> String {
     described(name, &serde_json::to_string(&part).unwrap())
 }

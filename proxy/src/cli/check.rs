@@ -1,4 +1,5 @@
-//! `seawall check`: everything that starting validates, except binding the listen addresses.
+//! `seawall check`: validates everything that a start validates, but does not bind the listen
+//! addresses.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `seawall config`: facts about the configuration file.
+//! `seawall config`: describes the format of the configuration file.
 
 use clap::Subcommand;
 use seawall_config::json_schema;

@@ -8,7 +8,7 @@ use crate::runtime::raise_descriptor_limit;
 use seawall_console::{Exit, complain, say};
 use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
 
-/// File descriptors that the harness itself uses.
+/// Number of file descriptors that the harness itself uses.
 const OTHER_DESCRIPTORS: u64 = 50;
 
 #[derive(Debug, Subcommand)]

@@ -19,7 +19,7 @@ pub(super) async fn run(arguments: ConfigArguments) -> Exit {
         Ok(settings) => settings,
         Err(problems) => return complain(&with_hint(&problems), Exit::Usage),
     };
-    // Starting would report only the first problem.
+    // `App::start` would report only the first problem.
     let problems = check::problems(&settings).await;
     if !problems.is_empty() {
         return complain(&problems.join("\n"), Exit::Usage);
@@ -116,7 +116,7 @@ fn init_log(settings: &Settings) {
         .with_env_filter(filter)
         .with_writer(io::stderr);
     match settings.log.format {
-        // The library follows NO_COLOR by itself, but writes colours to files too.
+        // The log library obeys `NO_COLOR`, but it would write colours to files too.
         LogFormat::Text if io::stderr().is_terminal() => log.with_target(false).init(),
         LogFormat::Text => log.with_target(false).with_ansi(false).init(),
         LogFormat::Json => log.json().init(),

@@ -1,9 +1,10 @@
 //! Operations whose clients have left.
 //!
-//! The server connection is kept: a client that leaves must not cost the server a new login.
-//! Seawall reads and drops the reply, within limits on time and bytes. A read that still runs
-//! half a second after its client has left is killed at the server. Writes and commits are not
-//! killed, because the driver may send them again; they end by the server's own limits.
+//! When a client leaves during an operation, Seawall keeps the server connection, because closing
+//! it would cost the server a new login. Seawall reads and drops the reply, within limits on time
+//! and bytes. A read that still runs half a second later is killed at the server. Writes and
+//! commits are not killed, because the driver may send them again; they end by the server's own
+//! limits.
 
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use tokio::time::timeout;
 use super::reply::{Unread, drain_reply};
 use crate::pool::Checkout;
 
-/// Limits on time and bytes for draining one reply. A server connection whose reply exceeds a limit
-/// is closed.
+/// How long Seawall reads and drops one reply. After that, the server connection is closed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+/// Most bytes of one reply that Seawall reads and drops. If more bytes are unread, the server
+/// connection is closed.
 const DRAIN_BYTES: usize = 16 << 20;
 
 /// A read that still runs this long after its client has left is killed at the server.
@@ -27,7 +29,7 @@ pub(super) struct Abandoned {
     /// The part of the reply that is still unread.
     pub(super) unread: Unread,
     /// True for a read outside transactions, which Seawall may kill at the server. False for an
-    /// operation that waits for data, because servers do not end such a wait on request.
+    /// operation that waits for data, because servers do not end this wait on request.
     pub(super) may_be_ended: bool,
 }
 
@@ -43,6 +45,8 @@ impl Abandoned {
         });
     }
 
+    /// Reads and drops the reply, and kills a slow read at the server. Returns true if the server
+    /// connection can be used again.
     async fn drain(&mut self) -> bool {
         let pool = self.checkout.pool().clone();
         let identity = self.checkout.identity().clone();

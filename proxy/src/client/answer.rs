@@ -19,12 +19,12 @@ pub(super) struct ReplyTo {
     pub(super) compressor: Option<Compressor>,
 }
 
-/// Opcode of the request.
+/// Opcode of the request, which determines the opcode of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    Msg {
-        flags: u32,
-    },
+    /// An `OP_MSG` with these flags.
+    Msg { flags: u32 },
+    /// A command by a legacy `OP_QUERY`.
     Query,
     /// A read by a legacy opcode, which is always refused.
     LegacyRead,
@@ -53,17 +53,18 @@ impl ReplyTo {
         }
     }
 
-    /// True if the sender wants no reply, not even an error.
+    /// True if the client wants no reply (`moreToCome`), not even an error.
     pub(super) fn is_unwanted(self) -> bool {
         matches!(self.form, Form::Msg { flags } if flags & MORE_TO_COME != 0)
     }
 
-    /// True if the sender accepts several replies.
+    /// True if the client accepts several replies (`exhaustAllowed`).
     pub(super) fn allows_exhaust(self) -> bool {
         matches!(self.form, Form::Msg { flags } if flags & EXHAUST_ALLOWED != 0)
     }
 
-    /// Encodes the reply in the opcode of the request, with a checksum if the request had one.
+    /// Encodes a reply with the `requestID` `own_id`: in the opcode that fits the request, and with
+    /// a checksum if the request had one.
     pub(super) fn encode(self, own_id: i32, document: &RawDocument) -> Vec<u8> {
         let bytes = document.as_bytes();
         let legacy = |flags| seawall_wire::encode_op_reply(flags, own_id, self.request_id, bytes);

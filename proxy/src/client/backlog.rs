@@ -1,11 +1,12 @@
 //! Large replies, forwarded as they arrive.
 //!
-//! A client that reads as fast as its server sends costs one piece of memory. For a slower client,
-//! Seawall stops reading from the server while no other operation waits for the server connection.
-//! If another operation waits, Seawall reads the rest of the reply into the memory budget and
-//! returns the connection to its pool. When other clients need that memory, a client that reads
-//! nothing or reads slowly ([`Progress`]) is closed. If the budget has no room for the rest, a slow
-//! client is closed as soon as another operation waits for its server connection.
+//! For a client that reads as fast as its server sends, Seawall holds one small piece of the reply
+//! at a time. For a slower client, Seawall stops reading from the server while no other operation
+//! waits for the server connection. If another operation waits, Seawall reads the rest of the reply
+//! into the memory budget and checks the connection in. When other clients need this memory, a
+//! client that reads nothing or reads slowly ([`Progress`]) is closed. If the budget has no room
+//! for the rest of the reply, a slow client is closed as soon as another operation waits for its
+//! server connection.
 
 use std::{
     collections::VecDeque,
@@ -37,18 +38,20 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// connection.
 const SMALL_BACKLOG_BYTES: usize = 256 * 1024;
 
-/// A client that reads nothing for this long is closed if the budget has no room for it and other
-/// operations wait for its server connection.
+/// A client that reads nothing for this long is closed if the budget has no room for its reply and
+/// other operations wait for its server connection.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a reply waits for room in the budget while other operations wait for its server
 /// connection. Within this time, the budget closes clients that use its memory and read nothing.
-/// The reply of a sharer that itself uses most of the budget waits only [`SILENT_AFTER`].
+/// The limit is [`SILENT_AFTER`] for a client whose sharer (its address or user) uses most of the
+/// budget.
 const ROOM_LIMIT: Duration = Duration::from_secs(4);
 
 /// Result of a request for one more piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
+    /// The next piece may be read.
     Given,
     /// The budget has no room now.
     Refused,
@@ -118,6 +121,7 @@ pub(super) struct Backlog {
     bytes: usize,
     /// Buffer of the last piece that was written, for reuse.
     spare: Vec<u8>,
+    /// Memory reserved in the budget; `None` if none is reserved.
     share: Option<MemoryShare>,
 }
 
@@ -204,7 +208,8 @@ impl Backlog {
         }
     }
 
-    /// Requests room for one more piece.
+    /// Requests room for one more piece. `left` is the number of bytes that the server still has to
+    /// send.
     fn poll_room(&mut self, cx: &mut Context<'_>, awaited: &Awaited<'_>, left: usize) -> Room {
         if self.is_empty() {
             return Room::Given;
@@ -225,8 +230,8 @@ impl Backlog {
     /// Sends the whole backlog.
     ///
     /// # Errors
-    /// The client reads no byte for `write_idle`, needs longer than [`MESSAGE_LIMIT`] for all of
-    /// them, or has left; or the budget has reclaimed the backlog's memory.
+    /// The client reads no byte for `write_idle`, needs longer than [`MESSAGE_LIMIT`] for the whole
+    /// backlog, or has left; or the budget has reclaimed the backlog's memory.
     pub(super) async fn send(
         mut self,
         client: &mut ClientEnd<'_>,
@@ -301,6 +306,7 @@ pub(super) async fn room_for_reply(
 /// A reply on its way from a server to a client.
 struct Transfer<'a> {
     awaited: Awaited<'a>,
+    /// Number of bytes of the whole reply.
     length: usize,
     /// Number of bytes that have been read from the server.
     seen: usize,
@@ -308,14 +314,17 @@ struct Transfer<'a> {
     backlog: Backlog,
     /// When the client last read a byte or had nothing to read.
     client_read_at: Instant,
+    /// How fast the client reads.
     progress: Progress,
+    /// When the client is closed because the whole reply took too long.
     overdue_at: Instant,
     /// Result of the last request for memory.
     room: Room,
 }
 
-/// Forwards a reply. `first` are its first bytes, including its head. Returns when the server has
-/// sent the whole reply; the part that the client has not read yet is in the returned backlog.
+/// Forwards a reply of `length` bytes. `first` are its first bytes, including its head. Returns
+/// when the server has sent the whole reply; the part that the client has not read yet is in the
+/// returned backlog.
 pub(super) async fn forward_large(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -494,7 +503,7 @@ mod tests {
     use seawall_transport::Sharer;
 
     #[tokio::test]
-    async fn a_task_moves_a_full_turn_of_bytes_before_another_runs() {
+    async fn a_task_moves_a_full_turn_of_bytes_before_another_task_runs() {
         const STEP_BYTES: usize = TURN_BYTES / 4;
         let turns = Turns::new(1);
         let order = Arc::new(Mutex::new(Vec::new()));

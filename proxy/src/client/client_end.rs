@@ -1,4 +1,5 @@
-//! The client's end of an exchange: sending to the client, and noticing that it has left.
+//! The client connection while Seawall prepares or sends a reply: sends bytes to the client, and
+//! notices when the client leaves.
 
 use std::{
     future::poll_fn,
@@ -12,20 +13,20 @@ use tokio::{io::AsyncWrite as _, time::timeout};
 
 use seawall_transport::{MessageReader, Stream};
 
-/// The client's end of an exchange.
+/// A client connection, borrowed for one operation or one step of a login.
 pub(super) struct ClientEnd<'c> {
     pub(super) stream: &'c mut Stream,
     pub(super) reader: &'c mut MessageReader,
     /// How long the client may stall while reading a reply.
     pub(super) write_idle: Duration,
-    /// True if the client waits for a reply. False for a command with `moreToCome`: the client is
-    /// sent no reply, and the operation continues if the client leaves. Many clients leave right
-    /// after their last unacknowledged write, and a server would run that write.
+    /// True if the client waits for a reply. False for a command with `moreToCome`: Seawall sends
+    /// no reply, and the operation continues if the client leaves. Many clients leave right after
+    /// their last unacknowledged write, which a server would run.
     pub(super) is_awaiting: bool,
 }
 
 impl ClientEnd<'_> {
-    /// Runs `work` to its end. Returns `None` if the client leaves before.
+    /// Runs `work` to its end. If the client leaves earlier, drops `work` and returns `None`.
     pub(super) async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = std::pin::pin!(work);
         poll_fn(|cx| {
@@ -54,7 +55,8 @@ impl ClientEnd<'_> {
         let mut rest = bytes;
         while !rest.is_empty() {
             let write = poll_fn(|cx| Pin::new(&mut *self.stream).poll_write(cx, rest));
-            // The first attempt usually writes all bytes, so a timer is created only for a second.
+            // Most writes complete at once, so a timer is created only for a write that has to
+            // wait.
             let step = match poll_once(write).await {
                 Ok(step) => step?,
                 Err(write) => match timeout(self.write_idle, write).await {
@@ -83,7 +85,7 @@ impl ClientEnd<'_> {
     }
 }
 
-/// Polls a future once; returns it if it is not ready.
+/// Polls `future` once. Returns its output, or `future` itself if it is not ready.
 async fn poll_once<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
     match poll_fn(|cx| Poll::Ready(Pin::new(&mut future).poll(cx))).await {
         Poll::Ready(output) => Ok(output),

@@ -1,5 +1,5 @@
 //! Turns a pooled client into a relayed one when it begins a login by a mechanism that Seawall
-//! cannot terminate.
+//! cannot terminate (check itself).
 
 use bson::RawDocument;
 
@@ -16,8 +16,9 @@ use seawall_transport::Message;
 const CLIENT_ELEMENT_HEAD: usize = 9;
 
 impl Client {
-    /// True if this `saslStart` turns the client into a relayed one. False after a login. False for
-    /// X.509, because the server would check Seawall's certificate instead of the client's.
+    /// True if this `saslStart` turns the client into a relayed one: the configuration allows it,
+    /// the client has not logged in, and Seawall cannot terminate the mechanism. False for X.509,
+    /// because the server would check Seawall's certificate instead of the client's.
     pub(super) fn falls_back(&self, start: &[u8]) -> bool {
         let is_new = self.identity.as_ref().is_none_or(|i| i.is_anonymous());
         let start = RawDocument::from_bytes(start).ok();
@@ -29,8 +30,8 @@ impl Client {
         self.shared.settings.relays_other_mechanisms && is_new && is_other
     }
 
-    /// Establishes a server connection for this client alone. Replies with an error if that is not
-    /// possible.
+    /// Establishes a server connection for this client alone, and ends pooled mode for the client.
+    /// Replies with an error if the relay limit is reached or no server is available.
     pub(super) async fn fall_back(
         &mut self,
         message: Message,

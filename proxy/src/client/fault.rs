@@ -1,4 +1,5 @@
-//! Injected faults, for experiments: how do applications behave when some of their operations fail?
+//! Injects faults, for experiments that show how applications behave when some of their operations
+//! fail.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

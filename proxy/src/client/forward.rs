@@ -1,7 +1,8 @@
 //! Forwards a server's reply to the client.
 //!
-//! Each side has its own compression. A reply of up to [`HELD_REPLY_BYTES`] is held until it is
-//! complete, so that Seawall can act on an error in it. A larger reply is forwarded as it arrives.
+//! The connections of the client and the server negotiate compression separately. A reply of up to
+//! [`HELD_REPLY_BYTES`] is held until it is complete, so that Seawall can act on an error in it. A
+//! larger reply is forwarded as it arrives.
 
 use std::{
     future::poll_fn,
@@ -39,8 +40,9 @@ pub(super) enum Reply {
     Forwarded(Forwarded),
 }
 
-/// Reads the awaited reply. A large reply is forwarded as it arrives if it is compressed on neither
-/// side. The server counts as failed if `given_up` resolves before the first byte of the reply.
+/// Reads the awaited reply. A large reply is forwarded as it arrives if it is compressed neither by
+/// the server nor for the client. The server counts as failed if `given_up` resolves before the
+/// first byte of the reply.
 pub(super) async fn relay_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -112,6 +114,7 @@ async fn forward_from_head(
     Ok(Reply::Forwarded(forwarded))
 }
 
+/// Reads a reply of `length` bytes to its end.
 async fn read_whole(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,

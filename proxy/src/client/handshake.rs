@@ -218,7 +218,8 @@ impl Client {
         Ok(greeting.reply(&hello))
     }
 
-    /// Returns the mechanisms of `user` (`db.user`). They may have to be requested from a server.
+    /// Returns the mechanisms of `user` (`db.user`). Asks a server if the mechanisms are not
+    /// cached.
     async fn mechanisms(&self, user: &str) -> Result<Vec<String>, ErrorReply> {
         let Some((source, name)) = user.split_once('.') else {
             return Ok(Vec::new());
@@ -257,7 +258,8 @@ impl Client {
         }
     }
 
-    /// The reply to a step of a login. Ends the connection if its client left during the step.
+    /// Returns the reply to a step of a login. Ends the connection if the client left during the
+    /// step.
     fn unless_left(
         &self,
         step: Result<RawDocumentBuf, LoginEnd>,
@@ -272,6 +274,7 @@ impl Client {
         }
     }
 
+    /// Begins a login by `speculativeAuthenticate`; `None` if the user's keys are not fresh.
     fn speculate(&mut self, command: &RawDocument) -> Option<RawDocumentBuf> {
         let (login, reply) = Login::speculate(&self.login_context(), command)?;
         self.login = Some(Box::new(login));

@@ -46,7 +46,7 @@ pub(super) struct Hello {
     pub(super) is_load_balanced: bool,
 }
 
-/// A set of compressors, in the client's order.
+/// A set of compressors, in the client's order of preference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Compressors([Option<Compressor>; Compressor::ALL.len()]);
 
@@ -81,7 +81,7 @@ impl Hello {
     /// Parses a hello. [`check_api_version`] checks `apiVersion`.
     ///
     /// # Errors
-    /// The error reply of a server, for fields that a server would refuse.
+    /// A server would refuse a field. The error is the reply that the server would send.
     pub(super) fn parse(
         body: &RawDocument,
         is_legacy: bool,
@@ -237,7 +237,7 @@ pub(super) fn client_element(metadata: &RawDocument, host: &str, peer: &str) -> 
     })
 }
 
-/// Contents of the reply to a hello.
+/// The facts from which the reply to a hello is built.
 pub(super) struct Greeting<'a> {
     pub(super) description: &'a TopologyDescription,
     pub(super) connection_id: i32,
@@ -320,8 +320,8 @@ impl Greeting<'_> {
     }
 }
 
-/// The reply while Seawall drains (`remaining` is the time until its end) and before it has seen
-/// any server (`None`). It makes drivers use another router.
+/// The reply to a hello while Seawall drains (`remaining` is the time until the drain ends), and
+/// before Seawall has seen a server (`None`). The reply makes drivers use another router.
 pub(super) fn quiesce(remaining: Option<Duration>) -> RawDocumentBuf {
     let message = match remaining {
         Some(_) => "The server is in quiesce mode and will shut down",

@@ -22,6 +22,7 @@ pub(super) struct Login {
     user: UserName,
     began: Instant,
     step: LoginStep,
+    /// True if the client skips the empty exchange at the end of the login (`skipEmptyExchange`).
     skips_empty_exchange: bool,
     /// True if the client's payloads are base64 text. Replies use the same BSON type.
     is_text: bool,
@@ -65,9 +66,9 @@ pub(super) struct LoginContext<'a> {
     pub(super) client: ClientEnd<'a>,
 }
 
-/// How a login ends without an identity.
+/// The way in which a login ends without an identity.
 pub(super) enum LoginEnd {
-    /// With an error reply.
+    /// Seawall refuses the login with this error reply.
     Refused(ErrorReply),
     /// The client left while its login was delayed.
     Gone,
@@ -79,13 +80,12 @@ impl From<ErrorReply> for LoginEnd {
     }
 }
 
-/// Why a login fails.
+/// The reason why a login fails.
 enum LoginError {
+    /// The proof or the user was refused, or no server was available.
     Credentials(CredentialError),
     /// The client left while its login was delayed. `is_ok` is true if the proof was right.
-    Gone {
-        is_ok: bool,
-    },
+    Gone { is_ok: bool },
 }
 
 impl From<CredentialError> for LoginError {
@@ -162,6 +162,7 @@ impl Login {
         }
     }
 
+    /// Finds out who checks the proof, and returns the login with the challenge for the client.
     async fn obtain(
         context: &LoginContext<'_>,
         start: SaslStart,
@@ -213,6 +214,7 @@ impl Login {
         Self::verify(context, start, KeySource::Server(known), began).ok()
     }
 
+    /// Begins a conversation in which Seawall checks the proof.
     fn verify(
         context: &LoginContext<'_>,
         start: SaslStart,
@@ -308,6 +310,7 @@ impl Login {
         ))
     }
 
+    /// Checks the client's proof. Returns the identity and the last payload for the client.
     async fn verified(
         context: &mut LoginContext<'_>,
         user: &UserName,
@@ -342,6 +345,8 @@ impl Login {
         Ok((identity, Secret::new(verified.server_final)))
     }
 
+    /// Carries the client's proof to a server. Returns the identity and the last payload for the
+    /// client.
     async fn carried(
         context: &mut LoginContext<'_>,
         user: &UserName,
@@ -360,7 +365,7 @@ impl Login {
         sasl_reply(payload, is_done, self.is_text)
     }
 
-    /// Converts the reply to a `saslStart` for use inside a hello: without `ok`.
+    /// Converts the reply to a `saslStart` for use inside the reply to a hello: removes `ok`.
     pub(super) fn speculative_reply(reply: &RawDocument) -> RawDocumentBuf {
         let mut inside = RawDocumentBuf::new();
         for (name, value) in reply
@@ -395,8 +400,8 @@ impl LoginContext<'_> {
         delayed.ok_or(LoginError::Gone { is_ok })
     }
 
-    /// Delays a login that was refused. Returns why it fails: because of `error`, or because its
-    /// client left.
+    /// Delays a login that was refused. Returns the reason of the failure: `error`, or that the
+    /// client left during the delay.
     async fn delay_refused(&mut self, user: &UserName, error: CredentialError) -> LoginError {
         match error {
             CredentialError::Refused => self.delay(user, false).await.err(),
@@ -405,8 +410,8 @@ impl LoginContext<'_> {
         .unwrap_or(LoginError::Credentials(error))
     }
 
-    /// Counts a login that ends without an identity. If the client left during the delay, the login
-    /// counts by its proof: right or wrong.
+    /// Counts a login that ends without an identity. If the client left during the delay, the
+    /// result is `ok` for a right proof and `refused` for a wrong one.
     fn fail(&self, mechanism: Mechanism, error: LoginError, began: Instant) -> LoginEnd {
         match error {
             LoginError::Credentials(error) => {
@@ -514,8 +519,8 @@ fn failed() -> ErrorReply {
     ErrorReply::new(AUTHENTICATION_FAILED, "Authentication failed.")
 }
 
-/// The error reply for a failed login. Its code differs for an unavailable server, so that drivers
-/// do not mistake that for a wrong password.
+/// The error reply for a failed login. An unavailable server has a different code than a wrong
+/// password, so that drivers can distinguish them.
 fn reply_to(error: CredentialError) -> ErrorReply {
     match error {
         CredentialError::Refused => failed(),

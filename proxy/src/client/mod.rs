@@ -93,8 +93,8 @@ pub struct Settings {
     pub original_destination: bool,
     /// True if relays also pass connections that clients encrypt with TLS towards the server.
     pub relays_encrypted: bool,
-    /// Networks whose addresses many clients share. After a login, such a client uses its user's
-    /// share of resources instead of its address's.
+    /// Networks whose addresses many clients share. After its login, a client from such an address
+    /// uses the share of resources of its user instead of the share of its address.
     pub shared_addresses: Vec<IpNet>,
     /// True if a pooled client becomes a relayed one when Seawall cannot terminate its mechanism.
     pub relays_other_mechanisms: bool,
@@ -147,13 +147,18 @@ struct Client {
     reader: MessageReader,
     peer: Peer,
     connected: ConnectedClient,
+    /// The `requestID` of the next reply that Seawall builds itself.
     next_reply_id: i32,
+    /// True after the first hello.
     has_greeted: bool,
+    /// True if the client's driver knows overload errors.
     announces_backpressure: bool,
     /// Compressors negotiated in a hello, in the client's order.
     compressors: Compressors,
+    /// The element `$client` to add to the client's commands; `None` if there is none.
     client_element: Option<Box<[u8]>>,
     identity: Option<Arc<Identity>>,
+    /// The login in progress.
     login: Option<Box<Login>>,
     /// The deadline for the login; `None` if the client has logged in or need not. A driver's
     /// monitor, for example, never logs in.
@@ -252,7 +257,7 @@ impl Client {
         let mut turn = Box::pin(arrivals.pass(from));
         while timeout(ADMISSION_CHECK_INTERVAL, &mut turn).await.is_err() {
             // A client that needs no login is served even if it has left, because it may have sent
-            // an unacknowledged write before.
+            // an unacknowledged write before it left.
             if self.identity.is_none() && self.stream.peer_has_left() {
                 self.connected.record_left_unserved();
                 return Err(End::Gone);
@@ -272,8 +277,8 @@ impl Client {
     }
 
     async fn serve_message(&mut self, mut message: Message) -> Result<(), End> {
-        // In a storm, many clients leave before Seawall reads their first message. Seawall then
-        // does not serve the message, which would be wasted work.
+        // In a storm, many clients leave before Seawall reads their first message. Seawall skips
+        // such a message, because its reply would reach no client.
         if self.identity.is_none() && self.stream.peer_has_left() {
             self.connected.record_left_unserved();
             return Err(End::Gone);
@@ -289,7 +294,7 @@ impl Client {
         };
         match message.header.op_code {
             // These futures are boxed, so that they use memory only while a message is served. Most
-            // clients are idle most of the time.
+            // of the time, most clients are idle.
             OpCode::Msg => Box::pin(self.serve_msg(message, now)).await,
             OpCode::Query => Box::pin(self.serve_query(&message, now)).await,
             // A server ignores opcode 0 and keeps the connection open.
@@ -339,6 +344,7 @@ impl Client {
         whole.await.or_else(|error| self.unreadable(&error))
     }
 
+    /// Ends the connection after a read error.
     fn unreadable<T>(&mut self, error: &ReadError) -> Result<T, End> {
         match error {
             ReadError::Io(error) => {
@@ -392,6 +398,7 @@ impl Client {
         }
     }
 
+    /// Counts `reason` and closes the connection.
     fn close<T>(&self, reason: &'static str) -> Result<T, End> {
         self.shared.recorder.unobserved(reason);
         Err(End::Closed)

@@ -72,6 +72,7 @@ pub(super) struct Awaited<'a> {
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
+/// Parses the header of a reply, and checks that the reply belongs to the request.
 pub(super) fn check_header(
     head: &[u8; HEADER_BYTES],
     request_id: i32,
@@ -103,6 +104,7 @@ pub(super) fn check_flags(reply: &[u8]) -> Result<(), RelayError> {
     Ok(())
 }
 
+/// Reads some bytes into `held`. Ready with their number, which is 0 at the end of the stream.
 pub(super) fn poll_read_into(
     cx: &mut Context<'_>,
     stream: &mut Stream,

@@ -1,8 +1,8 @@
 //! A request as it is sent to a server: the client's bytes with these edits.
 //!
 //! - `moreToCome` and `exhaustAllowed` are cleared, so that each request has one reply.
-//! - `$client` is added.
-//! - `maxTimeMS` is set to the rest of the client's time.
+//! - `$client` is added, if the message has room for it.
+//! - `maxTimeMS` is set to the remaining time of the operation, or to the time of a slice.
 //! - If the request has a checksum, it is recomputed.
 
 use std::{
@@ -31,8 +31,10 @@ const MAX_TIME_ELEMENT_BYTES: usize = 1 + 10 + 4;
 /// A request as it is sent to a server: pieces of the client's message, borrowed, and the edits
 /// between them.
 pub(super) struct Outgoing<'m> {
+    /// The header and the flags.
     head: [u8; HEADER_BYTES + 4],
     body_length: [u8; 4],
+    /// The new value of the client's `maxTimeMS`, of which `layout.max_time_bytes` bytes are used.
     max_time: [u8; 8],
     /// An element `maxTimeMS` to add, if the command has none and needs one.
     added_max_time: Option<[u8; MAX_TIME_ELEMENT_BYTES]>,
@@ -60,16 +62,22 @@ pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_
 
 /// The parts of the client's message between the edits.
 struct Layout<'m> {
+    /// The bytes between the flags and the body.
     before_body: &'m [u8],
+    /// The body after its length, up to the value of `maxTimeMS` or to the closing NUL.
     body_front: &'m [u8],
+    /// Size of the value of `maxTimeMS` that is replaced; 0 if none is replaced.
     max_time_bytes: usize,
+    /// The body between the replaced value and the closing NUL.
     body_back: &'m [u8],
+    /// The element `$client` to add; empty if none is added.
     client: &'m [u8],
+    /// The sections after the body, without the checksum.
     after_body: &'m [u8],
 }
 
 impl<'m> Outgoing<'m> {
-    /// Prepares a message. `client` is an element to add to the body; `max_time_ms` replaces the
+    /// Prepares a request. `client` is an element to add to the body; `max_time_ms` replaces the
     /// client's `maxTimeMS`.
     pub(super) fn new(
         message: &'m Message,
@@ -239,6 +247,7 @@ impl<'m> Outgoing<'m> {
 
 const NUL: &[u8] = &[0];
 
+/// Builds an element `maxTimeMS` of type int32.
 fn max_time_element(milliseconds: u64) -> [u8; MAX_TIME_ELEMENT_BYTES] {
     let mut element = *b"\x10maxTimeMS\0....";
     let milliseconds = i32::try_from(milliseconds).unwrap_or(i32::MAX);
@@ -247,6 +256,8 @@ fn max_time_element(milliseconds: u64) -> [u8; MAX_TIME_ELEMENT_BYTES] {
     element
 }
 
+/// Encodes a new value for `maxTimeMS` in the BSON type of the client's value. Returns the value's
+/// offset in the body, the bytes, and their number.
 fn max_time_bytes(place: MaxTime, left_ms: u64) -> (usize, [u8; 8], usize) {
     let mut bytes = [0; 8];
     let left = u32::try_from(left_ms)

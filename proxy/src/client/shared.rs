@@ -69,7 +69,8 @@ pub struct Routing {
     pub topology: Arc<Topology>,
     /// The pins: which server has each of the clients' cursors and transactions.
     pub pins: Pins<Arc<ServerPool>>,
-    /// For each cursor of a relayed client, the shape of the operation that opened it.
+    /// The pins of relayed clients: for each cursor the operation that opened it, and for each
+    /// session its last write.
     pub relay_pins: Pins<()>,
     /// The fault to inject, if any.
     pub fault: Option<Fault>,

@@ -4,8 +4,8 @@
 //! and the operation can be sent again. A larger request would cost too much memory. When its head
 //! has arrived (the body, and everything that its fingerprint needs), Seawall checks out a
 //! connection and forwards the rest in pieces. Such a request cannot be sent again. A large request
-//! is read whole, within the memory budget, if its body comes after its sequences, if it has a
-//! checksum, or if it is compressed.
+//! is read whole, within the memory budget, if its command cannot be forwarded in pieces, if its
+//! body comes after its sequences, if it has a checksum, or if it is compressed.
 
 use std::io;
 
@@ -31,6 +31,7 @@ pub(super) fn can_be_streamed(head: &Message) -> bool {
     })
 }
 
+/// The number of complete documents, at most [`MAX_STATEMENTS`].
 fn statements(documents: &[u8]) -> usize {
     let mut rest = documents;
     let mut count = 0;

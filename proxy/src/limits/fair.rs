@@ -2,8 +2,9 @@
 //!
 //! An address with a thousand waiters gets as many turns as an address with one. [`Waiters`], the
 //! queue of logins, also serves the users of an address in turn. It serves each user's newest
-//! waiter first, because impatient clients give up and retry. One turn in four goes to the oldest,
-//! so that old waiters are served too. [`TurnQueue`] keeps the order of arrival within each key.
+//! waiter first, because impatient clients give up and retry. One turn in four goes to the user's
+//! oldest waiter, so that old waiters are served too. [`TurnQueue`] keeps the order of arrival
+//! within each key.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -71,7 +72,8 @@ impl<T> Queue for OldestFirst<T> {
     }
 }
 
-/// A queue that serves its newest waiter first. One turn in [`OLDEST_EVERY`] goes to its oldest.
+/// A queue that serves its newest waiter first. One turn in [`OLDEST_EVERY`] goes to its oldest
+/// waiter.
 #[derive(Debug)]
 struct NewestFirst<T> {
     waiters: VecDeque<T>,
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn make_room_removes_the_newest_waiter_of_the_address_with_most() {
+    fn make_room_removes_the_newest_waiter_of_the_address_with_most_waiters() {
         let from = |address: u8| Sharer::at(Some([192, 0, 2, address].into()));
         let mut queue = TurnQueue::default();
         (0..4).for_each(|n| queue.push(from(1), n));
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn make_room_keeps_the_waiters_of_a_key_with_only_one_more() {
+    fn make_room_keeps_the_waiters_of_a_key_with_only_one_waiter_more() {
         let mut queue = TurnQueue::default();
         for (key, waiter) in [(1, 10), (1, 11), (2, 20)] {
             queue.push(key, waiter);
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_keeps_its_turn_when_the_last_waiter_of_another_is_shed() {
+    fn a_key_keeps_its_turn_when_the_last_waiter_of_another_key_is_shed() {
         let mut queue = TurnQueue::default();
         (1..=3).for_each(|n| queue.push(n, n));
         let shed = queue.shed().unwrap();

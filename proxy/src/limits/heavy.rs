@@ -1,5 +1,5 @@
-//! Heavy work: compressing large messages, decompressing them, and passes over all their bytes. It
-//! would keep a thread from serving clients, so it runs on other threads.
+//! Heavy work: compressing large messages, decompressing them, and passes over all their bytes.
+//! Heavy work would keep a thread from serving clients, so it runs on other threads.
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -41,8 +41,8 @@ impl HeavyWork {
 }
 
 impl Heavy<'_> {
-    /// Runs `work`, which processes `bytes` bytes. Up to 128 KiB, it runs on this thread. Otherwise
-    /// it waits for the sharer's turn and runs on another thread.
+    /// Runs `work`, which processes `bytes` bytes. Work on at most 128 KiB runs on this thread.
+    /// Larger work waits for the sharer's turn and runs on another thread.
     ///
     /// # Panics
     /// If `work` panics.
@@ -64,9 +64,9 @@ impl Heavy<'_> {
         running.await.expect("heavy work does not panic")
     }
 
-    /// Runs `walk`, which reads `bytes` bytes that it borrows. For more than 1 MiB, it waits for
-    /// the sharer's turn. It then runs on this thread, which first passes its other tasks to
-    /// another thread.
+    /// Runs `walk`, which reads `bytes` bytes that it borrows. A walk over more than 1 MiB waits
+    /// for the sharer's turn. Then this thread passes its other tasks to another thread and runs
+    /// the walk.
     pub async fn walk<T>(self, bytes: usize, walk: impl FnOnce() -> T) -> T {
         if bytes <= LONG_WALK_BYTES {
             return walk();
@@ -74,7 +74,7 @@ impl Heavy<'_> {
         let _turn = self.work.0.take(self.sharer).await;
         match Handle::current().runtime_flavor() {
             RuntimeFlavor::MultiThread => block_in_place(walk),
-            // Only unit tests have such a runtime, which has no other thread.
+            // A runtime with only one thread. Only unit tests have one.
             _ => walk(),
         }
     }
@@ -127,10 +127,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn heavy_work_runs_on_half_of_the_cores() {
+    async fn heavy_work_runs_on_at_most_half_of_the_cores() {
         let work = HeavyWork::new(4);
         let [running, most] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
-        // Each run waits for another one, so that two overlap.
+        // Each run waits for a second run, so that two runs overlap.
         let overlap = Arc::new(Barrier::new(2));
         let runs = (0..50).map(|n| {
             let (running, most) = (Arc::clone(&running), Arc::clone(&most));

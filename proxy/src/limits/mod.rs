@@ -168,7 +168,7 @@ impl Limits {
     }
 
     /// Returns a permit for a client that has not logged in. At the limit, closes the oldest client
-    /// without a login of the address that has most of them. `None` if that is not possible.
+    /// without a login of the address that has most such clients. `None` if that is not possible.
     pub(crate) fn admit_handshake(
         &self,
         from: Sharer,
@@ -179,8 +179,9 @@ impl Limits {
     }
 
     /// Returns a permit for a driver's monitor. At the limit, closes a monitor of the address with
-    /// the most monitors, if its last `hello` was at least ten minutes ago. Of several, it is the
-    /// one whose `hello` was earliest. `None` if there is no such monitor.
+    /// the most monitors, if its last `hello` was at least ten minutes ago. If there are several
+    /// such monitors, closes the one whose last `hello` was earliest. `None` if there is no such
+    /// monitor.
     pub(crate) fn admit_monitor(
         &self,
         from: Sharer,
@@ -205,7 +206,7 @@ impl Limits {
         &self.operations
     }
 
-    /// The turns for forwarding large replies. There is one for each thread that serves clients.
+    /// The turns for forwarding large replies: one turn for each thread that serves clients.
     pub fn forwarding(&self) -> &Turns {
         &self.forwarding
     }
@@ -216,7 +217,7 @@ impl Limits {
     }
 
     /// Returns the time at which the caller may close a client. Closes are spread over time, so
-    /// that the reconnects make no storm.
+    /// that the reconnects do not become a storm.
     pub(crate) fn closing_turn(&self, now: Instant) -> Instant {
         let mut next = self.next_close.lock();
         let turn = next.map_or(now, |next| next.max(now));
@@ -293,7 +294,7 @@ mod tests {
         let take = || limits.forwarding().take(Sharer::Local).now_or_never();
         let turns: Vec<_> = (0..9).map_while(|_| take()).collect();
         assert_eq!(turns.len(), 4);
-        // Each of the two runs waits until the other one has begun.
+        // Each of the two runs waits until the other run has begun.
         let [(begun, other_begun), (other, this)] = [(); 2].map(|()| mpsc::channel());
         let run = |begun: mpsc::Sender<()>, other: mpsc::Receiver<()>| {
             limits.heavy(Sharer::Local).run(usize::MAX, move || {

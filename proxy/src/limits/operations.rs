@@ -15,7 +15,7 @@ use seawall_transport::{Sharer, is_within_share};
 const MAX_USERS_TRIED: usize = 8;
 
 /// A bounded number of permits for operations in flight. Waiting users are served in turn. A user
-/// with more than its share of the permits gets no further one.
+/// with more than its share of the permits gets no further permit.
 #[derive(Clone, Debug)]
 pub struct OperationPermits(Arc<SharedPermits>);
 
@@ -84,7 +84,7 @@ impl OperationPermits {
             };
             {
                 let mut waiters = self.0.waiters.lock();
-                // Waiters that have left are removed before they outnumber the others by far.
+                // Waiters that have left are removed once they are the majority.
                 if waiters.len() > 2 * self.0.waiting.load(Ordering::Relaxed) + 16 {
                     waiters.retain(|waiter| !waiter.permit.is_closed());
                 }
@@ -147,8 +147,8 @@ impl SharedPermits {
             }
             let Some(permit) = self.try_admit(&waiter.in_flight) else {
                 // Another operation has got the permit. The waiter is dropped here, so its
-                // operation enters the queue again. The drop of the other permit will serve the
-                // waiters.
+                // operation enters the queue again. When the other operation releases its permit,
+                // it serves the waiters.
                 return;
             };
             drop(waiters);

@@ -1,10 +1,10 @@
 //! Permits for connections. Addresses share them fairly.
 //!
 //! One address may have all permits. If none is free and another address needs one, a connection of
-//! the address with the most permits is closed. This happens only if that address then still has
-//! at least as many permits as the other one. So the clients of one address never lock out another
-//! address, and a single address may use all permits. Of the handshakes and of the monitors, the
-//! oldest connection is closed. Of all clients, a silent one is closed.
+//! the address with the most permits is closed. The closed connection's address must then still
+//! have at least as many permits as the other address. So the clients of one address never lock out
+//! another address, and a single address may use all permits. Among handshakes and among monitors,
+//! the oldest connection is closed. Among clients, a silent connection is closed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -26,8 +26,8 @@ pub struct Eviction(Arc<EvictionState>);
 #[derive(Debug, Default)]
 struct EvictionState {
     notify: Notify,
-    /// A counter that is incremented when Seawall begins to serve a message and when it has served
-    /// it. So the counter is odd while a message is served.
+    /// A counter. Seawall increments it before and after it serves a message, so the counter is odd
+    /// while a message is served.
     activity: AtomicU64,
     is_exempt: AtomicBool,
 }
@@ -43,7 +43,7 @@ impl Eviction {
         self.0.activity.fetch_add(1, Relaxed);
     }
 
-    /// Sets if the connection is exempt. An exempt connection never counts as silent.
+    /// Exempts the connection from counting as silent, or ends the exemption.
     pub(crate) fn set_exempt(&self, is_exempt: bool) {
         self.0.is_exempt.store(is_exempt, Relaxed);
     }
@@ -90,8 +90,8 @@ struct PermitTable {
     by_sharer: HashMap<Sharer, BTreeMap<u64, Connected>>,
     /// The number of permits of each sharer, in ascending order.
     counts: BTreeSet<(usize, Sharer)>,
-    /// The sharer and the number of the connection with which the next search for a silent
-    /// connection begins.
+    /// The sharer and the number of the connection at which the next search for a silent connection
+    /// begins.
     next_examined: (Sharer, u64),
 }
 
@@ -169,7 +169,7 @@ impl EvictablePermits {
 
 impl PermitTable {
     /// Frees the permit of a silent connection of the sharer with the most permits, for `newcomer`.
-    /// An active connection is examined again after all others of its sharer.
+    /// Examines at most [`MAX_EXAMINED`] connections; the next search continues after them.
     fn remove_silent(&mut self, newcomer: Sharer) -> Option<Eviction> {
         let sharer = self.sharer_to_evict(newcomer)?;
         for _ in 0..MAX_EXAMINED {
@@ -244,7 +244,8 @@ impl PermitTable {
 }
 
 impl EvictablePermit {
-    /// Records activity of the connection. Of its sharer's connections, it is now closed last.
+    /// Records activity of the connection. Among its sharer's connections, this one is now closed
+    /// last.
     pub(super) fn renew(&mut self) {
         self.move_to(self.sharer);
     }

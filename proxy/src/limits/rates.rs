@@ -2,7 +2,7 @@
 //!
 //! The algorithm is the generic cell rate algorithm: each key has a time until which it has paid,
 //! and each event moves that time forward by the interval of the rate. The paid time may be up to
-//! one second ahead of now, so a burst may have as many events as the rate allows in a second.
+//! one second ahead of now, so a burst may have as many events as the rate allows in one second.
 //! Source: ITU-T I.371, annex A.
 
 use std::{hash::Hash, time::Duration};
@@ -18,8 +18,8 @@ const MAX_KEYS: usize = 10_000;
 /// How far a key's paid time may be ahead of now.
 const BURST: Duration = Duration::from_secs(1);
 
-/// Longest delay of an event. Even a large burst delays later events of its key by no more than
-/// this.
+/// Longest delay of an event. Even after a large burst, later events of the same key are delayed by
+/// no more than this.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// A rate limit for each key.

@@ -57,14 +57,15 @@ impl<K: TurnKey> Turns<K> {
                 Ok(turn) => return turn,
                 Err(given) => given,
             };
-            // Receiving fails only if the waiter was dropped from the queue. Then it waits again.
+            // Receiving fails only if the waiter was dropped from the queue. Then this work waits
+            // again.
             if let Ok(turn) = given.await {
                 return turn;
             }
         }
     }
 
-    /// Returns a turn for work in many short steps, which can wait between two steps.
+    /// Returns a turn for work that consists of many short steps and can wait between two steps.
     pub(crate) fn stepwise(&self, key: K) -> StepwiseTurn<'_, K> {
         StepwiseTurn {
             turns: self,
@@ -85,7 +86,8 @@ impl<K: TurnKey> Turns<K> {
             return Ok(Turn(self.clone()));
         }
         if state.waiters.len() >= state.clean_at {
-            // Waiters that have left are removed before they outnumber the others by far.
+            // Waiters that have left are removed. The next removal follows when the number of
+            // waiters has doubled.
             state.waiters.retain(|waiter| !waiter.is_closed());
             state.clean_at = CLEAN_AT.max(2 * state.waiters.len());
         }

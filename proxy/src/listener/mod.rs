@@ -56,7 +56,8 @@ pub enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-/// The file of a unix domain socket. The drop removes it, unless another process has replaced it.
+/// The file of a unix domain socket. Dropping this value removes the file, unless another process
+/// has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -81,7 +82,8 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.id.is_some() && self.id == file_id(&self.path) {
-            // Removing fails if the file was removed before. Then nothing is left to do.
+            // An error needs no handling, because it usually means that the file was removed
+            // before.
             drop(std::fs::remove_file(&self.path));
         }
     }
@@ -91,7 +93,7 @@ impl Listener {
     /// Binds every address that a host name resolves to, or one unix socket.
     ///
     /// # Errors
-    /// If the name is unknown, or the address is in use or not local.
+    /// The name is unknown, or the address is in use or not local.
     pub async fn bind(address: &Address, backlog: u32) -> io::Result<Vec<Self>> {
         match address {
             Address::Unix(path) => {
@@ -177,8 +179,11 @@ async fn remove_stale_socket(path: &Path) -> io::Result<()> {
     }
 }
 
+/// An accepted connection, before TLS.
 enum Accepted {
+    /// A TCP connection, on which TLS may follow.
     Tcp(TcpStream),
+    /// A connection over a unix socket, which never uses TLS.
     Plain(Stream),
 }
 
@@ -188,13 +193,13 @@ enum Accepted {
 fn original_destination(stream: &TcpStream) -> Option<SocketAddr> {
     use rustix::net::sockopt::{ip_original_dst, ipv6_original_dst};
     let here = stream.local_addr().ok()?;
-    // Without the kernel's connection tracking, this socket option does not exist and the client
-    // was not redirected.
     let here = SocketAddr::new(here.ip().to_canonical(), here.port());
     let original = match here {
         SocketAddr::V4(_) => ip_original_dst(stream).map(SocketAddr::V4),
         SocketAddr::V6(_) => ipv6_original_dst(stream).map(SocketAddr::V6),
     };
+    // The socket option fails if the kernel has no connection tracking. In this case, the client
+    // was not redirected.
     original.ok().filter(|original| *original != here)
 }
 
@@ -330,7 +335,7 @@ async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcom
 mod tests {
     use super::*;
 
-    /// A unique path in the system's temporary folder. The drop removes the file.
+    /// A unique path in the system's temporary folder. Dropping it removes the file.
     struct TempPath(PathBuf);
 
     impl TempPath {

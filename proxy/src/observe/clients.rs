@@ -147,7 +147,7 @@ impl ConnectedClient {
         self.update(|row| row.driver = Some(shortened(&format!("{name} {version}"))));
     }
 
-    /// Sets the client's progress.
+    /// Sets the stage that the client has reached.
     pub(crate) fn reached(&mut self, stage: Stage) {
         self.stage = stage;
     }
@@ -177,7 +177,8 @@ impl ConnectedClient {
         metrics.count(MetricName::ClientsGoneTotal, &labels);
     }
 
-    /// How the connection ended. A client that disconnected while waiting for a reply gave up.
+    /// How the connection ended. If nothing was set, the client ended it: cleanly in
+    /// [`Stage::Ready`], in any other stage it gave up.
     fn departure(&self) -> Departure {
         self.how.unwrap_or(match self.stage {
             Stage::Ready => Departure::Clean,

@@ -195,7 +195,8 @@ impl Exporter {
             collected.keep(&label, &figures, f64::INFINITY);
         }
         // Awaiting operations would make the latency of all operations look bad, and operations
-        // that Seawall replies to itself would make it look good. So `whole` has neither.
+        // that Seawall replies to itself would make it look good. So `whole` contains neither of
+        // them.
         if fresh.whole.count > 0 {
             collected.keep(&Arc::new(Label::Whole), &fresh.whole, f64::INFINITY);
         }
@@ -297,8 +298,9 @@ impl Exporter {
         add_to_histogram(&self.metrics.histogram(name, labels()), &sums.durations);
     }
 
-    /// Exports errors by code. In the total sums, the number of codes per namespace is limited, so
-    /// a new code may be counted as `other` there. The label is chosen from these sums.
+    /// Exports errors by code. `sums` are the totals. They have a limited number of codes per
+    /// namespace, so they may count a new code as `other`. The metric then has the label `other`
+    /// too.
     fn export_codes(
         &self,
         namespaces: &[Namespace],
@@ -344,11 +346,11 @@ impl Exporter {
         text
     }
 
-    /// Renders all metrics in Prometheus' protobuf format. Metrics with whole distributions become
-    /// native histograms.
+    /// Renders all metrics in Prometheus' protobuf format. Histograms whose full distribution is
+    /// kept become native histograms.
     pub(crate) fn render_protobuf(&self) -> Vec<u8> {
-        // Both forms of a histogram come from one snapshot: a scraper refuses a histogram whose
-        // forms differ.
+        // The classic and the native buckets come from one snapshot: a scraper refuses a histogram
+        // whose classic and native counts differ.
         let collected = self.collect_all();
         let text = self.render_with(&collected);
         let mut natives = NativeHistograms::default();
@@ -398,8 +400,8 @@ impl Exporter {
     pub fn shapes(&self) -> Vec<ShapeRow> {
         self.collect();
         let registry = self.recorder.registry.lock();
-        // Rows of `getMore` shapes are excluded: they stay empty while the origins of cursors are
-        // known.
+        // Empty rows are excluded. The row of a `getMore` shape is empty if each `getMore` was
+        // counted with the operation that opened its cursor.
         let rows = registry.rows();
         let rows = rows.filter(|row| row.sums.figures.count + row.sums.figures.more_count > 0);
         rows.cloned().collect()
@@ -421,7 +423,7 @@ struct FreshRows {
     shapes: Vec<FreshShape>,
     /// The heaviest shapes, in descending order.
     heaviest: Vec<ShapeId>,
-    /// Number of rows evicted.
+    /// Number of rows evicted since the last collection.
     evicted: u64,
 }
 

@@ -14,8 +14,7 @@ pub enum MetricKind {
 /// Declares the enum of metric names: for each metric its kind, exported name and help text.
 macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident: $kind:ident = $text:literal, $help:literal;)*) => {
-        /// A metric's name. Dashboards depend on the names: new names may be added, but none
-        /// renamed.
+        /// A metric's name. Dashboards depend on the names, so an existing name must not change.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum MetricName {
             $($(#[$doc])* $name,)*

@@ -42,7 +42,8 @@ impl NameTable {
         self.state.lock().learned.clone()
     }
 
-    /// Counts the names in a command. Returns the number of prefixes learned from this command.
+    /// Counts the field names in a command. Returns the number of prefixes learned from this
+    /// command.
     pub(super) fn add_names(&self, input: &CommandBytes<'_>) -> u64 {
         let known = self.learned().unwrap_or_default();
         let children = known.child_names(input);
@@ -78,7 +79,7 @@ impl NameTable {
 impl NameState {
     fn add_and_check_limit(&mut self, prefix: Prefix, name: ChildName) -> bool {
         if !self.watched.contains_key(&prefix) && self.watched.len() >= MAX_WATCHED {
-            // Most prefixes have few names, and their counts can be dropped. A prefix with many
+            // Drop the prefixes with only one name, which are most prefixes. A prefix with many
             // names soon gets more, so a dropped count only delays learning.
             self.watched.retain(|_, names| names.len() > 1);
             if self.watched.len() >= MAX_WATCHED {

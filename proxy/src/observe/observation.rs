@@ -111,8 +111,8 @@ impl<'a> Observation<'a> {
         self.record.is_streamed = true;
     }
 
-    /// Sets the known number of statements of a write. Calls must not lower the number: while a
-    /// command is streamed, more of its statements become known.
+    /// Sets the number of statements of a write that Seawall has read so far. While a command is
+    /// streamed, the number rises; a lower number is ignored.
     pub(crate) fn set_statements(&mut self, statements: u64) {
         self.record.statements = self.record.statements.max(statements);
     }
@@ -149,8 +149,7 @@ impl<'a> Observation<'a> {
         self.cursor_opened_at = Some(origin.opened_at);
     }
 
-    /// The value for `attribute_to` in the `getMore`s of the cursor that this
-    /// operation opened.
+    /// The argument of `attribute_to` for each `getMore` on the cursor that this operation opened.
     pub fn origin(&self) -> Option<Origin> {
         let rows = &self.record.rows;
         let own = rows.folded.map(|coarse| (rows.id, coarse));
@@ -165,8 +164,8 @@ impl<'a> Observation<'a> {
         })
     }
 
-    /// Sets the sender for the slow log: the client's number, the user whose share of the lines is
-    /// used, and the command, whose values the log may contain.
+    /// Sets the sender for the slow log: the client's number, the user, whose share of the lines is
+    /// limited, and the command, whose values the log may contain.
     pub(crate) fn set_sender(&mut self, client: i32, user: u64, command: Option<CommandBytes<'a>>) {
         self.sender = Sender {
             client,
@@ -180,7 +179,7 @@ impl<'a> Observation<'a> {
         self.record.server = Some(server);
     }
 
-    /// Records a server's reply. If Seawall edited the reply, `reply` has the facts after the edit.
+    /// Records a server's reply. If Seawall edited the reply, `reply` describes the edited reply.
     pub fn record_reply(&mut self, reply: &ReplyFacts, now: Instant) {
         self.record.code = reply.error_code();
         self.record.write_errors = reply.write_errors;
@@ -331,7 +330,7 @@ mod tests {
         };
         let replies = [
             failed(&mut [11000, 121, 11000].into_iter()),
-            // One reply distinguishes fewer codes than this.
+            // These are more codes than `CodeCounts` distinguishes in one reply.
             failed(&mut (1..=20)),
             doc! {"n": 0, "writeErrors": [{"index": 0}], "ok": 1},
         ];

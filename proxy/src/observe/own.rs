@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cpu_time_falls_when_threads_start_and_end() {
+    fn cpu_times_never_fall_when_threads_start_and_end() {
         let seconds = Duration::from_secs;
         let mut times = CpuTimes::default();
         let mut measure = |process: Option<u64>, threads: &[(u32, &str, u64)]| {
@@ -155,7 +155,8 @@ mod tests {
         assert_eq!(measure(Some(10), &first), [3, 6, 0, 1]);
         // Thread 3 has ended. Other threads have started and ended between two measurements.
         assert_eq!(measure(Some(15), &[(1, "a", 4), (2, "b", 6)]), [4, 7, 0, 4]);
-        // The id of thread 2 is reused. The time of the process lags behind, or is unknown.
+        // The id of thread 2 is reused. The CPU time of the process lags behind the CPU times of
+        // its threads, or is unknown.
         assert_eq!(measure(Some(15), &[(1, "a", 4), (2, "c", 2)]), [4, 7, 2, 4]);
         assert_eq!(measure(None, &[(1, "a", 5)]), [5, 7, 2, 4]);
         // A thread that changes its name after its start is not counted twice.

@@ -1,7 +1,7 @@
 //! Metrics in Prometheus' protobuf format, with native histograms.
 //!
-//! The metrics are parsed from the text format, so both formats show the same values. If a metric
-//! has a whole distribution, its buckets are added as native buckets.
+//! The metrics are parsed from the text format, so both formats show the same values. If the full
+//! distribution of a histogram is known, its buckets are added as native buckets.
 //!
 //! Source: `io/prometheus/client/metrics.proto` of <https://github.com/prometheus/client_model>.
 
@@ -101,7 +101,7 @@ struct BucketSpan {
 /// Label names with their values, sorted by name.
 type Labels = Vec<(String, String)>;
 
-/// Whole distributions, by metric name and labels.
+/// Full distributions of histograms, by metric name and labels.
 #[derive(Debug, Default)]
 pub(super) struct NativeHistograms(BTreeMap<(String, Labels), Native>);
 
@@ -149,7 +149,7 @@ fn number<const PER_OCTAVE: usize>(bucket: usize) -> i32 {
 /// Number of octaves of a [`Distribution`] below one second.
 const BELOW_ONE_SECOND: i32 = 21;
 
-/// Encodes metrics in text format as protobuf. The length of each metric family precedes it.
+/// Converts metrics from the text format to protobuf. Each metric family is preceded by its length.
 pub(super) fn encode(text: &str, natives: &NativeHistograms) -> Vec<u8> {
     let mut bytes = Vec::new();
     for family in families(text, natives) {

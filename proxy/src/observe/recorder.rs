@@ -73,7 +73,8 @@ struct Shard {
     sums: Sums,
 }
 
-/// Decides which row counts a command: handshake commands never get a row for their names.
+/// Decides which row counts a command: the database and collection names in a handshake command
+/// never get a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommandKind {
     /// A command of a client that has logged in.
@@ -147,8 +148,8 @@ impl Recorder {
         rows
     }
 
-    /// Counts the names in a command. True if a prefix was learned, which changes the command's
-    /// shape.
+    /// Counts the field names in a command. True if a prefix was learned, which changes the
+    /// command's shape.
     fn learn_names(&self, input: &CommandBytes<'_>) -> bool {
         let learned = self.names.add_names(input);
         if learned > 0 {
@@ -256,7 +257,8 @@ impl Recorder {
         self.metrics.count(MetricName::LoginsDelayedTotal, &[]);
     }
 
-    /// Counts a new client whose first byte is read later, because many clients connect.
+    /// Counts a new client that waits before its first byte is read, because the data plane is
+    /// late.
     pub(crate) fn arrival_delayed(&self) {
         self.metrics.count(MetricName::ArrivalsDelayedTotal, &[]);
     }
@@ -273,7 +275,8 @@ impl Recorder {
             .count(MetricName::UnobservedTotal, &[("reason", reason)]);
     }
 
-    /// Counts a client that disconnected during its handshake. `stage` is its progress.
+    /// Counts a client that disconnected during its handshake. `stage` is the stage that it had
+    /// reached.
     pub(crate) fn client_left_unserved(&self, stage: &'static str) {
         self.metrics
             .count(MetricName::ClientsGoneTotal, &[("stage", stage)]);

@@ -340,7 +340,8 @@ impl Registry {
         self.add_row(id, coarse, Level::Coarse, namespace, text, now)
     }
 
-    /// The row that counts all other shapes of a namespace.
+    /// The `other` row of a namespace. It counts the shapes that have neither a row of their own
+    /// nor a row of their coarse shape.
     fn rest(&mut self, namespace: usize, now: SystemTime) -> u32 {
         let (of, _) = self
             .namespaces
@@ -400,8 +401,8 @@ impl Registry {
         serial
     }
 
-    /// Adds the threads' sums. Sums of evicted rows are added to the row above. Returns the added
-    /// sums by row.
+    /// Adds the threads' sums. Sums for an evicted row are added to the row that [`Self::above`]
+    /// returns. Returns the added sums by row.
     pub(super) fn add(
         &mut self,
         fresh: HashMap<ShapeIndex, ShapeSums>,
@@ -425,7 +426,7 @@ impl Registry {
         added
     }
 
-    /// Adds the cost of shapes without a row to the sketch, and reserves rows for those that are
+    /// Adds the cost of shapes without a row to the sketch, and reserves rows for shapes that are
     /// heavier than the lightest row. Called once a second. True if the look-ups that threads have
     /// cached are no longer valid.
     pub(super) fn turn_over(
@@ -523,7 +524,7 @@ impl Registry {
             .min_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// Removes a shape's row and adds its sums to the row above.
+    /// Removes a shape's row and adds its sums to the row that [`Self::above`] returns.
     fn evict(&mut self, serial: u32, now: SystemTime) {
         let Some(Row {
             row,

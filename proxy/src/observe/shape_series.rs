@@ -127,7 +127,7 @@ impl ShapeSeries {
         self.metrics.render()
     }
 
-    /// Adds the whole distributions of durations to `natives`.
+    /// Adds the full distributions of durations to `natives`.
     pub(super) fn add_natives(&self, natives: &mut NativeHistograms) {
         let name = MetricName::ShapeDurationSeconds.as_str();
         for (shape, kept) in &self.durations {

@@ -21,7 +21,7 @@ const EVICTED: &str = "evicted";
 pub(super) struct Sender<'a> {
     /// The client's number.
     pub(super) client: i32,
-    /// The user whose share of the slow log's lines is used.
+    /// The user, whose share of the slow log's lines is limited.
     pub(super) user: u64,
     /// The command with its values.
     pub(super) command: Option<CommandBytes<'a>>,
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// An observer with room for one shape, and its slow log.
+    /// An observer with one shape row, and the output of its slow log.
     fn observer(slow_log: SlowLogSettings) -> (Observer, Written) {
         let written = Written::default();
         (observer_with(start(slow_log, written.clone())), written)
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_lines_wait_for_no_lock() {
+    fn an_operation_whose_line_is_dropped_waits_for_no_lock() {
         let written = Written::default();
         let (held, block) = BlockingWriter::new(&written);
         let observer = observer_with(start(every_operation(), held));

@@ -1,5 +1,5 @@
-//! Sums by namespace, by shape and by server: those of one thread since the last collection, and
-//! the totals.
+//! Sums by namespace, by shape and by server: the sums of one thread since the last collection, and
+//! the totals since the start.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -88,7 +88,7 @@ pub(super) struct Record {
     pub(super) is_awaiting: bool,
     /// True if the client had sent the same write before.
     pub(super) is_retry: bool,
-    /// How long the cursor had been open when the operation exhausted it.
+    /// How long the cursor had been open when the operation exhausted it; `None` if it did not.
     pub(super) cursor_time: Option<Duration>,
 }
 
@@ -372,8 +372,8 @@ impl ShapeSums {
         self.statements += record.statements;
     }
 
-    /// Adds a `getMore` to the operation that opened its cursor: its bytes, documents and errors.
-    /// Its time is counted separately, because the client decides when to send it.
+    /// Adds the bytes, documents and errors of a `getMore` to the shape that opened its cursor. The
+    /// time of the `getMore` is counted separately, because the client decides when to send it.
     fn add_more(&mut self, record: &Record, total: Duration) {
         self.add_outcome(record.outcome);
         self.figures.more_count += 1;

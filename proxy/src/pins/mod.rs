@@ -1,8 +1,9 @@
 //! Pins: the server of each cursor and each transaction.
 //!
 //! A pin names a server, not a connection. All clients share the tables of pins, because drivers
-//! send a `getMore` on any free connection. The tables are bounded, one user gets only a share of
-//! them, and pins expire after the same time as cursors and transactions expire at the servers.
+//! send a `getMore` on any free connection. The tables are bounded, and one user gets only a share
+//! of them. Unused pins expire after the same time as unused cursors and transactions at the
+//! servers.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -70,7 +71,9 @@ pub struct PinLimits {
 #[derive(Debug)]
 pub struct Pins<S> {
     cursors: Table<i64, CursorPin<S>>,
+    /// By session: the `txnNumber` of its last transaction, and the server of this transaction.
     transactions: Table<SessionKey, (i64, S)>,
+    /// By session: the `txnNumber` of its last write, commit or abort.
     writes: Table<SessionKey, i64>,
 }
 

@@ -1,4 +1,4 @@
-//! A connection in use: a guard that checks it in on drop.
+//! A connection in use, as a guard: dropping the guard checks the connection in.
 
 use std::{fmt, sync::Arc};
 
@@ -7,9 +7,9 @@ use crate::observe::CloseReason;
 use seawall_auth::Identity;
 use seawall_transport::connection::Connection;
 
-/// A checked-out connection. The drop checks it in. During an exchange the connection is dirty:
-/// from [`Checkout::begin`] to [`Checkout::finish`]. A dirty connection is closed at check-in, so
-/// an operation may be cancelled at any point.
+/// A checked-out connection. Dropping the checkout checks the connection in. During an exchange,
+/// from [`Checkout::begin`] to [`Checkout::finish`], the connection is dirty. A dirty connection is
+/// closed at check-in, so an operation may be cancelled at any point.
 #[must_use]
 pub struct Checkout {
     pool: Arc<ServerPool>,
@@ -61,7 +61,8 @@ impl Checkout {
         self.perished = None;
     }
 
-    /// Lets the connection be closed at check-in for this reason, even if its exchange is complete.
+    /// Marks the connection to be closed at check-in for this reason, even if its exchange is
+    /// complete.
     pub fn discard(&mut self, reason: CloseReason) {
         self.perished = Some(reason);
     }

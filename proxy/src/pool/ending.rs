@@ -5,8 +5,9 @@
 //! operations. So an extra connection of the same user finds the abandoned reads by the ids of
 //! their connections, and ends them with `killOp`. The extra connection is in no pool and does not
 //! count towards a pool's limits, because the pool may be full of such reads. Each server has at
-//! most one extra connection at a time. Seawall keeps it for some seconds, so that a slow server,
-//! which many clients leave, does not get a login for each of them.
+//! most one extra connection at a time. Seawall keeps the extra connection for some seconds.
+//! Otherwise a slow server, whose clients often disconnect, would get one login for each of these
+//! clients.
 
 use std::{
     collections::HashMap,
@@ -31,11 +32,11 @@ const KEPT_FOR: Duration = Duration::from_secs(10);
 /// How long the extra connection is kept in total.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
-/// Minimum time between two logins of the extra connection. Each user's reads need a login, so the
-/// requests of several users are collected between two logins.
+/// Minimum time between two logins of the extra connection. The reads of each user need a login as
+/// this user, so requests are collected between two logins.
 const LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the worker waits for a reply.
+/// Maximum time that the worker waits for the reply to a command.
 const REPLY_LIMIT: Duration = Duration::from_secs(10);
 
 /// A request to end a read. Dropping it withdraws the request.
@@ -44,9 +45,9 @@ const REPLY_LIMIT: Duration = Duration::from_secs(10);
 pub struct EndRequest(Arc<Notify>);
 
 impl EndRequest {
-    /// Completes if the worker cannot end the read, because its connection is stale: a new
-    /// connection may have the same id. The caller can close the read's connection instead, which
-    /// ends the read if the server process still exists.
+    /// Completes if the worker cannot end the read: the pool is closed, or the read's connection is
+    /// stale, so a new connection may have the same id. The caller can close the read's connection
+    /// instead, which ends the read if the server process still exists.
     pub async fn refused(&self) {
         self.0.notified().await;
     }
@@ -55,7 +56,7 @@ impl EndRequest {
 /// The reason why reads were not ended: a failed login, a missing reply, or a broken stream.
 type EndError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A read to be ended, identified by the server's id of its connection.
+/// A read to be ended, identified by the id that the server gave to the read's connection.
 #[derive(Debug)]
 struct Read {
     connection: i64,
@@ -155,8 +156,8 @@ impl EndQueue {
         batches.remove(&first.unwrap_or(oldest))
     }
 
-    /// Waits up to [`KEPT_FOR`] for another read. Returns false if there is none. The worker then
-    /// ends, and the next [`Self::push`] must start another.
+    /// Waits up to [`KEPT_FOR`] for another read. Returns false if none arrives. The worker then
+    /// ends, and the next [`Self::push`] requests a new worker.
     async fn wait_for_more(&self) -> bool {
         let is_closed = self.state.lock().is_closed;
         let is_pushed = !is_closed && timeout(KEPT_FOR, self.pushed.notified()).await.is_ok();
@@ -225,8 +226,8 @@ impl ServerPool {
 }
 
 impl KillOpWorker<'_> {
-    /// The user of the extra connection, if no new login is allowed yet. The reads of this user
-    /// come first, because they need no login.
+    /// The user of the extra connection if no new login is allowed yet, else `None`. The reads of
+    /// this user are ended first, because they need no login.
     fn first(&self) -> Option<IdentityId> {
         let has_to_wait = Instant::now() < self.next_login;
         self.kept
@@ -264,8 +265,8 @@ impl KillOpWorker<'_> {
         Ok(())
     }
 
-    /// Returns the extra connection if it is authenticated as this user and still usable. Closes an
-    /// unusable one.
+    /// Returns the extra connection if it is authenticated as `user` and still usable. Closes it if
+    /// it is authenticated as `user` but not usable any more.
     fn usable(&mut self, user: IdentityId) -> Option<Kept> {
         let mut kept = self.kept.take_if(|kept| kept.user == user)?;
         let is_fit = kept.connection.generation == self.pool.generation()
@@ -292,8 +293,8 @@ impl KillOpWorker<'_> {
         }
         for (read, operation) in running(connection, batch).await? {
             let mut reads = batch.reads.iter().filter(|r| r.connection == read);
-            // The operation on the connection can be killed only while its request exists: then the
-            // connection is still in use by the abandoned read, and not by a later operation.
+            // The operation is killed only while the request to end it exists. Until the request is
+            // dropped, the connection runs the abandoned read and no later operation.
             if reads.any(Read::is_wanted) {
                 let kill = rawdoc! { "killOp": 1, "op": operation, "$db": "admin" };
                 timeout(REPLY_LIMIT, connection.run(&kill)).await??;
@@ -382,7 +383,7 @@ mod tests {
         };
         assert_eq!(next(None).unwrap(), "a");
         assert_eq!(next(Some(&users[2])).unwrap(), "c");
-        // A user that asks again comes after the other users.
+        // A user with a new request comes after the other users.
         let again = asked(&end_queue, &users[0], Generation::default());
         assert_eq!(next(Some(&users[2])).unwrap(), "b");
         assert_eq!(next(None).unwrap(), "d");

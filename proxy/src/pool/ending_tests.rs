@@ -30,7 +30,7 @@ const LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 /// A connection id that does not fit an `int`.
 const LONG: i64 = 1 << 40;
 
-/// The log of the scripted server.
+/// The events that the scripted server has recorded.
 #[derive(Debug, Default)]
 struct Log {
     /// Connections accepted so far; their ids begin at 1.
@@ -143,7 +143,7 @@ async fn several_reads_of_a_user_are_ended_over_one_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_later_read_is_ended_over_the_connection_that_is_kept() {
+async fn a_later_read_is_ended_over_the_kept_connection() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
@@ -153,7 +153,7 @@ async fn a_later_read_is_ended_over_the_connection_that_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_is_kept_for_less_than_a_minute() {
+async fn the_extra_connection_is_kept_for_less_than_a_minute() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;

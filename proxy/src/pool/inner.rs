@@ -20,16 +20,17 @@ use seawall_transport::{
     connection::{Connection, Generation},
 };
 
-/// At the limit of connections to a server, a busy user's connection is closed for another user
-/// only if the connection is at least this old and the other user's operation has waited at least
-/// this long. The limit exists because each such change costs the server a login.
+/// At `max_server_connections`, a connection of a user with waiters is closed to make room for
+/// another user only if the connection is at least this old and an operation of the other user has
+/// waited at least this long. The limit exists because each new connection costs the server a
+/// login.
 const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 
 /// Minimum time between two suspicions that pause the hand-out of connections. Without it, a client
 /// that repeatedly makes a server close its connections could block all clients.
 const MIN_TIME_BETWEEN_PAUSES: Duration = Duration::from_millis(100);
 
-/// Maximum number of waiting users that are examined when a connection can be established.
+/// Maximum number of users with waiters that are examined to find the user for a new connection.
 const MAX_USERS_TRIED: usize = 8;
 
 /// The pool's states in the CMAP specification, and `Suspect`, which is between ready and paused.
@@ -37,8 +38,8 @@ const MAX_USERS_TRIED: usize = 8;
 enum PoolState {
     Paused,
     Ready,
-    /// A connection ended during an operation, and it is not known yet if the server has failed. No
-    /// connection is handed out, established or closed in this state.
+    /// A connection ended during an operation, and it is not known yet if the server has failed.
+    /// The pool hands out and establishes no connection in this state.
     Suspect {
         since: Instant,
         user: IdentityId,
@@ -49,7 +50,8 @@ enum PoolState {
 /// The conclusion about the server after the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspicion {
-    /// No new conclusion, because the pool was cleared in the meantime or is closed.
+    /// No conclusion, because the pool was cleared after the connection was established, or is
+    /// closed.
     Outdated,
     /// The server may have failed. The caller has to send a probe.
     Probe,
@@ -68,7 +70,7 @@ pub struct Waits {
     pub for_others: Duration,
 }
 
-/// The first result of a checkout.
+/// The result of the start of a checkout.
 pub(super) enum Start {
     Ready(Connection),
     Wait(Ticket, ResultReceiver),
@@ -99,6 +101,7 @@ pub(super) struct Inner {
     /// The users with waiters, in the order in which connections are established for them. Users
     /// whose waiters have left are skipped.
     turns: VecDeque<IdentityId>,
+    /// Number of all users' waiters.
     waiting: usize,
     /// Number of all users' connections that are in use.
     in_use: usize,
@@ -200,12 +203,14 @@ impl Inner {
     }
 
     /// Removes a waiter from the full wait queue to make room for a waiter of user `id` at `from`.
-    /// The removed waiter belongs to the user with the most waiters, or to another address of the
-    /// same user. Returns `None` if that user or address does not have at least two waiters more.
+    /// The removed waiter belongs to the user with the most waiters if this user has at least two
+    /// waiters more than `id`. Otherwise it belongs to the address of `id` with the most waiters if
+    /// this address has at least two waiters more than `from`. Returns `None` if neither is the
+    /// case.
     fn make_room_in_queue(&mut self, id: IdentityId, from: Sharer) -> Option<Waiter> {
         let own = self.users.get(&id).map_or(0, |user| user.waiters.len());
-        // A user with more than its share of the queue gets no room from other users, so they need
-        // not be examined.
+        // No other user loses a waiter to a user that already has its share of the queue. So the
+        // other users are not examined.
         if own.saturating_mul(self.turns.len()) < self.limits.wait_queue_size {
             let users = self.users.values_mut();
             let greediest = users.max_by_key(|user| user.waiters.len())?;
@@ -273,8 +278,8 @@ impl Inner {
         }
     }
 
-    /// True if the connection of user `id` must be closed, so that one can be established for
-    /// another user. This happens only at `max_server_connections`.
+    /// True if the connection of user `id` must be closed, so that another user can get a
+    /// connection. This happens only at `max_server_connections`.
     fn must_close_for_other_user(
         &mut self,
         id: IdentityId,
@@ -298,9 +303,9 @@ impl Inner {
         !is_needed_here || (is_over(since) && is_over(connection.created_at))
     }
 
-    /// Returns the next user, in turn, that needs another connection and may have it by its own
-    /// limits. `is_eligible` gets the user and its number of connections. Also returns when the
-    /// user's next waiter arrived.
+    /// Returns the next user in `turns` that needs another connection, may have one by its own
+    /// limits, and is eligible. Also returns the arrival time of this user's next waiter.
+    /// `is_eligible` gets the user and its number of connections.
     fn next_to_grow(
         &mut self,
         is_eligible: impl Fn(IdentityId, usize) -> bool,
@@ -377,8 +382,8 @@ impl Inner {
         }
     }
 
-    /// Closes the connection of another user that has been available for the longest time. Returns
-    /// false if no other user has an available connection.
+    /// Makes room for a connection of user `id`: of the other users' available connections, closes
+    /// one that has been unused for longest. Returns false if there is none.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
         let others = self
             .users
@@ -488,9 +493,10 @@ impl Inner {
         }
     }
 
-    /// Records that a connection of `generation` ended during an operation of `user`. A single end
-    /// pauses the hand-out of connections until the server replies to a probe. The server has
-    /// failed if an available connection has ended, too, or if a connection of another user ended.
+    /// Records that a connection of `generation` ended during an operation of `user`. The first end
+    /// of a connection pauses the hand-out of connections until the server replies to a probe. The
+    /// server counts as failed if an available connection has ended too, or if a connection of
+    /// another user ends during the pause.
     pub(super) fn suspect(
         &mut self,
         generation: Generation,
@@ -690,7 +696,8 @@ impl Inner {
 }
 
 impl Limits {
-    /// Returns the reason why a connection must not be handed out any more, if there is one.
+    /// Returns the reason why a connection must not be handed out any more; `None` if it may be
+    /// handed out.
     fn perished(
         &self,
         connection: &Connection,

@@ -25,8 +25,8 @@ const SHORT_SLICE: Duration = Duration::from_millis(100);
 /// Length of a slice while more operations wait for a permit than there are permits.
 const SHORTEST_SLICE: Duration = Duration::from_millis(25);
 
-/// The number of the user and the address of the client that requests a permit. The lane serves
-/// users in turn, and the addresses of each user in turn.
+/// The requester of a permit: the number of the user, and the address of the client. The lane
+/// serves users in turn, and the addresses of each user in turn.
 pub type LaneKey = (u64, Sharer);
 
 /// The permits of one server for operations that wait for data.
@@ -37,7 +37,7 @@ pub struct Lane {
     waiting: AtomicUsize,
 }
 
-/// A permit of the lane, for one slice of a wait. The drop releases it.
+/// A permit of the lane, for one slice of a wait. Dropping it releases the permit.
 #[derive(Debug)]
 #[must_use]
 pub struct LanePermit {
@@ -46,7 +46,7 @@ pub struct LanePermit {
     _turn: Turn<LaneKey>,
 }
 
-/// Counts one waiter for a permit until the drop, also if the wait is cancelled.
+/// Counts one waiter for a permit until it is dropped, which also happens if the wait is cancelled.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -56,7 +56,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Lane {
-    /// A lane for pools of `max_pool_size` connections.
+    /// Creates the lane of a pool of at most `max_pool_size` connections.
     pub(super) fn new(max_pool_size: usize) -> Self {
         let permits = (max_pool_size / SHARE).max(1);
         Self {

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 /// After this time, the weight of a measurement has fallen to about a third (1/e).
 const DECAY: Duration = Duration::from_secs(10);
 
-/// Largest factor by which a single operation may raise the average. A single slow operation may be
-/// expensive by nature, so it says little about its server.
+/// Largest factor by which a single operation may raise the average. A single operation may be slow
+/// because it is expensive, so it says little about its server.
 const MAX_RISE_FACTOR: f64 = 10.0;
 
 /// A server's latency, measured by its operations.
@@ -52,7 +52,7 @@ impl Latency {
         *average = Some(Average { seconds, at: now });
     }
 
-    /// The average now, in seconds; 0 before the first operation.
+    /// The average at `now`, in seconds; 0 before the first operation.
     pub(super) fn seconds(&self, now: Instant) -> f64 {
         self.0.lock().map_or(0.0, |average| average.at(now))
     }
@@ -98,7 +98,8 @@ mod tests {
         latency.observe(Duration::from_millis(10), began);
         let later = began + DECAY;
         latency.observe(Duration::from_millis(1), later);
-        // After the decay time, the old value counts for about a third and the new one for two.
+        // After the decay time, the old value has a weight of about one third, and the new value of
+        // about two thirds.
         let fallen = latency.seconds(later);
         assert!((0.0043..0.0044).contains(&fallen), "{fallen}");
     }

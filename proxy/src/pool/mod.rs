@@ -1,9 +1,10 @@
 //! The connections to one server: one pool for each user, and one limit for all of them.
 //!
-//! The terms and rules are those of the connection monitoring and pooling specification (CMAP):
-//! pending, available, in use, perished; paused, ready, closed; generations. `Inner` is plain data
-//! behind a mutex: it gets `now` as an argument, decides, and does no I/O. This module does the
-//! I/O. A user never gets another user's connection.
+//! The terms and rules are those of the connection monitoring and pooling specification (CMAP): a
+//! connection is pending, available, in use or perished; a pool is paused, ready or closed; a pool
+//! has a generation. `Inner` is plain data behind a mutex: it gets `now` as an argument, makes
+//! every decision, and does no I/O. This module does the I/O. A user never gets another user's
+//! connection.
 //!
 //! Source:
 //! <https://github.com/mongodb/specifications/blob/master/source/connection-monitoring-and-pooling/connection-monitoring-and-pooling.md>.
@@ -62,7 +63,7 @@ use self::{
     queue::Ticket,
 };
 
-/// A pool's limits. All servers have the same.
+/// Limits of the connections to one server. All servers have the same limits.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Maximum number of connections of one user to one server.
@@ -73,15 +74,15 @@ pub struct Limits {
     pub max_server_connections: usize,
     /// Maximum number of pending connections of one user to one server.
     pub max_connecting: usize,
-    /// How many connections to one server may be begun per second, for all users together; `None`
-    /// for no limit.
+    /// Maximum number of connections to one server that are begun per second, for all users
+    /// together; `None` for no limit.
     pub connections_per_second: Option<NonZeroU32>,
-    /// How long a connection may stay unused; `None` for no limit.
+    /// Maximum time that a connection may stay unused; `None` for no limit.
     pub max_idle_time: Option<Duration>,
-    /// How long a connection may live; `None` for no limit. Each connection is closed up to a fifth
-    /// of this time earlier, so that not all connections end at the same time.
+    /// Maximum age of a connection; `None` for no limit. Each connection is closed earlier by up to
+    /// a fifth of this time, so that not all connections end at the same time.
     pub max_life_time: Option<Duration>,
-    /// How long an operation waits for a connection.
+    /// Maximum time that an operation waits for a connection.
     pub wait_queue_timeout: Duration,
     /// Maximum number of operations that wait for a connection to one server.
     pub wait_queue_size: usize,
@@ -100,12 +101,12 @@ pub enum CheckOutError {
     #[error("the wait queue is full")]
     QueueFull,
     /// No connection became available in time.
-    #[error("no connection came free in time")]
+    #[error("no connection became available in time")]
     TimedOut,
     /// No connection could be established.
     #[error("{error}")]
     Establish {
-        /// The cause.
+        /// The reason why the connection was not established.
         error: Arc<EstablishError>,
         /// The pool's generation at the start of the attempt.
         generation: Generation,
@@ -114,7 +115,8 @@ pub enum CheckOutError {
     },
 }
 
-/// The estimated cost of one more operation at a server. It serves to choose between two servers.
+/// The estimated cost of one more operation at a server. Server selection compares the costs of two
+/// servers.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     load: usize,
@@ -122,8 +124,9 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// True if `other` belongs to the better server. Latencies that differ by a factor of at most
-    /// two count as equal. Otherwise a random difference could keep operations away from a server.
+    /// True if the server with the cost `other` is the better choice. If the latencies differ by a
+    /// factor of at most two, only the loads are compared, because a random difference in latency
+    /// could keep operations away from a server.
     pub(crate) fn exceeds(self, other: Self) -> bool {
         let weight = |cost: Self| {
             cost.latency_seconds * f64::from(u32::try_from(cost.load + 1).unwrap_or(u32::MAX))
@@ -136,7 +139,7 @@ impl Cost {
         }
     }
 
-    /// True if the other server has fewer operations in flight or waiting.
+    /// True if the server with the cost `other` has fewer operations in flight or waiting.
     pub(crate) fn is_busier(self, other: Self) -> bool {
         self.load > other.load
     }
@@ -155,11 +158,11 @@ pub struct Snapshot {
     pub in_use: usize,
     /// Number of operations that wait for a connection.
     pub wait_queue: usize,
-    /// The users of the pool, each with its own numbers of connections and operations.
+    /// The users of the pool, each with its number of connections and of waiting operations.
     pub users: Vec<UserSnapshot>,
 }
 
-/// One user's part of a pool.
+/// One user's connections and waiting operations in a pool.
 #[derive(Clone, Debug)]
 pub struct UserSnapshot {
     /// The user's name; empty if clients do not log in.
@@ -211,8 +214,8 @@ impl fmt::Debug for ServerPool {
     }
 }
 
-/// An operation in the wait queue. The drop leaves the queue. If a connection was handed over
-/// before but not received, the drop checks it in.
+/// An operation in the wait queue. Dropping it removes the operation from the queue. If a
+/// connection was already handed over but not received, dropping it also checks this connection in.
 struct Waiting<'a> {
     pool: &'a ServerPool,
     identity: &'a Arc<Identity>,
@@ -268,8 +271,8 @@ impl ServerPool {
         &self.lane
     }
 
-    /// Completes when `give_up` is called. An operation that waits for a reply of
-    /// this server then fails.
+    /// Completes when `give_up` is called. Operations that wait for a reply of this server then
+    /// fail.
     pub fn given_up(&self) -> Notified<'_> {
         self.hung.notified()
     }
@@ -304,8 +307,8 @@ impl ServerPool {
         self.check_out_for(asker, identity, deadline).await
     }
 
-    /// Checks out a connection for a command of Seawall itself. It is served before all clients of
-    /// the same user.
+    /// Checks out a connection for a command of Seawall itself. This checkout is served before all
+    /// checkouts of clients of the same user.
     ///
     /// # Errors
     /// See [`CheckOutError`].
@@ -494,13 +497,13 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Carries out the decisions of `Inner`, outside its lock.
+    /// Carries out the decisions of `Inner` after its lock has been released.
     fn perform(&self, todo: Todo) {
         for (_, reason) in todo.close {
             self.metrics.connection_closed(reason);
         }
         for (waiter, error) in todo.fail {
-            // Sending fails only if the waiter has left. It then needs no result.
+            // If sending fails, the waiter has left and needs no result.
             drop(waiter.send(Err(error)));
         }
         for (identity, waiter, connection) in todo.hand_over {

@@ -1,9 +1,9 @@
 //! Spreads the establishment of new connections to one server over time, for all users together.
 //!
 //! Many users may need connections at the same time, for instance after a server's restart. A few
-//! connections begin at once, and the others follow one after another. The intervals vary by up to
-//! half, so that several instances of Seawall do not log in at the same moments. The algorithm is
-//! the generic cell rate algorithm (ITU-T I.371, annex A).
+//! of these connections begin at once, and the others follow one after another. The intervals vary
+//! by up to half, so that several instances of Seawall do not log in at the same moments. The
+//! algorithm is the generic cell rate algorithm (ITU-T I.371, annex A).
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -22,13 +22,13 @@ pub(super) struct Pace {
     variation: f64,
 }
 
-/// The change of the variation with each connection. Multiples of the golden ratio, modulo 1,
-/// spread evenly and never repeat.
+/// This number is added to the variation with each connection, modulo 1. Multiples of the golden
+/// ratio, modulo 1, are spread evenly and never repeat.
 const STEP: f64 = 0.618_033_988_749_895;
 
 impl Pace {
-    /// Creates a pace of `per_second` connections; `None` for no limit. `variation`, from 0 to 1,
-    /// varies the first interval.
+    /// Creates a pace of `per_second` connections per second; `None` for no limit. `variation`,
+    /// from 0 to 1, varies the first interval.
     pub(super) fn new(per_second: Option<NonZeroU32>, variation: f64) -> Self {
         Self {
             interval: per_second.map(|rate| Duration::from_secs(1) / rate.get()),
@@ -37,7 +37,7 @@ impl Pace {
         }
     }
 
-    /// Counts one connection that is needed now. Returns when it may be begun.
+    /// Schedules one connection that is needed now. Returns the time at which it may be begun.
     pub(super) fn turn(&mut self, now: Instant) -> Instant {
         let Some(interval) = self.interval else {
             return now;

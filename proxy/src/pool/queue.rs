@@ -49,12 +49,12 @@ impl WaitQueue {
     }
 
     /// Removes a waiter of another address to make room for a waiter of `from`. Returns `None` if
-    /// no address has at least two waiters more.
+    /// no address has at least two waiters more than `from`.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
         self.clients.make_room(from)
     }
 
-    /// Removes the newest waiter of the address with most waiters.
+    /// Removes the newest waiter of the address with the most waiters.
     pub(super) fn shed(&mut self) -> Option<Waiter> {
         self.clients.shed()
     }

@@ -12,7 +12,7 @@ use super::{
 use seawall_auth::Identity;
 use seawall_transport::connection::Generation;
 
-/// A server at its connection limit, and users with these numbers of waiting operations.
+/// Creates a server at its connection limit, and one user for each number of waiting operations.
 fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Identity>; N]) {
     let mut inner = inner(Limits {
         max_pool_size: 4,
@@ -42,7 +42,7 @@ async fn user_with_its_share_of_a_full_queue_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn full_queue_refuses_a_user_with_only_one_waiter_less_than_the_user_with_most() {
+async fn full_queue_refuses_a_user_with_only_one_waiter_fewer_than_the_greediest_user() {
     let now = Instant::now();
     let (mut inner, [_, _, user]) = crowded([3, 3, 2], now);
     let (start, _) = inner.check_out(&user, CLIENT, now);
@@ -51,7 +51,7 @@ async fn full_queue_refuses_a_user_with_only_one_waiter_less_than_the_user_with_
 }
 
 #[tokio::test(start_paused = true)]
-async fn busy_users_connection_is_closed_only_for_a_user_with_two_connections_less() {
+async fn busy_users_connection_is_closed_only_for_a_user_with_two_connections_fewer() {
     let now = Instant::now();
     let [own, other] = ["own", "other"].map(identity);
     for (count, is_closed) in [(2, false), (3, true)] {
@@ -92,7 +92,7 @@ async fn a_connection_is_adopted_only_by_a_ready_pool_below_its_limits() {
     };
     assert!(
         !is_adopted(&mut Inner::new(limits())),
-        "a paused pool adopts none"
+        "a paused pool adopts no connection"
     );
     let mut empty = inner(limits());
     let adopted = [0; 4].map(|_| is_adopted(&mut empty));

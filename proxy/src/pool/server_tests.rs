@@ -24,7 +24,7 @@ use seawall_transport::{
     connection::{ConnectionId, Connector},
 };
 
-/// A limit that is longer than any step of these tests. No test waits until it expires.
+/// A time limit that is longer than any step of these tests. No test waits until it expires.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A server, and a pool of connections to it.

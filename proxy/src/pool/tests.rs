@@ -500,7 +500,7 @@ async fn at_the_servers_limit_users_get_connections_in_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_servers_limit_users_with_equal_numbers_keep_their_connections() {
+async fn at_the_servers_limit_users_with_equally_many_connections_keep_them() {
     let (mut inner, now) = (inner(limits()), Instant::now());
     let users = ["one", "other"].map(identity);
     let held: Vec<_> = [0, 0, 1, 1]
@@ -680,7 +680,7 @@ impl Walk {
 
 proptest! {
     #[test]
-    fn invariants_are_true_after_any_steps(steps in prop::collection::vec(step(), 1..150)) {
+    fn invariants_hold_after_any_steps(steps in prop::collection::vec(step(), 1..150)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let _guard = runtime.enter();
         let users = (0..3).map(|n| identity(&format!("u{n}"))).collect();

@@ -1,4 +1,4 @@
-//! The counters of a `serverStatus` reply. Gauges are used as they are, totals become rates between
+//! The counters of a `serverStatus` reply. Gauges are used unchanged; totals become rates between
 //! two replies.
 //!
 //! No I/O and no clock: the input is documents and the time between them. A counter that the server

@@ -33,7 +33,8 @@ use seawall_stats::{Counters, ServerSample};
 /// at the shortest interval. A sample is about 400 bytes.
 const MAX_SAMPLES: usize = 600;
 
-/// After this time without a reply, a command is abandoned and the next one uses a new connection.
+/// After this time without a reply, a command is abandoned and the next command uses a new
+/// connection.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// How servers are sampled.
@@ -41,7 +42,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 pub struct Settings {
     /// Time between two samples of a server.
     pub interval: Duration,
-    /// Time without a reply after which a sample without a reply is recorded.
+    /// Time after which the first sample without a reply is recorded for a command.
     pub timeout: Duration,
 }
 
@@ -52,13 +53,14 @@ pub struct Cost {
     pub answered: u64,
     /// Number of samples without a reply.
     pub unanswered: u64,
-    /// Number of commands that a server refused because the service account lacks the right.
+    /// Number of commands that a server refused, for example because the service account lacks a
+    /// privilege.
     pub refused: u64,
     /// Sum of the round-trip times of the commands that got a reply with counters.
     pub total_time: Duration,
     /// The longest of these round-trip times.
     pub longest: Duration,
-    /// The error of each server that refuses at the moment, by server address.
+    /// The error of each server whose last reply was a refusal, by server address.
     pub refusals: BTreeMap<String, String>,
 }
 
@@ -218,7 +220,7 @@ impl Server {
     }
 
     /// Waits for the reply, even a late one, and records a sample without a reply at every interval
-    /// until then. `None` after [`GIVE_UP_AFTER`].
+    /// until then. `None` after [`GIVE_UP_AFTER`] or the timeout, whichever is longer.
     async fn wait_for_reply<F>(&self, mut reply: F, sent_at: Instant) -> Option<F::Output>
     where
         F: Future + Unpin,
@@ -327,7 +329,7 @@ fn server_status_command() -> Document {
 /// The name of the only section of which some parts are excluded.
 const METRICS: &str = "metrics";
 
-/// The server's error code for a user without the right.
+/// The server's error code `Unauthorized`: the user lacks a privilege.
 const UNAUTHORIZED: i32 = 13;
 
 /// Sections that servers from 4.4 to 8.0 return by default and that Seawall does not use.

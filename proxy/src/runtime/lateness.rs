@@ -21,7 +21,7 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Begins at `now`. The first beat is due 20 ms later.
+    /// Creates a lateness whose first beat is due 20 ms after `now`.
     pub fn new(now: Instant) -> Self {
         Self {
             base: now,
@@ -39,7 +39,8 @@ impl Lateness {
         next
     }
 
-    /// The lateness of the last beat. If the next beat is already later, its lateness so far.
+    /// The lateness of the last beat. If the next beat is already overdue by more, the lateness of
+    /// that next beat so far.
     pub fn now(&self, now: Instant) -> Duration {
         let due = self.base + Duration::from_micros(self.due_us.load(Ordering::Relaxed));
         let last = Duration::from_micros(self.last_us.load(Ordering::Relaxed));

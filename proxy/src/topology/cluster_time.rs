@@ -8,7 +8,7 @@
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 
 /// A `$clusterTime` from a server. Seawall accepts none from clients, because a client could send
-/// an invalid one.
+/// an invalid time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterTime {
     document: RawDocumentBuf,
@@ -18,7 +18,7 @@ pub struct ClusterTime {
 }
 
 impl ClusterTime {
-    /// The cluster time in a server's reply; `None` if the reply has none.
+    /// The cluster time in a server's reply; `None` if the reply contains no valid cluster time.
     pub(crate) fn of(reply: &RawDocument) -> Option<Self> {
         let document = reply.get_document("$clusterTime").ok()?;
         let at = document.get_timestamp("clusterTime").ok()?;
@@ -35,7 +35,7 @@ impl ClusterTime {
         })
     }
 
-    /// Replaces `latest` if `seen` is later.
+    /// Replaces `latest` by `seen` if `seen` is later.
     pub(super) fn advance(latest: &mut Option<Self>, seen: Option<Self>) {
         let is_later = |seen: &Self| latest.as_ref().is_none_or(|latest| latest.at < seen.at);
         if let Some(seen) = seen.filter(is_later) {

@@ -96,7 +96,8 @@ pub struct Probe {
     pub lacks_hello: bool,
     /// True if the server does not return `helloOk`.
     pub lacks_hello_ok: bool,
-    /// Minutes after which an unused session expires; `None` if the server does not say.
+    /// Number of minutes after which an unused session expires; `None` if the server does not
+    /// report it.
     pub session_timeout_minutes: Option<i32>,
     /// The server's reply to `buildInfo`.
     pub build_info: Option<RawDocumentBuf>,
@@ -116,7 +117,7 @@ pub struct ServerDescription {
     /// True if an operation or a probe failed at this server, and no later probe has succeeded.
     pub is_suspect: bool,
     /// True if the server replied that it is not the primary any more, and the driver's monitoring
-    /// has not noticed that yet.
+    /// has not noticed this change yet.
     pub is_demoted: bool,
 }
 
@@ -162,17 +163,17 @@ pub struct TopologyDescription {
     pub lacks_hello_ok: bool,
     /// The latest cluster time that a server has sent; `None` for a standalone, which sends none.
     pub cluster_time: Option<ClusterTime>,
-    /// True if the deployment is a standalone, or was one before its server failed. The reply to a
-    /// `hello` shows this, because a standalone refuses `txnNumber`.
+    /// True if the deployment is a standalone, or was one before its server failed. The replies to
+    /// clients' `hello` depend on this, because a standalone refuses `txnNumber`.
     pub is_standalone: bool,
     /// The highest wire version that all servers support. While no server is available, the last
-    /// value stays, because drivers would reject a deployment with a lower one as incompatible.
+    /// value is kept, because drivers would reject a deployment with a lower value as incompatible.
     pub max_wire_version: i32,
 }
 
 impl TopologyDescription {
-    /// True if all servers support `apiVersion` (5.0 and later). Older servers ignore it in
-    /// `hello`.
+    /// True if all servers support `apiVersion` (5.0 and later). Older servers ignore `apiVersion`
+    /// in `hello`.
     pub(crate) fn knows_stable_api(&self) -> bool {
         self.max_wire_version >= STABLE_API_WIRE_VERSION
     }

@@ -58,8 +58,8 @@ pub struct Settings {
     pub pool: Limits,
 }
 
-/// How long a pool waits for the reply to a probe after a connection has ended. After that, the
-/// server counts as failed.
+/// Maximum time that a pool waits for the reply to a probe after a connection has ended. If no
+/// reply arrives in this time, the server counts as failed.
 const SUSPICION_LIMIT: Duration = Duration::from_secs(1);
 
 /// Error: no suitable server was found before the deadline.
@@ -98,8 +98,8 @@ struct TopologyState {
 }
 
 impl TopologyState {
-    /// Derives the facts about the whole deployment from its servers. If no server is known now,
-    /// the last known facts stay.
+    /// Derives the facts about the whole deployment from its servers. While no server is known, the
+    /// last known wire version and the last known type of deployment are kept.
     fn remember_servers(&mut self) {
         let servers = || self.members.values().map(|member| &member.server);
         let versions = servers().map(|server| server.probe.max_wire_version);
@@ -127,7 +127,7 @@ pub struct Topology {
     data_plane: Handle,
     control_plane: Handle,
     stop: CancellationToken,
-    /// A counter that determines which suitable servers are compared next.
+    /// A counter that determines which two suitable servers are compared next.
     rotation: AtomicUsize,
     control_client: Mutex<Option<mongodb::Client>>,
     /// The server that all relays use now.
@@ -147,8 +147,8 @@ impl Drop for Topology {
 }
 
 impl Topology {
-    /// Starts to monitor a deployment. Returns at once, because the deployment may not be
-    /// available.
+    /// Starts to monitor a deployment. Returns at once and does not wait for a server, because the
+    /// deployment may not be available.
     pub fn start(
         options: DeploymentOptions,
         settings: Settings,
@@ -341,7 +341,8 @@ impl Topology {
         }
     }
 
-    /// Handles a state-change error (`code`) in a server's reply.
+    /// Handles a state-change error (`code`) in a server's reply. A server that is shutting down
+    /// counts as failed, any other server as demoted.
     pub(crate) fn report_state_change(&self, pool: &Arc<ServerPool>, code: i32) {
         let is_shutting_down = matches!(code, 91 | 11600);
         if is_shutting_down {
@@ -422,7 +423,7 @@ impl Topology {
             .send_replace(Arc::new(Snapshot { description, pools }));
     }
 
-    /// Maintains all pools: they close expired connections and establish connections up to their
+    /// Maintains all pools: closes expired connections and establishes connections up to the
     /// minimum. Reports a server as failed if it has been suspected for a second. Called once a
     /// second.
     pub(crate) fn maintain_pools(&self) {

@@ -49,7 +49,8 @@ pub struct DeploymentOptions {
     heartbeat_frequency: Duration,
     /// All options; `None` until the DNS name of a `mongodb+srv` string has been resolved.
     options: Option<Box<ClientOptions>>,
-    /// The options in the string itself, without the options from DNS.
+    /// The options in the string itself. If the DNS name has been resolved, the options from DNS
+    /// are included.
     written: Box<ClientOptions>,
 }
 
@@ -97,7 +98,7 @@ impl DeploymentOptions {
         })
     }
 
-    /// The options in the string itself, for driver clients of the service account.
+    /// The options in the string, for driver clients of the service account.
     pub(crate) fn client_options(&self) -> ClientOptions {
         (*self.written).clone()
     }
@@ -115,15 +116,15 @@ impl DeploymentOptions {
                 Compressor::Snappy => "snappy",
                 Compressor::Zlib { .. } => "zlib",
                 Compressor::Zstd { .. } => "zstd",
-                // Seawall does not offer compressors that it does not know.
+                // Compressors that Seawall does not know are skipped.
                 _ => return None,
             })
         });
         names.collect()
     }
 
-    /// The string's TLS options; `None` without TLS. They are the CA file, the certificate file,
-    /// and true if any certificate is accepted.
+    /// The TLS options in the string: the CA file, the certificate file, and true if Seawall
+    /// accepts any server certificate. `None` if TLS is off.
     pub fn tls(&self) -> Option<(Option<std::path::PathBuf>, Option<std::path::PathBuf>, bool)> {
         match self.written.tls.clone()? {
             Tls::Enabled(tls) => {
@@ -178,7 +179,7 @@ pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOp
 }
 
 impl Topology {
-    /// Applies a topology description of the official driver.
+    /// Applies a topology description from the official driver.
     pub(super) fn apply(self: &Arc<Self>, new: &TopologyDescription) {
         let mut state = self.state.lock();
         state.topology_type = match new.topology_type() {

@@ -1,4 +1,4 @@
-//! Seawall's probes of one server, over a connection of their own without authentication.
+//! Seawall's probes of one server. They use a separate connection without authentication.
 
 use std::{
     sync::{Arc, Weak},
@@ -21,7 +21,8 @@ use seawall_transport::connection::{Connection, EstablishError, ServerAddress, r
 /// Time between probes of a failed server.
 const FAILED_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Minimum time between the starts of two probes. It limits probes when many failures are reported.
+/// Minimum time between the starts of two probes. It limits the number of probes when many failures
+/// are reported.
 const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A server counts as hung after this number of new connections in a row without a reply.
@@ -52,16 +53,16 @@ pub(super) async fn keep_probing(
         let pause = strong.apply_probe(&address, outcome, is_hung);
         let unaware = strong.driver_unaware_of(&address);
         drop(strong);
-        // The next probe begins after a notification and after the timeout, so the result of the
-        // wait is ignored.
+        // Both a notification and the timeout start the next probe, so the result of the wait is
+        // ignored.
         drop(timeout(pause, notified(&wake, unaware)).await);
         sleep_until(began + MIN_PROBE_INTERVAL).await;
     }
 }
 
-/// Returns when the prober is notified. `unaware` is set if the driver has not noticed that the
-/// server is available. The driver then checks its servers until it has noticed, and the resulting
-/// event notifies the prober.
+/// Returns when the prober is notified. `unaware` is the driver's client if the driver has not
+/// noticed that the server is available. The client then checks its servers until it notices the
+/// server, and the resulting event notifies the prober.
 async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
     let Some(driver) = unaware else {
         return wake.notified().await;
@@ -75,7 +76,7 @@ async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
 /// Makes the driver check its servers now and every half second, until the future is dropped.
 /// Otherwise the driver would notice a recovered server only at its next heartbeat. The driver
 /// checks its servers while an operation waits in server selection. So this function runs an
-/// operation that no server can suit, and no command is ever sent.
+/// operation for which no server is suitable. No command is ever sent.
 async fn check_servers(driver: mongodb::Client) {
     let none = SelectionCriteria::Predicate(Arc::new(|_| false));
     let ping = doc! { "ping": 1 };
@@ -126,7 +127,8 @@ async fn probe(
             }
         }
         Err(_) if is_new => ProbeOutcome::Silent,
-        // This connection may have been the only broken one. The next probe uses a new connection.
+        // Perhaps only this connection is broken, not the server. The next probe uses a new
+        // connection.
         Ok(None) | Err(_) => ProbeOutcome::Failed,
     }
 }

@@ -94,8 +94,8 @@ fn eligible(
 }
 
 /// Estimates the staleness of a secondary in milliseconds, by the formula of the specification. An
-/// unknown staleness counts as too high, because a member may be hours behind before its first
-/// probe.
+/// unknown staleness counts as too high, because a member that has not been probed yet may be hours
+/// behind.
 fn staleness_ms(description: &TopologyDescription, index: usize) -> i64 {
     let lag = |server: &ServerDescription| {
         server

@@ -84,7 +84,7 @@ async fn monitors_are_limited_and_not_closed(mode: &str) {
     for n in 0..15 {
         let mut monitor = connect_from(&seawall, HOSTILE).await;
         let hello = monitor.hello(monitors_hello()).await.unwrap();
-        // A relay must pass such a client on, because it may be about to log in.
+        // A relay must accept a monitor over the limit, because the client may be about to log in.
         let is_passed = n < 10 || mode == "relay";
         assert_eq!(hello.is_ok(), is_passed, "{n}: {hello:?}");
         monitors.push(monitor);

@@ -243,7 +243,8 @@ async fn stalled_logins_do_not_block_first_logins() {
     }
 }
 
-/// With one login a second, the last of these waits for the longest time, ten seconds.
+/// Number of clients. At one login per second, the last client waits for the longest delay, ten
+/// seconds.
 const DELAYED_CLIENTS: u32 = 20;
 
 /// Maximum number of these logins that end before their clients leave.
@@ -268,7 +269,7 @@ async fn a_delayed_login_ends_when_its_client_leaves() {
             let (mut client, login) = (connect(&seawall).await, login.clone());
             logins.spawn(async move { client.login(&login).await.map(drop) });
         }
-        // The first may be answered at once.
+        // The first login may get its reply at once.
         let expected = delayed + f64::from(DELAYED_CLIENTS - 1);
         let are_delayed = async || counts(&seawall).await[0] >= expected;
         eventually(LIMIT, are_delayed).await.expect(name);
@@ -277,7 +278,8 @@ async fn a_delayed_login_ends_when_its_client_leaves() {
         let left = gone + f64::from(DELAYED_CLIENTS - MOST_ENDED);
         let are_gone = async || counts(&seawall).await[1] >= left;
         eventually(LIMIT, are_gone).await.expect(name);
-        // A login is counted by its proof even if its client did not wait for the reply.
+        // A login counts as refused or ok by its proof, even if its client did not wait for the
+        // reply.
         let (counted, before) = if is_right { (3, ok) } else { (2, refused) };
         let expected = before + f64::from(DELAYED_CLIENTS);
         let are_counted = async || counts(&seawall).await[counted] >= expected;
@@ -285,7 +287,7 @@ async fn a_delayed_login_ends_when_its_client_leaves() {
     }
 }
 
-/// The number of logins that were delayed, whose client left, that were refused, and that were ok.
+/// The numbers of delayed logins, of logins whose client left, of refused and of successful logins.
 async fn counts(seawall: &Seawall) -> [f64; 4] {
     let stage = ["stage=\"logging_in\""];
     let logins = "seawall_client_authentications_total";

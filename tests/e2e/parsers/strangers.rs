@@ -19,8 +19,8 @@ use super::{
     vocabulary,
 };
 
-/// The commands that a server runs before a login, by the names in its counters. Each says if a
-/// relay forwards it.
+/// The commands that a server runs before a login, by the names in its counters. Each row says
+/// whether a relay forwards the command.
 const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
     ("_isSelf", Relay::Refuses("only members of a set send it")),
     (
@@ -66,7 +66,7 @@ const FORWARDED_BY_RELAY: &[&str] = &[
     "hello",
     "isMaster",
     "ismaster",
-    // This server refuses the command before a login. Older servers run it.
+    // The server under test refuses this command before a login. Older servers run it.
     "logout",
     "ping",
     "saslContinue",

@@ -83,7 +83,7 @@ pub(super) fn of_documents() -> Vec<Twist> {
     twists
 }
 
-/// Changes to the other parts of an OP_MSG.
+/// Changes to an OP_MSG outside of its command: `$db`, flags and sections.
 pub(super) fn of_msgs() -> Vec<Twist> {
     use DatabasePlace::{BehindName, First, FirstAndLast, Nowhere};
     let mut twists = Vec::new();
@@ -109,13 +109,14 @@ pub(super) fn of_msgs() -> Vec<Twist> {
     ] {
         twists.push(twist(move |draft| draft.flags |= flags));
     }
-    // Four bytes that are not a checksum, or no checksum although its flag is set.
+    // Four bytes after the last section, which are neither a section nor a checksum.
     twists.push(twist(|draft| draft.sections_behind.extend([1, 2, 3, 4])));
     twists.extend(sections());
     twists
 }
 
-/// Changes to the other parts of an OP_QUERY.
+/// Changes to an OP_QUERY outside of its command: namespace, flags, `numberToReturn` and bytes
+/// after the document, and a `$db` in the document.
 pub(super) fn of_queries() -> Vec<Twist> {
     let mut twists = Vec::new();
     for name in DATABASES {

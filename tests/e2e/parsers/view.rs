@@ -69,8 +69,8 @@ impl View {
             return Self::Refused("database_not_utf8");
         };
         let command = Command::inspect_legacy(query.query, database);
-        // When Seawall pools connections, it replies to every OP_QUERY itself, and to one with such
-        // a name with an error. A relay closes the connection.
+        // In pooled mode, Seawall replies to every OP_QUERY itself, and replies with an error to a
+        // command whose name is `query` or begins with `$`. A relay closes the connection.
         match command {
             Ok(Command { name: b"query", .. }) => Self::Refused("query_of_other_type"),
             Ok(Command { name, .. }) if name.starts_with(b"$") => Self::Refused("dollar_name"),

@@ -40,7 +40,7 @@ async fn legacy_queries_get_the_replies_of_a_server() {
     ];
     for (collection, command, code) in cases {
         let mut clients = vec![rig.through().await];
-        // An older server runs commands that Seawall refuses, as newer servers do.
+        // Older servers run some of these commands. Seawall refuses them, as newer servers do.
         if code.is_none() || code == unknown_hello || !is_old {
             clients.push(rig.direct().await);
         }

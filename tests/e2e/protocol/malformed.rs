@@ -124,7 +124,7 @@ fn malformed() -> Vec<(&'static str, Vec<u8>, Expected)> {
 }
 
 /// The reactions of servers that still accept legacy opcodes. These servers do not know security
-/// tokens either.
+/// tokens (section kind 2) either.
 fn expected_before_5_1(name: &str, expected: Expected) -> Expected {
     match name {
         "OP_UPDATE" | "OP_INSERT" | "OP_DELETE" | "OP_KILL_CURSORS" => Expected::Ignores,
@@ -151,7 +151,7 @@ async fn malformed_messages_get_the_reaction_of_a_server() {
             continue;
         }
         for answer in &mut direct.answers {
-            // Later patch releases have a name for this code.
+            // Later patch releases of the server have a name for code 40413.
             let named = answer.code_name.as_deref() == Some("IDLDuplicateField");
             answer.code_name = match named {
                 true => Some("Location40413".to_owned()),

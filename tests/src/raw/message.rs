@@ -13,7 +13,7 @@ pub struct Header {
     pub request_id: i32,
     /// The `request_id` of the message to which this one replies; 0 if it is not a reply.
     pub response_to: i32,
-    /// The opcode: 2013, 2012, 2004 or 1.
+    /// The opcode: 2013 (OP_MSG), 2012 (OP_COMPRESSED), 2004 (OP_QUERY) or 1 (OP_REPLY).
     pub op_code: i32,
 }
 
@@ -89,7 +89,7 @@ impl Section {
 pub struct OpMsg {
     /// The message's identifier. With 0, [`RawClient`](super::RawClient) chooses one.
     pub request_id: i32,
-    /// 0 in all messages from clients.
+    /// The `request_id` of the message to which this one replies; 0 in all messages from clients.
     pub response_to: i32,
     /// The flag bits, without the bit of the checksum, which [`OpMsg::has_checksum`] sets.
     pub flags: u32,

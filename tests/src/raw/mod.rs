@@ -145,8 +145,8 @@ impl RawClient {
         self.exchange(&OpMsg::new(command)).await
     }
 
-    /// Waits until Seawall has counted this client's earlier operations. It counts an operation
-    /// after the reply, but before it reads the client's next message.
+    /// Waits until Seawall has counted this client's earlier operations. Seawall counts an
+    /// operation after it has sent the reply, but before it reads the client's next message.
     pub async fn wait_until_counted(&mut self) -> Result<(), RawError> {
         self.command("admin", doc! { "ping": 1 }).await.map(drop)
     }

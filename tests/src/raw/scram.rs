@@ -15,7 +15,7 @@ use sha2::Sha256;
 
 use super::{RawClient, RawError, RawReply};
 
-/// A login of a user: credentials, mechanism and form.
+/// A login of a user: credentials, mechanism and first message.
 #[derive(Clone, Debug)]
 pub struct Login {
     /// The database in which the user is defined.
@@ -142,18 +142,18 @@ impl Mechanism {
 pub enum Start {
     /// `saslStart`. The test itself may send a `hello` before.
     Command,
-    /// A `hello` by OP_MSG with the first payload. If the server ignores the payload, `saslStart`
-    /// follows.
-    SpeculativeHello,
-    /// An `isMaster` by OP_QUERY with the first payload. If the server ignores the payload,
+    /// A `hello` in an OP_MSG that carries the first payload. If the server ignores the payload,
     /// `saslStart` follows.
+    SpeculativeHello,
+    /// An `isMaster` in an OP_QUERY that carries the first payload. If the server ignores the
+    /// payload, `saslStart` follows.
     SpeculativeLegacyHello,
 }
 
 /// The result of an authentication.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The end of the authentication.
+    /// The way in which the authentication ended.
     pub verdict: Verdict,
     /// All replies in order, including that to a `hello`.
     pub replies: Vec<RawReply>,
@@ -171,7 +171,7 @@ impl Outcome {
     }
 }
 
-/// The end of an authentication.
+/// The way in which an authentication ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The client and the server have proved that they know the password.
@@ -369,7 +369,7 @@ async fn begin(
     Ok(kept(reply, replies))
 }
 
-/// Uses the legacy name if the server does not know `hello`.
+/// Sends `hello`. If the server does not know this name, sends `isMaster`.
 async fn hello_with_supported_name(
     client: &mut RawClient,
     fields: Document,
@@ -408,7 +408,7 @@ fn kept(reply: RawReply, replies: &mut Vec<RawReply>) -> Option<Document> {
     body
 }
 
-/// The client's first message, without the header `n,,`.
+/// The client's first message, without its GS2 header `n,,` (RFC 5802).
 struct ClientFirst {
     nonce: String,
     bare: String,
@@ -425,7 +425,7 @@ impl ClientFirst {
     }
 }
 
-/// The client's last message, and the server's last message that must follow.
+/// The payload of the client's last message, and the payload that the server must send in reply.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     payload: String,
@@ -487,8 +487,8 @@ fn payload(body: &Document) -> Option<String> {
 
 const COMMAND_NOT_FOUND: i32 = 59;
 const MIN_ITERATIONS: u32 = 4096;
-/// The limit is far above the number of users in a test. It limits memory in a storm of invented
-/// users.
+/// Maximum number of cached keys. It is far above the number of users in a test, and limits memory
+/// if clients invent user names.
 const MAX_KEYS: usize = 10_000;
 
 #[cfg(test)]

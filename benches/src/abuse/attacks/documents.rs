@@ -16,7 +16,7 @@ pub(super) const DUPLICATE_FIELD: i32 = 40_413;
 /// The code with which servers refuse an invalid database or collection name.
 pub(super) const INVALID_NAMESPACE: i32 = 73;
 
-/// Depths of documents. Servers accept the first and refuse the others.
+/// Depths of documents. Servers accept the first depth and refuse the other two.
 const LEVELS: [usize; 3] = [150, 1_000, 100_000];
 
 pub(super) async fn deep(arena: Arena) {

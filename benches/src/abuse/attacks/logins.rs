@@ -44,7 +44,8 @@ async fn read_as_alice(client: &mut RawClient) -> Ending {
     }
 }
 
-/// Longer than Seawall waits for the second message of a first login.
+/// Time for which an attacker waits for each reply. It is longer than Seawall waits for the second
+/// message of a first login.
 const UNFINISHED_FOR: Duration = Duration::from_secs(6);
 
 pub(super) async fn unfinished(arena: Arena) {
@@ -53,7 +54,7 @@ pub(super) async fn unfinished(arena: Arena) {
 }
 
 pub(super) async fn claimed(arena: Arena) {
-    // Only victims that log in for the first time during the attack, or shortly before.
+    // The attack uses only victims whose first login is during the attack, or shortly before it.
     let (skipped, claimed) = arena.either((8, 16), (0, 4));
     let newcomers = arena.users.newcomers.iter().skip(skipped).take(claimed);
     let users: Vec<Login> = newcomers.cloned().collect();
@@ -179,7 +180,7 @@ pub(super) async fn victims_name(arena: Arena) {
     arena.attempts(200, attempt).await;
 }
 
-/// Reports a breach if the reply is not an error: the login was accepted.
+/// Reports a breach if the reply is not an error, because then the login was accepted.
 fn check_refused(ending: Ending) -> Ending {
     match ending {
         Ending::Answered => Ending::Breach("a login without its password was accepted"),
@@ -229,7 +230,7 @@ async fn pipeline(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let proof = doc! {"saslContinue": 1, "conversationId": 1, "payload": payload("c=biws,r=x,p=AAAA"), "$db": "admin"};
     let user = match number % 2 {
         0 => ALICE.to_owned(),
-        // A user whom Seawall must look up at the server, which takes longer.
+        // Seawall must look this user up at the server, which takes longer.
         _ => format!("unknown-{number}"),
     };
     let parts = [

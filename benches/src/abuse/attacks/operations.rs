@@ -37,8 +37,8 @@ pub(super) async fn busy_neighbour(arena: Arena) {
 /// Number of clients: more than one user can have server connections.
 const CLIENTS: u32 = 150;
 
-/// JavaScript conditions for `$where`, with which the server only sleeps, for one second or for 0.2
-/// s.
+/// JavaScript conditions for `$where` that only sleep: for 1 s in a full run, for 0.2 s in a quick
+/// run.
 const QUERIES: [&str; 2] = ["sleep(1000) || true", "sleep(200) || true"];
 
 pub(super) async fn slow_queries(arena: Arena) {

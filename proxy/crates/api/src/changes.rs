@@ -9,16 +9,16 @@ use seawall_stats::Label;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Changes {
-    /// The baseline as it was requested.
+    /// The baseline as given in the request, for example `yesterday` or `2h`.
     pub against: String,
-    /// The baseline. Absent if the two periods cannot be chosen.
+    /// The baseline. Absent if the two periods cannot be determined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Span>,
-    /// The changes, by cost to the servers in descending order.
+    /// The changes, in descending order of their cost to the servers.
     pub changes: Vec<Change>,
-    /// True if the two periods were compared. `None` if the proxy does not report it.
+    /// True if the two periods were compared. `None` if the proxy does not report this member.
     pub comparable: Option<bool>,
-    /// The current period. Absent if the two periods cannot be chosen.
+    /// The current period. Absent if the two periods cannot be determined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub now: Option<Span>,
     /// The reason why the periods are not comparable.
@@ -39,55 +39,55 @@ impl Changes {
 pub struct Span {
     /// Operations that ended.
     pub count: u64,
-    /// In seconds since the epoch; 0 if not reported.
+    /// The start, in seconds since the epoch; 0 if not reported.
     #[serde(serialize_with = "as_integer")]
     pub from: f64,
     /// The seconds of the span for which there is data.
     #[serde(serialize_with = "as_integer")]
     pub seconds: f64,
-    /// In seconds since the epoch; 0 if not reported.
+    /// The end, in seconds since the epoch; 0 if not reported.
     #[serde(serialize_with = "as_integer")]
     pub to: f64,
 }
 
-/// One change.
+/// A change of one series from the baseline to the current period.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Change {
-    /// The figures of the baseline. All are 0 for a new shape.
+    /// The figures of the series in the baseline. All are 0 for a new shape.
     pub before: Rates,
     /// Additional operation time per second, in milliseconds.
     pub cost_ms_per_second: f64,
-    /// Of all pairs of one operation before and one now: the share in which the one now took
-    /// longer. 0.5 means no difference.
+    /// Each operation of the baseline is paired with each operation of the current period. This is
+    /// the share of the pairs (0 to 1) in which the operation of the current period took longer;
+    /// 0.5 means no difference.
     pub effect: f64,
-    /// `new`, `gone`, `slower`, `faster`, `more_frequent`, `less_frequent`, `heavier_requests`,
-    /// `heavier_replies` or `more_documents`.
+    /// The kind of change: `new`, `gone`, `slower`, `faster`, `more_frequent`, `less_frequent`,
+    /// `heavier_requests`, `heavier_replies` or `more_documents`.
     pub kind: String,
-    /// The figures of the current period. All are 0 for a shape that is gone.
+    /// The figures of the series in the current period. All are 0 for a shape that is gone.
     pub now: Rates,
-    /// The changed figure of the current period, divided by that of the baseline. `None` if the
-    /// divisor is 0.
+    /// The changed figure of the current period, divided by the same figure of the baseline. `None`
+    /// if the divisor is 0.
     pub ratio: Option<f64>,
-    /// What changed.
+    /// The series that changed.
     pub shape: SeriesName,
 }
 
 impl Change {
-    /// The effect as a share of pairs of operations, one from each period. `None` for a shape that
-    /// exists in only one period.
+    /// [`Change::effect`], but `None` for a shape that has operations in only one period.
     pub fn share_of_pairs(&self) -> Option<f64> {
         self.times().map(|_| self.effect)
     }
 
-    /// The factor of the change. `None` for a shape that exists in only one period.
+    /// [`Change::ratio`], but `None` for a shape that has operations in only one period.
     pub fn times(&self) -> Option<f64> {
         let is_on_both_sides = self.before.per_second > 0.0 && self.now.per_second > 0.0;
         self.ratio.filter(|_| is_on_both_sides)
     }
 }
 
-/// The figures of one side of a change.
+/// The figures of a series in one of the two periods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rates {
@@ -103,12 +103,12 @@ pub struct Rates {
     pub p99_ms: f64,
     /// Operations per second.
     pub per_second: f64,
-    /// The time of operations per second.
+    /// The total time of the operations, in milliseconds per second of the period.
     pub total_time_ms_per_second: f64,
 }
 
-/// The name of a series: a shape, all operations, the other shapes, a namespace or a server. The
-/// members that the series does not have are absent.
+/// The name of a series. A series is a shape, a namespace, a server, all operations, or all shapes
+/// without a series of their own. Members that do not apply to the series are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SeriesName {
@@ -130,7 +130,8 @@ pub struct SeriesName {
     /// The level of a shape: `fine` for one shape, `coarse` or `rest` for several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
-    /// The text of a shape, without values; or a name.
+    /// The text of a shape, without values. A fixed name for all operations and for the other
+    /// shapes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
@@ -151,12 +152,12 @@ impl SeriesName {
         self.db.as_deref().unwrap_or_default()
     }
 
-    /// The id of a shape; empty for another series.
+    /// The id of a shape; empty for any other series.
     pub fn id(&self) -> &str {
         self.id.as_deref().unwrap_or_default()
     }
 
-    /// The text of a shape, or a name; empty if there is none.
+    /// The text of a shape, or the fixed name of the series; empty if there is none.
     pub fn text(&self) -> &str {
         self.text.as_deref().unwrap_or_default()
     }

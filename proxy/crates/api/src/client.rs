@@ -21,13 +21,13 @@ use super::read;
 /// Time limit for establishing a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// Time limit for a response. A report on days merges many distributions.
+/// Time limit for a response. A report on several days merges many distributions.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Maximum size of a response. A report on days with all its distributions is a few MiB.
+/// Maximum size of a response. A report on several days with all its distributions is a few MiB.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
-/// Maximum length of the part of an error response that is shown.
+/// Maximum number of characters of an error response that an error message contains.
 const SHOWN_REFUSAL_CHARACTERS: usize = 200;
 
 /// A client of one proxy's admin address.
@@ -40,7 +40,7 @@ pub struct AdminClient {
 }
 
 impl fmt::Debug for AdminClient {
-    /// Without the token.
+    /// Prints only the address, because the token is secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut client = f.debug_struct("AdminClient");
         client.field("base", &self.base).finish_non_exhaustive()
@@ -48,11 +48,11 @@ impl fmt::Debug for AdminClient {
 }
 
 impl AdminClient {
-    /// A client that connects when it is first asked. `url` is scheme, host and port; `token` is
-    /// that of the admin address, if it has one.
+    /// Creates a client, which connects at its first request. `url` is `http://host:port` or
+    /// `host:port`. `token` is the token that the admin address requires, if any.
     ///
     /// # Errors
-    /// If the URL is not one of plain HTTP without a path.
+    /// If the URL is invalid, does not use plain HTTP, or has a path.
     pub fn new(url: &str, token: Option<String>) -> Result<Self, ClientError> {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT_LIMIT));
@@ -71,13 +71,13 @@ impl AdminClient {
     /// Requests a reply. `path` includes the query, as in `/api/v1/shapes?since=1m`.
     ///
     /// # Errors
-    /// If there is no reply, the request is refused, or the reply has another form.
+    /// If there is no reply, the request is refused, or the reply cannot be parsed as `T`.
     pub async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         let reply = self.ask_for_json(path).await?;
         read(reply).map_err(ClientError::NotJson)
     }
 
-    /// Requests a reply as it is, with members that this version does not know.
+    /// Requests a reply as JSON, including members that this version of Seawall does not know.
     ///
     /// # Errors
     /// If there is no reply, the request is refused, or the reply is not JSON.
@@ -160,17 +160,17 @@ fn root_cause(error: &dyn error::Error) -> String {
 /// A request that failed.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The URL is not one of plain HTTP without a path.
+    /// The URL is invalid, does not use plain HTTP, or has a path.
     #[error("{url}: expected a URL without a path, such as http://127.0.0.1:9909")]
     Url {
         /// The URL.
         url: String,
     },
-    /// The token contains characters that are not allowed in a header, or the path those that are
-    /// not allowed in a URL.
+    /// The token contains characters that a header must not contain, or the path contains
+    /// characters that a URL must not contain.
     #[error("invalid request: {0}")]
     Request(axum::http::Error),
-    /// No connection.
+    /// No connection could be established, or it ended before the response.
     #[error("cannot reach Seawall at {address}: {reason}")]
     Unreachable {
         /// The base URL of the proxy.
@@ -178,19 +178,19 @@ pub enum ClientError {
         /// The innermost cause.
         reason: String,
     },
-    /// No response in time.
+    /// The response did not arrive in time.
     #[error("timed out waiting for a response from {address}")]
     TimedOut {
         /// The base URL of the proxy.
         address: String,
     },
-    /// The connection ended within the response, or the response is too large.
+    /// The connection ended before the end of the response, or the response is too large.
     #[error("incomplete response: {0}")]
     Broken(String),
     /// The token is missing or wrong.
     #[error("the admin address requires a token")]
     Unauthorized,
-    /// Another status than success.
+    /// The HTTP status is neither 200 nor 401.
     #[error("{path}: {status} {said}")]
     Refused {
         /// The requested path.
@@ -200,7 +200,7 @@ pub enum ClientError {
         /// The beginning of the response.
         said: String,
     },
-    /// The response is not JSON, or has another form than the reply.
+    /// The response is not JSON, or a member has an unexpected type.
     #[error("the response is not JSON: {0}")]
     NotJson(serde_json::Error),
 }
@@ -214,7 +214,8 @@ mod tests {
 
     use super::*;
 
-    /// Sends one request to a server that sends this response. Returns the result and the request.
+    /// Sends one request to a server that sends `response`. Returns the result, and the request as
+    /// the server received it.
     async fn exchanged(response: &'static str) -> (Result<Value, ClientError>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn error_responses_have_a_message() {
+    async fn each_error_response_gives_its_own_error_message() {
         let cases = [
             (
                 "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n",

@@ -1,4 +1,5 @@
-//! The proxy and its connections now: `/api/v1/status`, `pools`, `topology` and `clients`.
+//! The current state of the proxy and of its connections: `/api/v1/status`, `pools`, `topology` and
+//! `clients`.
 
 use std::collections::BTreeMap;
 
@@ -41,9 +42,9 @@ pub struct Status {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HistoryStatus {
-    /// Its size in memory, in bytes.
+    /// The size of the history in memory, in bytes.
     pub bytes: u64,
-    /// True if a history is kept. `None` if the proxy does not report it.
+    /// True if a history is kept. `None` if the proxy does not report this member.
     pub on: Option<bool>,
 }
 
@@ -51,9 +52,9 @@ pub struct HistoryStatus {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Connections {
-    /// Connections that wait for an operation.
+    /// Established connections that no operation uses.
     pub available: u64,
-    /// Connections with an operation.
+    /// Connections that an operation uses.
     pub in_use: u64,
     /// Connections that are being established.
     pub pending: u64,
@@ -78,9 +79,9 @@ pub struct Pools {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pool {
-    /// Connections that wait for an operation.
+    /// Established connections that no operation uses.
     pub available: u64,
-    /// Connections with an operation.
+    /// Connections that an operation uses.
     pub in_use: u64,
     /// Connections that are being established.
     pub pending: u64,
@@ -98,9 +99,9 @@ pub struct Pool {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PoolUser {
-    /// Connections that wait for an operation.
+    /// Established connections that no operation uses.
     pub available: u64,
-    /// Connections with an operation.
+    /// Connections that an operation uses.
     pub in_use: u64,
     /// The user's name.
     pub name: String,
@@ -118,9 +119,9 @@ pub struct PoolUser {
 pub struct Topology {
     /// The known servers.
     pub servers: Vec<TopologyServer>,
-    /// The name of the replica set, if it is one.
+    /// The name of the replica set; `None` if the deployment is not a replica set.
     pub set_name: Option<String>,
-    /// The topology type of the specification of server discovery, such as `Sharded`.
+    /// The topology type (server discovery and monitoring specification), such as `Sharded`.
     #[serde(rename = "type")]
     pub topology_type: String,
 }
@@ -131,15 +132,15 @@ pub struct Topology {
 pub struct TopologyServer {
     /// Host and port.
     pub address: String,
-    /// The highest wire version that it supports.
+    /// The highest wire version that the server supports.
     pub max_wire_version: i32,
-    /// The round-trip time. `None` until it was measured.
+    /// The round-trip time; `None` until it is measured.
     pub round_trip_ms: Option<f64>,
-    /// True if an operation or a probe failed on it, and no probe has succeeded since.
+    /// True if an operation or a probe failed on the server, and no probe has succeeded since.
     pub suspect: bool,
     /// The tags of a replica set member.
     pub tags: BTreeMap<String, String>,
-    /// The server type of the specification of server discovery, such as `RSPrimary`.
+    /// The server type (server discovery and monitoring specification), such as `RSPrimary`.
     #[serde(rename = "type")]
     pub server_type: String,
 }
@@ -148,9 +149,9 @@ pub struct TopologyServer {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Clients {
-    /// The oldest connections first, up to the limit of the request.
+    /// The clients, the oldest connection first, up to the limit in the request.
     pub clients: Vec<Client>,
-    /// The number of all clients.
+    /// The number of all connected clients, also of those beyond the limit.
     pub count: u64,
 }
 
@@ -158,14 +159,14 @@ pub struct Clients {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Client {
-    /// The name that the application gave, if any.
+    /// The application's name in the client metadata, if any.
     pub application: Option<String>,
-    /// In seconds since the epoch.
+    /// When the client connected, in seconds since the epoch.
     pub connected_at: f64,
     /// The number of the connection.
     pub id: i32,
     /// Address and port.
     pub peer: String,
-    /// The user as `source.name`. `None` before its login.
+    /// The user as `source.name`; `None` before the client has logged in.
     pub user: Option<String>,
 }

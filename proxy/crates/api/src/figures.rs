@@ -20,11 +20,11 @@ pub struct Latency {
     pub max: f64,
     /// The median.
     pub p50: f64,
-    /// 90 % were not longer.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 99 % were not longer.
+    /// The 99th percentile.
     pub p99: f64,
-    /// 99.9 % were not longer.
+    /// The 99.9th percentile.
     pub p999: f64,
 }
 
@@ -47,15 +47,15 @@ impl<const PER_OCTAVE: usize> From<&Distribution<PER_OCTAVE>> for Latency {
 pub struct Phases {
     /// Selecting a server and getting a connection to it.
     pub checkout: f64,
-    /// From checkout to the last request byte written.
+    /// From the end of the checkout until the last byte of the command is written to the server.
     pub forward: f64,
-    /// Waiting to be admitted.
+    /// Waiting for a permit.
     pub permit: f64,
-    /// From the first reply byte to the last.
+    /// From the first to the last byte of the reply.
     pub receive: f64,
-    /// Writing the rest of the reply to the client.
+    /// Writing the rest of the reply to the client, after the last byte has arrived.
     pub send: f64,
-    /// From the last request byte to the first reply byte.
+    /// From the last written byte of the command to the first byte of the reply.
     pub server: f64,
 }
 
@@ -72,7 +72,7 @@ impl Phases {
         }
     }
 
-    /// Each phase with its time, in the order in which they happen.
+    /// Each phase with its time, in the order in which the phases happen.
     pub fn named(&self) -> [(Phase, f64); Phase::ALL.len()] {
         Phase::ALL.map(|phase| (phase, self.of(phase)))
     }
@@ -100,15 +100,17 @@ impl From<&PhaseTimes> for Phases {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct More {
-    /// Time of the `getMore`s that waited for an event. Absent in figures of the history.
+    /// Time of the `getMore`s that waited for an event. Absent if the figures come from the
+    /// history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub awaited_time_ms: Option<f64>,
     /// Number of `getMore`s.
     pub count: u64,
-    /// Documents that they returned. Absent in figures of the history.
+    /// Number of documents that the `getMore`s returned. Absent if the figures come from the
+    /// history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub documents: Option<u64>,
-    /// Their time, without those that waited for an event.
+    /// Time of the `getMore`s, without those that waited for an event.
     pub total_time_ms: f64,
 }
 

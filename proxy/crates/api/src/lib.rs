@@ -1,10 +1,10 @@
-//! The replies of the admin API, and a client that requests them: the handlers return them, and
-//! `top`, `report` and the tests read them.
+//! The replies of the admin API as types, and a client that requests these replies. The API's
+//! handlers build the types; `top`, `report` and the tests parse them.
 //!
-//! A reply has its members in alphabetical order, so the fields of each type are declared in this
-//! order. A reader gives a missing or null member its default and ignores unknown members: the
-//! proxy may have another version. Numbers of seconds are read as floats or integers; each type
-//! writes the one that the API has always had.
+//! The members of a reply are in alphabetical order, so each type declares its fields in this
+//! order. When a reply is parsed, a missing or null member gets its default and an unknown member
+//! is ignored, because the proxy may have another version. A number of seconds is parsed from a
+//! float or an integer, and is written as earlier versions of the API wrote it.
 
 mod changes;
 mod client;
@@ -38,13 +38,14 @@ pub use self::{
     timeline::{Step, Timeline},
 };
 
-/// Writes a whole number of seconds, or of anything else, as an integer. Readers accept both forms.
+/// Writes a number, such as a number of seconds, as an integer: the fraction is dropped, and a
+/// negative number becomes 0. Parsers accept integers and floats.
 fn as_integer<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     let whole = Duration::try_from_secs_f64(*number).unwrap_or_default();
     serializer.serialize_u64(whole.as_secs())
 }
 
-/// As [`as_integer`], for a number that may be absent.
+/// Like [`as_integer`], but writes `None` as null.
 fn as_integer_if_some<S: Serializer>(
     number: &Option<f64>,
     serializer: S,
@@ -75,7 +76,8 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// The length of a period. Without a length the figures cover the time since the start.
+/// The number of seconds that figures cover. If `since_seconds` is 0, the figures cover the time
+/// since the proxy's start: the uptime, at least 1 s.
 fn covered(since_seconds: f64, uptime_seconds: f64) -> f64 {
     match since_seconds > 0.0 {
         true => since_seconds,
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_members_take_defaults_and_unknown_ones_are_ignored() {
+    fn missing_members_take_defaults_and_unknown_members_are_ignored() {
         let step: Step = parsed(
             r#"{ "at": 5, "latency_ms": { "p50": null, "p99": 1.5 }, "phases_ms": null, "new": [1] }"#,
         );
@@ -106,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn period_without_a_length_is_the_uptime() {
+    fn figures_without_a_length_cover_the_uptime() {
         assert_eq!(covered(90.0, 7_200.0), 90.0);
         assert_eq!(covered(600.0, 30.0), 600.0);
         assert_eq!(covered(0.0, 9_000.0), 9_000.0);

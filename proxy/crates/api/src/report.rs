@@ -16,7 +16,7 @@ use super::{
     timeline::Timeline,
 };
 
-/// A whole report.
+/// A report on a period.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
@@ -26,11 +26,11 @@ pub struct Report {
     pub made_at: f64,
     /// The sums of the shapes that are not listed.
     pub other: Other,
-    /// The pools at the end.
+    /// The pools at the end of the period.
     pub pools: Vec<Pool>,
     /// The version of the format: [`Report::VERSION`].
     pub seawall_report: u64,
-    /// The servers.
+    /// The figures of each server.
     pub servers: Vec<Server>,
     /// The shapes, by server load in descending order.
     pub shapes: Vec<Shape>,
@@ -39,11 +39,11 @@ pub struct Report {
     pub since_seconds: f64,
     /// The stalls of the period.
     pub stalls: Stalls,
-    /// The proxy at the end.
+    /// The state of the proxy at the end of the period.
     pub status: Status,
-    /// The storms.
+    /// The latest storms that the proxy keeps, also those outside of the period.
     pub storms: Storms,
-    /// All operations, step by step.
+    /// The figures of all operations in each step of the period.
     pub timeline: Timeline,
 }
 
@@ -51,8 +51,8 @@ impl Report {
     /// The version of the report format.
     pub const VERSION: u64 = 1;
 
-    /// Parses a report. A list is either an array or an object, as the endpoint of that list
-    /// returns it.
+    /// Parses a report. The members `shapes` and `pools` are either arrays, or whole replies of the
+    /// endpoints `/api/v1/shapes` and `/api/v1/pools`.
     ///
     /// # Errors
     /// If the document is not a report of this version.
@@ -90,7 +90,8 @@ impl Report {
     }
 }
 
-/// Moves the members of each reply that contains a list to the report itself.
+/// Replaces a member `shapes` or `pools` that is a whole reply by the members of this reply. A
+/// member that the report already has keeps its value.
 fn unwrapped(report: Value) -> Value {
     let Value::Object(mut members) = report else {
         return report;
@@ -111,13 +112,13 @@ fn add_missing(members: &mut Map<String, Value>, more: Map<String, Value>) {
     }
 }
 
-/// A document is not a report that can be read.
+/// The reason why a document cannot be parsed as a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The document is something else.
+    /// The document has no report version, so it is not a report.
     #[error("not a Seawall report")]
     NotAReport,
-    /// Another version of Seawall wrote it.
+    /// The report has an unknown version: another version of Seawall wrote it.
     #[error("unknown report version {version}")]
     Version {
         /// The unknown version.
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_arrays_or_whole_replies() {
+    fn lists_of_a_report_are_arrays_or_whole_replies() {
         let bare = r#"{ "seawall_report": 1, "shapes": [{ "count": 3 }], "pools": [{}, {}] }"#;
         let report = parsed(bare).unwrap();
         assert_eq!((report.operations(), report.pools.len()), (3, 2));

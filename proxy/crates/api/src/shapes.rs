@@ -44,7 +44,7 @@ pub(super) fn load_ms(listed: &[Shape], other: &Other) -> f64 {
     listed.iter().map(Shape::load_ms).sum::<f64>() + other.load_ms()
 }
 
-/// The names and the figures of a shape.
+/// The name and the figures of a shape.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shape {
@@ -54,67 +54,72 @@ pub struct Shape {
     pub command: String,
     /// Operations that ended.
     pub count: u64,
-    /// Its exhausted cursors. Absent in figures of the history.
+    /// The shape's cursors that were exhausted. Absent if the figures come from the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursors: Option<Cursors>,
     /// The database.
     pub db: String,
-    /// The distribution of its durations. Absent in a list, except that of a report.
+    /// The distribution of the operations' durations. Absent in a list of shapes, but present in a
+    /// report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
-    /// Documents that its operations returned, wrote or counted.
+    /// Documents that the operations returned, wrote or counted.
     pub documents: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// When it was first seen: since the start, or in the period if it has no row any more.
+    /// When the shape was first seen: since the proxy's start, or within the period if the shape no
+    /// longer has a row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_seen: Option<Moment>,
-    /// 16 hexadecimal digits.
+    /// The shape's id: 16 hexadecimal digits.
     pub id: String,
-    /// When it was last seen.
+    /// When the shape was last seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<Moment>,
-    /// The durations of its operations.
+    /// The operations' durations.
     pub latency_ms: Latency,
     /// The level of detail: `fine` for one shape, `coarse` or `rest` for several. Empty if not
     /// reported.
     pub level: String,
-    /// The server load: the time of its operations and of the `getMore`s on its cursors.
+    /// The server load: the time of the operations and of the `getMore`s on their cursors.
     pub load_ms: f64,
-    /// The `getMore`s on its cursors.
+    /// The `getMore`s on cursors of the shape.
     pub more: More,
-    /// Operations by outcome, `getMore`s included. Absent in figures of the history.
+    /// Operations by outcome, `getMore`s included. Absent if the figures come from the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcomes: Option<BTreeMap<String, u64>>,
-    /// The time of its operations by phase.
+    /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of its replies.
+    /// Bytes of the replies.
     pub reply_bytes: u64,
-    /// Bytes of its requests.
+    /// Bytes of the requests.
     pub request_bytes: u64,
-    /// Its text, without values.
+    /// The shape's text, without values.
     pub shape: String,
-    /// The seconds of the period for which there is data. Absent in a list, and if the figures
-    /// cover the time since the start.
+    /// The seconds of the period for which there is data. Absent in a list of shapes, and if the
+    /// figures cover the time since the start.
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "as_integer_if_some"
     )]
     pub since_seconds: Option<f64>,
-    /// The figures since the start. Absent in a list, if the other figures cover this time, and if
-    /// the shape has no row.
+    /// The figures since the start. Absent in a list of shapes, if the other members already cover
+    /// the time since the start, and if the shape has no row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_start: Option<Box<SinceStart>>,
-    /// Documents to insert, updates and deletes of its writes. Absent in figures of the history.
+    /// Number of statements of the writes: documents to insert, updates and deletes. Absent if the
+    /// figures come from the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statements: Option<u64>,
-    /// Operations whose command was forwarded while it arrived. Absent in figures of the history.
+    /// Operations whose command was forwarded while it arrived. Absent if the figures come from the
+    /// history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streamed: Option<u64>,
-    /// The steps of the period. Absent in a list, and if the period does not have the shape.
+    /// The figures of each step of the period. Absent in a list of shapes, and if the shape had no
+    /// operations in the period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Vec<Step>>,
-    /// The time of its operations, without `getMore`s.
+    /// The operations' time, without `getMore`s.
     pub total_time_ms: f64,
 }
 
@@ -124,13 +129,13 @@ impl Shape {
         self.request_bytes.saturating_add(self.reply_bytes)
     }
 
-    /// The distribution of its durations. Empty if not reported.
+    /// The distribution of the operations' durations. Empty if not reported.
     pub fn buckets(&self) -> &[Bucket] {
         self.distribution.as_deref().unwrap_or_default()
     }
 
-    /// The server load: the time of its operations and of the `getMore`s on its cursors. Computed,
-    /// because older proxies do not report [`Shape::load_ms`].
+    /// The server load: the time of the operations and of the `getMore`s on their cursors. It is
+    /// computed, because older proxies do not report [`Shape::load_ms`].
     pub fn load_ms(&self) -> f64 {
         self.total_time_ms + self.more.total_time_ms
     }
@@ -142,31 +147,31 @@ impl Shape {
 pub struct SinceStart {
     /// Operations that ended.
     pub count: u64,
-    /// Its exhausted cursors.
+    /// The shape's cursors that were exhausted.
     pub cursors: Cursors,
-    /// Documents that its operations returned, wrote or counted.
+    /// Documents that the operations returned, wrote or counted.
     pub documents: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// The durations of its operations.
+    /// The operations' durations.
     pub latency_ms: Latency,
-    /// The server load: the time of its operations and of the `getMore`s on its cursors.
+    /// The server load: the time of the operations and of the `getMore`s on their cursors.
     pub load_ms: f64,
-    /// The `getMore`s on its cursors.
+    /// The `getMore`s on cursors of the shape.
     pub more: More,
     /// Operations by outcome, `getMore`s included.
     pub outcomes: BTreeMap<String, u64>,
-    /// The time of its operations by phase.
+    /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of its replies.
+    /// Bytes of the replies.
     pub reply_bytes: u64,
-    /// Bytes of its requests.
+    /// Bytes of the requests.
     pub request_bytes: u64,
-    /// Documents to insert, updates and deletes of its writes.
+    /// Number of statements of the writes: documents to insert, updates and deletes.
     pub statements: u64,
     /// Operations whose command was forwarded while it arrived.
     pub streamed: u64,
-    /// The time of its operations, without `getMore`s.
+    /// The operations' time, without `getMore`s.
     pub total_time_ms: f64,
 }
 
@@ -174,9 +179,9 @@ pub struct SinceStart {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cursors {
-    /// Number of these cursors.
+    /// Number of cursors that were read to their end.
     pub exhausted: u64,
-    /// How long they had been open.
+    /// How long the cursors had been open.
     pub open_ms: Latency,
 }
 
@@ -186,47 +191,47 @@ pub struct Cursors {
 pub struct Other {
     /// Operations that ended.
     pub count: u64,
-    /// Documents that they returned, wrote or counted.
+    /// Documents that the operations returned, wrote or counted.
     pub documents: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// Their durations.
+    /// The operations' durations.
     pub latency_ms: Latency,
-    /// Their server load, with that of the `getMore`s on their cursors.
+    /// The server load: the time of the operations and of the `getMore`s on their cursors.
     pub load_ms: f64,
-    /// The `getMore`s on their cursors.
+    /// The `getMore`s on the operations' cursors.
     pub more: More,
-    /// Their time by phase.
+    /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of their replies.
+    /// Bytes of the replies.
     pub reply_bytes: u64,
-    /// Bytes of their requests.
+    /// Bytes of the requests.
     pub request_bytes: u64,
-    /// Their time, without `getMore`s.
+    /// The operations' time, without `getMore`s.
     pub total_time_ms: f64,
 }
 
 impl Other {
-    /// Their server load, with that of the `getMore`s on their cursors. Computed, because older
-    /// proxies do not report [`Other::load_ms`].
+    /// The server load: the time of the operations and of the `getMore`s on their cursors. It is
+    /// computed, because older proxies do not report [`Other::load_ms`].
     pub fn load_ms(&self) -> f64 {
         self.total_time_ms + self.more.total_time_ms
     }
 }
 
-/// A time in seconds since the epoch. The history knows whole seconds and writes integers; rows
-/// know fractions and write floats.
+/// A time in seconds since the epoch. A time from the history is in whole seconds and written as an
+/// integer. A time from a row has a fraction and is written as a float.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Moment {
-    /// A time in the history.
+    /// Whole seconds, from the history.
     Whole(u64),
-    /// A time in a row.
+    /// Seconds with a fraction, from a row of the shape table.
     Exact(f64),
 }
 
 impl Moment {
-    /// In seconds since the epoch.
+    /// The time in seconds since the epoch.
     pub fn seconds(self) -> f64 {
         match self {
             Self::Whole(seconds) => seawall_stats::float(seconds),
@@ -240,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_keep_their_form() {
+    fn a_moment_is_written_as_the_integer_or_float_that_was_read() {
         for text in ["1795200000", "1795200000.0", "1795200000.25"] {
             let moment: Moment = serde_json::from_str(text).unwrap();
             assert_eq!(serde_json::to_string(&moment).unwrap(), text);

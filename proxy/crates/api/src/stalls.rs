@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The stalls of a period, and those that recur.
+/// The stalls of a period, and the stalls that recur.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Stalls {
     /// The stalls, the latest first.
     pub episodes: Vec<Episode>,
-    /// The sampling of the servers.
+    /// The state of the sampling of the servers.
     pub pulse: Pulse,
     /// The stalls that recur.
     pub recurring: Vec<Recurring>,
 }
 
-/// The sampling of the servers' `serverStatus`. The counts are absent if it is off.
+/// The sampling of the servers' `serverStatus`. The counts are absent if the sampling is off.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pulse {
-    /// Samples that got a reply.
+    /// Number of samples that got a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answered: Option<u64>,
     /// The longest time until a reply.
@@ -35,39 +35,39 @@ pub struct Pulse {
     /// The last refusal of each server that refuses samples, by address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusals: Option<BTreeMap<String, String>>,
-    /// Samples that a server refused.
+    /// Number of samples that a server refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<u64>,
     /// `on`, or `off: ` and the reason. Empty if not reported.
     pub state: String,
-    /// Samples without a reply.
+    /// Number of samples that got no reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<u64>,
 }
 
-/// A period in which latency was far above the usual.
+/// A stall: a period in which latency was far above its usual value.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Episode {
     /// The server's counters that differed most from their usual values.
     pub moved: Vec<Moved>,
-    /// Operations that waited.
+    /// Number of operations that waited.
     pub operations: u64,
-    /// The phase in which they waited longest.
+    /// The phase in which the operations waited longest.
     pub phase: String,
-    /// Its length.
+    /// The length of the stall.
     pub seconds: f64,
     /// The server's address. `None` means all servers.
     pub server: Option<String>,
     /// The shapes with the most operations that waited, in descending order.
     pub shapes: Vec<WaitingShape>,
-    /// Its start, in seconds since the epoch.
+    /// The start of the stall, in seconds since the epoch.
     pub started_at: f64,
-    /// Samples of the server without a reply.
+    /// Number of samples of the server that got no reply.
     pub unanswered_pulses: u64,
     /// The usual 99th percentile of durations.
     pub usual_p99_ms: f64,
-    /// The time that operations waited, in total.
+    /// The total time that operations waited.
     pub waited_ms: f64,
     /// The longest duration.
     pub worst_ms: f64,
@@ -83,11 +83,11 @@ pub struct WaitingShape {
     pub command: String,
     /// The database.
     pub db: String,
-    /// 16 hexadecimal digits.
+    /// The shape's id: 16 hexadecimal digits.
     pub id: String,
     /// `fine` for one shape, `coarse` or `rest` for several.
     pub level: String,
-    /// Its operations that took more than twice the usual time.
+    /// Number of the shape's operations that took more than twice the usual time.
     pub operations: u64,
     /// The shape's text, without values.
     pub text: String,
@@ -97,13 +97,13 @@ pub struct WaitingShape {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Moved {
-    /// Its name in `serverStatus`.
+    /// The counter's name in `serverStatus`.
     pub counter: String,
-    /// Its value during the stall.
+    /// The counter's value during the stall.
     pub during: f64,
-    /// Its usual value.
+    /// The counter's usual value.
     pub otherwise: f64,
-    /// The distance between the two in standard deviations.
+    /// The difference between `during` and `otherwise`, in standard deviations.
     pub score: f64,
 }
 
@@ -111,15 +111,15 @@ pub struct Moved {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Recurring {
-    /// The server counter that moves most with it.
+    /// The server counter that changes most during the stalls.
     pub counter: Option<String>,
-    /// True if it still recurs. `None` if the proxy does not report it.
+    /// True if the stall still recurs. `None` if the proxy does not report this member.
     pub current: Option<bool>,
-    /// The start of the last one, in seconds since the epoch.
+    /// The start of the last stall, in seconds since the epoch.
     pub last_at: f64,
-    /// The length of one.
+    /// The median length of the stalls.
     pub length_seconds: f64,
-    /// The time from one start to the next.
+    /// The time between the starts of two consecutive stalls.
     pub period_seconds: f64,
     /// The phase in which operations wait longest.
     pub phase: String,
@@ -127,12 +127,12 @@ pub struct Recurring {
     pub server: Option<String>,
     /// Number of stalls.
     pub times: u64,
-    /// True if the server replied to no sample during most of them.
+    /// True if in most of the stalls at least one sample of the server got no reply.
     pub unanswered: bool,
 }
 
 impl Recurring {
-    /// True if the stall still recurs. Assumed if the proxy does not report it.
+    /// True if the stall still recurs. Also true if the proxy does not report it.
     pub fn is_current(&self) -> bool {
         self.current.unwrap_or(true)
     }

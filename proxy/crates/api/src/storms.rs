@@ -12,9 +12,9 @@ use super::as_integer;
 pub struct Storms {
     /// True while a storm lasts.
     pub active: bool,
-    /// True while too little was seen since the start to detect a storm.
+    /// True while the proxy has not run long enough to know the normal traffic and detect a storm.
     pub learning: bool,
-    /// The storms that are known.
+    /// The storms that the proxy keeps.
     pub storms: Vec<Storm>,
 }
 
@@ -22,7 +22,7 @@ pub struct Storms {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Storm {
-    /// The most frequent applications.
+    /// The applications with the most short-lived connections.
     pub applications: Vec<Named>,
     /// Number of clients that connected.
     pub arrivals: u64,
@@ -30,38 +30,38 @@ pub struct Storm {
     pub client_authentications: u64,
     /// Number of short-lived connections by the way in which they ended.
     pub departures: BTreeMap<String, u64>,
-    /// The most frequent drivers.
+    /// The drivers with the most short-lived connections.
     pub drivers: Vec<Named>,
-    /// `None` if it lasts.
+    /// The end of the storm; `None` while it lasts.
     pub ended_at: Option<f64>,
     /// Number of short-lived connections that gave up, by stage.
     pub gave_up_in: BTreeMap<String, u64>,
-    /// The most frequent networks of clients.
+    /// The networks of clients with the most short-lived connections.
     pub networks: Vec<Named>,
-    /// The most clients that connected within one second.
+    /// The highest number of clients that connected within one second.
     #[serde(serialize_with = "as_integer")]
     pub peak_arrivals_per_second: f64,
     /// Number of Seawall's logins at servers.
     pub server_authentications: u64,
-    /// Number of client logins that did not reach the servers.
+    /// Number of client logins that caused no login at a server.
     pub server_authentications_absorbed: u64,
-    /// Number of client connections that did not reach the servers.
+    /// Number of client connections that caused no server connection.
     pub server_connections_absorbed: u64,
     /// Number of connections that Seawall established to servers.
     pub server_connections_created: u64,
-    /// Its start.
+    /// The start of the storm.
     pub started_at: f64,
-    /// The most frequent users.
+    /// The users with the most short-lived connections.
     pub users: Vec<Named>,
-    /// The usual number of short-lived connections per second.
+    /// The number of short-lived connections per second that was usual before the storm.
     pub usual_short_lived_per_second: f64,
 }
 
-/// The number of connections of a name.
+/// A name, for example of an application, and the number of its connections.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Named {
-    /// Number of its connections.
+    /// Number of connections with this name.
     pub count: u64,
     /// The name.
     pub name: String,

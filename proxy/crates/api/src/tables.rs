@@ -24,11 +24,12 @@ pub struct Namespaces {
     pub since_seconds: Option<f64>,
 }
 
-/// One command on one collection. A `getMore` is an operation like any other.
+/// The figures of one command on one collection. A `getMore` counts as a separate operation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Namespace {
-    /// The part of the time that awaiting operations took. Absent in figures of the history.
+    /// The part of `total_time_ms` that awaiting operations took. Absent if the figures come from
+    /// the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub awaited_time_ms: Option<f64>,
     /// The collection; empty if there is none.
@@ -39,40 +40,45 @@ pub struct Namespace {
     pub count: u64,
     /// The database.
     pub db: String,
-    /// Documents that they returned, wrote or counted.
+    /// Documents that the operations returned, wrote or counted.
     pub documents: u64,
-    /// Error replies by code. Absent in figures of the history.
+    /// Error replies by code. Absent if the figures come from the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_codes: Option<BTreeMap<String, u64>>,
-    /// Operations that failed. Only in figures of the history; else see `outcomes`.
+    /// Operations that failed. Present only if the figures come from the history; otherwise see
+    /// `outcomes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors: Option<u64>,
-    /// Their durations.
+    /// The operations' durations.
     pub latency_ms: Latency,
-    /// Operations by outcome. Absent in figures of the history.
+    /// Operations by outcome. Absent if the figures come from the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcomes: Option<BTreeMap<String, u64>>,
-    /// Their time by phase.
+    /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of their replies.
+    /// Bytes of the replies.
     pub reply_bytes: u64,
-    /// Bytes of their requests.
+    /// Bytes of the requests.
     pub request_bytes: u64,
-    /// Writes that had been sent before. Absent in figures of the history.
+    /// Retries: writes that the driver had already sent before. Absent if the figures come from the
+    /// history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u64>,
-    /// Operations whose command was forwarded while it arrived. Absent in figures of the history.
+    /// Operations whose command was forwarded while it arrived. Absent if the figures come from the
+    /// history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streamed: Option<u64>,
-    /// Their time.
+    /// The operations' total time.
     pub total_time_ms: f64,
-    /// Write concern errors by code. Absent in figures of the history.
+    /// Write concern errors by code. Absent if the figures come from the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_concern_error_codes: Option<BTreeMap<String, u64>>,
-    /// `write_errors` by code. Absent in figures of the history.
+    /// The failed writes that `write_errors` counts, by code. Absent if the figures come from the
+    /// history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_error_codes: Option<BTreeMap<String, u64>>,
-    /// Single writes that failed, in replies with `ok: 1`. Absent in figures of the history.
+    /// Single writes that failed, in replies with `ok: 1`. Absent if the figures come from the
+    /// history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_errors: Option<u64>,
 }
@@ -85,30 +91,31 @@ pub struct Servers {
     pub servers: Vec<Server>,
 }
 
-/// The operations that one server handled, without awaiting ones. A `getMore` is an operation like
-/// any other.
+/// The operations that one server handled, without awaiting operations. A `getMore` counts as a
+/// separate operation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Server {
     /// Host and port.
     pub address: String,
-    /// The time until its replies began. Absent in a report: the history keeps the phases instead.
+    /// The time until the server's replies began. Absent in a report, because the history keeps
+    /// only the phases.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_ms: Option<Latency>,
     /// Operations that ended.
     pub count: u64,
-    /// Documents that they returned, wrote or counted.
+    /// Documents that the operations returned, wrote or counted.
     pub documents: u64,
     /// Operations that failed.
     pub errors: u64,
     /// The durations of whole operations.
     pub latency_ms: Latency,
-    /// Their time by phase.
+    /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of their replies.
+    /// Bytes of the replies.
     pub reply_bytes: u64,
-    /// Bytes of their requests.
+    /// Bytes of the requests.
     pub request_bytes: u64,
-    /// Their time.
+    /// The operations' total time.
     pub total_time_ms: f64,
 }

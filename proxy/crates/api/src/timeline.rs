@@ -7,7 +7,7 @@ use super::{
     figures::{Bucket, Latency, More, Phases},
 };
 
-/// The steps of a period, for the selected series together.
+/// The steps of a period. Each step has the sums of all selected series.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timeline {
@@ -18,44 +18,44 @@ pub struct Timeline {
     pub steps: Vec<Step>,
 }
 
-/// One step.
+/// The figures of one step.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Step {
-    /// Its start, in seconds since the epoch.
+    /// The step's start, in seconds since the epoch.
     #[serde(serialize_with = "as_integer")]
     pub at: f64,
     /// Operations that ended.
     pub count: u64,
-    /// The distribution of their durations. Absent in the timeline of a shape.
+    /// The distribution of the operations' durations. Absent in the timeline of a shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
-    /// Documents that they returned, wrote or counted.
+    /// Documents that the operations returned, wrote or counted.
     pub documents: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// Their durations.
+    /// The operations' durations.
     pub latency_ms: Latency,
-    /// Their server load, with that of the `getMore`s on their cursors.
+    /// The server load: the time of the operations and of the `getMore`s on their cursors.
     pub load_ms: f64,
     /// The maximum of `latency_ms`.
     pub max_ms: f64,
-    /// The `getMore`s on their cursors.
+    /// The `getMore`s on the operations' cursors.
     pub more: More,
     /// The median of `latency_ms`.
     pub p50_ms: f64,
     /// The 99th percentile of `latency_ms`.
     pub p99_ms: f64,
-    /// Their time by phase.
+    /// The operations' time by phase.
     pub phases_ms: Phases,
-    /// Bytes of their replies.
+    /// Bytes of the replies.
     pub reply_bytes: u64,
-    /// Bytes of their requests.
+    /// Bytes of the requests.
     pub request_bytes: u64,
     /// The seconds of the step for which there is data.
     #[serde(serialize_with = "as_integer")]
     pub seconds: f64,
-    /// Their time, without `getMore`s.
+    /// The operations' time, without `getMore`s.
     pub total_time_ms: f64,
 }
 

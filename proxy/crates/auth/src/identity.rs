@@ -29,10 +29,10 @@ impl IdentityId {
 pub enum IdentityStatus {
     /// The identity is usable.
     Good,
-    /// The user was dropped. It may have been created again with another id. Its clients get error
-    /// 13 (Unauthorized).
+    /// The user was dropped, and may have been created again with another id. Clients of this
+    /// identity get error 13 (Unauthorized).
     Gone,
-    /// A server refused the user's keys. Its clients must log in again.
+    /// A server refused the user's keys. Clients of this identity must log in again.
     Refused,
 }
 
@@ -161,8 +161,8 @@ impl Identity {
             IdentityStatus::Gone => 1,
             IdentityStatus::Refused => 2,
         };
-        // A dropped user's keys may be refused afterwards, by an operation in flight. Its clients
-        // must still get error 13, so the first reason is kept.
+        // After a user was dropped, an operation in flight may still report that a server refused
+        // the user's keys. The clients must get error 13 nevertheless, so the first reason is kept.
         self.status
             .compare_exchange(0, value, Ordering::AcqRel, Ordering::Acquire)
             .ok();
@@ -174,9 +174,9 @@ impl Identity {
         self.login.read().clone()
     }
 
-    /// The version of the login. [`Identity::learn`] increases it. Callers read it before
-    /// [`Identity::login`]: if a server then refuses the login, only logins of this version are
-    /// outdated, and not a newer one.
+    /// The version of the login, which [`Identity::learn`] increases. Callers read the version
+    /// before they call [`Identity::login`]. If a server refuses the login, the version shows
+    /// whether a newer login has already replaced the refused one.
     pub fn login_version(&self) -> u64 {
         self.login_version.load(Ordering::Acquire)
     }

@@ -1,21 +1,21 @@
-//! Authentication: SCRAM towards clients and servers, its keys, and the addresses from which a user
-//! may log in.
+//! Authentication: SCRAM towards clients and servers, SCRAM keys, and the addresses from which a
+//! user may log in.
 //!
-//! The types here are state machines and values. A step of a conversation gets a payload and
-//! returns a payload or a result. This module reads no socket, clock or configuration. Its only
+//! The types of this crate are state machines and values. A step of a conversation gets a payload
+//! and returns a payload or a result. The crate reads no socket, clock or configuration. Its only
 //! system call seeds [`NonceSource`].
 //!
 //! Seawall needs no password to serve a user. A server stores `StoredKey = H(ClientKey)` and
 //! `ServerKey`. Every SCRAM proof is `ClientKey XOR HMAC(StoredKey, AuthMessage)`. So a party that
 //! knows the stored keys and sees one valid proof learns `ClientKey`, and can then authenticate as
-//! that user:
+//! the user:
 //!
 //! ```text
 //!  first login of a user     CarriedConversation   payloads pass to a server, which verifies
 //!                            users_info_command    the user reads its own keys and restrictions
 //!                            prove(keys)           the carried proof reveals the ClientKey
 //!
-//!  every later login         ServerConversation    Seawall verifies; it renews the ClientKey
+//!  every later login         ServerConversation    Seawall verifies and learns the ClientKey again
 //!  server connections        ClientConversation    ClientKey and ScramKeys, no PBKDF2
 //! ```
 //!

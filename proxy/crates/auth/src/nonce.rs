@@ -11,14 +11,14 @@ use parking_lot::Mutex;
 use rand::rngs::{StdRng, SysError, SysRng};
 use rand::{Rng as _, SeedableRng as _};
 
-/// Error: the operating system returned no entropy to seed a [`NonceSource`].
+/// The operating system returned no entropy to seed a [`NonceSource`].
 #[derive(Debug, thiserror::Error)]
 #[error("the operating system returned no entropy")]
 pub struct SeedError(#[from] SysError);
 
 /// A cryptographically secure random number generator (ChaCha) for all conversations.
 ///
-/// Its lock is held only while a nonce is generated, which takes some nanoseconds.
+/// The lock is held only while bytes are generated, which takes some nanoseconds.
 pub struct NonceSource {
     generator: Mutex<StdRng>,
 }

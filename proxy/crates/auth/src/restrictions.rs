@@ -2,9 +2,10 @@
 //!
 //! A server sees Seawall's address instead of the client's, so Seawall must enforce the
 //! `clientSource` clauses of a user. The server itself enforces `serverAddress` clauses, against
-//! the address to which Seawall has connected. So here these clauses count as met.
+//! the address to which Seawall has connected. So this module treats `serverAddress` clauses as
+//! met.
 //!
-//! The rules are those of the server, tested with mongod 6.0.5:
+//! The rules are the server's, tested with mongod 6.0.5:
 //!
 //! - A user has its own set of restrictions, and one set for each restricted role that it has
 //!   directly or through other roles. **Every** set must be met.
@@ -12,7 +13,8 @@
 //! - A restriction is met if **all** of its clauses are met. A `clientSource` clause is met if the
 //!   address is in **any** of its ranges. An empty clause is never met.
 //! - IPv4 and IPv6 addresses never match each other: neither `::/0` nor `::ffff:10.0.0.1` contains
-//!   an IPv4 client. If Seawall's listener reports a client as v4-mapped, it counts as IPv4.
+//!   an IPv4 client. A client that Seawall's listener reports with an IPv4-mapped IPv6 address
+//!   counts as an IPv4 client.
 //! - A client on a Unix domain socket meets no restriction.
 //!
 //! A restriction that cannot be parsed is an error. It never means "unrestricted".
@@ -22,7 +24,8 @@ use std::net::IpAddr;
 use bson::raw::RawBsonRef;
 use bson::{RawArray, RawDocument};
 
-/// All restrictions that apply to a user: its own, and those of its roles.
+/// All restrictions that apply to a user: the user's own restrictions and the restrictions of the
+/// user's roles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Restrictions {
     /// The sets that are not empty. A user without sets is unrestricted.
@@ -63,8 +66,7 @@ impl Restrictions {
 /// logins, because a restriction that cannot be parsed may exclude the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RestrictionsError {
-    /// The reply has no such field, because the command did not ask for it or the server is too
-    /// old.
+    /// The reply lacks the field, because the command did not request it or the server is too old.
     #[error("{field} is missing")]
     Missing {
         /// The field of the reply.
@@ -165,8 +167,8 @@ impl AddressRange {
 
     fn contains(self, address: IpAddr) -> bool {
         let prefix_bits = u32::from(self.prefix_bits);
-        // For a prefix of 0 bits, `checked_shr` returns `None` on both sides, so every address
-        // matches.
+        // For a prefix of 0 bits, the shift is as long as the address, so `checked_shr` returns
+        // `None` and every address matches.
         match (self.network, address) {
             (IpAddr::V4(network), IpAddr::V4(address)) => {
                 let differing = network.to_bits() ^ address.to_bits();
@@ -255,7 +257,8 @@ mod tests {
         Some(address.parse().unwrap())
     }
 
-    /// Checks which clients a user with these own and inherited sets permits and refuses.
+    /// Checks that a user with these sets of restrictions permits all clients in `permitted` and no
+    /// client in `refused`.
     fn check(own: Bson, inherited: Bson, permitted: &[&str], refused: &[&str]) {
         let restrictions = parse(own.clone(), inherited.clone()).unwrap();
         for address in permitted {
@@ -456,7 +459,7 @@ mod tests {
         }
 
         #[test]
-        fn range_text_never_panics(text in ".{0,40}") {
+        fn parsing_a_range_never_panics(text in ".{0,40}") {
             let _: Option<AddressRange> = AddressRange::parse(&text);
         }
     }

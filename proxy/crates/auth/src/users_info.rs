@@ -1,4 +1,5 @@
-//! The command with which a user's keys and restrictions are read from a server, and its reply.
+//! The command that reads a user's keys and restrictions from a server, and the parser of its
+//! reply.
 //!
 //! ```text
 //!  { usersInfo: { user, db }, showCredentials: true, showAuthenticationRestrictions: true }
@@ -35,8 +36,8 @@ use super::{Key, Mechanism, Restrictions, RestrictionsError, ScramKeys};
 /// Keys are compared in constant time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The `userId`, which differs from that of an earlier user of the same name. `None` for some
-    /// users that were created by version 3.4 or earlier.
+    /// The `userId`. A user that was dropped and created again has another `userId`. `None` for
+    /// some users that were created by version 3.4 or earlier.
     pub user_id: Option<[u8; 16]>,
     /// The database that the user is defined in, `authSource` in connection strings.
     pub source: String,
@@ -202,8 +203,8 @@ fn parse_keys(
 fn parse_restrictions(user: &RawDocument) -> Result<Restrictions, RestrictionsError> {
     let set = |field| match user.get(field) {
         Ok(Some(RawBsonRef::Array(set))) => Ok(set),
-        // A server always returns the field if the command asks for it, even if it is empty. So a
-        // missing field does not mean "unrestricted".
+        // A server always returns the field if the command requests it, even if the field is empty.
+        // So a missing field does not mean "unrestricted".
         Ok(None) => Err(RestrictionsError::Missing { field }),
         Ok(Some(_)) | Err(_) => Err(RestrictionsError::WrongType { field }),
     };
@@ -307,7 +308,8 @@ mod tests {
         parse_reply(&doc! { "users": [user], "ok": 1.0 })
     }
 
-    /// The document and the last name of a path such as `credentials.SCRAM-SHA-1.salt`.
+    /// Returns the document that contains the last field of a path such as
+    /// `credentials.SCRAM-SHA-1.salt`, and the name of this field.
     fn entry<'a>(user: &'a mut Document, path: &str) -> (&'a mut Document, String) {
         let (parents, last) = path.rsplit_once('.').unwrap_or(("", path));
         let mut document = user;
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_asks_for_keys_and_restrictions() {
+    fn the_command_requests_keys_and_restrictions() {
         let command = users_info_command("a.b", "$external");
         assert_eq!(
             Document::try_from(&*command).unwrap(),

@@ -20,12 +20,13 @@ pub const COMMAND_NOT_FOUND: i32 = 59;
 pub const SHUTDOWN_IN_PROGRESS: i32 = 91;
 /// 133 `FailedToSatisfyReadPreference`.
 pub const FAILED_TO_SATISFY_READ_PREFERENCE: i32 = 133;
-/// 202 `NetworkInterfaceExceededTimeLimit`: a mongos replies with it when its own pool has no
-/// connection in time. Drivers do not retry it.
+/// 202 `NetworkInterfaceExceededTimeLimit`: a mongos replies with it when its pool could not
+/// provide a connection in time. Drivers do not retry it.
 pub const NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT: i32 = 202;
 /// 334 `MechanismUnavailable`.
 pub const MECHANISM_UNAVAILABLE: i32 = 334;
-/// 462 `IngressRequestRateLimitExceeded`: overload. Only for clients that announced `backpressure`.
+/// 462 `IngressRequestRateLimitExceeded`: Seawall is overloaded. Sent only to clients that
+/// announced `backpressure` in `hello`.
 pub const INGRESS_RATE_LIMIT_EXCEEDED: i32 = 462;
 
 /// Label: the driver may send the write again.
@@ -57,9 +58,9 @@ pub fn nothing_was_done(code: i32) -> bool {
 /// The contents of an error reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorReply {
-    /// The numeric code, for drivers.
+    /// The error code, for drivers.
     pub code: i32,
-    /// The text, for people.
+    /// The error message (`errmsg`), for people.
     pub message: String,
     /// Labels, which tell drivers whether they may retry.
     pub labels: Vec<&'static str>,

@@ -8,7 +8,7 @@ use seawall_wire::{BsonError, ElementKind, Elements, MAX_BSON_OBJECT_BYTES};
 pub enum Target<'a> {
     /// A string: for most commands, the name of the collection.
     Text(&'a str),
-    /// A cursor's id (`getMore`), or the 1 of `ping: 1`.
+    /// A number without a fraction, such as the cursor's id in a `getMore` or the 1 in `ping: 1`.
     Number(i64),
     /// A value of any other type.
     Other,
@@ -43,25 +43,25 @@ pub struct Command<'a> {
     pub body: &'a [u8],
     /// The `id` of the `lsid`, if it has the usual 16 bytes.
     pub lsid: Option<[u8; 16]>,
-    /// `txnNumber`.
+    /// The `txnNumber`: the number of a retryable write or of a transaction in the session.
     pub txn_number: Option<i64>,
     /// True for the first command of a transaction: `startTransaction: true`.
     pub starts_transaction: bool,
     /// True within a transaction: `autocommit: false`.
     pub in_transaction: bool,
-    /// `$readPreference`, as BSON bytes.
+    /// The document `$readPreference`, as BSON bytes.
     pub read_preference: Option<&'a [u8]>,
-    /// `maxTimeMS`.
+    /// The client's time limit, `maxTimeMS`.
     pub max_time: Option<MaxTime>,
-    /// `collection` (of `getMore`).
+    /// The field `collection`. In a `getMore`, it names the cursor's collection.
     pub collection: Option<&'a str>,
-    /// `cursors` (of `killCursors`), as BSON bytes.
+    /// The array `cursors`, as BSON bytes. In a `killCursors`, it contains the cursors' ids.
     pub cursors: Option<&'a [u8]>,
-    /// `pipeline`, as BSON bytes.
+    /// The array `pipeline`, as BSON bytes.
     pub pipeline: Option<&'a [u8]>,
-    /// True if the last stage of `pipeline` is `$out` or `$merge`.
+    /// True if the command is an `aggregate` whose last stage is `$out` or `$merge`.
     ends_in_write: bool,
-    /// True for `awaitData: true`.
+    /// True if the command has `awaitData: true`.
     awaits_data: bool,
     /// True if the client's command already has a `$client` field.
     pub has_client: bool,
@@ -69,7 +69,8 @@ pub struct Command<'a> {
     pub is_unacknowledged: bool,
 }
 
-/// An error in a body that a server refuses before it looks up the command's name.
+/// The reason why a body is invalid. A server refuses such a body before it looks up the command's
+/// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InspectError {
     /// The body is not valid BSON.
@@ -251,8 +252,8 @@ impl<'a> Command<'a> {
         first.and_then(|stage| stage_name(stage.value)) == Some(b"$changeStream")
     }
 
-    /// True if Seawall may interrupt the command without losing anything: it only reads, outside of
-    /// transactions. An interruption aborts a transaction.
+    /// True if the command only reads and is not in a transaction. Seawall may interrupt such a
+    /// command without harm; in a transaction, an interruption would abort the transaction.
     pub fn only_reads(&self) -> bool {
         match self.class {
             Class::Read | Class::GetMore => !self.in_transaction,
@@ -301,8 +302,8 @@ impl<'a> Command<'a> {
 
     /// True if the body may grow by `extra_bytes` without exceeding [`MAX_BSON_OBJECT_BYTES`].
     pub fn has_room_for(&self, extra_bytes: usize) -> bool {
-        // This is the limit of a stored document. The body may contain such a document and its own
-        // fields, but those are small.
+        // This is the limit of a stored document. Servers accept a body that is up to 16 KiB
+        // longer, so the check errs on the safe side.
         self.body.len() + extra_bytes <= MAX_BSON_OBJECT_BYTES
     }
 }

@@ -36,7 +36,8 @@ pub struct ReplyFacts {
     pub write_concern_code: Option<i32>,
     /// The last state-change code at the root, in `writeErrors` or in `writeConcernError`.
     pub state_change: Option<i32>,
-    /// True if the scanner could not understand the reply. Facts after that position are missing.
+    /// True if the scanner found bytes that it cannot parse. It ignores the reply from these bytes
+    /// on, so later values are missing here.
     pub is_opaque: bool,
 }
 
@@ -62,6 +63,7 @@ impl ReplyFacts {
     }
 }
 
+/// The document or array that the scanner is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
     Top,
@@ -76,7 +78,8 @@ enum Scope {
     WriteConcernError,
 }
 
-/// Maximum nesting that the scanner follows: root, `cursor`, its batch, one result.
+/// Maximum depth of the documents that the scanner enters: the root, `cursor`, the batch, one
+/// result.
 const MAX_DEPTH: usize = 4;
 
 /// Maximum length of an element's beginning (type, name, fixed-size value) that is kept between
@@ -95,14 +98,17 @@ pub struct ReplyScanner {
     /// final NUL.
     open: [(Scope, usize); MAX_DEPTH],
     depth: usize,
+    /// Number of bytes that the scanner still has to skip.
     skip: usize,
     /// Number of C strings of a regular expression that the scanner still has to skip.
     cstrings_left: u8,
     has_begun: bool,
+    /// The incomplete beginning of an element, from earlier chunks. Its length is `carried`.
     carry: [u8; MAX_HEAD_BYTES],
     carried: usize,
 }
 
+/// The next bytes of the reply: the beginning of an element or of the root.
 enum Head {
     Incomplete,
     Opaque,
@@ -206,7 +212,8 @@ impl ReplyScanner {
         let carry = self.carry;
         let head = self.read_head(carry.get(..self.carried).unwrap_or_default());
         if let Some(used) = self.apply(head) {
-            // Completing the beginning may have read bytes of the value too. They count as skipped.
+            // The completed beginning may already include bytes of the value. These bytes count as
+            // skipped.
             self.skip = self.skip.saturating_sub(self.carried.saturating_sub(used));
             self.carried = 0;
         }

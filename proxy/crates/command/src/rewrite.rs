@@ -1,10 +1,10 @@
 //! Conceals state-change errors in replies, as a mongos does.
 //!
-//! A member's "not primary" error is about that member, not about Seawall. A driver that receives
-//! it from Seawall would mark the router as unknown and clear its pool. So a state-change code
-//! becomes 6 `HostUnreachable`, at the root, in `writeErrors` and in `writeConcernError`. Labels
-//! are kept, and `topologyVersion` is removed. The text is replaced by a neutral one, because old
-//! drivers search it for words such as "not master".
+//! A member's "not primary" error is about that member, not about Seawall. A driver that received
+//! this error from Seawall would mark the router as unknown and clear its pool. So Seawall replaces
+//! a state-change code by 6 `HostUnreachable`: at the root, in `writeErrors` and in
+//! `writeConcernError`. Labels are kept, and `topologyVersion` is removed. The text is replaced by
+//! a neutral one, because old drivers search it for words such as "not master".
 
 use bson::{Bson, Document};
 

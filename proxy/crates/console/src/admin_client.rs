@@ -1,4 +1,5 @@
-//! The arguments that name a running proxy's admin address, and what to report if it fails.
+//! The arguments for the admin address of a running proxy, and the messages and exit statuses for
+//! its errors.
 
 use std::{io, path::PathBuf};
 
@@ -25,7 +26,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// A client of this address.
+    /// Creates a client for this address and token.
     pub(super) fn client(&self) -> Result<AdminClient, EndpointError> {
         let token = self.token_file.as_ref().map(|file| {
             let text = std::fs::read_to_string(file);
@@ -39,7 +40,7 @@ impl Endpoint {
     }
 }
 
-/// The arguments are not usable.
+/// The reason why the arguments are not usable.
 #[derive(Debug, Error)]
 pub(super) enum EndpointError {
     #[error("--admin {0}")]

@@ -16,7 +16,7 @@ pub enum Exit {
     Unavailable,
     /// An internal error.
     Internal,
-    /// A load missed its objectives.
+    /// A run of `seawall load` missed its objectives.
     Missed,
     /// Interrupted by a signal.
     Interrupted,

@@ -92,7 +92,7 @@ pub(super) fn clock(at: f64) -> String {
     utc(at, format_description!("[hour]:[minute]:[second]"))
 }
 
-/// A moment given in seconds since the epoch, in UTC. A moment that is in no calendar is a dash.
+/// A moment given in seconds since the epoch, in UTC. A moment outside the calendar becomes a dash.
 fn utc(at: f64, format: &[BorrowedFormatItem<'_>]) -> String {
     let seconds = i64::try_from(whole(at.max(0.0))).unwrap_or(i64::MAX);
     let at = OffsetDateTime::from_unix_timestamp(seconds).ok();
@@ -100,8 +100,8 @@ fn utc(at: f64, format: &[BorrowedFormatItem<'_>]) -> String {
     text.unwrap_or_else(|| "–".to_owned())
 }
 
-/// A name that is safe to show: control characters, which a terminal would obey, and invisible
-/// characters, which could deceive a reader, are escaped.
+/// Makes a name safe to show. Escapes control characters, which a terminal would execute, and
+/// invisible characters, which could deceive a reader.
 pub(super) fn printable(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for character in name.chars() {
@@ -147,7 +147,7 @@ pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     std::iter::once(&first).chain(rows).map(line).collect()
 }
 
-/// A sparkline: one block per value. The highest value fills the line.
+/// A sparkline: one block per value. The highest value gets a block of full height.
 pub(super) fn sparks(values: &[f64]) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = values.iter().copied().fold(0.0, f64::max);
@@ -166,13 +166,14 @@ pub(super) fn bar(share: f64, characters: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let width = float(u64::try_from(characters).unwrap_or(0)) * 8.0;
     let eighths = usize::try_from(whole((share.clamp(0.0, 1.0) * width).round())).unwrap_or(0);
-    // A share above 0 is visible, however small.
+    // Every share above 0 is visible.
     let eighths = eighths.max(usize::from(share > 0.0));
     let part = PARTS.get(eighths % 8).copied().unwrap_or_default();
     format!("{}{part}", "█".repeat(eighths / 8))
 }
 
-/// A positive number without its fraction. Numbers that do not fit become the maximum.
+/// A number without its fraction. A negative number becomes 0, and a number that is too large
+/// becomes the maximum.
 #[expect(clippy::as_conversions, reason = "the cast saturates")]
 pub(super) fn whole(number: f64) -> u64 {
     number as u64
@@ -192,7 +193,7 @@ fn scaled(number: f64, base: f64, units: &[&str], space: &str) -> String {
     }
     let mut rest = number;
     let mut left = units;
-    // 999.5 would round to four digits.
+    // A number from 999.5 would be rounded to four digits, so it gets the next unit.
     while let [_, more @ ..] = left
         && !more.is_empty()
         && rest.abs() >= base - 0.5
@@ -204,7 +205,7 @@ fn scaled(number: f64, base: f64, units: &[&str], space: &str) -> String {
     format!("{}{space}{unit}", three_digits(rest))
 }
 
-/// Three digits, without trailing zeros after the decimal point.
+/// Formats a number with three digits, without trailing zeros after the decimal point.
 fn three_digits(number: f64) -> String {
     let text = match number.abs() {
         size if size < 9.995 => format!("{number:.2}"),

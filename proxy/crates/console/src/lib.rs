@@ -1,7 +1,7 @@
 //! The commands that show what a running proxy has measured: `top` in a terminal, and `report` as
 //! text, HTML or JSON.
 //!
-//! They request the replies of the admin API. They do not know the proxy.
+//! They send requests to the admin API. They use no code of the proxy itself.
 
 pub mod report;
 pub mod top;

@@ -1,8 +1,8 @@
-//! Computes the two periods of a comparison. The user names the baseline (the earlier period): a
-//! name, a duration ago, or a moment.
+//! Computes the two periods of a comparison. The user gives the end of the baseline (the earlier
+//! period) as a name, as a duration before now, or as a moment.
 //!
-//! This module reads no clock. The history has long steps for old times. A baseline ends where a
-//! step of the history ends, so it consists of whole steps.
+//! This module reads no clock. For old times the history has only long steps. A baseline ends at
+//! the end of a step, and consists of whole steps.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,13 +13,13 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
-/// The length of both periods.
+/// The length that both periods must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// Exactly this length, or an error.
+    /// Exactly this length. If that is impossible, the result is an error.
     Exactly(Duration),
-    /// At most this length. The length is shorter if the baseline ended more recently than this, or
-    /// if less history is kept.
+    /// At most this length. The periods are shorter if the baseline ended less than this length
+    /// ago, or if less history is kept.
     AtMost(Duration),
 }
 
@@ -83,7 +83,7 @@ pub(super) fn spans(against: Against, window: Window, now: SystemTime) -> Result
             kept_seconds: kept,
         });
     }
-    // Long ago, only long steps are kept. The baseline is at least two steps long. Rates are
+    // For old times, only long steps are kept. The baseline is at least two steps long. Rates are
     // computed from the length of each period.
     let reaches = |(step, kept): &&(u64, u64)| ago + length.max(step * 2) <= *kept;
     let step = TIERS.iter().find(reaches).or(TIERS.last());
@@ -116,7 +116,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn last_week_is_seven_days_ago_with_any_window_that_is_kept() {
+    fn last_week_baseline_ends_seven_days_ago_for_any_kept_window() {
         for seconds in [600, 3_600, 86_400] {
             let window = Window::Exactly(Duration::from_secs(seconds));
             let spans = spans("last_week", window).unwrap();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn recent_baselines_are_exact_and_older_ones_are_whole_steps() {
+    fn recent_baselines_are_exact_and_older_baselines_have_whole_steps() {
         let exact = spans("5m", Window::Exactly(2 * MINUTE)).unwrap();
         assert_eq!(exact.before, (NOW - 420, NOW - 300));
         let hours = spans("2h", Window::Exactly(10 * MINUTE)).unwrap();

@@ -9,8 +9,8 @@
 //!
 //! Durations are compared by a rank test (see `ranks`), which assumes no distribution and is not
 //! misled by a single stall. The reported ratio is that of the medians: one operation of 3 s among
-//! a hundred of 1 ms makes their mean thirty times as long. So a shape whose slowest operations
-//! alone got slower is not reported.
+//! a hundred of 1 ms makes their mean thirty times as long. So a shape is not reported if only its
+//! slowest operations became slower.
 
 use std::{collections::BTreeSet, f64::consts::LN_2, sync::Arc, time::Duration};
 
@@ -135,7 +135,8 @@ const MIN_COSTLY: u64 = 3;
 /// Minimum cost per second of a new shape that is reported because of its cost.
 const MIN_COST_PER_SECOND: Duration = Duration::from_millis(10);
 
-/// Minimum share of such a shape in the cost of all operations.
+/// Minimum share of a new shape in the cost of all operations, if the shape is reported because of
+/// its cost.
 const COSTLY_SHARE: f64 = 0.1;
 
 /// Minimum length of a period. A shape that is missing in a shorter period is not reported as new
@@ -369,9 +370,10 @@ impl<'a> Comparison<'a> {
             && cost >= COSTLY_SHARE * load_per_second(all, self.now)
     }
 
-    /// True if the operations that one period lacks may be counted in its [`Label::OtherShapes`] or
-    /// in group rows of the namespace. Only the heaviest shapes have rows and series, so a shape
-    /// that just got its own row must not be reported as new.
+    /// True if the shape's missing operations may be counted in [`Label::OtherShapes`] or in group
+    /// rows of the namespace, in the period with fewer operations. `is_more` is true if the earlier
+    /// period has fewer operations. Only the heaviest shapes have rows and series, so a shape that
+    /// just got its own row must not be reported as new.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let ((less, lesser), (more, greater)) = match is_more {
             true => ((pair.before, self.before), (pair.now, self.now)),
@@ -445,8 +447,7 @@ impl<'a> Comparison<'a> {
         let effects = (self.slowdowns.iter().filter_map(|(number, _)| of(number)))
             .map(|pair| ranks(&pair.before.durations, &pair.now.durations, 0).effect);
         let effect = middle(effects.collect()).unwrap_or(0.5);
-        // With so few shapes, each shape was compared without the others, so it is reported by
-        // itself.
+        // With at most `MIN_OTHERS` shapes there is no drift, so each shape is reported by itself.
         let common = |ratios: &Ratios| match ratios.len() > MIN_OTHERS {
             true => drift(ratios, usize::MAX).unwrap_or(0.0),
             false => 0.0,
@@ -471,9 +472,9 @@ impl<'a> Comparison<'a> {
             .collect()
     }
 
-    /// True if a standard normal deviate is significant among all shapes. The tail of the normal
-    /// distribution is bounded by exp(-z²/2)/2. Bonferroni's correction makes the probabilities so
-    /// small that this bound is close.
+    /// True if a standard normal deviate is significant, corrected for the number of shapes. The
+    /// tail of the normal distribution is bounded by exp(-z²/2)/2. Bonferroni's correction makes
+    /// the probabilities so small that this bound is close.
     fn is_significant(&self, z: f64) -> bool {
         let comparisons = float(u64::try_from(self.pairs.len()).unwrap_or(u64::MAX));
         z * z >= 2.0 * (comparisons / ALPHA).ln()
@@ -505,8 +506,8 @@ fn may_include(others: &Label, shape: &Label) -> bool {
     }
 }
 
-/// The part of the drift that is subtracted from a shape's change. A drift in the opposite
-/// direction is ignored: subtracting it would make the change look larger.
+/// The amount of drift that is subtracted from a shape's change. A drift opposite to the change is
+/// ignored: subtracting it would make the change look larger.
 fn allowed(drift: Option<f64>, change: f64) -> f64 {
     let drift = drift.unwrap_or(0.0);
     if change > 0.0 {

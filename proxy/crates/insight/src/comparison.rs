@@ -6,8 +6,8 @@ use seawall_stats::{Figures, Label, Period};
 
 use super::changes::Change;
 
-/// Minimum time with data in each period of a comparison. Half of the period is enough if it is
-/// short.
+/// Minimum number of seconds with data in each period of a comparison. If a period is shorter than
+/// twice this time, half of the period is enough.
 const MIN_KNOWN_SECONDS: u64 = 30;
 
 /// Two periods and the changes between them.

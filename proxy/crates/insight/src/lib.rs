@@ -1,6 +1,6 @@
 //! Insight into the past: keeps the history, and detects storms, stalls and changes.
 //!
-//! The module gets one [`Second`] per second. It knows neither the code that counts operations nor
+//! The crate gets one [`Second`] per second. It knows neither the code that counts operations nor
 //! the code that samples servers. The detectors are pure: they read no clock and get the time as an
 //! argument. Everything runs in the control plane and never delays an operation. Queries of the
 //! HTTP API run on threads that may block.
@@ -56,9 +56,9 @@ const MAX_GAP_SECONDS: u64 = 60;
 pub struct Insight {
     clock: Clock,
     history: Mutex<History>,
-    /// The history file. The lock may be held long, because it covers the writing.
+    /// The history file. The lock is held while the file is written, which may take long.
     store: Mutex<Option<Store>>,
-    /// Changes of the history that the file does not have yet; `None` without a file.
+    /// Changes of the history that are not in the file yet; `None` without a file.
     unwritten: Mutex<Option<Delta>>,
     stalls: Mutex<Stalls>,
     storms: Mutex<Storms>,
@@ -72,7 +72,8 @@ pub struct Insight {
 struct Added {
     /// The last added second.
     last: Option<u64>,
-    /// Figures that arrived when the clock showed the last added second once more.
+    /// Figures that arrived when the clock showed the last added second again. They are added to
+    /// the next second.
     left: Option<Second>,
 }
 
@@ -146,7 +147,7 @@ impl Insight {
         self.clock.now()
     }
 
-    /// Adds the second that has just ended. Must be called soon after the begin of each second.
+    /// Adds the second that has just ended. Must be called soon after the start of each second.
     /// Returns the change if a storm began or ended in this second.
     pub fn add(&self, mut second: Second, now: SystemTime) -> Option<StormChange> {
         let traffic = std::mem::take(&mut second.traffic);
@@ -273,7 +274,7 @@ impl Insight {
     /// Compares the current period with a baseline.
     ///
     /// # Errors
-    /// If there are no two periods to compare.
+    /// If the two periods cannot be determined.
     pub fn changes(&self, against: Against, window: Window) -> Result<Changes, SpanError> {
         let spans = spans(against, window, self.now())?;
         let compared = |(from, to)| {

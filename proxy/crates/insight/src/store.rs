@@ -320,8 +320,8 @@ fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
     bytes
 }
 
-/// The first text of a shape's label in the file. A single shape has the text "shape", because
-/// earlier versions had no group rows.
+/// The first of the texts that encode a shape's label in the file. For a single shape it is
+/// "shape", because earlier versions had no group rows.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::Fine => "shape",
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_for_its_owner_only() {
+    fn only_the_owner_can_access_the_history_file() {
         let directory = Directory::new("mode");
         let mode = || {
             let metadata = fs::metadata(directory.0.join(FILE)).unwrap();
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_file_is_renamed_and_a_new_one_created() {
+    fn unreadable_file_is_renamed_and_a_new_file_is_created() {
         let directory = Directory::new("aside");
         fs::create_dir_all(&directory.0).unwrap();
         fs::write(directory.0.join(FILE), b"no database at all").unwrap();

@@ -86,8 +86,8 @@ fn second(at: u64) -> BTreeMap<Arc<Label>, (Figures, f64)> {
     series
 }
 
-/// The history after this many days. Around the compared times it has every second, and otherwise
-/// one second per minute.
+/// The history after `days` days. It has every second around the compared times, and one second per
+/// minute at other times.
 fn after(days: u64) -> Insight {
     let clock = TestClock::at(NOW - days * DAY);
     let insight = insight(&clock);

@@ -16,7 +16,7 @@ use super::packed;
 use seawall_stats::{Figures, Label, Period};
 
 /// Length of each tier's steps, and how long the tier keeps them, both in seconds. The last tier
-/// keeps eight days, because a baseline that ends a week ago begins earlier.
+/// keeps eight days, because a baseline that ended a week ago began more than a week ago.
 pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 8 * 86_400)];
 
 /// One packed step of a tier.
@@ -132,8 +132,8 @@ impl History {
         self.keep_within_bytes();
     }
 
-    /// Closes the steps that ended before `now`, because after a pause no later data may have
-    /// closed them.
+    /// Closes the steps that ended before `now`. Normally later data closes a step, but there is
+    /// none after a pause.
     fn close_steps(&mut self, now: u64) {
         for (tier, (length, _)) in TIERS.iter().enumerate() {
             let Some(place) = self.tiers.get_mut(tier) else {
@@ -402,8 +402,8 @@ impl History {
     }
 
     /// Selects the steps that begin in `from..to`. Uses the tier with the longest steps of at most
-    /// `longest` seconds, or a coarser tier if that one does not reach back to `from`. After the
-    /// last frame of that tier, steps of finer tiers are used. Does not unpack the frames.
+    /// `longest` seconds, or a coarser tier if that tier does not reach back to `from`. After the
+    /// last frame of the chosen tier, steps of finer tiers are used. Does not unpack the frames.
     pub fn select(&self, from: u64, to: u64, longest: u64) -> Selection {
         let fitting = TIERS.iter().rposition(|(length, _)| *length <= longest);
         let fitting = fitting.unwrap_or(0);
@@ -753,7 +753,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_history_continues() {
+    fn restored_history_continues_and_skips_damaged_frames() {
         let mut history = History::new(64 << 20, 10);
         let (mut labels, mut frames) = (HashMap::new(), BTreeMap::new());
         let mut follow = |history: &mut History| {

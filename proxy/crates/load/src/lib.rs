@@ -76,8 +76,8 @@ pub struct Plan {
     pub behaviour: Behaviour,
     /// The duration of the load.
     pub duration: Duration,
-    /// The timeout of each step: the shortest and the longest of all clients. The timeouts of the
-    /// other clients are spread evenly in between.
+    /// The shortest and the longest timeout of a step. The clients' timeouts are spread evenly
+    /// between the two.
     pub patience: (Duration, Duration),
     /// The operations that clients run.
     pub work: Work,

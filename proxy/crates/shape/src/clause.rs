@@ -77,8 +77,8 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Stores the value if the field is a clause. Of several fields with one name, the first is
-    /// used.
+    /// Stores the value if the field is a clause. If several fields have the same name, the first
+    /// is used.
     #[inline]
     pub(super) fn put(&mut self, table: &Table, field: &Field<'a>) {
         let Some(index) = table.heads.iter().position(|&head| head == field.head) else {
@@ -92,7 +92,8 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Stores a value for a named clause, for messages whose fields are not in a document.
+    /// Stores a value for the clause of the field `name`. It is for legacy messages, whose fields
+    /// are not in a document.
     pub(super) fn put_value(&mut self, table: &Table, name: &str, value: Value<'a>) {
         let index = table.clauses.iter().position(|clause| clause.field == name);
         debug_assert!(index.is_some(), "the table has every field of the message");
@@ -222,8 +223,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The set of the shapes of the first statements. If a batch has too many different shapes, a
-    /// mark replaces the set.
+    /// The set of the shapes of the first statements. If a batch has too many different shapes,
+    /// `[...]` replaces the set.
     pub(super) fn list_of_statements<'a>(
         &mut self,
         statements: Statements<'a>,

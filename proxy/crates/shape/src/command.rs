@@ -31,7 +31,7 @@ impl<F: Form> Walk<'_, F> {
         self.bounded(shaped)
     }
 
-    /// Replaces the shape by a mark if the walk reached its limit.
+    /// Replaces the shape by `{...}` if the walk reached its limit.
     pub(super) fn bounded<'a>(&self, shaped: ShapedCommand<'a, F>) -> ShapedCommand<'a, F> {
         if self.is_spent() {
             return ShapedCommand {
@@ -200,7 +200,7 @@ fn aggregated_collection<'a>(first: &Value<'a>) -> Collection<'a> {
     }
 }
 
-/// The collection of a `getMore`. Its first field is the cursor id.
+/// The collection of a `getMore`, whose first field is the cursor id, not the collection.
 fn collection_field(body: Document<'_>) -> Collection<'_> {
     body.value_of(b"collection")
         .map_or(Collection::NONE, |value| named_collection(&value))
@@ -222,7 +222,7 @@ impl<'a> Namespaces<'_, 'a> {
         namespace_of(document?)
     }
 
-    /// The namespace at `index`. Each op begins with this index.
+    /// The namespace at `index`, which is the value of the first field of an op.
     fn at(&self, index: &Value<'_>) -> Option<&'a [u8]> {
         let &Value::Integer(index) = index else {
             return None;

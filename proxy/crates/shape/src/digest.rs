@@ -75,7 +75,8 @@ impl Form for Digest {
     #[inline]
     fn close_set(entries: Unordered, bracket: Bracket) -> Self {
         let Unordered { sum, xor, count } = entries;
-        // A set of one prints like a sequence of one, so both must have the same hash.
+        // A set with one member prints like a sequence with one item, so both must have the same
+        // hash.
         let folded = if count <= 1 {
             sum
         } else {
@@ -100,8 +101,8 @@ impl Form for Digest {
     }
 }
 
-/// The fold of a set's members. It is commutative, so the order of the members does not matter. The
-/// caller must drop equal members.
+/// The hash of the members added to a set so far. It does not depend on their order, because the
+/// operations on it are commutative. The caller must drop equal members.
 #[derive(Default, Debug)]
 pub(super) struct Unordered {
     sum: u64,

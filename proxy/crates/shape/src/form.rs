@@ -137,8 +137,8 @@ impl<F: Form> Node<F> {
     }
 }
 
-/// A set: order does not matter, and equal members count once. If there are too many members, a
-/// mark replaces the set.
+/// A set: order does not matter, and equal members count once. If there are too many members,
+/// `{...}` or `[...]` replaces the set.
 pub(super) struct Set<'s, F: Form> {
     members: Pair<'s, Members<F>>,
     max_members: usize,
@@ -151,8 +151,8 @@ impl<F: Form> Set<'_, F> {
         Self::with_max(MAX_SET_ENTRIES, bracket, fill)
     }
 
-    /// Builds a set whose form is only a mark if there are more than `max_members`, which is at
-    /// most [`MAX_SET_ENTRIES`]. `fill` adds the members.
+    /// Builds a set whose form is only `{...}` or `[...]` if it has more than `max_members`
+    /// members. `max_members` is at most [`MAX_SET_ENTRIES`]. `fill` adds the members.
     #[inline]
     pub(super) fn with_max(
         max_members: usize,
@@ -306,7 +306,7 @@ impl<F: Form> Sequence<F> {
     }
 }
 
-/// The items so far. If repeated items are dropped, also the last item.
+/// The items added so far and, if repeated items are dropped, the last item.
 #[derive(Clone)]
 struct Items<F: Form> {
     items: F::Ordered,
@@ -318,8 +318,8 @@ pub(super) struct Conjuncts<'s, F: Form> {
     conjuncts: Pair<'s, ConjunctList<F>>,
 }
 
-/// The role of a conjunct. It decides the form of the conjunct alone, and together with others on
-/// the same path.
+/// The role of a conjunct. It decides how the conjunct is printed alone, and how if its path has
+/// other conjuncts.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub(super) enum Role {
     /// A top-level operator, without a path.
@@ -419,8 +419,8 @@ impl<F: Form> ConjunctList<F> {
         self.count += 1;
     }
 
-    /// Marks that the first conjunct of a path has a later one. Returns false if the path has no
-    /// conjunct yet.
+    /// Sets `has_later` for the first conjunct of a path. Returns false if the path has no conjunct
+    /// yet.
     fn mark_first_of(&mut self, path: &F) -> bool {
         let mut marks = self.marks.iter_mut().zip(self.paths.members(self.count));
         let first = marks.find(|(mark, other)| mark.role != Role::Top && *other == path);
@@ -458,7 +458,7 @@ impl<F: Form> ConjunctList<F> {
         F::close_set(entries, Bracket::Document)
     }
 
-    /// Adds an entry `operator:argument` for each conjunct of a path.
+    /// Adds the entry `operator:argument` of each conjunct of a path.
     fn add_all_of(&self, path: &F, operators: &mut F::Unordered) {
         for (_, form, mark) in self.iter().filter(|(other, ..)| *other == path) {
             match mark.role {

@@ -2,9 +2,9 @@
 //!
 //! The mixing step is the multiply-and-fold of wyhash (Wang Yi, final version 4, public domain),
 //! with its constants: it multiplies two 64-bit words to 128 bits and combines the two halves. The
-//! code is not from a crate, because the hash must never change: instances of different releases
-//! add up their statistics by hash. All reads are little-endian, and nothing depends on the word
-//! size.
+//! code is not from a crate, because the hash must never change: statistics of instances with
+//! different releases are added up by hash. All reads are little-endian, and nothing depends on the
+//! word size.
 
 /// The hash of one form.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -32,7 +32,7 @@ impl Digest {
         if let b"{}" = text {
             return Self(close(0, 0, Bracket::Document));
         }
-        // A list of one item prints like a name in brackets, so both must have the same hash.
+        // A list with one item prints like a name in brackets, so both must have the same hash.
         if let [b'[', inside @ .., b']'] = text {
             return match inside {
                 [] => Self(close(0, 0, Bracket::List)),

@@ -1,6 +1,6 @@
 //! Prints field names as keyed hashes, for users whose field names may contain personal data.
 //!
-//! Each name always has the same hash. So shapes stay distinguishable, and somebody with the key
+//! Each name always has the same hash. So shapes stay distinguishable, and a user who knows the key
 //! can compare them with a schema. MongoDB does the same in `$queryStats` (`transformIdentifiers`,
 //! HMAC-SHA-256).
 
@@ -54,7 +54,7 @@ mod tests {
     use seawall_command::CommandBytes;
 
     #[test]
-    fn names_are_hashed_and_the_rest_is_unchanged() {
+    fn names_are_hashed_and_other_text_is_unchanged() {
         let key = NameKey::new(b"secret");
         let hide = |name: &str| String::from_utf8(key.hide(name.as_bytes(), 0)).unwrap();
         let (a, b, status) = (hide("a"), hide("b c"), hide("status"));

@@ -52,7 +52,7 @@ pub struct Query<'a> {
     pub flags: u32,
     /// `fullCollectionName`: the database, a dot, the collection.
     pub namespace: &'a [u8],
-    /// Documents to skip.
+    /// Number of documents to skip.
     pub number_to_skip: i32,
     /// The number of documents. It is a limit if it is negative or one, otherwise only the size of
     /// a batch.
@@ -64,7 +64,7 @@ pub struct Query<'a> {
 }
 
 impl<F: Form> Walk<'_, F> {
-    /// The shape of a legacy message: that of the command that replaced it.
+    /// The shape of a legacy message: the shape of the command that replaced this message.
     pub(super) fn legacy<'a>(&mut self, message: &Legacy<'a>) -> ShapedCommand<'a, F> {
         let shaped = match *message {
             Legacy::Query(query) => self.legacy_query(&query),

@@ -1,12 +1,12 @@
 //! Fingerprints: commands without their values.
 //!
 //! A fingerprint consists of an operation, a database, a collection and a *shape*: the command with
-//! every value replaced by `?`. Commands for which the server makes the same query plan have one
-//! shape, so there are few shapes, and statistics per shape are meaningful. The rules have the
-//! version `fp1`. If the order does not matter to the server (conjuncts of a filter, sibling
-//! operators, branches of an `$or`), the parts are sorted, and duplicates are removed. If the order
-//! matters (sort keys, stages, arguments), it is kept. The length of a list of values is not part
-//! of the shape. Field names that are data (ids, dates, array indexes) become `*`.
+//! every value replaced by `?`. Commands for which the server makes the same query plan have the
+//! same shape, so there are few shapes, and statistics per shape are meaningful. The rules have the
+//! version `fp1`. If the order of parts does not matter to the server (conjuncts of a filter,
+//! sibling operators, branches of an `$or`), these parts are sorted, and duplicates are removed. If
+//! the order matters (sort keys, stages, arguments), it is kept. The length of a list of values is
+//! not part of the shape. Field names that are data (ids, dates, array indexes) become `*`.
 //!
 //! Each command has a fine and a coarse shape. The coarse shape lacks parts that do not select
 //! documents, such as a projection. If an application has too many fine shapes, they are counted
@@ -25,7 +25,7 @@
 //!
 //! The fields of each command come from the table of commands.
 //!
-//! This module keeps no statistics and knows no cursors: every `getMore` on a collection has the
+//! This crate keeps no statistics and knows no cursors: every `getMore` on a collection has the
 //! same shape here. It does not validate commands: invalid bytes end the walk of their document.
 //! Invariants: no input causes a panic or a read past the end. Texts contain no values, except
 //! words from fixed lists, and collations. Hashes never change within one version of the rules.
@@ -72,8 +72,8 @@ pub use self::legacy::{Legacy, Query};
 pub struct Fingerprint<'a> {
     /// The hash of the operation, database, collection and shape.
     pub shape: ShapeId,
-    /// The same hash, but with the coarse shape. Equal to `shape` if fine and coarse shape are
-    /// equal.
+    /// The hash of the operation, database, collection and coarse shape. Equal to `shape` if fine
+    /// and coarse shape are equal.
     pub coarse: ShapeId,
     /// The canonical name of the command, or `<unknown>`.
     pub op: &'static str,
@@ -196,7 +196,8 @@ impl LearnedNames {
     }
 }
 
-/// Computes the fingerprint of a legacy message: that of the equivalent command.
+/// Computes the fingerprint of a legacy message. It equals the fingerprint of the equivalent
+/// command.
 pub fn fingerprint_legacy<'a>(message: &Legacy<'a>) -> Fingerprint<'a> {
     Fingerprint::of(&Walk::<Digest>::new().legacy(message))
 }

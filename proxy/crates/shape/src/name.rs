@@ -136,8 +136,8 @@ impl<'a> Name<'a> {
     }
 }
 
-/// True if the name may be printed as that of an operator or stage. All operator names of servers
-/// pass this check.
+/// True if the name may be printed as the name of an operator or stage. All operator names of
+/// servers pass this check.
 pub(super) fn is_operator_name(name: &[u8]) -> bool {
     name.len() <= MAX_COMPONENT_BYTES
         && name
@@ -163,8 +163,8 @@ impl NormalisedComponent {
         };
         sigils.iter().for_each(|&sigil| normal.push(sigil));
         let mut follows_dynamic = false;
-        // Only the first bytes are examined: a component with more bytes than the mask has bits
-        // counts as data as a whole.
+        // Only the first bytes are examined: if a component has more bytes than the mask has bits,
+        // the whole component counts as data.
         for (index, &byte) in data.iter().take(MAX_COMPONENT_BYTES).enumerate() {
             let is_dynamic = dynamic >> index & 1 == 1;
             if !is_dynamic {
@@ -301,7 +301,7 @@ const CLASSES: [u8; 256] = {
 /// mask has one bit per byte.
 const MAX_COMPONENT_BYTES: usize = 64;
 const MAX_SIGILS: usize = 2;
-/// The length of the shortest run of digits that counts as data: that of a year.
+/// The length of the shortest run of digits that counts as data: the four digits of a year.
 const MIN_DIGITS: usize = 4;
 /// The length of the shortest run of hexadecimal digits that counts as data: half a UUID.
 const MIN_HEX_DIGITS: usize = 16;

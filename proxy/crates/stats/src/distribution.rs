@@ -1,17 +1,18 @@
 //! A base-2 exponential histogram of durations. Empty buckets take no memory.
 //!
-//! Bucket bounds are powers of two of a second, the upper bound inclusive. With 8 buckets per
-//! octave (bounds at 2^(i/8) seconds; scale 3 of Prometheus' native histograms and OpenTelemetry's
-//! exponential ones) a quantile is within 4.4 % of the recorded value; with 32 (scale 5) within 1.1
-//! %. A coarse bucket covers exactly four fine ones. Sums are exact and kept per octave, so the
-//! classic histogram of octaves can be exported with exact sums.
+//! The bounds of octaves are powers of two, in seconds. The upper bound of a bucket is inclusive.
+//! With 8 buckets per octave, the bounds are 2^(i/8) seconds (scale 3 of Prometheus' native
+//! histograms and of OpenTelemetry's exponential histograms), and a quantile is within 4.4 % of the
+//! recorded value. With 32 buckets per octave (scale 5), it is within 1.1 %. A bucket of scale 3
+//! covers exactly four buckets of scale 5. Sums are exact and kept per octave, so the classic
+//! histogram of octaves can be exported with exact sums.
 //!
 //! Source: <https://opentelemetry.io/docs/specs/otel/metrics/data-model/#exponentialhistogram>.
 
 use std::{sync::OnceLock, time::Duration};
 
-/// Number of octaves. The first octave also counts all shorter durations, the last one all longer
-/// durations.
+/// Number of octaves. The first octave also counts all shorter durations, and the last octave all
+/// longer durations.
 pub const OCTAVES: usize = 32;
 
 /// Buckets per octave of the finest scale.
@@ -125,8 +126,8 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
     }
 
     /// The duration that a share `q` (0 to 1) of the recorded durations does not exceed (nearest
-    /// rank). The result is the geometric middle of a bucket, so its error is that of the scale.
-    /// Zero if nothing was recorded.
+    /// rank). The result is the geometric middle of a bucket, so its error is at most half a
+    /// bucket. Zero if nothing was recorded.
     #[expect(
         clippy::as_conversions,
         reason = "ranks within 2^53; a rounded rank is the definition"
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn first_guess_is_at_most_two_buckets_off() {
+    fn first_guess_of_a_bucket_is_at_most_two_buckets_off() {
         let Scale { bounds_ns, steps } = scale();
         for ns in bounds_ns.iter().flat_map(|bound| [*bound, bound + 1]) {
             let zeros = ns.leading_zeros();
@@ -344,7 +345,7 @@ mod tests {
         }
 
         #[test]
-        fn merging_equals_recording_together(
+        fn merged_distribution_equals_one_with_all_values(
             a in prop::collection::vec(any::<u32>(), 0..50), b in prop::collection::vec(any::<u32>(), 0..50),
         ) {
             let wide = |v: &[u32]| v.iter().map(|n| u64::from(*n)).collect::<Vec<_>>();
@@ -354,7 +355,7 @@ mod tests {
         }
 
         #[test]
-        fn coarse_equals_recording_with_fewer_buckets(
+        fn coarse_distribution_equals_one_recorded_with_8_buckets_per_octave(
             values in prop::collection::vec(any::<u32>(), 0..50),
         ) {
             let wide = values.iter().map(|n| u64::from(*n)).collect::<Vec<_>>();

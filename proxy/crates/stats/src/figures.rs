@@ -23,8 +23,8 @@ pub struct Figures {
     pub documents: u64,
     /// Number of `getMore`s on cursors that the operations opened.
     pub more_count: u64,
-    /// Time of these `getMore`s. The `getMore`s of awaiting cursors add no time: they wait for an
-    /// event, not for the server.
+    /// Time of the `getMore`s in `more_count`. The `getMore`s of awaiting cursors add no time: they
+    /// wait for an event, not for the server.
     pub more_time: Duration,
 }
 
@@ -42,7 +42,7 @@ impl Figures {
         self.more_time += other.more_time;
     }
 
-    /// Server time of these operations, including the `getMore`s of their cursors.
+    /// The server load: the time of the operations and of the `getMore`s on their cursors.
     pub fn load(&self) -> Duration {
         self.durations.sum() + self.more_time
     }
@@ -72,7 +72,7 @@ impl Period {
     }
 }
 
-/// The figures and the weight of each series. The weight is the series' cost in seconds, in which
+/// The figures and the weight of each series. The weight is the cost of the series in seconds;
 /// recent cost counts more than old cost. A series that must always stay in the history has
 /// infinite weight.
 pub type WeighedSeries = BTreeMap<Arc<Label>, (Figures, f64)>;

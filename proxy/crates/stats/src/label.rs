@@ -1,5 +1,5 @@
-//! The labels of series. A series counts all operations, or those of a shape, a namespace or a
-//! server.
+//! The labels of series. A series counts all operations, or the operations of a shape, a namespace
+//! or a server.
 
 /// Identifies a series.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,10 +21,10 @@ pub enum Label {
         /// The text of the shape.
         text: Box<str>,
     },
-    /// All shapes without a series of their own. Only the heaviest shapes have a series of their
-    /// own.
+    /// All shapes together that have no series of their own. Only the heaviest shapes have a series
+    /// of their own.
     OtherShapes,
-    /// One command on one collection.
+    /// The operations of one command on one collection.
     Namespace {
         /// The command's name.
         command: Box<str>,
@@ -37,7 +37,7 @@ pub enum Label {
     Server(Box<str>),
 }
 
-/// Says which shapes a row of the shape table counts.
+/// Says whether a row of the shape table counts one shape or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
     /// One shape.

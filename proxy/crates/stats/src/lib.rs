@@ -1,7 +1,8 @@
 //! The basic types of statistics: distributions of durations, phases, outcomes, the sums of series
 //! with their labels, the connections of clients, samples of servers, and times in requests.
 //!
-//! Plain values: this module has no clock and no I/O, and does not know the source of the values.
+//! The types are plain values. This crate has no clock and no I/O, and does not know the source of
+//! the values.
 
 mod distribution;
 mod figures;

@@ -19,7 +19,7 @@ pub enum Phase {
     Server,
     /// From the first to the last byte of the reply.
     Receive,
-    /// Writing the rest of the reply to the client.
+    /// Writing the rest of the reply to the client, after the last byte has arrived.
     Send,
 }
 

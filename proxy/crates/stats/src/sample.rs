@@ -5,7 +5,8 @@ use std::time::SystemTime;
 /// One sample of a server's counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSample {
-    /// When the reply arrived, or when its absence was noticed.
+    /// When the reply arrived; if there was no reply in time, when Seawall recorded the sample
+    /// without it.
     pub at: SystemTime,
     /// True if the server replied.
     pub answered: bool,
@@ -13,7 +14,7 @@ pub struct ServerSample {
     pub counters: Counters,
 }
 
-/// Values of counters, in a compact form.
+/// The values of counters by name. All samples share the names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counters {
     names: &'static [&'static str],
@@ -21,8 +22,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Pairs each name with a value. NaN marks a missing value. Cumulative counters must be
-    /// converted to rates first.
+    /// Pairs each name with the value at the same index. NaN marks a missing value. The caller must
+    /// first convert cumulative counters to rates.
     pub fn new(names: &'static [&'static str], values: Box<[f64]>) -> Self {
         Self { names, values }
     }

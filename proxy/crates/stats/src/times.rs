@@ -9,39 +9,39 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
-/// The baseline of a comparison.
+/// The time at which the baseline of a comparison ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Against {
-    /// The same time yesterday.
+    /// 24 hours ago.
     Yesterday,
-    /// The same time a week ago.
+    /// Seven days ago.
     LastWeek,
-    /// This long ago.
+    /// This duration ago.
     Ago(Duration),
-    /// The time before a moment, for example before a deploy.
+    /// At a moment, for example just before a deploy.
     Before(SystemTime),
 }
 
-/// The text is not a valid duration or baseline.
+/// The reason why a text is not a valid duration or baseline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
-    /// Not a number with a unit.
+    /// The text is not a number with a unit.
     #[error("{0:?} is not a time such as 30s, 10m, 24h or 7d")]
     NoTime(String),
-    /// Zero, or more than a week.
+    /// The duration is zero, or longer than a week.
     #[error("{0:?} is not from 1s to 7d")]
     OutOfRange(String),
-    /// Not a name, a duration or a moment.
+    /// The text is not a name, a duration or a moment.
     #[error(
         "{0:?} is not yesterday, last_week, a time such as 2h, or a moment such as 2026-11-21T10:00:00Z or 1795255200"
     )]
     NoBaseline(String),
 }
 
-/// Parses a number with the unit `s`, `m`, `h` or `d`, at most a week.
+/// Parses a duration of at most a week: a number with the unit `s`, `m`, `h` or `d`.
 ///
 /// # Errors
-/// If the text is not such a duration, or is out of range.
+/// If the text is not a number with a unit, or the duration is out of range.
 pub fn parse_time(text: &str) -> Result<Duration, TimeError> {
     let wrong = || TimeError::NoTime(text.to_owned());
     let unit = text.char_indices().next_back().ok_or_else(wrong)?;

@@ -12,11 +12,11 @@ const NAMES: usize = 64;
 /// The name under which names beyond the limit are counted.
 const OTHERS: &str = "other";
 
-/// Connections and logins of a period: those of clients at Seawall, and those of Seawall at
+/// The numbers of connections and logins in a period: of clients at Seawall, and of Seawall at
 /// servers.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
-    /// Client connections accepted.
+    /// Number of accepted client connections.
     pub arrivals: u64,
     /// Short-lived client connections by how they ended, in the order of [`Departure::ALL`].
     pub departures: [u64; Departure::ALL.len()],
@@ -30,11 +30,11 @@ pub struct Traffic {
     pub drivers: Names,
     /// Users of short-lived client connections that had logged in, as `source.name`.
     pub users: Names,
-    /// Logins of clients.
+    /// Number of logins of clients at Seawall.
     pub client_authentications: u64,
-    /// Server connections established.
+    /// Number of established server connections.
     pub server_connections: u64,
-    /// Logins of Seawall at servers.
+    /// Number of logins of Seawall at servers.
     pub server_authentications: u64,
 }
 
@@ -182,7 +182,8 @@ impl Names {
     /// reached, the remaining names are counted as `other`.
     fn merge(&mut self, later: &Self) {
         let ranked = later.ranked();
-        // `later` has `other` only if its named counts filled the limit, so `other` is added last.
+        // `later` contains `other` only if its names reached the limit. `other` is added last, when
+        // it can no longer take a name's slot.
         let (others, named): (Vec<_>, Vec<_>) = ranked.into_iter().partition(|of| of.0 == OTHERS);
         for (name, count) in named.into_iter().chain(others) {
             self.add(name, count);
@@ -201,7 +202,7 @@ impl Names {
     }
 }
 
-/// The source network of an address as text, or `unix` without an address.
+/// The source network of an address as text; `unix` if there is no address.
 fn network(ip: Option<IpAddr>) -> String {
     match ip {
         Some(IpAddr::V4(ip)) => {

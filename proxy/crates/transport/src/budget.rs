@@ -1,20 +1,21 @@
 //! The memory budget for the messages of all connections. Bytes are charged when they arrive.
 //!
-//! A message that has charged bytes is a holder. A message is charged for the bytes that have
-//! arrived, not for the length in its header, so a large length alone costs nothing. The messages
-//! of one address may hold at most eight times the free memory, so a single address leaves memory
-//! for others. A message that gets no memory waits before its next read. Two rules prevent a
-//! deadlock:
+//! A message with charged bytes is a holder. A message is charged for the bytes that have arrived,
+//! not for the length in its header, so a large length alone costs nothing. The messages of one
+//! address may hold at most eight times the free memory, so a single address leaves memory for
+//! others. A message that gets no memory waits before its next read. Two rules prevent a deadlock:
 //!
 //! - One message at a time may also use a reserve beside the budget, so that it can finish. Seawall
 //!   selects it from the waiting messages: from the address that holds least memory, the message
-//!   with the fewest bytes left. It keeps the reserve as long as it makes progress.
+//!   with the fewest bytes left. The selected message keeps the reserve as long as it makes
+//!   progress.
 //! - A holder may be evicted, which closes its connection. A silent holder is evicted if a message
 //!   of an address with less memory waits. A slow holder ([`Progress`]) is evicted if any message
-//!   waits. Holders of the address with the most memory are evicted first, in the order of their
-//!   silence. A holder that itself waits for memory counts as neither silent nor slow, because the
-//!   cause is Seawall and not the client. If no holder is slow, and the message with the reserve
-//!   finds no memory there, the waiting holder with the most bytes left is evicted.
+//!   waits. Holders of the address with the most memory are evicted first; among them, the holder
+//!   that has been silent longest. A holder that itself waits for memory counts as neither silent
+//!   nor slow, because the cause is Seawall and not the client. If no holder can be evicted by
+//!   these rules, and the message with the reserve still has to wait, another waiting holder is
+//!   evicted: the one that would be the last to get the reserve.
 //!
 //! Invariant: the charged bytes are at most the budget plus the reserve, or a single message that
 //! is larger than both.
@@ -43,7 +44,7 @@ const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
 /// reserve.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
-/// Error: a holder was evicted, because it was slow and others needed its memory.
+/// Error: a holder was evicted, because other messages needed its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted;
 
@@ -81,7 +82,7 @@ struct Holder {
     /// When the last bytes arrived.
     progress_at: Instant,
     progress: Progress,
-    /// Since when Seawall has not been ready to move the peer's bytes; `None` if it is ready.
+    /// When Seawall stopped reading or writing the peer's bytes; `None` if it reads or writes them.
     paused_at: Option<Instant>,
     /// Set while the message waits for memory: the start of the wait, and the number of bytes of
     /// the message that have not arrived.
@@ -254,7 +255,8 @@ impl Inner {
         more == 0 || more <= free && is_within_share(self.held_by(sharer), free)
     }
 
-    /// True if this message may use the reserve and `more` bytes are free there.
+    /// True if this message may use the reserve, and `more` bytes are free in the budget and the
+    /// reserve together.
     fn may_use_reserve(&mut self, id: HolderId, more: usize, left: usize, now: Instant) -> bool {
         let has_stalled = |h: &Holder| now.saturating_duration_since(h.progress_at) >= SILENT_AFTER;
         let finisher = self
@@ -319,7 +321,7 @@ impl Inner {
         }
     }
 
-    /// Records that bytes of a holder's message have moved.
+    /// Records that the peer has sent or read bytes of a holder's message.
     fn record_bytes(&mut self, id: HolderId, bytes: usize, now: Instant) {
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.progress_at = now;
@@ -350,12 +352,12 @@ impl Inner {
         self.evicted_at = Some(now);
         let mut victims = self.slow_holders(waiter, now);
         if victims.is_empty() && self.finisher == Some(waiter) {
-            // All holders wait, and none can finish. So the one with the most bytes left is
-            // evicted.
+            // The message with the reserve cannot finish. So the waiting message that would be the
+            // last to get the reserve is evicted.
             victims.extend(self.last_in_order(waiter));
         }
         // The memory of holders that were evicted earlier may not have been released yet, so it
-        // counts as well.
+        // counts as freed.
         let closed = self.holders.values().filter(|holder| holder.is_evicted);
         let mut freed: usize = closed.map(|holder| holder.bytes).sum();
         for id in victims {
@@ -371,7 +373,7 @@ impl Inner {
     }
 
     /// Returns the holders that may be evicted for `waiter`. Holders of the address with the most
-    /// memory come first, in the order of their silence.
+    /// memory come first; among them, the holder that has been silent longest.
     fn slow_holders(&self, waiter: HolderId, now: Instant) -> Vec<HolderId> {
         let waiter = self.holders.get(&waiter);
         let sharer = waiter.map(|holder| holder.sharer).unwrap_or_default();
@@ -481,7 +483,7 @@ impl MemoryBudget {
         fits.then_some(share)
     }
 
-    /// Number of bytes in use, including the reserve.
+    /// Number of bytes in use, including the used bytes of the reserve.
     pub fn used_bytes(&self) -> usize {
         self.shared.inner.lock().used
     }
@@ -504,7 +506,7 @@ impl MemoryBudget {
     }
 }
 
-/// A share of a memory budget. The drop releases it.
+/// A share of a memory budget. Dropping it releases its bytes.
 #[derive(Debug)]
 #[must_use]
 pub struct MemoryShare {
@@ -516,7 +518,7 @@ pub struct MemoryShare {
 impl MemoryShare {
     /// Grows to `bytes` bytes in total, for a message of which `left` bytes have not arrived. Ready
     /// when the share has grown or was evicted. Otherwise the task is woken when a retry may
-    /// succeed. It must also retry after `RETRY_AFTER`.
+    /// succeed. The task must also retry after `RETRY_AFTER`.
     pub fn poll_grow(
         &mut self,
         cx: &mut Context<'_>,
@@ -543,8 +545,8 @@ impl MemoryShare {
         }
     }
 
-    /// Time after which a waiting share must request memory again without being woken. In this time
-    /// other holders may have become silent, and only a request evicts them.
+    /// Time after which a waiting share must request memory again without being woken. Other
+    /// holders may have become silent in this time, and they are evicted only by a request.
     pub(crate) const RETRY_AFTER: Duration = SILENT_AFTER;
 
     /// Waits until the share has grown to `bytes` bytes in total. `left` bytes of the message have
@@ -573,7 +575,7 @@ impl MemoryShare {
         }
     }
 
-    /// Records that Seawall is not ready to move the peer's bytes, until the next call of
+    /// Records that Seawall does not read or write the peer's bytes until the next call of
     /// [`Self::record_progress`].
     pub fn pause(&self) {
         let now = Instant::now();
@@ -584,8 +586,8 @@ impl MemoryShare {
         }
     }
 
-    /// Records that the peer has moved `moved` bytes since the last call. A waker means that
-    /// Seawall waits for the peer now. It is woken if the share is evicted.
+    /// Records that the peer has sent or read `moved` bytes since the last call. If there is a
+    /// waker, Seawall waits for the peer now, and the waker is woken if the share is evicted.
     pub fn record_progress(&self, moved: usize, waker: Option<&Waker>) {
         let mut inner = self.budget.shared.inner.lock();
         inner.record_progress(self.id, moved, waker, Instant::now());

@@ -2,7 +2,8 @@
 //! example, its machine has lost power, or a firewall has dropped the connection's state.
 //!
 //! Keep-alive does not detect a hanging process, because its kernel still replies. The connection
-//! to such a process ends only if its buffers are full and it reads no byte for a long time.
+//! to a hanging process ends only if the process's buffers are full and it reads no byte for a long
+//! time.
 
 use std::{io, os::fd::AsFd, time::Duration};
 

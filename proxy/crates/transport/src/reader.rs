@@ -1,7 +1,7 @@
 //! Reads messages from a stream. A reader holds no buffer while it waits for a message.
 //!
 //! A read fills the thread's scratch buffer. The bytes that have arrived are then copied into a
-//! buffer of their exact size, so nearly every request costs one read and one small allocation. The
+//! buffer of their exact size, so nearly every command costs one read and one small allocation. The
 //! scratch buffer is then zeroed, because the bytes may belong to a login.
 //!
 //! If a message is incomplete after its first read, its bytes are charged to the memory budget of
@@ -128,7 +128,7 @@ pub struct MessageReader {
     buffer: Vec<u8>,
     share: Option<MemoryShare>,
     ended: bool,
-    /// Number of bytes that have not arrived of the message whose head was returned last.
+    /// Number of bytes still missing of the message whose head was returned last.
     rest_bytes: usize,
     /// True if the current message must be returned whole, even if it is large.
     reads_whole: bool,
@@ -138,7 +138,7 @@ pub struct MessageReader {
     sharer: Sharer,
     /// When the first bytes of the current, incomplete message were read.
     partial_since: Option<Instant>,
-    /// True if the last attempt to read found no room in the budget.
+    /// True if the last attempt to read found no free memory in the budget.
     waits_for_memory: bool,
 }
 
@@ -246,7 +246,7 @@ impl MessageReader {
                 Some(limit) => match timeout(limit, filling).await {
                     Ok(filled) => filled?,
                     // The reader waited for memory at the start of this time, so it may have begun
-                    // to read only a moment ago. This does not count as a stall.
+                    // to read only a moment ago. So this timeout does not count as a stall.
                     Err(_) if waited_for_memory => Filled::WaitsForMemory,
                     Err(_) => return Err(ReadError::Stalled),
                 },
@@ -417,7 +417,8 @@ impl MessageReader {
     }
 
     /// Ready when the peer has closed the stream. Callers poll it while an operation of the client
-    /// runs. It keeps bytes that arrive during the operation, up to a limit.
+    /// runs. The reader keeps bytes that arrive during the operation, up to a limit. Above the
+    /// limit, it does not notice that the peer has closed the stream.
     pub fn poll_gone<S: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,

@@ -13,8 +13,8 @@ use tokio::{
 };
 use tokio_rustls::TlsStream;
 
-/// A connection's byte stream. It is an enum instead of a trait object, because direct calls are
-/// faster for each read and write.
+/// A connection's byte stream. It is an enum and not a trait object, because direct calls make each
+/// read and write faster.
 #[derive(Debug)]
 pub enum Stream {
     /// Plain TCP.

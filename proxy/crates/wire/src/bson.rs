@@ -123,8 +123,8 @@ impl<'a> ElementKind<'a> {
     }
 }
 
-/// The number as an integer, if it has no fraction and a double represents all integers up to its
-/// size exactly (2^53).
+/// The number as an integer; `None` if it has a fraction or its absolute value is over 2^53. A
+/// double represents all integers up to 2^53 exactly.
 #[expect(
     clippy::as_conversions,
     reason = "guarded: a whole number within 2^53 converts exactly"
@@ -157,13 +157,13 @@ pub struct RawElement<'a> {
     pub name: &'a [u8],
     /// The first bytes of the name: see [`head_of`].
     pub head: u64,
-    /// All bytes of the value. Their number fits the type; their content is not checked.
+    /// All bytes of the value. The number of bytes fits the type; their content is not checked.
     pub value: &'a [u8],
 }
 
 impl<'a> RawElement<'a> {
     /// Splits an element off the front of `bytes`, which must not be empty. Also returns the bytes
-    /// after it.
+    /// after the element.
     ///
     /// # Errors
     /// See [`BsonError`].
@@ -183,7 +183,8 @@ impl<'a> RawElement<'a> {
     }
 }
 
-/// The length of the value at the start of `bytes`. The bytes may be shorter.
+/// The length of the value at the start of `bytes`, by its type and its length field. `bytes` may
+/// be shorter than the value.
 #[inline(always)]
 fn value_length(kind: u8, bytes: &[u8]) -> Result<usize, BsonError> {
     let with_prefix = |least: usize, more: usize| {
@@ -205,7 +206,7 @@ fn value_length(kind: u8, bytes: &[u8]) -> Result<usize, BsonError> {
         0x05 => with_prefix(0, 5),
         0x0b => regex_length(bytes),
         0x0c => with_prefix(1, 4 + 12),
-        // The length counts itself, a string of one byte and an empty document.
+        // The minimum is the length field (4 bytes), an empty string (5) and an empty document (5).
         0x0f => with_prefix(14, 0),
         unknown => Err(BsonError::UnknownType(unknown)),
     }
@@ -218,7 +219,7 @@ fn read_length(bytes: &[u8]) -> Result<usize, BsonError> {
 }
 
 /// Splits off the name of an element. Returns the name, its head (see [`head_of`]) and the bytes
-/// after the NUL. Much of the time of a walk is spent on finding the NUL, so the first eight bytes
+/// after the NUL. Iterating spends much of its time on finding the NUL, so the first eight bytes
 /// are checked in one step.
 #[inline]
 fn split_name(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
@@ -239,7 +240,7 @@ fn split_name(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     Some((name, head, rest.get(1..)?))
 }
 
-/// The length of a name that fills its head: eight bytes or more.
+/// The length of a name of eight bytes or more.
 #[inline(never)]
 fn long_name_bytes(bytes: &[u8]) -> Option<usize> {
     let rest = bytes.get(size_of::<u64>()..)?;
@@ -247,21 +248,22 @@ fn long_name_bytes(bytes: &[u8]) -> Option<usize> {
     Some(size_of::<u64>() + length)
 }
 
-/// The length and the head of a name with fewer than eight bytes left to read.
+/// The length and the head of a name, if `bytes` has fewer than eight bytes.
 #[inline(never)]
 fn short_name(bytes: &[u8]) -> Option<(usize, u64)> {
     let length = bytes.iter().position(|&byte| byte == 0)?;
     Some((length, head_of(bytes.get(..length)?)))
 }
 
-/// The first eight bytes of a name, padded with zeros. Most names differ in them.
+/// The first eight bytes of a name, padded with zeros. Most names differ in these bytes.
 #[inline]
 pub const fn head_of(name: &[u8]) -> u64 {
     if let Some(head) = name.first_chunk() {
         return u64::from_le_bytes(*head);
     }
     if let (Some(&[a, b, c, d]), Some(&[w, x, y, z])) = (name.first_chunk(), name.last_chunk()) {
-        // The halves of four to seven bytes overlap in bytes that are equal in both.
+        // For a name of four to seven bytes, the two halves overlap. The overlapping bytes are
+        // equal in both.
         let front = u64::from_le_bytes([a, b, c, d, 0, 0, 0, 0]);
         let back = u64::from_le_bytes([w, x, y, z, 0, 0, 0, 0]);
         return front | back << (8 * (name.len() - 4));
@@ -396,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_of_every_type_are_found_after_each_other() {
+    fn elements_after_values_of_every_type_are_found() {
         let bytes = every_type();
         let elements: Vec<_> = Elements::of(&bytes).map(Result::unwrap).collect();
         assert_eq!(elements.len(), 19);

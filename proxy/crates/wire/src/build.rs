@@ -39,8 +39,8 @@ pub fn encode_op_msg_like(
     message
 }
 
-/// Encodes a request: an `OP_MSG` with one body section. `responseTo` is 0, because a mongod
-/// mistakes another value in the first message for TLS and closes the connection.
+/// Encodes a request: an `OP_MSG` with one body section. `responseTo` is 0: if the first message on
+/// a connection has another value, a mongod mistakes the message for TLS and closes the connection.
 pub fn encode_request(request_id: i32, body: &[u8]) -> Vec<u8> {
     encode_op_msg(request_id, 0, body)
 }

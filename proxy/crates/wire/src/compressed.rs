@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Each length is checked against a limit before memory is allocated. The inflated content must
-//! have exactly the declared size. If it was shorter, servers have read memory beyond the message
+//! have exactly the declared size. If the content is shorter, some servers read memory beyond it
 //! (CVE-2025-14847). So a compressed message is never forwarded without this check.
 //!
 //! Source:
@@ -49,7 +49,7 @@ impl Compressor {
         }
     }
 
-    /// The compressor with this name; `None` for an unknown one.
+    /// The compressor with this name; `None` if the name is unknown.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|c| c.name() == name)
     }
@@ -177,7 +177,8 @@ fn wrong_size() -> io::Error {
 /// Compresses a whole message.
 ///
 /// # Errors
-/// If the compressor itself fails, which happens only when memory runs out.
+/// If `message` has no valid header, or if the compressor fails, which happens only when memory
+/// runs out.
 pub fn deflate(message: &[u8], compressor: Compressor) -> io::Result<Vec<u8>> {
     let Some((head, content)) = message.split_first_chunk::<HEADER_BYTES>() else {
         return Err(io::ErrorKind::InvalidInput.into());

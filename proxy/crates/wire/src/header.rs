@@ -68,7 +68,7 @@ pub enum FrameError {
         length: i32,
         /// The minimum.
         min: usize,
-        /// The maximum for this sender now.
+        /// The maximum that this sender may use now.
         max: usize,
     },
 }

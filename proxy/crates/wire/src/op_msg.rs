@@ -13,8 +13,8 @@ pub const MORE_TO_COME: u32 = 1 << 1;
 /// Flag bit `exhaustAllowed`: the sender accepts several replies.
 pub const EXHAUST_ALLOWED: u32 = 1 << 16;
 
-/// The flag bits 0 to 15. A receiver must refuse a message in which it does not know one of them,
-/// and may ignore the other bits.
+/// The required flag bits, 0 to 15. A receiver must refuse a message with an unknown required bit,
+/// and may ignore unknown bits above them.
 const REQUIRED_FLAGS: u32 = 0xffff;
 const KNOWN_REQUIRED_FLAGS: u32 = CHECKSUM_PRESENT | MORE_TO_COME;
 
@@ -25,7 +25,7 @@ pub const MAX_SEQUENCES: usize = 2;
 /// A section of kind 1: an identifier, and documents without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence<'a> {
-    /// The field of the command that contains these documents.
+    /// The name of the command's field that these documents belong to.
     pub identifier: &'a [u8],
     /// The documents, not yet checked.
     pub documents: &'a [u8],
@@ -34,7 +34,7 @@ pub struct Sequence<'a> {
 /// A parsed message. It borrows the message's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpMsg<'a> {
-    /// `flagBits`.
+    /// The flag bits, `flagBits`.
     pub flags: u32,
     /// The document of the section of kind 0.
     pub body: &'a [u8],
@@ -68,7 +68,7 @@ pub enum MessageError {
     /// The message has a section of kind 2 (security token).
     #[error("Unsupported Security Token provided")]
     SecurityToken,
-    /// A section has another kind.
+    /// A section has an unknown kind.
     #[error("Unknown section kind {0}")]
     UnknownSection(u8),
     /// Two sequences have the same identifier.
@@ -159,8 +159,8 @@ impl<'a> OpMsg<'a> {
     /// section and be complete. The sequences after it contain only their complete documents.
     ///
     /// # Errors
-    /// [`MessageError::Empty`] if the first section is not a complete body, or if the message has a
-    /// checksum. The caller must then read the whole message.
+    /// If the first section is not a complete body, if the message has a checksum or an unknown
+    /// required flag, or if its sequences are invalid. The caller must then read the whole message.
     pub fn parse_head(head: &'a [u8]) -> Result<Self, MessageError> {
         let flags = head.get(HEADER_BYTES..).and_then(|r| r.first_chunk::<4>());
         let flags = flags.map(|bytes| u32::from_le_bytes(*bytes));
@@ -296,7 +296,7 @@ fn verify_checksum(message: &[u8]) -> Result<usize, MessageError> {
     }
 }
 
-/// Computes the CRC-32C (Castagnoli) of the pieces, one after another.
+/// Computes the CRC-32C (Castagnoli) of the concatenated pieces.
 pub fn checksum<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     pieces.into_iter().fold(0, crc32c::crc32c_append)
 }

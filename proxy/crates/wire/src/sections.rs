@@ -1,13 +1,13 @@
 //! Parses the sections of a streamed message, which is forwarded before its end has arrived.
 //!
 //! A message that is read whole is checked before its first byte is forwarded. Of a streamed
-//! message, only the head is checked before, and the rest is checked while it is forwarded. So an
-//! invalid message never reaches a server completely. If a server closes its connection because of
-//! an invalid message, the server does not count as failed.
+//! message, only the head is checked before forwarding begins; the rest is checked while it is
+//! forwarded. So an invalid message never reaches a server completely. If a server closes its
+//! connection because of an invalid message, the server does not count as failed.
 
 use super::op_msg::{MAX_SEQUENCES, MessageError};
 
-/// Length of a sequence's size field, which is before its identifier, in bytes.
+/// Length in bytes of a sequence's size field, which precedes the identifier.
 const SIZE_BYTES: usize = 4;
 
 /// Maximum length of a sequence's identifier, in bytes. Servers know only a few short identifiers.
@@ -80,8 +80,9 @@ pub struct SectionWalk {
 }
 
 impl SectionWalk {
-    /// Begins after the body. `left` is the number of bytes between the body and the end of the
-    /// message. Counts the documents of the sequence with the identifier `counted`.
+    /// Creates a parser that begins after the body. `left` is the number of bytes between the body
+    /// and the end of the message. Counts the documents of the sequence with the identifier
+    /// `counted`.
     pub fn new(left: usize, counted: Option<&'static str>) -> Self {
         Self {
             left,

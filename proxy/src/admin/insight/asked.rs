@@ -11,11 +11,11 @@ use seawall_stats::{Against, Label, TimeError, parse_time};
 
 type Refused = (StatusCode, String);
 
-/// The period of a request without `since`.
+/// Length of the period of a request without `since`.
 pub(super) const DEFAULT_SINCE: Duration = Duration::from_secs(600);
 
-/// Maximum number of steps in a response. Enough for ten minutes in steps of one second, or a week
-/// in steps of ten minutes.
+/// Maximum number of steps in a response. It is enough for ten minutes in steps of one second, or
+/// for a week in steps of ten minutes.
 pub(super) const MAX_STEPS: u64 = 1_200;
 
 #[derive(Deserialize)]
@@ -46,7 +46,7 @@ impl Parameters {
         time(self.window.as_deref())
     }
 
-    /// The baseline, parsed and as it was written.
+    /// The baseline, as a value and as the text of the request.
     pub(super) fn against(&self) -> Result<(Against, String), Refused> {
         let text = self.against.as_deref().unwrap_or("yesterday");
         let against = text.parse().map_err(wrong)?;
@@ -90,13 +90,16 @@ fn time(text: Option<&str>) -> Result<Option<Duration>, Refused> {
 
 /// Selects the series of a timeline.
 pub(super) enum SeriesFilter {
+    /// All operations of the deployment.
     Whole,
+    /// The shape with this id.
     Shape(String),
+    /// The server with this address.
     Server(String),
     Namespaces(NamespaceFilter),
 }
 
-/// Selects namespaces. A part that is `None` matches every name.
+/// Selects namespaces. A field that is `None` matches every name.
 #[derive(Default, PartialEq, Eq)]
 pub(super) struct NamespaceFilter {
     db: Option<String>,
@@ -129,8 +132,8 @@ impl SeriesFilter {
         }
     }
 
-    /// True if a missing series is an error. A missing shape or namespace is a misspelled name; a
-    /// deployment or a server without operations is not an error.
+    /// True if a missing series is an error. A missing shape or namespace is an error, because its
+    /// name is probably misspelled. A deployment or a server without operations is not an error.
     pub(super) fn must_exist(&self) -> bool {
         matches!(self, Self::Shape(_) | Self::Namespaces(_))
     }
@@ -145,7 +148,7 @@ impl SeriesFilter {
     }
 }
 
-/// A step length that the history keeps, chosen for about 120 steps.
+/// Returns a step length that the history keeps. It divides the period into about 120 steps.
 pub(super) fn step_for(since: Duration) -> Duration {
     let seconds = match since.as_secs() / 120 {
         0..=4 => since.as_secs().div_ceil(120).max(1),

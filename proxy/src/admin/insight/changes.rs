@@ -57,7 +57,7 @@ pub(super) fn reply_on(changes: &Changes, against: String) -> seawall_api::Chang
     }
 }
 
-/// The reply if the two periods cannot be chosen.
+/// The reply if the two periods cannot be determined.
 pub(super) fn reply_to_refusal(refusal: SpanError, against: String) -> seawall_api::Changes {
     seawall_api::Changes {
         against,

@@ -21,8 +21,8 @@ use seawall_stats::{Against, Label, Period, float};
 /// How long the history keeps steps of one second.
 const FINE_STEP_RETENTION: Duration = Duration::from_secs(600);
 
-/// Maximum number of shapes in a report. Covers every shape in the history with its default
-/// settings.
+/// Maximum number of shapes in a report. It covers every shape in the history if the history has
+/// its default settings.
 const REPORTED_SHAPES: usize = 200;
 
 pub(in crate::admin) async fn report(
@@ -37,7 +37,7 @@ pub(in crate::admin) async fn report(
 }
 
 /// The report on the time since `since`, with the changes against a baseline. `text` is the
-/// baseline as it was requested.
+/// baseline as written in the request.
 fn report_on(
     window: &Window,
     since: Duration,
@@ -48,7 +48,7 @@ fn report_on(
     let now = insight.now();
     let from = ago(now, since);
     let past = Past::new(&insight.select(from, now));
-    // Stalls last seconds: steps of ten seconds would hide them.
+    // Stalls last some seconds, so steps of ten seconds would hide them.
     let step = match since <= FINE_STEP_RETENTION {
         true => Duration::from_secs(1),
         false => step_for(since),
@@ -81,7 +81,7 @@ fn report_on(
 }
 
 /// The servers of a period, without `answer_ms`: the history keeps no distribution of the time
-/// until a server's reply begins. It keeps the phases.
+/// until a server's reply begins. It keeps only the durations of the phases.
 fn servers(period: &Period) -> Vec<seawall_api::Server> {
     let servers = period
         .series

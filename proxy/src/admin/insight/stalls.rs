@@ -18,7 +18,7 @@ use crate::topology::TopologyType;
 use seawall_api::millis;
 use seawall_insight::{RecurringStall, Stall, WaitingShape};
 
-/// The limits of the pulse if the servers are routers.
+/// The note in the reply if the servers are routers.
 const ROUTERS: &str = "routers (mongos) have no checkpoint, cache or ticket counters: stalls of the shards behind them \
                        are reported without a counter";
 
@@ -35,7 +35,7 @@ pub(in crate::admin) async fn stalls(
     reply(&window, stalls).await
 }
 
-/// The stalls since a time; all stored stalls without one.
+/// The stalls since `since`; all stored stalls if `since` is `None`.
 pub(super) fn stalls_since(window: &Window, since: Option<SystemTime>) -> seawall_api::Stalls {
     let (episodes, recurring) = window.insight.stalls(since);
     let topology = window.topology.snapshot();

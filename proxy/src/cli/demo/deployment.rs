@@ -89,7 +89,7 @@ impl Deployment {
         &self.password
     }
 
-    /// Options for a client of that user that bypasses Seawall.
+    /// Options for a client that logs in as [`USER`] and bypasses Seawall.
     pub(super) async fn user_options(&self) -> Result<ClientOptions, Failure> {
         let mut options = ClientOptions::parse(self.uri()).await?;
         options.credential = Some(self.user());

@@ -5,8 +5,8 @@
 //!         ─► traffic of the official driver ─► a burst of short connections ─► report ─► serve
 //! ```
 //!
-//! Invariant: everything that is started belongs to the one future that [`run`] polls. Whether that
-//! future completes, fails or is interrupted by Ctrl-C: the mongod is stopped and its data is
+//! Invariant: everything that is started belongs to the one future that [`run`] polls. If that
+//! future completes or fails, or if Ctrl-C interrupts it, the mongod is stopped and its data is
 //! removed before the process exits. A downloaded mongod stays in the cache for the next run.
 
 mod burst;
@@ -179,8 +179,8 @@ async fn client_options(app: &App, deployment: &Deployment) -> Result<ClientOpti
     Ok(options)
 }
 
-/// The counts of driver and Seawall, taken after Seawall has counted the last operation. A client
-/// receives its reply shortly before the operation ends.
+/// Returns the counts of driver and Seawall as soon as they agree, or after [`SETTLE_LIMIT`]. A
+/// client receives its reply shortly before Seawall counts the operation.
 async fn settled_figures(app: &App, sent: &SentCommands) -> Figures {
     let deadline = Instant::now() + SETTLE_LIMIT;
     loop {

@@ -195,7 +195,7 @@ pub(super) fn where_to_look(app: &App, deployment: &Deployment) -> Vec<String> {
     ]
 }
 
-/// Maximum length of a shape: the rest of a line of 140 characters.
+/// Maximum length of a printed shape in characters. A line then has about 140 characters.
 const SHAPE_CHARACTERS: usize = 64;
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ impl SentCommands {
     }
 }
 
-/// The same options, plus a handler that counts every command sent.
+/// Returns `options` with a handler that counts every command sent.
 pub(super) fn counted(options: &ClientOptions, sent: &Arc<SentCommands>) -> ClientOptions {
     let mut options = options.clone();
     let sent = Arc::clone(sent);

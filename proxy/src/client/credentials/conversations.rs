@@ -1,11 +1,12 @@
-//! Limits the number of first logins that wait for their clients, and shares them fairly between
-//! addresses.
+//! Limits the number of first logins that wait for their clients, and divides this number fairly
+//! between addresses.
 //!
-//! A conversation is a first login between the server's challenge and the client's proof. It uses a
-//! server connection until the proof arrives, and a hostile client never sends one. Therefore the
-//! number of conversations is limited. One address may use all of them. If another address needs
-//! one, Seawall ends the oldest conversation of the address that has most, unless that conversation
-//! has just begun. The client of the ended conversation may begin another.
+//! A conversation is the part of a first login between the server's challenge and the client's
+//! proof. It uses a server connection until the proof arrives, and a hostile client never sends a
+//! proof. Therefore the number of conversations is limited. One address may use all of them. If
+//! another address needs one, Seawall ends the oldest conversation of the address with the most
+//! conversations, but not before this conversation is half a second old. The client of the ended
+//! conversation may begin another login.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -20,10 +21,12 @@ use seawall_transport::Sharer;
 /// A conversation younger than this is not ended to make room for another one.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The conversations in progress. Each can store one `T`, which is dropped when it ends.
+/// The conversations in progress. Each conversation can store one `T`, which is dropped when the
+/// conversation ends.
 pub(super) struct Conversations<T> {
     max: usize,
     open: Mutex<Open<T>>,
+    /// Notified when a conversation ends.
     has_room: Notify,
 }
 
@@ -65,7 +68,7 @@ impl<T> Conversations<T> {
         })
     }
 
-    /// Begins a conversation as soon as there is room; `None` if there is none by `deadline`.
+    /// Begins a conversation as soon as there is room; `None` if there is no room by `deadline`.
     /// Cancel safe.
     pub(super) async fn begin(
         self: &Arc<Self>,
@@ -94,8 +97,8 @@ impl<T> Conversations<T> {
         }
     }
 
-    /// Begins a conversation. The error says when to try again if no other conversation ends
-    /// before that time; `None` if only such an end can help.
+    /// Begins a conversation. The error is the time at which to try again if no other conversation
+    /// ends earlier. It is `None` if there is no room until another conversation ends.
     fn try_begin(
         self: &Arc<Self>,
         sharer: Sharer,
@@ -126,9 +129,9 @@ impl<T> Conversations<T> {
 }
 
 impl<T> Open<T> {
-    /// The number of the conversation to end so that `next` can begin one, and the time from which
-    /// it may be ended. It is the oldest conversation of the address that has most. `None` if no
-    /// address has at least two conversations more than `next`.
+    /// Chooses the conversation to end so that `next` can begin one: the oldest conversation of the
+    /// address with the most conversations. Returns its number and the time from which it may be
+    /// ended. `None` if no address has at least two conversations more than `next`.
     fn to_end_for(&self, next: Sharer) -> Option<(u64, Instant)> {
         let mut counts: HashMap<Sharer, usize> = HashMap::new();
         for slot in self.slots.values() {
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn oldest_conversation_of_the_address_with_most_is_ended_to_make_room() {
+    async fn oldest_conversation_of_the_address_with_the_most_is_ended_to_make_room() {
         let conversations = Conversations::new(4);
         let mut held = Vec::new();
         for (last, name) in [(2, "a"), (1, "b"), (1, "c"), (3, "d")] {

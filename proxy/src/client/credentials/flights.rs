@@ -12,11 +12,12 @@ use tokio::{
 use super::store::UserName;
 use seawall_transport::Sharer;
 
-/// How long one introduction may delay others of its user from the same address.
+/// How long an introduction may delay other introductions of the same user from the same address.
 const STALLED_AFTER: Duration = Duration::from_millis(250);
 
 /// How long introductions from other addresses may delay a login in total. The limit is short, so
-/// that stalled introductions from one address do not delay the same user's logins from another.
+/// that stalled introductions from one address do not delay the same user's logins from another
+/// address.
 const OTHERS_LIMIT: Duration = Duration::from_millis(50);
 
 /// The introductions in progress, at most one for each user and address.
@@ -42,7 +43,7 @@ struct Flight {
     since: Instant,
 }
 
-/// The right of one login to introduce a user. Other logins may claim it after the drop.
+/// The right of one login to introduce a user. Dropping it lets another login claim this right.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Lead {
@@ -60,7 +61,8 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Returns when an introduction of the user has ended or has delayed the login for long enough.
+    /// Returns when an introduction of the user has ended, when the login has waited long enough,
+    /// or at `deadline`.
     pub(super) async fn wait(self, deadline: Instant) {
         drop(timeout_at(self.until.min(deadline), self.ended).await);
     }
@@ -68,7 +70,7 @@ impl Wait {
 
 impl Flights {
     /// Claims the right to introduce a user, for a login that has waited since `began`. The error
-    /// is a wait for the introductions in progress, after which the login may claim again.
+    /// is a wait for the introductions in progress, after which the login may try again.
     pub(super) fn lead(
         self: &Arc<Self>,
         user: &UserName,
@@ -178,12 +180,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn introductions_of_many_addresses_delay_a_login_no_longer_than_of_one() {
+    async fn introductions_from_many_addresses_delay_a_login_no_longer_than_one_address() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let mut stalled = Vec::new();
         for address in 1..=100 {
-            // These logins have waited for others long enough; their introductions begin now.
+            // These logins have waited for `OTHERS_LIMIT`, so their introductions begin at once.
             let waited = Instant::now() - OTHERS_LIMIT;
             stalled.push(lead(&flights, address, waited).unwrap());
             advance(OTHERS_LIMIT / 100).await;

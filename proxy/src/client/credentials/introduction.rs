@@ -1,9 +1,10 @@
-//! A user's first login, carried to a server.
+//! Introductions: Seawall carries a user's first login to a server, which checks the client's
+//! proof.
 //!
 //! Seawall carries only parsed SCRAM payloads, in commands that it builds itself, on a connection
-//! that is in no pool. Before that connection joins a pool, three conditions must hold: the server
-//! reports exactly this user for it, the carried proof yields the ClientKey of the keys that the
-//! user then reads, and the server's signature matches these keys.
+//! that is in no pool. The connection joins a pool only under three conditions: the server reports
+//! that exactly this user is logged in on it, the client's proof yields the ClientKey of the keys
+//! that Seawall then reads, and the server's signature matches these keys.
 
 use std::sync::Arc;
 
@@ -61,6 +62,9 @@ pub(in crate::client) struct Carried {
 }
 
 impl Credentials {
+    /// Begins an introduction as soon as the limits allow it. Fails if they do not allow it by
+    /// `deadline`. Returns the keys instead if another login has introduced the user during the
+    /// wait.
     pub(super) async fn introduce(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -128,6 +132,8 @@ impl Credentials {
         }
     }
 
+    /// Keeps an unauthenticated connection for reuse. Closes it if [`MAX_SPARE`] connections are
+    /// kept.
     pub(super) fn keep_spare(&self, pool: &ServerPool, connection: Connection) {
         let mut spare = self.spare.lock();
         if spare.len() < MAX_SPARE {
@@ -168,7 +174,7 @@ impl Credentials {
         Err(CredentialError::Unavailable)
     }
 
-    /// Returns the configured keys, or the keys that Seawall reads after its own login with the
+    /// Returns the configured keys, or the keys that Seawall reads after it has logged in with the
     /// configured password.
     pub(super) async fn obtain_configured(
         self: &Arc<Self>,
@@ -209,8 +215,8 @@ impl Credentials {
     }
 
     /// Logs in at a server with configured keys and reads the user's keys and restrictions there,
-    /// because the configuration has no restrictions. `client_key` comes from a client's proof,
-    /// which has been verified.
+    /// because the configuration has no restrictions. `client_key` comes from a client's verified
+    /// proof.
     pub(in crate::client) async fn log_in_with_keys(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -235,6 +241,7 @@ impl Credentials {
 }
 
 impl Introduction {
+    /// Logs in at the primary with configured keys and reads the user's keys there.
     async fn read_with_keys(
         self,
         client_key: ClientKey,

@@ -15,8 +15,9 @@
 //! - In every mode, the user's restrictions have been read before a login succeeds.
 //! - Keys that cannot be confirmed expire.
 //! - A user that was dropped and created again is a new identity.
-//! - Each user has at most one reading at a time, and at most one introduction for each address.
-//!   The number of readings and introductions of all users is bounded.
+//! - Each user has at most one reading (a request for its keys) at a time, and at most one
+//!   introduction for each address. The number of readings and introductions of all users is
+//!   bounded.
 
 mod conversations;
 mod flights;
@@ -71,7 +72,8 @@ const INTRODUCTION_LIMIT: Duration = Duration::from_secs(5);
 /// no driver, but a refused login makes the driver clear its pool.
 const INTRODUCTION_QUEUE_LIMIT: Duration = Duration::from_secs(25);
 
-/// How long a query to a server about a user may take, and how long a login waits for the mode.
+/// How long a query to a server about a user may take, and how long a login waits until the mode is
+/// decided.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 
 /// The reason why a login cannot continue.
@@ -110,11 +112,13 @@ pub(super) enum Obtained {
 pub struct Credentials {
     settings: CredentialSettings,
     mode: watch::Sender<CredentialMode>,
+    /// The identity of clients that need no login.
     anonymous: Arc<Identity>,
     topology: Arc<Topology>,
     nonces: Arc<NonceSource>,
     store: Mutex<Store>,
     introductions: Arc<Flights>,
+    /// The readings in progress. The value becomes true when the reading has ended.
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
     /// Limits the exchanges with servers for introductions and lookups of all users. An
     /// introduction holds no permit while it waits for its client.
@@ -210,8 +214,8 @@ impl Credentials {
         }
     }
 
-    /// Returns a user's keys if they are fresh, without waiting. If they are known but not fresh,
-    /// starts a reading and returns `None`.
+    /// Returns a user's keys without waiting, if they are fresh and no other login uses them. If
+    /// they are known but not fresh, starts a reading and returns `None`.
     pub(super) fn fresh(self: &Arc<Self>, user: &UserName, now: Instant) -> Option<Known> {
         let known = self.store.lock().known(user, now)?;
         if known.is_fresh(now) {
@@ -293,7 +297,8 @@ impl Credentials {
             if let Some(last) = last {
                 sleep_until(last.confirmed_at + READING_PACE).await;
             }
-            // If a proof fails while the first reading runs, a second one must begin after it.
+            // If a proof fails while the first reading runs, a second reading must begin after the
+            // failure.
             for _ in 0..2 {
                 let asked_at = Instant::now();
                 let reading = timeout(QUESTION_LIMIT, me.read(&user, &identity)).await;
@@ -383,7 +388,7 @@ impl Credentials {
     }
 
     /// Records that a server no longer knows a connection's user: the user was dropped. This must
-    /// be recorded before a server refuses the user's keys, because refused keys close the user's
+    /// be recorded before a server refuses the user's keys, because a refusal closes the user's
     /// clients.
     pub(super) fn user_unknown_on_connection(&self, identity: &Arc<Identity>) {
         let user = UserName::of(identity);

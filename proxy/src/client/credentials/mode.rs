@@ -21,7 +21,7 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(250);
 pub enum CredentialMode {
     /// Not decided yet: the configuration says `auto`, and Seawall has not seen a server yet.
     Undecided,
-    /// Each user reads its own keys.
+    /// Each user reads its own keys. The configuration calls this mode `self`.
     Own,
     /// The service account reads all keys.
     Lookup,
@@ -109,6 +109,8 @@ pub(super) async fn decide(credentials: Weak<Credentials>) {
     }
 }
 
+/// Returns the mode that fits the deployment. `None` if no server is usable, or if a server does
+/// not reply.
 async fn ask_deployment(credentials: &Arc<Credentials>) -> Option<CredentialMode> {
     let topology = &credentials.topology;
     let snapshot = topology.snapshot();

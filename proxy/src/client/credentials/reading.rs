@@ -31,6 +31,7 @@ impl Credentials {
         }
     }
 
+    /// Reads a user's keys on a connection that is authenticated as this user.
     async fn read_as_itself(&self, user: &UserName, identity: &Arc<Identity>) -> Reading {
         let login_version = identity.login_version();
         let deadline = Instant::now() + QUESTION_LIMIT;
@@ -41,8 +42,9 @@ impl Credentials {
         else {
             return Reading::Unavailable;
         };
-        // This checkout goes before waiting operations, because logins wait for the reading. It
-        // delays them little, since each user has only one reading at a time.
+        // This checkout is served before the user's waiting operations, because logins wait for the
+        // reading. The operations are delayed little, because each user has only one reading at a
+        // time.
         let mut checkout = match pool.check_out_first(identity, deadline).await {
             Ok(checkout) => checkout,
             Err(CheckOutError::Establish {
@@ -127,6 +129,7 @@ impl Credentials {
         result
     }
 
+    /// Reads a user's keys through the service account.
     async fn read_as_service(
         &self,
         user: &UserName,

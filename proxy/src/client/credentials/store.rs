@@ -16,7 +16,7 @@ use seawall_auth::{ClientKey, Identity, IdentityStatus, Login, Mechanism, ScramK
 /// Keys older than this are read again before they are used.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
-/// How long a user that the servers do not know is refused without asking them again.
+/// How long a user that the servers do not know is refused without another request to a server.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 
 /// How long the cached mechanisms of a user are valid if the user's keys are not known.
@@ -67,7 +67,7 @@ pub(in crate::client) struct Known {
     /// The right of one login at a time to use these keys without a new reading
     /// ([`Store::claim_cached`]). It ends on drop.
     claim: Option<Arc<()>>,
-    /// Alive while some login has the claim.
+    /// Alive while a login has the claim.
     claimed: Weak<()>,
     /// When the last claim began.
     claimed_at: Option<Instant>,
@@ -88,7 +88,7 @@ impl Known {
     }
 
     /// Handles a login that has checked its proof against `credentials`, which were requested
-    /// earlier than these keys. The login succeeds only if both keys are equal.
+    /// earlier than these keys. The login succeeds only if the keys and the user ids are equal.
     fn prove_older(
         &self,
         credentials: &seawall_auth::Credentials,
@@ -121,7 +121,7 @@ pub(in crate::client) enum Reading {
     Gone,
     /// A server refused the keys of this [`Identity::login_version`].
     Refused(u64),
-    /// The reading failed, so nothing is known about the user.
+    /// The reading failed, so nothing changes.
     Unavailable,
 }
 
@@ -164,9 +164,10 @@ pub(super) struct Store {
     names: NameHasher,
     known: RecentMap<NameHash, Known>,
     ended: RecentMap<NameHash, EndedIdentity>,
-    /// Users that servers did not know, and until when this is remembered. The key contains the
-    /// mechanism, because a user may have only one of the mechanisms.
+    /// Users that servers did not know, each with the time until which this is remembered. The key
+    /// contains the mechanism, because a user may have only one of the mechanisms.
     unknown: RecentMap<NameHash, Instant>,
+    /// Cached mechanisms of users, each with the time until which they are valid.
     mechanisms: RecentMap<NameHash, (Vec<String>, Instant)>,
 }
 
@@ -204,8 +205,9 @@ impl Store {
     }
 
     /// Returns the cached keys for a login that uses them without a new reading; `None` if another
-    /// login of the user does so now. If the user's password has changed, only the one login fails,
-    /// and its failure makes the others wait for new keys. Dropping the result releases the claim.
+    /// login of the user uses them now. If the user's password has changed, only one login fails,
+    /// and its failure makes the other logins wait for new keys. Dropping the result releases the
+    /// claim.
     pub(super) fn claim_cached(&mut self, user: &UserName, now: Instant) -> Option<Known> {
         let mut lent = self.known(user, now)?;
         if lent.claimed.strong_count() > 0 {
@@ -304,6 +306,8 @@ impl Store {
         (Some(known), Some(evicted))
     }
 
+    /// Returns the identity for a user's new keys: the identity of `same`, or else a new one. A new
+    /// identity ends the earlier one.
     fn identity_of(
         &self,
         user: &UserName,
@@ -674,7 +678,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_are_fresh_for_a_second_and_mechanisms_are_cached_for_five() {
+    async fn keys_are_fresh_for_a_second_and_mechanisms_are_cached_for_five_seconds() {
         let (mut store, now) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, now);
         assert!(known.is_fresh(now + FRESH_FOR - Duration::from_nanos(1)));

@@ -1,4 +1,5 @@
-//! The values that all steps of an operation use: its command, its client, and its end.
+//! The values that all steps of an operation use: its command, its client, and the ways in which it
+//! can end.
 
 use std::{sync::Arc, time::Duration};
 
@@ -47,6 +48,7 @@ pub(super) enum AttemptEnd {
 
 /// Result of one attempt at a server.
 pub(super) enum Attempt {
+    /// The operation has ended.
     Ended(AttemptEnd),
     /// The attempt failed, but the operation may be sent again. If it is not sent again, the client
     /// gets this error.
@@ -75,6 +77,7 @@ impl Operation<'_> {
         self.within_time_limit(observation, Instant::now() + limit)
     }
 
+    /// Returns `until`, or the end of the operation's own time limit if that is earlier.
     pub(super) fn within_time_limit(
         &self,
         observation: &Observation<'_>,
@@ -93,6 +96,7 @@ impl Operation<'_> {
         self.max_time().filter(|_| is_limit)
     }
 
+    /// The command's `maxTimeMS`; `None` if it is missing or not above 0.
     pub(super) fn max_time(&self) -> Option<Duration> {
         let milliseconds = self.command.max_time?.milliseconds;
         u64::try_from(milliseconds)
@@ -101,17 +105,20 @@ impl Operation<'_> {
             .map(Duration::from_millis)
     }
 
+    /// The read preference for server selection. Writes and commands in a transaction always go to
+    /// the primary.
     pub(super) fn read_preference(&self) -> ReadPreference {
         match self.command.read_preference {
             Some(document) if self.transaction().is_none() && !self.command.writes() => {
                 // A command with a malformed read preference goes to the primary, which replies
-                // with the fitting error.
+                // with the correct error.
                 ReadPreference::parse(document).unwrap_or(ReadPreference::PRIMARY)
             }
             _ => ReadPreference::PRIMARY,
         }
     }
 
+    /// The session and `txnNumber` of the operation's transaction; `None` outside transactions.
     pub(super) fn transaction(&self) -> Option<(SessionKey, i64)> {
         let is_part = self.command.in_transaction || self.command.class == Class::EndTransaction;
         let (lsid, number) = self

@@ -35,7 +35,8 @@ use seawall_wire::encode_op_msg_like;
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 impl Operation<'_> {
-    /// Sends the command over a server connection, and the reply to the client.
+    /// Sends the command over a server connection and waits for the reply. Forwards a large reply
+    /// to the client as it arrives.
     pub(super) async fn attempt(
         &self,
         end: &mut ClientEnd<'_>,
@@ -121,6 +122,7 @@ impl Operation<'_> {
         (waited >= LEAST_WAIT).then(|| u64::try_from(left).unwrap_or(u64::MAX))
     }
 
+    /// Records the facts of a reply that was forwarded as it arrived.
     fn note_forwarded(
         &self,
         checkout: &Checkout,
@@ -135,6 +137,8 @@ impl Operation<'_> {
         outcome
     }
 
+    /// Handles a server connection that ended, or a server that failed, before the first byte of
+    /// the reply.
     fn server_failed(
         &self,
         error: &io::Error,
@@ -148,7 +152,11 @@ impl Operation<'_> {
             io::ErrorKind::TimedOut => topology.report_failure(checkout.pool(), generation),
             _ => topology.report_connection_ended(checkout, generation),
         }
-        tracing::debug!(%error, command = self.command.name_str(), "connection ended under an operation");
+        tracing::debug!(
+            %error,
+            command = self.command.name_str(),
+            "connection ended during an operation"
+        );
         let has_ended = error.kind() != io::ErrorKind::TimedOut;
         if has_ended && !self.shared.settings.repeats {
             // Without Seawall, the client's connection would end here, too.

@@ -37,7 +37,7 @@ pub(super) enum Failure {
         set_name: Option<String>,
         has_primary: bool,
     },
-    /// No connection became free in time.
+    /// No connection became available in time.
     Overload,
     /// The server failed, or it is no longer the primary.
     ServerFailed(&'static str),
@@ -62,7 +62,7 @@ pub(super) fn error_reply(command: &FailedCommand<'_>, failure: &Failure) -> Err
                 RETRYABLE_ERROR,
                 "NoWritesPerformed",
             ];
-            let message = "no connection came free in time";
+            let message = "no connection became available in time";
             ErrorReply::new(INGRESS_RATE_LIMIT_EXCEEDED, message).with_labels(&labels)
         }
         Failure::Overload => {
@@ -83,7 +83,7 @@ fn no_server(
         return cursor_lost(cursor, command.is_resumable);
     }
     // A retry may find a new primary, but it will not find another suitable member in a set that
-    // already has a primary. Then the driver gets an error that it does not retry.
+    // already has a primary. In this case the driver gets an error that it does not retry.
     let is_hopeless = mode != Mode::Primary && has_primary;
     if command.may_be_repeated && !is_hopeless {
         return host_unreachable(command, "no suitable server");

@@ -153,7 +153,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Sends slices of the wait, one after another, until data arrives or the wait is over.
+    /// Sends the command once for each slice of the wait, until data arrives or the wait is over.
     async fn run_in_slices(
         &self,
         wait: &Wait,
@@ -208,7 +208,8 @@ impl Operation<'_> {
     }
 
     /// Ends the operation if the client's user no longer exists. Closes the client if a server
-    /// refused the user's keys, because the client has to log in again. `None` if all is well.
+    /// refused the user's keys, because the client has to log in again. `None` if the operation may
+    /// continue.
     async fn check_standing(&self, end: &mut ClientEnd<'_>) -> Option<AttemptEnd> {
         match self.identity.status() {
             IdentityStatus::Good => None,
@@ -220,8 +221,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Applies the injected fault, if this operation gets it. Returns an end if the fault ends the
-    /// operation.
+    /// Applies the injected fault, if this operation gets it. Returns the operation's end if the
+    /// fault ends it.
     async fn inject_fault(&self, end: &mut ClientEnd<'_>) -> Option<AttemptEnd> {
         let fault = self.shared.routing.fault.as_ref()?;
         if !fault.selects(self.command) {
@@ -241,8 +242,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Ends an operation that got no connection. An overload error is sent only after
-    /// `wait_queue_timeout`.
+    /// Ends an operation that got no connection. Sends an overload error only when
+    /// `wait_queue_timeout` is over.
     async fn refuse(
         &self,
         end: &mut ClientEnd<'_>,
@@ -330,6 +331,7 @@ impl Operation<'_> {
     }
 }
 
+/// Returns the document sequences of a message. Unused entries at the end of the array are empty.
 pub(super) fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; seawall_wire::MAX_SEQUENCES] {
     const NONE: Sequence<'_> = Sequence {
         identifier: &[],

@@ -37,6 +37,7 @@ impl Operation<'_> {
         }
     }
 
+    /// Records the facts of a reply. Returns the outcome, and the number of documents in the reply.
     pub(super) fn note_reply(
         &self,
         checkout: &Checkout,
@@ -51,6 +52,7 @@ impl Operation<'_> {
         (outcome_of(facts), facts.documents())
     }
 
+    /// Pins the cursor that the reply opened, and unpins cursors that are exhausted or killed.
     fn note_cursor(&self, checkout: &Checkout, facts: &ReplyFacts, observation: &Observation<'_>) {
         if self.command.class == Class::KillCursors && facts.ok == Some(true) {
             self.cursor_ids()
@@ -96,8 +98,9 @@ impl Operation<'_> {
     }
 }
 
-/// Marks an operation that its driver has sent before. Drivers number their writes and
-/// transactions: a number that arrives twice means the same write, or the same commit or abort.
+/// Marks an operation as a retry if its driver has sent the same operation before. Drivers number
+/// their writes and transactions: a number that arrives twice means the same write, commit or
+/// abort.
 pub(in crate::client) fn note_retry<S: Clone>(
     command: &Command<'_>,
     user: u64,

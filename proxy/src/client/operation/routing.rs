@@ -23,14 +23,19 @@ const RESUMABLE_WAIT: Duration = Duration::from_secs(1);
 
 /// The reason why an operation got no connection.
 pub(super) enum CheckOutFailure {
+    /// No suitable server was available in time.
     NoServer,
+    /// No connection became available in time. The text is the reason in metrics.
     Overload(&'static str),
+    /// A server refused the user's keys.
     KeysRefused,
     /// The client has not logged in, but the server requires it.
     Unauthenticated,
 }
 
 impl Operation<'_> {
+    /// Selects a server and checks out a connection to it. After a failure, tries again until the
+    /// time limit, if another attempt can succeed.
     pub(super) async fn check_out(
         &self,
         observation: &Observation<'_>,
@@ -48,7 +53,8 @@ impl Operation<'_> {
                 Ok(checkout) => return Ok(checkout),
                 Err(CheckOutError::Paused) if Instant::now() < deadline => {
                     // The next snapshot of the topology shows that the pool is paused, so another
-                    // server is selected. A pinned operation needs this server and tries again.
+                    // server is selected. A pinned operation needs this server, so it tries the
+                    // same pool again.
                     sleep(PAUSE_WHILE_PAUSED).await;
                 }
                 Err(CheckOutError::Paused | CheckOutError::Closed) => {
@@ -95,7 +101,7 @@ impl Operation<'_> {
         }
     }
 
-    /// The server for this operation: the one it is pinned to, or a selected one.
+    /// Returns the server to which the operation is pinned, or a selected server.
     async fn server(
         &self,
         observation: &Observation<'_>,

@@ -1,8 +1,8 @@
 //! Operations that wait for data: `getMore` on change streams and tailable cursors.
 //!
-//! Such a wait is split into slices, each with its own `maxTimeMS`. Between two slices, other
-//! operations can use the connection. The client sees one wait of the requested length, or its
-//! first documents.
+//! Seawall splits a wait into slices, each with its own `maxTimeMS`. Between two slices, other
+//! operations can use the connection. The client sees one wait, which ends with the first documents
+//! or after the requested time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::pool::{LanePermit, ServerPool};
 use seawall_command::Class;
 use seawall_stats::Outcome;
 
-/// How long a server waits for data if the client sets no time.
+/// How long a server waits for data if the client sets no `maxTimeMS`.
 const DEFAULT_WAIT: Duration = Duration::from_secs(1);
 
 /// A wait for data at the server that has the operation's cursor.

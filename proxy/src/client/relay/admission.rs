@@ -1,6 +1,6 @@
 //! Limits for relayed clients that have not logged in to a server that requires a login. Such a
-//! client has a deadline for its login, or it is a driver's monitor. The numbers of both are
-//! limited, as in pooled mode.
+//! client has a deadline for its login, or it is a driver's monitor. The number of clients with a
+//! deadline and the number of monitors are limited, as in pooled mode.
 
 use tokio::{
     sync::watch,
@@ -68,7 +68,7 @@ impl<'a> Admission<'a> {
         self.eviction.mark_activity();
     }
 
-    /// Resolves when the login is overdue. If the deadline changes, the new one counts.
+    /// Resolves when the login is overdue. If the deadline changes, waits for the new deadline.
     pub(super) fn overdue(&self) -> impl Future<Output = ()> + use<> {
         let mut deadline = self.deadline.subscribe();
         async move {
@@ -88,7 +88,8 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Records that the client has logged in or need not. It then has no deadline any more.
+    /// Records that the client has logged in or need not log in. Removes its deadline and returns
+    /// its permits.
     pub(super) fn admit(&mut self) {
         self.handshake = None;
         self.monitor = None;
@@ -110,8 +111,8 @@ impl<'a> Admission<'a> {
         self.eviction.set_exempt(false);
     }
 
-    /// Records that a client begins to log in. Returns false if it counted as a monitor so far and
-    /// the limit of clients that have not logged in is reached.
+    /// Records that a client begins to log in. Returns false if the client counted as a monitor
+    /// until now and the limit of clients that have not logged in is reached.
     pub(super) fn note_login(&mut self) -> bool {
         if self.monitor.is_some() {
             self.require_login();
@@ -120,10 +121,10 @@ impl<'a> Admission<'a> {
         true
     }
 
-    /// Records a hello of a client that has not logged in. If it looks like a monitor's, the client
-    /// counts as a monitor and has no deadline. If the limit of monitors is reached, the client
-    /// keeps its deadline instead of being refused, because clients that log in by a mechanism
-    /// other than SCRAM send the same hello.
+    /// Records a hello of a client that has not logged in. If the hello looks like a monitor's, the
+    /// client counts as a monitor and has no deadline. If the limit of monitors is reached, the
+    /// client keeps its deadline instead of being refused, because clients that log in by a
+    /// mechanism other than SCRAM send the same hello.
     pub(super) fn note_hello(&mut self, is_from_monitor: bool) {
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();
@@ -141,8 +142,8 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Records a reply to a monitor's hello. It counts like a hello, because a server that streams
-    /// its replies gets no further hello.
+    /// Records a reply to a monitor's hello. The reply counts like a hello, because a server that
+    /// streams its replies gets no further hello.
     pub(super) fn note_hello_reply(&mut self) {
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();

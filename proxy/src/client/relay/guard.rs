@@ -1,4 +1,4 @@
-//! Decides from the bytes of a request if it must not pass a relay.
+//! Decides from the bytes of a request if the request may pass a relay.
 
 use crate::client::answer::requires_authentication;
 use seawall_command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, UNAUTHORIZED};
@@ -8,9 +8,10 @@ use seawall_wire::Elements;
 /// would check Seawall's certificate instead of the client's.
 const X509: &str = "MONGODB-X509";
 
-/// True if a server might run another command than the first field name of a legacy query says. A
-/// server removes `$queryOptions` before it looks for the command's name, and it unwraps `$query`
-/// and `query`, which may have any type. Other names that begin with `$` are not commands.
+/// True if a server might run another command than the one that the first field name of a legacy
+/// query names. A server removes `$queryOptions` before it looks for the command's name, and it
+/// unwraps `$query` and `query`, which may have any type. Any other first name that begins with `$`
+/// names no command, so the query is ambiguous, too.
 pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     let Some(Ok(first)) = Elements::of(query).next() else {
         return true;
@@ -55,6 +56,7 @@ fn may_be_x509(start: &[u8]) -> bool {
     named.any(|element| element.value.as_str().is_none_or(|name| name == X509))
 }
 
+/// True if the `speculativeAuthenticate` of a hello might be a login with X.509.
 fn speculates_x509(hello: &[u8]) -> bool {
     let elements = Elements::of(hello).map_while(Result::ok);
     let mut starts = elements.filter(|element| element.name == b"speculativeAuthenticate");

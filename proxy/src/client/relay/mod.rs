@@ -2,8 +2,8 @@
 //! Seawall only observes them.
 //!
 //! A client is relayed in three cases: its mechanism authenticates a single connection (as a
-//! fallback of pooled mode, if the configuration allows it), it was redirected to Seawall without a
-//! new connection string, or Seawall should only measure.
+//! fallback of pooled mode, if the configuration allows it), the client was redirected to Seawall
+//! without a new connection string, or Seawall should only measure.
 //!
 //! ```text
 //! client ──► requests: read whole or by their heads, watched, forwarded ──► server
@@ -157,8 +157,8 @@ fn is_encrypted(head: &[u8; HEADER_BYTES]) -> bool {
     head.starts_with(&TLS_RECORD) && has_version && !is_message
 }
 
-/// The limits for a client until the server has replied to it in TLS. Afterwards there are none,
-/// because Seawall cannot see the client's login in the encrypted bytes.
+/// The limits for a client until the server has replied to it in TLS. Afterwards the client has no
+/// limits, because Seawall cannot see the client's login in the encrypted bytes.
 struct UntilTls {
     deadline: Instant,
     permit: HandshakePermit,
@@ -206,8 +206,8 @@ async fn pass_encrypted(
     }
 }
 
-/// Relays until the client or the server ends the connection, or until relays move to another
-/// server.
+/// Relays until the client or the server ends the connection, until relays move to another server,
+/// or until the client's login is overdue.
 pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target) {
     let Target {
         server,

@@ -52,7 +52,9 @@ pub(super) enum ReplyEvent {
 /// Splits a stream of bytes into messages.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
+    /// The first bytes of an incomplete header.
     head: Vec<u8>,
+    /// The reply in progress; `None` until its header is complete.
     current: Option<Current>,
 }
 
@@ -63,9 +65,11 @@ struct Current {
     left: usize,
     /// Number of bytes to skip before the document.
     before: usize,
+    /// The first bytes after the header, which begin with the flags of an `OP_MSG`.
     flags: Vec<u8>,
     form: ReplyForm,
     scanner: Option<ReplyScanner>,
+    /// A copy of the bytes after the header; `None` if the reply is not copied.
     kept: Option<Vec<u8>>,
 }
 
@@ -75,14 +79,14 @@ struct Current {
 pub(super) struct NotMessages;
 
 impl Replies {
-    /// True if the last byte so far was the last byte of a reply, so another reply may be inserted.
+    /// True if no reply is incomplete, so Seawall may insert its own reply.
     pub(super) fn is_between_replies(&self) -> bool {
         self.head.is_empty() && self.current.is_none()
     }
 
     /// Parses bytes up to the next event. Returns the number of parsed bytes, and the event, if
-    /// there was one. The caller calls it again with the rest. `expected` returns the facts about
-    /// the reply to a request, by the request's id.
+    /// there was one. The caller calls it again with the remaining bytes. `expected` returns the
+    /// facts about the reply to a request, by the request's id.
     pub(super) fn feed(
         &mut self,
         bytes: &[u8],

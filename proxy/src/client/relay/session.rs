@@ -104,11 +104,12 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Ends the relay while the client still waits for replies.
+    /// Records that the relay ends while the client still waits for replies.
     pub(super) fn abandon(&self) {
         self.watch.lock().server_ended(Instant::now());
     }
 
+    /// Forwards the client's requests to the server until one side ends.
     async fn requests(
         &self,
         client: &mut ReadHalf<Stream>,
@@ -156,6 +157,7 @@ impl<'a> Relay<'a> {
         }
     }
 
+    /// Reads the next request; `None` if the client has closed its connection.
     async fn next(
         &self,
         reader: &mut MessageReader,
@@ -167,8 +169,8 @@ impl<'a> Relay<'a> {
             match reader.next(client, max_message_bytes, budget).await {
                 Ok(Some(message)) => break message,
                 Ok(None) => return Ok(None),
-                // The server accepted the login after this read began. The next loop reads the same
-                // message with the higher limit.
+                // The server accepted the login after this read began. The next iteration reads the
+                // same message with the higher limit.
                 Err(ReadError::Frame(_)) if self.max_message_bytes() > max_message_bytes => {}
                 Err(error) => {
                     tracing::debug!(%error, "relayed client not readable");
@@ -194,6 +196,7 @@ impl<'a> Relay<'a> {
         }
     }
 
+    /// Decides if a request may pass. Inflates a compressed request first.
     async fn judge(&self, message: &Message, sharer: Sharer) -> Verdict {
         let now = message.head_since.unwrap_or_else(Instant::now);
         let heavy = self.shared.limits.heavy(sharer);
@@ -222,6 +225,7 @@ impl<'a> Relay<'a> {
         }
     }
 
+    /// Forwards a request to the server, in pieces if only its head has been read.
     async fn forward(
         &self,
         message: &Message,
@@ -252,7 +256,8 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Sends the client a reply of Seawall's own. It waits for the end of a reply of the server.
+    /// Sends the client a reply that Seawall has built. If a reply of the server is incomplete,
+    /// waits for its end.
     async fn send_reply(&self, reply: &[u8], to_client: &ClientWriter) -> io::Result<()> {
         let limit = self.shared.settings.client_write_idle_timeout;
         let sent = timeout(limit, async {

@@ -148,7 +148,7 @@ pub(super) async fn relay_server_changed(shared: &Shared, address: Option<&Serve
     let mut published = shared.routing.topology.subscribe();
     loop {
         let now = shared.routing.topology.relay_server();
-        // During an election there is no new server yet, so relays stay.
+        // During an election the new server is unknown, so relays stay.
         if now.is_some_and(|pool| pool.address() != address) {
             // All relays have to move. They are closed one after another, so that their clients
             // cause no reconnect storm.
@@ -200,6 +200,7 @@ pub(in crate::client) async fn connect_with_hello(
     })
 }
 
+/// The names of the compressors in a server's reply to a hello.
 fn accepted(greeting: &RawDocument) -> Vec<String> {
     let names = greeting.get_array("compression").into_iter().flatten();
     names

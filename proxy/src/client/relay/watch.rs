@@ -30,12 +30,13 @@ use seawall_wire::{Elements, Header, OpCode, OpMsg, OpQuery};
 /// Mechanisms besides SCRAM that have their own metric label. All others share the label `other`.
 const MECHANISMS: [&str; 4] = ["PLAIN", "GSSAPI", "MONGODB-AWS", "MONGODB-OIDC"];
 
-/// The user part of the key of each session in a relay. The user may be unknown, because Seawall
-/// does not see every login. Session ids are unique without the user.
+/// The user's number in the keys of all relayed sessions. Seawall does not know every relayed
+/// client's user, because it does not see every login. Session ids are unique without the user.
 const ANY_USER: u64 = 0;
 
 /// The decision about a request.
 pub(super) enum Verdict {
+    /// The request may be forwarded.
     Pass,
     /// Seawall refuses the request with this reply; `None` if the client wants no reply.
     Refuse(Option<Vec<u8>>),
@@ -60,9 +61,13 @@ struct Pending<'a> {
 /// The kind of a request, which determines the effect of its reply on the relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestKind {
+    /// A command outside the handshake.
     Operation,
+    /// A hello.
     Greeting,
+    /// `saslStart` or `saslContinue`.
     Login,
+    /// `logout`.
     Logout,
     /// Another command of the handshake.
     Other,
@@ -153,13 +158,14 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Closes a client whose bytes Seawall cannot parse, because a server might parse them.
+    /// Closes a client whose request Seawall cannot parse, because a server might parse and run it.
     fn close_unparsed(&self, reason: &'static str) -> Verdict {
         self.shared.recorder.unobserved(reason);
         Verdict::Close(reason)
     }
 
-    /// Decides about a legacy opcode that carries no command: it passes only after the login.
+    /// Decides about a message with a legacy opcode and without a command: it passes only if the
+    /// client need not log in.
     fn legacy(&self) -> Verdict {
         match self.has_to_log_in() {
             true => self.close_unparsed("relay_opcode"),
@@ -344,8 +350,8 @@ impl<'a> Watch<'a> {
             | RequestKind::Other => recorder.begin_unshaped(input, bytes, now),
         };
         let client = self.connected.id();
-        // The user is unknown, so each client counts as one. The message may be dropped before the
-        // reply arrives.
+        // The user is unknown, so each client counts as a user. The command is not stored (`None`),
+        // because the message may be dropped before the reply arrives.
         observation.set_sender(client, client.unsigned_abs().into(), None);
         if message.is_head() {
             observation.mark_streamed();
@@ -393,7 +399,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Records that the last byte of the current request has been written.
+    /// Records that the last byte of the current request has been written to the server.
     pub(super) fn forwarded(&mut self, now: Instant) {
         let mut asked = self.pending.iter();
         let Some(place) = asked.position(|p| p.observation.phase() == Phase::Forward) else {
@@ -501,6 +507,7 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// Records the end of a login, if the reply ends it.
     fn note_conversation(&mut self, reply: &RawDocument, is_ok: bool) {
         let is_done = reply.get_bool("done").unwrap_or(false);
         if is_ok && !is_done {

@@ -134,7 +134,7 @@ fn shapes_seen_once_get_at_most_20_rows_per_second() {
 }
 
 #[test]
-fn a_coarse_shape_has_64_fine_rows_and_one_for_the_others() {
+fn a_coarse_shape_has_at_most_64_fine_rows_and_one_coarse_row() {
     let mut table = Table::new(1_000);
     for projected in 0..100 {
         table.run(&find("orders", 1, projected), MS);
@@ -155,8 +155,8 @@ fn late_heavy_shape_replaces_the_lightest_row() {
         table.run(&find("orders", field, 0), MS * 10);
     }
     table.second();
-    // Shape 100 is heavier than all others, shape 101 is lighter. An operation that runs while its
-    // row is evicted is still counted.
+    // Shape 100 is heavier than all other shapes, shape 101 is lighter. An operation that runs
+    // while its row is evicted is still counted.
     let under_way = table.rows_of(&find("orders", 3, 0));
     for _ in 0..3 {
         table.run(&find("orders", 100, 0), MS * 100);

@@ -53,7 +53,8 @@ pub struct SlowLogSettings {
     pub threshold: Duration,
     /// Thresholds that apply to single shapes, by shape id, in any order.
     pub shape_thresholds: Vec<(u64, Duration)>,
-    /// Percentage (0 to 100) of the operations over their threshold that are logged.
+    /// Percentage (0 to 100) of the operations that are logged, among those that reach their
+    /// threshold.
     pub sample_percent: f64,
     /// The file to which lines are appended; `None` means standard error.
     pub file: Option<PathBuf>,
@@ -118,13 +119,14 @@ impl SlowLog {
         })
     }
 
-    /// True if the operation is over its threshold and in the sample.
+    /// True if the operation has reached its threshold and is in the sample.
     pub(super) fn wants(&self, shape: u64, total: Duration) -> bool {
         self.filter.passes(shape, total)
     }
 
     /// Reserves a queue entry for the line of an operation that ended at `at`. `None` if the queue
-    /// is full or the user's share of the lines is used up; the line is then counted as dropped.
+    /// is full, or if the second's lines or the user's share of them are used up. The line is then
+    /// counted as dropped.
     pub(super) fn admit(&self, user: u64, at: SystemTime) -> Option<LinePermit<'_>> {
         let is_admitted = self.rate.admits(user, at) && self.counts.reserve_place();
         if !is_admitted {
@@ -163,8 +165,8 @@ impl SlowLog {
         }
     }
 
-    /// Number of lines dropped since the start: over the rate, beyond the queue's size, or after a
-    /// failed write.
+    /// Number of lines dropped since the start: because of the limit of lines per second, a full
+    /// queue or a failed write.
     pub(super) fn left_out(&self) -> u64 {
         self.counts.left_out.all()
     }
@@ -258,7 +260,8 @@ struct Filter {
     /// Sorted by shape.
     shape_thresholds: Box<[(u64, Duration)]>,
     share: f64,
-    /// Number of operations that were over their threshold.
+    /// Number of operations that have reached their threshold. Not counted if all of them are
+    /// logged.
     numbered: AtomicU64,
 }
 

@@ -10,7 +10,8 @@ use std::{
 const GROUPS: usize = 1 << GROUP_BITS;
 const GROUP_BITS: u32 = 8;
 
-/// In each second, a user may write at most this many times as many lines as are then still free.
+/// A user may write one more line in a second while it has written fewer than `SHARE` times the
+/// number of lines that are still free in that second.
 const SHARE: u64 = 8;
 
 /// The number of lines in the current second. Counting needs no lock.
@@ -33,8 +34,8 @@ impl Rate {
     }
 
     /// Counts one more line for an operation of this user that ended at `at`, and returns true if
-    /// the line is allowed. An operation that ended one second earlier counts in the current
-    /// second. If the clock was set back further, a new second begins.
+    /// the line is allowed. An operation that ended in the second before the current second is
+    /// counted in the current second. If the clock was set back further, a new second begins.
     pub(super) fn admits(&self, user: u64, at: SystemTime) -> bool {
         let Some(max_lines) = self.max_lines else {
             return true;
@@ -63,7 +64,8 @@ fn group_of(user: u64) -> usize {
 struct Lines(AtomicU64);
 
 impl Lines {
-    /// The number of lines in the second in which a line of `second` counts.
+    /// The number of lines in the second to which a line of `second` belongs: the current second,
+    /// or a new one without lines.
     fn count(&self, second: u64) -> u64 {
         let (current, lines) = halves(self.0.load(Ordering::Relaxed));
         match is_same(second, current) {
@@ -122,7 +124,7 @@ mod tests {
                 });
             }
         });
-        // Before second 1,000 began, the late threads may have filled the second before.
+        // The late threads may have used all lines of second 999 before second 1,000 began.
         let admitted = admitted.into_inner();
         assert!((100..=200).contains(&admitted), "{admitted}");
         assert!(!rate.admits(1, at(1_000)) && !rate.admits(1, at(999)));
@@ -136,6 +138,6 @@ mod tests {
         assert_eq!(lines(1, 1_000), 80, "eight ninths");
         assert_eq!(lines(2, 5), 5);
         assert_eq!(lines(1, 1_000), 0);
-        assert_eq!(lines(2, 1_000) + lines(3, 1_000), 5, "the rest");
+        assert_eq!(lines(2, 1_000) + lines(3, 1_000), 5, "the remaining lines");
     }
 }

@@ -97,7 +97,7 @@ pub(in crate::observe) struct BlockingWriter {
     out: Written,
 }
 
-/// Ends the block of a [`BlockingWriter`] writer when dropped.
+/// Unblocks a [`BlockingWriter`] when dropped.
 pub(in crate::observe) struct WriterBlock {
     reached: mpsc::Receiver<()>,
     _release: mpsc::Sender<()>,
@@ -347,7 +347,7 @@ fn values_of_commands_on_user_collections_are_never_written() {
 }
 
 #[test]
-fn operations_are_logged_from_their_threshold_on() {
+fn operations_that_reach_their_threshold_are_logged() {
     let thresholds = vec![
         (9, Duration::from_millis(500)),
         (SHAPE, Duration::from_millis(5)),

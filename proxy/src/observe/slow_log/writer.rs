@@ -22,16 +22,16 @@ use super::{
 /// How often the thread checks that the open file is still at its path.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Only the owner and the group may read the file, because with values it contains the
-/// applications' data.
+/// Only the owner and the group may read the file, because lines with values contain data of the
+/// applications.
 const FILE_MODE: u32 = 0o640;
 
 /// An item in the queue of the writing thread.
 pub(super) enum Queued {
     /// A line without its end.
     Line(Vec<u8>),
-    /// Report dropped lines, then send on this channel. All lines queued earlier are written
-    /// before.
+    /// A flush: the thread writes all lines queued earlier, reports dropped lines, and then sends
+    /// on this channel.
     Flush(SyncSender<()>),
 }
 
@@ -115,7 +115,7 @@ pub(super) enum Destination {
 }
 
 impl Destination {
-    /// Opens the file; without a path, standard error.
+    /// Opens the file; `None` means standard error.
     pub(super) fn open(file: Option<PathBuf>) -> io::Result<Self> {
         Ok(match file {
             Some(path) => Self::File(LogFile::open(path)?),
@@ -202,7 +202,7 @@ mod tests {
         file.write(b"3\n", start + FILE_CHECK_INTERVAL).unwrap();
         assert_eq!(fs::read_to_string(&moved).unwrap(), "earlier\n1\n2\n");
         assert_eq!(fs::read_to_string(&path).unwrap(), "3\n");
-        // If another process puts a file at the path, lines are appended to it too.
+        // If another process has created a file at the path, lines are appended to that file.
         fs::rename(&path, &moved).unwrap();
         fs::write(&path, "").unwrap();
         file.write(b"4\n", start + 2 * FILE_CHECK_INTERVAL).unwrap();

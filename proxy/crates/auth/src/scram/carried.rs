@@ -1,5 +1,5 @@
-//! A conversation between a client and a server that Seawall forwards and observes. It is the first
-//! login of a user whose keys are not known yet.
+//! A conversation between a client and a server, which Seawall forwards and observes. A user's
+//! first login is carried in this way, because Seawall does not know the user's keys yet.
 //!
 //! The server verifies the proof. Seawall parses each payload and forwards it unchanged. When the
 //! server has accepted the proof, Seawall reads the user's keys on the same connection.
@@ -82,7 +82,8 @@ pub struct CarriedProof {
 }
 
 impl CarriedProof {
-    /// Parses the server's signature, which means that the server has accepted the proof.
+    /// Parses the server-final message. If it contains a signature, the server has accepted the
+    /// proof.
     pub fn server_final(self, payload: &[u8]) -> Result<CarriedOutcome, ScramError> {
         let signature = parse_server_final(payload, self.proof.mechanism())?;
         Ok(CarriedOutcome {

@@ -19,8 +19,9 @@ impl ClientFirst {
     /// and extensions after the nonce.
     ///
     /// # Errors
-    /// The payload has channel binding (`p=`), a mandatory extension (`m=`), another authorization
-    /// identity, an escape other than `=2C` and `=3D`, or a nonce shorter than servers accept.
+    /// The payload is malformed, requests channel binding (`p=`), or has a mandatory extension
+    /// (`m=`), the authorization identity of another user, an escape other than `=2C` and `=3D`, or
+    /// a nonce shorter than servers accept.
     pub fn parse(payload: &[u8]) -> Result<Self, ScramError> {
         let message = ScramMessage::ClientFirst;
         let text = text(message, payload)?;
@@ -120,8 +121,8 @@ fn unescape_user_name(escaped: &str) -> Option<String> {
     Some(user)
 }
 
-/// Checks that the authorization identity is the user itself. Both forms of it are accepted:
-/// servers compare it without decoding escapes, but RFC 5802 requires escapes.
+/// Checks that the authorization identity is the user itself. The identity may contain escapes or
+/// not: servers compare it without decoding escapes, but RFC 5802 requires escapes.
 fn check_authorization_identity(identity: &str, user: &str) -> Result<(), ScramError> {
     if identity.is_empty() {
         return Ok(());
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_text_are_refused() {
+    fn payload_that_is_not_utf_8_is_refused() {
         assert_eq!(
             ClientFirst::parse(b"n,,n=\xff,r=abcd").unwrap_err(),
             malformed("UTF-8")

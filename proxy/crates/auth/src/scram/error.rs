@@ -1,4 +1,4 @@
-//! Errors of a SCRAM conversation, and the side that caused each.
+//! Errors of a SCRAM conversation, and who caused each error: the client, the server or Seawall.
 
 use std::fmt;
 
@@ -72,7 +72,7 @@ pub enum ScramError {
     #[error("the proof does not match the stored key")]
     ProofMismatch,
     /// A proof that a server has accepted does not match the keys that were read from this server.
-    /// They belong to another user than the one that logged in.
+    /// The keys belong to another user than the user that logged in.
     #[error("the accepted proof does not match the keys read from the server")]
     KeysDisagree,
     /// The signature (`v=`) does not match the server key, so the server does not know the user's
@@ -86,8 +86,8 @@ pub enum ScramError {
     /// read again.
     #[error("the server has other keys")]
     KeysOutdated,
-    /// The keys belong to another mechanism than that of the conversation, or a key has the wrong
-    /// length.
+    /// The keys belong to another mechanism than the conversation, or two keys that must match
+    /// belong to different mechanisms.
     #[error("the keys belong to another mechanism")]
     MechanismMismatch,
     /// SASLprep (RFC 4013) forbids a character of the password.

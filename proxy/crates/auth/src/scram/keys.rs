@@ -319,10 +319,10 @@ impl DerivedKeys {
     }
 }
 
-/// Derives the keys of a user with this password, salt and iteration count.
+/// Derives all keys of a user from the password, the salt and the iteration count.
 ///
-/// It runs PBKDF2, which takes milliseconds with the usual counts, so it must not run on a thread
-/// that serves clients.
+/// The function runs PBKDF2, which takes milliseconds with the usual iteration counts. So it must
+/// not run on a thread that serves clients.
 pub fn derive_from_password(
     mechanism: Mechanism,
     user: &str,
@@ -512,7 +512,7 @@ mod tests {
         assert_ne!(sha1("I\u{ad}X"), sha1("IX"));
         assert!(sha1("\u{7}").is_ok());
 
-        // Only for SCRAM-SHA-1, the keys depend on the user's name.
+        // The keys depend on the user's name only for SCRAM-SHA-1.
         assert_ne!(
             sha1("pencil"),
             derive(Mechanism::ScramSha1, "other", "pencil")

@@ -16,7 +16,8 @@ struct Vector {
 }
 
 impl Vector {
-    /// RFC 5802 section 5. Its password is not hashed as MongoDB does it.
+    /// The example of RFC 5802, section 5. Unlike in MongoDB, the password is not hashed with MD5
+    /// first.
     fn rfc_5802() -> Self {
         let salt = [65, 37, 194, 71, 228, 58, 177, 233, 60, 109, 255, 118];
         let mechanism = Mechanism::ScramSha1;
@@ -44,7 +45,7 @@ impl Vector {
         )
     }
 
-    /// RFC 7677 section 3.
+    /// The example of RFC 7677, section 3.
     fn rfc_7677() -> Self {
         Self::from_password(
             Mechanism::ScramSha256,
@@ -270,7 +271,7 @@ fn a_proof_cannot_be_replayed_into_another_conversation() {
         let error = server.verify(vector.client_final.as_bytes()).unwrap_err();
         assert_eq!(error, ScramError::NonceMismatch { message });
 
-        // If the nonce is replaced by that of the new conversation, the proof does not match.
+        // If the nonce is replaced by the nonce of the new conversation, the proof does not match.
         let client_first = ClientFirst::parse(vector.client_first.as_bytes()).unwrap();
         let (server, _) =
             ServerConversation::start(client_first, &vector.derived.keys, "anotherNonce");

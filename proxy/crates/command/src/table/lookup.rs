@@ -4,7 +4,7 @@ use seawall_wire::head_of;
 
 use super::{COMMANDS, CommandSpec, UNKNOWN};
 
-/// The row of the command that a client calls `name`, or [`UNKNOWN`].
+/// The row of the command with the name or alias `name`; [`UNKNOWN`] if there is none.
 #[inline]
 pub fn find(name: &[u8]) -> &'static CommandSpec {
     let position = position(name, head_of(name));
@@ -13,8 +13,8 @@ pub fn find(name: &[u8]) -> &'static CommandSpec {
         .unwrap_or(&UNKNOWN)
 }
 
-/// The position in [`COMMANDS`] of the command that a client calls `name`; `None` if the name is
-/// unknown. `head` is the name's [`head_of`].
+/// The position in [`COMMANDS`] of the command with the name or alias `name`; `None` if there is
+/// none. `head` is the result of [`head_of`] for the name.
 #[inline]
 pub fn position(name: &[u8], head: u64) -> Option<usize> {
     let mut slot = first_slot(head);
@@ -80,8 +80,8 @@ const fn make_names() -> [Name; NAME_COUNT] {
     names
 }
 
-/// The slot where the search for a name with that head begins. Names with the same head share their
-/// first slot.
+/// The slot at which the search for a name with the head `head` begins. Names with the same head
+/// share their first slot.
 #[inline]
 #[expect(
     clippy::as_conversions,
@@ -118,7 +118,7 @@ const fn make_slots() -> [u8; SLOT_COUNT] {
     slots
 }
 
-/// Large enough that the first slot is right for most names.
+/// Number of slots. It is so large that most names are in their first slot.
 const SLOT_COUNT: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 9;
 const EMPTY: u8 = u8::MAX;

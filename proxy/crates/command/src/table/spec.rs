@@ -17,8 +17,9 @@ pub struct CommandSpec {
     pub reply_form: ReplyForm,
     /// When Seawall can forward a large command before all of its bytes have arrived.
     pub streaming: Streaming,
-    /// The reply that a client gets before its login when Seawall pools connections; no server is
-    /// asked. Commands of the class [`Class::Handshake`] have their own replies.
+    /// The reply that a client gets before its login when Seawall pools connections. Seawall
+    /// replies itself; no server receives the command. Commands of the class [`Class::Handshake`]
+    /// have their own replies.
     pub reply_before_login: ReplyBeforeLogin,
     /// True if a relay forwards the command for a client that has not logged in: the handshake, and
     /// harmless commands that drivers send with it. The list is short on purpose. Before the first
@@ -44,11 +45,11 @@ pub enum Class {
     Aggregate,
     /// Changes data or structure: only the primary serves it.
     Write,
-    /// `commitTransaction`, `abortTransaction`.
+    /// `commitTransaction` or `abortTransaction`: ends a transaction.
     EndTransaction,
     /// `getMore`: goes to the server that holds the cursor.
     GetMore,
-    /// `killCursors`: also goes to the servers that hold the cursors.
+    /// `killCursors`: goes to the servers that hold the cursors.
     KillCursors,
     /// Every other command, known or unknown: forwarded to a server.
     Other,
@@ -96,11 +97,11 @@ pub enum Syntax {
     FindAndModify,
     /// `createIndexes`.
     CreateIndexes,
-    /// `getMore`: the field `collection` names its collection, not the first field.
+    /// `getMore`: the collection is in the field `collection`, not in the first field.
     GetMore,
     /// `bulkWrite`: statements on several namespaces.
     BulkWrite,
-    /// `explain`: its first field is another command.
+    /// `explain`: the value of its first field is another command.
     Explain,
     /// A command with a collection. Its shape is empty.
     OnCollection,
@@ -132,10 +133,10 @@ impl Statements {
     }
 }
 
-/// The form of a reply. It depends on the command.
+/// Says in which fields of a reply the results are. This depends on the command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplyForm {
-    /// The form of most replies.
+    /// Most commands: the results are a number `n` or the batch of a cursor, or there are none.
     #[default]
     Plain,
     /// `distinct`: the results are in `values`.

@@ -74,7 +74,8 @@ fn overall(comparison: &Comparison) -> Vec<[String; 4]> {
     ]
 }
 
-/// The changes in the format of the API, with both reports named.
+/// The JSON document of a comparison: the changes in the format of the API, and a summary of both
+/// reports.
 #[derive(Serialize)]
 struct Document<'a> {
     baseline: ReportFile<'a>,
@@ -93,9 +94,9 @@ struct ReportFile<'a> {
     errors: u64,
     file: &'a str,
     made_at: f64,
-    /// The rates of all its operations.
+    /// The rates of all operations of the report.
     operations: Rates,
-    /// The length of its period.
+    /// Length of the report's period, in seconds.
     since_seconds: f64,
 }
 
@@ -160,7 +161,7 @@ mod tests {
     use super::{super::compare::tests::comparison, *};
 
     #[test]
-    fn text_puts_both_periods_side_by_side_and_names_the_changes() {
+    fn text_shows_both_periods_and_names_the_changes() {
         let text = text(&comparison());
         assert!(
             text.contains("before  2026-11-21 17:41:05 to 17:51:05 UTC (10 min)  a.json"),
@@ -194,14 +195,14 @@ mod tests {
         let read: Change = seawall_api::read(new.clone()).unwrap();
         assert_eq!(read.shape.collection(), "<wishes>");
         assert_eq!(read.now.count, new["now"]["count"].as_u64().unwrap());
-        // A map sorts its members: equal texts mean that the document was sorted. Numbers may
-        // differ in their last digit.
+        // Parsing sorts the members of an object. So equal texts show that the document was sorted.
+        // Numbers may differ in their last digit.
         let sorted = json.to_string();
         assert_eq!(strings(&text), strings(&sorted));
     }
 
     #[test]
-    fn page_shows_both_distributions_and_escapes() {
+    fn page_shows_both_distributions_and_escapes_names() {
         let html = html(&comparison());
         assert!(html.contains("class=\"before\"") && html.contains("&lt;wishes&gt;"));
         assert!(!html.contains("<wishes>") && !html.contains("NaN"));

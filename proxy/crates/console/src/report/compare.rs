@@ -11,7 +11,7 @@ use seawall_stats::{Figures, Label, Period};
 pub(super) struct Side {
     pub(super) file: String,
     pub(super) report: Report,
-    /// The rates of all its operations.
+    /// The rates of all operations of the report.
     pub(super) whole: Rates,
     pub(super) errors: u64,
 }
@@ -20,12 +20,12 @@ pub(super) struct Side {
 pub(super) struct Comparison {
     pub(super) before: Side,
     pub(super) now: Side,
-    /// Sorted by cost to the servers.
+    /// The changes, sorted by their cost to the servers.
     pub(super) changes: Changes,
 }
 
 impl Comparison {
-    /// Compares two reports, each with its file's name.
+    /// Compares two reports. Each is given with the name of its file.
     pub(super) fn new(before: (String, Report), now: (String, Report)) -> Self {
         let periods = (period(&before.1), period(&now.1));
         let length = periods.1.length.as_secs();
@@ -95,7 +95,8 @@ impl Side {
     }
 }
 
-/// The names of a series. All are given, so that a reader need not know which series has which.
+/// The names of a series. A name that the series does not have is an empty text, so that all series
+/// have the same members in JSON.
 fn named(label: &Label) -> SeriesName {
     let name = |id: &str, command: &str, db: &str, collection: &str, text: &str| {
         let [id, command, db, collection, text] =
@@ -159,7 +160,7 @@ pub(super) mod tests {
         steps.for_each(|step| step.at += 3600.0);
         let slower = shape_of(&mut later, "products");
         for bucket in slower.distribution.as_mut().unwrap() {
-            // A whole number of buckets: 2^(19/8) is 5.2.
+            // The factor moves durations by a whole number of buckets: 2^(19/8) is 5.2.
             bucket.gt_seconds *= factor;
             bucket.le_seconds *= factor;
         }

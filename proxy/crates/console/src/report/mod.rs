@@ -85,7 +85,7 @@ enum Format {
     Html,
 }
 
-/// Validates a period; the admin API uses the same syntax.
+/// Validates the start of the time range; the admin API uses the same syntax.
 fn since(text: &str) -> Result<String, String> {
     let number = text.strip_suffix(['s', 'm', 'h', 'd']);
     match number.map(str::parse::<u32>) {
@@ -99,7 +99,7 @@ fn against(text: &str) -> Result<String, TimeError> {
     text.parse::<Against>().map(|_| text.to_owned())
 }
 
-/// Writes a report, or compares two.
+/// Writes a report, or compares two saved reports.
 pub async fn run(arguments: Arguments) -> Exit {
     match arguments.command {
         Some(Command::Compare(compare)) => compare_files(&compare),
@@ -169,7 +169,7 @@ fn load(file: &Path) -> Result<Report, String> {
     Report::read(value).map_err(|error| named(error.to_string()))
 }
 
-/// A JSON document for people and programs, with a line break at its end.
+/// Formats a document as indented JSON, with a line break at its end.
 fn pretty(document: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(document).map(|text| text + "\n")
 }

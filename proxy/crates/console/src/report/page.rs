@@ -2,7 +2,7 @@
 
 use crate::figures::printable;
 
-/// A whole page.
+/// Returns the HTML of a whole page. `body` must already be HTML.
 pub(super) fn page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -41,8 +41,8 @@ pub(super) fn key_figures(figures: &[(&str, String, String)]) -> String {
     list + "</dl>\n"
 }
 
-/// Text that is safe in an element and in a quoted attribute. Control characters and characters
-/// that change the direction of text are escaped too.
+/// Escapes a text, so that it is safe in an element and in a quoted attribute. Control characters
+/// and characters that change the direction of text are escaped too.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in printable(text).chars() {
@@ -67,7 +67,7 @@ pub(super) struct Cells<'a> {
 }
 
 impl<'a> Cells<'a> {
-    /// `<` before a heading aligns its column to the left.
+    /// Creates an empty table. `<` before a heading aligns its column to the left.
     pub(super) fn new(headings: &'a [&'a str]) -> Self {
         Self {
             headings,
@@ -104,7 +104,7 @@ impl<'a> Cells<'a> {
         self.column = 0;
     }
 
-    /// The finished table, with a style class.
+    /// Returns the HTML of the finished table, with a style class.
     pub(super) fn table(self, class: &str) -> String {
         let headings = self
             .headings

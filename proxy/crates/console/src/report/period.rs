@@ -7,7 +7,8 @@ use crate::figures::whole as whole_number;
 use seawall_api::{Bucket, Phases, Report, Shape, Step};
 use seawall_stats::{Distribution, Figures, Label, Level, Period, PhaseTimes};
 
-/// The report's listed shapes, the sums of its other shapes, and the sums of all operations.
+/// Returns a period with one series for each listed shape, one for all other shapes, and one for
+/// all operations.
 pub(super) fn period(report: &Report) -> Period {
     let shapes = report.shapes.iter();
     let mut series: BTreeMap<_, _> = shapes
@@ -35,8 +36,8 @@ pub(super) fn period(report: &Report) -> Period {
     }
 }
 
-/// All operations, summed over the timeline. The first step may begin before the period of the
-/// report.
+/// Returns a period with one series: all operations of the timeline. Its length is that of the
+/// timeline, whose first step may begin before the report's period.
 pub(super) fn whole(report: &Report) -> Period {
     let steps = report.timeline.steps.iter().map(|step| step.seconds);
     Period {
@@ -159,7 +160,7 @@ mod tests {
     fn buckets_are_found_by_their_bounds() {
         for bucket in 0..Distribution::<8>::BUCKETS {
             let (gt_seconds, le_seconds) = Distribution::<8>::bounds_seconds(bucket);
-            // Bounds with rounding errors, as a float of few digits has.
+            // The bounds have rounding errors, like those of a float with few digits.
             for le_seconds in [le_seconds, le_seconds * 0.9999, le_seconds * 1.0001] {
                 let rounded = Bucket {
                     gt_seconds,

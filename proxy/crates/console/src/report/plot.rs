@@ -1,6 +1,6 @@
 //! Plots as inline SVG. A drawing stretches with its page and contains no text. Labels are HTML
-//! next to it, so that they stay readable on a phone. Every inserted value is a number or escaped
-//! text.
+//! next to the drawing, so that they stay readable on a phone. Every inserted value is a number or
+//! escaped text.
 
 use super::{
     page::escape,
@@ -32,12 +32,12 @@ pub(super) struct Band {
 pub(super) struct Time {
     pub(super) from: f64,
     pub(super) to: f64,
-    /// The middle of each step.
+    /// The middle of each step, in seconds since the epoch.
     pub(super) steps: Vec<f64>,
     pub(super) bands: Vec<Band>,
 }
 
-/// A plot over time with its labels.
+/// Draws lines over time, with labels.
 pub(super) fn over_time(
     title: &str,
     unit: &str,
@@ -121,7 +121,7 @@ impl Time {
 impl Band {
     fn drawn(&self, time: &Time) -> String {
         let (from, to) = (time.position(self.from) * 1e3, time.position(self.to) * 1e3);
-        // Short bands stay visible.
+        // A minimum width keeps short bands visible.
         let width = (to - from).max(2.0);
         format!(
             "<rect class=\"{}\" x=\"{from:.1}\" y=\"0\" width=\"{width:.1}\" height=\"100\"><title>{}</title></rect>",
@@ -143,7 +143,7 @@ impl Series<'_> {
                 )
             })
         });
-        // A gap or the end of the line closes a run of points.
+        // A gap or the end of the line ends a run of points.
         for point in points.chain([None]) {
             match point {
                 Some(point) => run.push(point),
@@ -190,8 +190,8 @@ pub(super) fn bounds<'a>(
     (low < high).then_some((low.max(1e-7), high))
 }
 
-/// A distribution over a logarithmic axis, one bar per bucket. `marks` are durations in
-/// milliseconds.
+/// Draws a distribution over a logarithmic axis, with one bar per bucket. `marks` are named
+/// durations in milliseconds; each is drawn as a vertical line.
 pub(super) fn distribution(
     buckets: &[Bucket],
     bounds: (f64, f64),
@@ -204,7 +204,7 @@ pub(super) fn distribution(
     let mut drawing = String::new();
     for bucket in buckets.iter().filter(|bucket| bucket.count > 0) {
         let (from, to) = (position(bucket.gt_seconds), position(bucket.le_seconds));
-        // A bucket with operations is visible, however few they are.
+        // Every bucket with operations is visible.
         let height = (float(bucket.count) / float(most) * HEIGHT).max(2.5);
         add(
             &mut drawing,

@@ -1,4 +1,4 @@
-//! Axes: the position of a value, and the labelled values.
+//! Axes: the position of a value on an axis, and the ticks with their labels.
 
 use crate::figures::{clock, count, float, millis, moment, whole};
 
@@ -7,9 +7,9 @@ const SECONDS_A_DAY: f64 = 86_400.0;
 /// The type of a vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Axis {
-    /// Counts, from 0.
+    /// A linear axis for counts. It begins at 0.
     Linear,
-    /// Milliseconds, with a tick per decade.
+    /// A logarithmic axis for milliseconds, with one tick per decade.
     Logarithmic,
 }
 
@@ -67,7 +67,7 @@ impl Scale {
     }
 }
 
-/// Rounds up to the next of 1, 2, 5, 10, 20, 50 and so on.
+/// Rounds up to the next number of the series 1, 2, 5, 10, 20, 50 and so on.
 fn round_step(least: f64) -> f64 {
     let decade = 10f64.powf(least.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|step| step * decade);
@@ -75,7 +75,7 @@ fn round_step(least: f64) -> f64 {
     enough.unwrap_or(decade * 10.0)
 }
 
-/// Labelled round moments in a period, about six.
+/// Returns about six round moments in a period, each with its label.
 pub(super) fn time_ticks(from: f64, to: f64) -> Vec<(f64, String)> {
     const MINUTE: f64 = 60.0;
     const HOUR: f64 = 3600.0;
@@ -89,8 +89,8 @@ pub(super) fn time_ticks(from: f64, to: f64) -> Vec<(f64, String)> {
     let first = (from / step).ceil() * step;
     let ticks = (0..=whole((to - first) / step).min(30)).map(|tick| first + float(tick) * step);
     let label = |at: f64| {
-        // Midnight is labelled with its date without the year. Steps of minutes or more have no
-        // seconds.
+        // The label of midnight is its date without the year. With steps of minutes or more, labels
+        // have no seconds.
         let is_midnight = at % SECONDS_A_DAY == 0.0;
         match step {
             MINUTE.. if is_midnight && length > SECONDS_A_DAY => {

@@ -43,7 +43,7 @@ pub(super) fn period(report: &Report) -> String {
     let to = report.made_at;
     let first = report.timeline.steps.first().map(|step| step.at);
     let from = first.unwrap_or(to - covered).min(to - covered);
-    // A proxy that started or stopped during the period has data for only a part of it.
+    // A proxy that started or stopped during the period has data for only a part of the period.
     let step = report.timeline.step_seconds;
     let known = match to - from - covered > 2.0 * step + 2.0 {
         true => format!(", data for {}", seconds(covered)),
@@ -157,7 +157,8 @@ fn timeline(report: &Report) -> Vec<String> {
     let width = steps.len().div_ceil(TIMELINE_CHARACTERS);
     let step_seconds = report.timeline.step_seconds.max(1e-3);
     let column = |figure: fn(&[Step]) -> f64| steps.chunks(width).map(figure).collect::<Vec<_>>();
-    // Rates are averaged over the steps of a column; of percentiles the worst is shown.
+    // A column shows the average rate of its steps, the highest of their percentiles, and the sum
+    // of their errors.
     let rate = column(|steps| {
         let count: u64 = steps.iter().map(|step| step.count).sum();
         float(count) / steps.iter().map(|step| step.seconds).sum::<f64>().max(1e-3)

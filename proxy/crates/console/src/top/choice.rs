@@ -6,7 +6,7 @@ use super::histogram::Scale;
 use crate::figures::float;
 use seawall_api::Shape;
 
-/// A pane.
+/// One of the panes between which the user switches with the keys 1 to 5.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Tab {
     #[default]
@@ -27,7 +27,7 @@ impl Tab {
     ];
 }
 
-/// The order of the shapes, in descending order.
+/// The figure by which shapes are sorted, in descending order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(super) enum Sort {
@@ -98,7 +98,7 @@ impl Since {
         }
     }
 
-    /// The query parameter of a URL. Empty for all since the start.
+    /// The query parameter for this period; empty for the time since the start.
     pub(super) fn parameter(self) -> String {
         match self {
             Self::All => String::new(),
@@ -157,7 +157,7 @@ pub(super) struct Choice {
     pub(super) filter: String,
     /// True while the user types the filter.
     pub(super) is_typing: bool,
-    /// The id of the selected shape. `None` selects the first.
+    /// The id of the selected shape. `None` selects the first shape.
     pub(super) selected: Option<String>,
     /// True if the selected shape is shown in detail.
     pub(super) is_open: bool,
@@ -166,6 +166,6 @@ pub(super) struct Choice {
     pub(super) is_paused: bool,
     /// Number of lines by which a pane other than the shapes is scrolled.
     pub(super) scrolled: u16,
-    /// Number of characters by which it is scrolled sideways.
+    /// Number of characters by which a pane other than the shapes is scrolled to the right.
     pub(super) sideways: u16,
 }

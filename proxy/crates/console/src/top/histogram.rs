@@ -3,7 +3,7 @@
 use crate::figures::{float, whole};
 use seawall_api::Bucket;
 
-/// Number of buckets in which the duration doubles.
+/// Number of buckets per octave, that is, per doubling of the duration.
 const PER_OCTAVE: f64 = 8.0;
 
 /// The horizontal scale of the bins.
@@ -12,7 +12,7 @@ pub(super) enum Scale {
     /// Bins whose bounds grow by a constant factor.
     #[default]
     Logarithmic,
-    /// Bins of equal width. Without a range: from 0 to about the 99th percentile.
+    /// Bins of equal width. Without a range, they cover 0 to about the 99th percentile.
     Linear(Option<Range>),
 }
 
@@ -33,7 +33,7 @@ pub(super) enum Move {
 }
 
 impl Range {
-    /// From 0 to the next round number above a duration.
+    /// Returns the range from 0 to the next round number above a duration.
     pub(super) fn up_to(seconds: f64) -> Self {
         Self {
             low: 0.0,
@@ -41,7 +41,7 @@ impl Range {
         }
     }
 
-    /// The range with one end moved by a tenth of the width. The ends never meet.
+    /// Returns the range with one end moved by a tenth of the width. The two ends never meet.
     pub(super) fn moved(self, by: Move) -> Self {
         let step = (self.high - self.low) / 10.0;
         let Self { low, high } = self;
@@ -66,7 +66,8 @@ impl Range {
     }
 }
 
-/// Rounds up to the next of 1, 2, 5, 10, 20, 50 and so on; at least a microsecond.
+/// Rounds up to the next number of the series 1, 2, 5, 10, 20, 50 and so on. The result is at least
+/// a microsecond.
 fn round_up(seconds: f64) -> f64 {
     let decade = 10f64.powf(seconds.max(1e-6).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * decade);
@@ -100,7 +101,7 @@ impl Histogram {
     }
 }
 
-/// Bins of whole buckets, as fine as possible with at most `most_bins` bins.
+/// Groups whole buckets into bins. The bins are as fine as possible, but at most `most_bins`.
 pub(super) fn logarithmic(buckets: &[Bucket], most_bins: usize) -> Histogram {
     let numbers = || buckets.iter().map(|bucket| eighth(bucket.le_seconds) - 1.0);
     let (first, last) = (
@@ -135,12 +136,13 @@ pub(super) fn logarithmic(buckets: &[Bucket], most_bins: usize) -> Histogram {
     }
 }
 
+/// Returns the logarithm of a duration: the number of eighths of an octave above one second.
 fn eighth(seconds: f64) -> f64 {
     (seconds.max(1e-12).log2() * PER_OCTAVE).round()
 }
 
-/// Bins of equal width. A bucket is 9 % wide. A bucket that covers several bins is spread evenly
-/// over them.
+/// Distributes the buckets over bins of equal width. A bucket ends 9 % above its start. The count
+/// of a bucket that covers several bins is spread evenly over them.
 pub(super) fn linear(buckets: &[Bucket], range: Range, bins: usize) -> Histogram {
     let bins = u64::try_from(bins.max(1)).unwrap_or(1);
     let width = (range.high - range.low) / float(bins);
@@ -162,7 +164,7 @@ pub(super) fn linear(buckets: &[Bucket], range: Range, bins: usize) -> Histogram
     }
 }
 
-/// The part of a bucket's count between two bounds.
+/// The part of a bucket's count that falls between two bounds.
 fn share(bucket: &Bucket, low: f64, high: f64) -> f64 {
     let width = bucket.le_seconds - bucket.gt_seconds;
     let inside = high.min(bucket.le_seconds) - low.max(bucket.gt_seconds);
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_start_round_and_their_ends_never_meet() {
+    fn default_range_ends_at_a_round_number_and_moved_ends_never_meet() {
         assert_eq!(Range::up_to(0.037).high, 0.05);
         assert!((Range::up_to(0.0021).high - 0.005).abs() < 1e-12);
         assert!(Range::up_to(0.0).high > 0.0);

@@ -8,10 +8,10 @@ use super::{
     model::Model,
 };
 
-/// Number of rows in a page.
+/// Number of rows by which PgUp and PgDn move.
 const PAGE: usize = 10;
 
-/// Number of characters in a step sideways.
+/// Number of characters by which ← and → scroll.
 const SIDEWAYS: u16 = 20;
 
 /// The keys and their effects, as the help shows them.
@@ -50,11 +50,13 @@ pub(super) const HELP: [(&str, &str); 14] = [
 /// The result of a key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Redraw.
+    /// The view must be drawn again.
     Shown,
-    /// Request immediately: the choice needs other figures.
+    /// Requests must be sent immediately, because the new choice needs other figures.
     Ask,
+    /// The user pressed `q`.
     Quit,
+    /// The user pressed Ctrl-C.
     Interrupted,
 }
 

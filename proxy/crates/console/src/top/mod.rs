@@ -1,4 +1,5 @@
-//! `seawall top`: a live view of a running proxy. Prints one table if there is no terminal.
+//! `seawall top`: a live view of a running proxy. If standard output is not a terminal, it prints
+//! one table.
 
 mod choice;
 mod detail;
@@ -69,7 +70,7 @@ pub async fn run(arguments: Arguments) -> Exit {
     };
     let mut model = Model::new(client.address(), choice);
     let started = Instant::now();
-    // If the proxy cannot be reached, this is reported before the terminal is taken over.
+    // If the proxy cannot be reached, this error is reported before the view covers the terminal.
     match client.ask("/api/v1/status").await {
         Ok(status) => model.status = Some(status),
         Err(error) => {
@@ -94,7 +95,8 @@ fn print_once(model: &Model) -> Exit {
     Exit::Success
 }
 
-/// Restores the terminal when dropped. A panic restores it before its message is printed.
+/// Restores the terminal when dropped. A panic also restores the terminal, before the panic message
+/// is printed.
 struct TerminalGuard;
 
 impl Drop for TerminalGuard {
@@ -113,7 +115,7 @@ async fn watch(client: &AdminClient, model: &mut Model, started: Instant) -> io:
     outcome
 }
 
-/// Draws, sends requests and handles keys until the user quits or a signal arrives.
+/// Draws the view, sends requests and handles keys until the user quits or a signal arrives.
 async fn show(
     client: &AdminClient,
     model: &mut Model,
@@ -131,7 +133,7 @@ async fn show(
                 Some(Ok(Event::Key(key))) => match keys::press(model, key) {
                     Outcome::Shown => {}
                     Outcome::Ask => {
-                        // Pending responses belong to the previous choice.
+                        // The pending requests belong to the previous choice of the user.
                         asked.abort_all();
                         begin(&mut asked, client, model);
                     }
@@ -176,7 +178,8 @@ async fn ask_all(client: &AdminClient, wanted: Wanted) -> Answers {
     let mut answers = Answers::default();
     let error = &mut answers.error;
     answers.status = ask(client, "/api/v1/status", error).await;
-    // If the status fails, the proxy cannot be reached: the other requests would fail too.
+    // If the request for the status fails, the proxy cannot be reached, and the other requests
+    // would fail too.
     if answers.status.is_none() {
         return answers;
     }

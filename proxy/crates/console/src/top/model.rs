@@ -1,5 +1,5 @@
-//! The state of the view: the last responses and the choices of the user. Sends no requests and
-//! draws nothing.
+//! The state of the view: the last responses and the choices of the user. This module sends no
+//! requests and draws nothing.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::{
 use crate::figures::float;
 use seawall_api::{Changes, Pools, Shape, Shapes, Stalls, Status, Storms, percent_encode};
 
-/// Maximum number of shapes to request. Users do not scroll through more.
+/// Maximum number of shapes to request. Users do not scroll through more shapes.
 const LIMIT: usize = 200;
 
-/// The requests needed for the current view.
+/// The requests needed for the current view. Strings are paths of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) shapes: String,
@@ -23,7 +23,7 @@ pub(super) struct Wanted {
     pub(super) pools: bool,
 }
 
-/// The responses. `None` for those that were not requested or failed.
+/// The responses. A response is `None` if it was not requested or its request failed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answers {
     pub(super) status: Option<Status>,
@@ -43,7 +43,7 @@ pub(super) struct Model {
     pub(super) address: String,
     pub(super) choice: Choice,
     pub(super) status: Option<Status>,
-    /// `None` until there are two responses to subtract.
+    /// The rate between the last two status responses; `None` until there are two.
     pub(super) operations_per_second: Option<f64>,
     counted: Option<(Duration, u64)>,
     pub(super) shapes: Shapes,
@@ -129,7 +129,7 @@ impl Model {
         self.error = answers.error;
     }
 
-    /// The seconds that the table covers.
+    /// Length of the period that the table covers, in seconds.
     pub(super) fn covered_seconds(&self) -> f64 {
         let uptime = self
             .status
@@ -138,7 +138,7 @@ impl Model {
         self.shapes.covered_seconds(uptime)
     }
 
-    /// The shapes that match the filter, heaviest first.
+    /// The shapes that match the filter, sorted by the chosen figure in descending order.
     pub(super) fn rows(&self) -> Vec<&Shape> {
         let needle = self.choice.filter.to_lowercase();
         let shapes = self.shapes.shapes.iter();
@@ -150,7 +150,7 @@ impl Model {
         rows
     }
 
-    /// The row of the selected shape, or the first row.
+    /// The index of the row of the selected shape; 0 if no row contains it.
     pub(super) fn cursor(&self, rows: &[&Shape]) -> usize {
         let id = self.choice.selected.as_ref();
         let place = rows.iter().position(|shape| Some(&shape.id) == id);
@@ -162,13 +162,15 @@ impl Model {
         rows.get(self.cursor(&rows)).copied()
     }
 
-    /// The selected shape with its distribution. `None` until that response has arrived.
+    /// The selected shape with its distribution. `None` until the response about this shape has
+    /// arrived.
     pub(super) fn opened(&self) -> Option<&Shape> {
         let selected = self.selected()?;
         self.shape.as_ref().filter(|shape| shape.id == selected.id)
     }
 
-    /// Moves the cursor to another row.
+    /// Moves the cursor to the row that `row` returns. `row` gets the indexes of the current row
+    /// and of the last row.
     pub(super) fn select(&mut self, row: impl FnOnce(usize, usize) -> usize) {
         let rows = self.rows();
         let last = rows.len().saturating_sub(1);
@@ -176,7 +178,8 @@ impl Model {
         self.choice.selected = rows.get(row).map(|shape| shape.id.clone());
     }
 
-    /// The range of a linear histogram.
+    /// The range that the user chose for the linear histogram, or else a range up to the 99th
+    /// percentile.
     pub(super) fn range(&self) -> Range {
         match self.choice.scale {
             Scale::Linear(Some(range)) => range,
@@ -254,7 +257,7 @@ pub(super) mod tests {
         assert_eq!(model.operations_per_second, None);
         model.take(status(40), Duration::from_secs(5));
         assert_eq!(model.operations_per_second, Some(20.0));
-        // No response: the last rate is outdated.
+        // Without a response, the last rate is outdated.
         model.take(Answers::default(), Duration::from_secs(6));
         assert_eq!(model.operations_per_second, None);
     }

@@ -120,7 +120,8 @@ pub(crate) fn pulse(pulse: &Pulse) -> String {
     }
 }
 
-/// A recurring stall as a sentence: its recurrence, and its last time if it no longer recurs.
+/// A recurring stall as a sentence: its recurrence, and when it was last seen if it no longer
+/// recurs.
 pub(crate) fn recurs(recurring: &Recurring) -> String {
     let recurrence = recurrence(recurring);
     match recurring.is_current() {
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn stall_without_a_counter_names_none() {
+    fn recurring_stall_without_a_counter_names_no_counter() {
         let mut recurring = model().stalls.recurring[0].clone();
         recurring.counter = None;
         assert!(recurrence(&recurring).ends_with("no counter changed with it"));

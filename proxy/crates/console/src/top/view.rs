@@ -11,7 +11,8 @@ use ratatui::{
 use super::{choice::Tab, detail, keys::HELP, model::Model, panes, rows};
 use crate::figures::{count, printable, uptime};
 
-/// Rows of the header: the proxy, its figures, the alerts, the names of the panes.
+/// Number of rows in the header: one each for the proxy, its figures, the alerts and the names of
+/// the panes.
 const HEAD_ROWS: u16 = 4;
 
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
@@ -116,7 +117,7 @@ fn alerts(model: &Model) -> Line<'static> {
         .into()
 }
 
-/// The alerts other than errors. The flag is true for those that are highlighted.
+/// The alerts other than errors. The flag is true for an alert that is highlighted.
 pub(super) fn alert_texts(model: &Model) -> Vec<(bool, String)> {
     let mut texts = Vec::new();
     if let Some(status) = &model.status {
@@ -203,7 +204,7 @@ fn draw_shapes(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-/// Aligns figures to the right and names to the left.
+/// Aligns a cell to the left if its heading begins with `<`, else to the right.
 fn aligned(text: &str, heading: &str) -> Cell<'static> {
     let line = Line::from(text.to_owned());
     Cell::from(match heading.starts_with('<') {
@@ -212,7 +213,7 @@ fn aligned(text: &str, heading: &str) -> Cell<'static> {
     })
 }
 
-/// The width of a column. The last column takes the remaining width.
+/// The width of a column. A column with width 0 takes the remaining width.
 fn constraint(width: u16) -> Constraint {
     match width {
         0 => Constraint::Min(10),

@@ -1,5 +1,5 @@
-//! Detects that two texts describe one shape: before and after Seawall learned that some of its
-//! names are data.
+//! Detects that two texts describe the same shape: one text from before, and one from after Seawall
+//! learned that some names in the shape are data.
 
 use seawall_stats::Label;
 
@@ -30,8 +30,9 @@ pub(super) fn covers(general: &Label, special: &Label) -> bool {
 }
 
 /// True if replacing each `*` of `pattern` by a path component can give `text`. Quotes are ignored,
-/// because the replaced name may have needed quotes. A set of names is sorted by name, so two
-/// shapes with several replaced names in one set may not be recognised.
+/// because the replaced name may have needed quotes. The members of a set are sorted by their text,
+/// and a replaced name changes this order. So shapes with several replaced names in one set may not
+/// be recognised.
 fn is_like(pattern: &str, text: &str) -> bool {
     let unquoted = |character: &char| *character != '"';
     let mut pattern = pattern.chars().filter(unquoted).peekable();

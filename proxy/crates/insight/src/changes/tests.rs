@@ -109,7 +109,7 @@ fn period(random: &mut Random, loads: &[Load], seconds: f64) -> Period {
     period
 }
 
-/// The changes between thirty shapes and the same shapes after `change`.
+/// The changes that are found between thirty shapes and the same shapes modified by `change`.
 fn found(seed: u64, change: impl Fn(&mut Vec<Load>)) -> Vec<Change> {
     let mut random = Random::of(seed);
     let before = period(&mut random, &thirty(), 60.0);
@@ -194,7 +194,7 @@ fn added_index_is_reported_as_faster() {
 }
 
 #[test]
-fn change_of_all_shapes_is_reported_once_for_the_whole() {
+fn change_of_all_shapes_is_reported_once() {
     let whole = |kind| vec![(Arc::new(Label::Whole), kind)];
     for seed in 0..SEEDS {
         let twice = found(seed, |loads| {
@@ -213,7 +213,7 @@ fn change_of_all_shapes_is_reported_once_for_the_whole() {
 }
 
 #[test]
-fn shape_that_changed_more_is_listed_before_the_whole() {
+fn shape_that_changed_more_is_listed_before_the_change_of_all_shapes() {
     let changes = found(3, |loads| {
         loads.iter_mut().for_each(|load| load.median_ms *= 6.0);
         loads[7].median_ms *= 6.0;
@@ -288,7 +288,7 @@ fn changes_below_the_thresholds_are_not_reported() {
 }
 
 #[test]
-fn without_other_shapes_a_drift_is_not_reported() {
+fn drift_is_not_reported_without_other_shapes() {
     let (slow, slower) = (minute(&[(500, 1.9)]), minute(&[(500, 5.0)]));
     let before = minute(&[(500, 1.0)]);
     assert_eq!(compare(&before, &slow), []);
@@ -385,7 +385,7 @@ fn a_shape_whose_names_have_become_data_is_neither_new_nor_gone() {
 }
 
 #[test]
-fn a_shape_that_gets_a_row_of_its_own_is_not_new() {
+fn shape_that_gets_its_own_row_is_not_new() {
     let folded = |level, collection: &str| {
         Arc::new(Label::Shape {
             level,

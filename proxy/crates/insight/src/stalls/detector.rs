@@ -2,8 +2,8 @@
 //!
 //! [`StallDetector`] gets one second at a time. An operation is counted in the second in which it
 //! *ended*. If a server stops for 2 s, no operation ends in these seconds, and operations of up to
-//! 2 s end in the next. So an episode starts before its first slow second, earlier by the longest
-//! duration.
+//! 2 s end in the next. So the start of an episode is computed from the first slow second: its end
+//! minus the longest duration.
 //!
 //! The usual values are learned from the seconds outside of episodes: the median and the upward
 //! spread of their 99th percentiles. If operations stay slow for minutes, the episode ends, and the
@@ -55,7 +55,7 @@ pub(super) struct StallDetector {
     p99s: VecDeque<f64>,
     /// Number of operations in each of the last calm seconds.
     counts: VecDeque<u64>,
-    /// Number of operations in each of the last seconds, in episodes too.
+    /// Number of operations in each of the last seconds, including the seconds of episodes.
     recent: VecDeque<u64>,
     /// Usual time of an operation in each phase, in seconds.
     phases: PerPhase<f64>,
@@ -68,7 +68,7 @@ const MEMORY: usize = 120;
 /// Minimum number of calm seconds with operations before stalls are detected.
 const LEARNING: usize = 20;
 
-/// Maximum number of past seconds in which missing operations are counted.
+/// Number of past seconds whose operation counts are kept, to detect that few operations ended.
 const RECENT: usize = 60;
 
 /// An operation is slow if its duration exceeds the usual 99th percentile by this factor and by
@@ -88,24 +88,29 @@ const CALM_SHARE: f64 = 0.5;
 /// A second with at least this many slow operations may be part of a stall.
 const SEVERAL: u64 = 5;
 
-/// One in this many operations of such a second must be slow, unless few operations ended.
+/// A second with several slow operations is part of a stall only if at least one in this many
+/// operations is slow, or if few operations ended (see [`FALLEN_SHARE`]).
 const SEVERAL_OF: u64 = 50;
 
-/// Few operations ended: less than this share of the usual number since the slowest operation
-/// began.
+/// Few operations ended if their number since the slowest operation began is below this share of
+/// the usual number.
 const FALLEN_SHARE: f64 = 0.7;
 
-/// Fewer slow operations are a stall only if the longest took at least this long …
+/// Minimum duration of the longest operation in a stall of fewer than [`SEVERAL`] slow operations.
+/// [`NOTABLE_FACTOR`], [`NOTABLE_LIMITS`] and [`FEW_OF`] must also be satisfied.
 const NOTABLE_SECONDS: f64 = 0.25;
 
-/// … and at least this many times the usual 99th percentile …
+/// Minimum ratio of the longest operation's duration to the usual 99th percentile, in a stall of
+/// few slow operations.
 const NOTABLE_FACTOR: f64 = 10.0;
 
-/// … and at least this many times the limit for slow operations …
+/// Minimum ratio of the longest operation's duration to the limit for slow operations, in a stall
+/// of few slow operations.
 const NOTABLE_LIMITS: f64 = 2.0;
 
-/// … and if at least one in this many operations is slow, of those that ended since the slowest
-/// operation began. One slow operation among hundreds is an outlier, not a stall.
+/// In a stall of few slow operations, at least one in this many of the operations that ended since
+/// the slowest operation began must be slow. One slow operation among hundreds is an outlier, not a
+/// stall.
 const FEW_OF: u64 = 10;
 
 /// Number of consecutive calm seconds that end an episode.
@@ -291,8 +296,8 @@ impl OpenEpisode {
         }
     }
 
-    /// The episode, or `None` if it is shorter than a second and mild: every machine has such
-    /// delays.
+    /// The episode, or `None` if it has only one slow second and no operation as long as
+    /// [`NOTABLE_SECONDS`]: every machine has short delays.
     fn episode(&self, usual: &Usual) -> Option<Episode> {
         if self.slow_seconds == 1 && self.worst.as_secs_f64() < NOTABLE_SECONDS {
             return None;

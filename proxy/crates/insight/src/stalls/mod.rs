@@ -66,7 +66,7 @@ pub struct RecurringStall {
     pub recurrence: Recurrence,
     /// The counter that changes most during these stalls.
     pub counter: Option<Moved>,
-    /// True if the server did not reply during most of these stalls.
+    /// True if in most of the server's stalls at least one sample got no reply.
     pub is_unanswered: bool,
 }
 
@@ -130,7 +130,7 @@ impl Stalls {
         }
     }
 
-    /// All kept stalls that ended after `since`, the latest first, and the recurring ones among
+    /// All kept stalls that ended after `since`, the latest first, and the recurring stalls among
     /// them. Without `since`, all kept stalls.
     pub(super) fn list(
         &self,
@@ -167,9 +167,9 @@ impl Stalls {
     }
 }
 
-/// True if a stall of all operations affects the whole deployment: unless exactly one server
-/// stalled at the same time. If no server stalled, the cause affects all servers, or operations
-/// before server selection.
+/// True if a stall in the sums of all operations affects the whole deployment. It does not if
+/// exactly one server stalled at the same time. If no server stalled, the stall's cause affects all
+/// servers, or operations before their server selection.
 fn is_deployment_wide(stall: &Stall, of_servers: &[Stall]) -> bool {
     let others = of_servers.iter().filter(|other| overlap(other, stall));
     let servers: HashSet<_> = others.map(|other| other.server.as_deref()).collect();
@@ -208,7 +208,8 @@ impl Watched {
         let Some(episode) = self.detector.second(&beat) else {
             return;
         };
-        // Samples are dropped after some minutes, so the stall is matched with samples now.
+        // Samples are dropped after some minutes, so the counters are compared as soon as the stall
+        // has ended.
         let samples = samples();
         let span = span(&episode);
         self.stalls.push_back(Stall {
@@ -233,7 +234,8 @@ impl Watched {
         let recurrence = recurrence(&episodes, float_seconds(now))?;
         let silent = self.stalls.iter().filter(|stall| stall.unanswered > 0);
         let is_unanswered = silent.count() * 2 > self.stalls.len();
-        // All stalls together give a clearer result than the last one alone.
+        // Counters are compared over all stalls together, because this gives a clearer result than
+        // the last stall alone.
         let samples = samples();
         let known = samples.first().map_or(f64::INFINITY, |first| first.at);
         let spans = episodes.iter().map(span);

@@ -46,8 +46,8 @@ const MIN_SCORE: f64 = 5.0;
 /// deviation is zero.
 const MAX_SCORE: f64 = 100.0;
 
-/// Minimum difference, as a share of the usual value. It is low because the average includes the
-/// margins, so it contains only part of the real difference.
+/// Minimum difference, as a share of the usual value. It is low because the average during an
+/// episode includes the margins, so it shows only part of the real difference.
 const MIN_CHANGE: f64 = 0.3;
 
 /// Minimum of the standard deviation, as a share of the usual value.
@@ -57,8 +57,8 @@ const MIN_DEVIATION: f64 = 0.05;
 const AS_EXTREME_OF: usize = 20;
 
 /// The counters that moved during the episodes (start, end), the highest score first. Empty if the
-/// server did not reply during most episodes: the first reply after a gap has rates over the whole
-/// gap.
+/// server did not reply during at least half of the episodes: in the first reply after a gap, the
+/// rates are averages over the whole gap.
 pub(super) fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     let is_seen = |episode: &&(f64, f64)| samples.iter().any(|s| is_within(s, **episode));
     let seen: Vec<_> = episodes.iter().filter(is_seen).copied().collect();
@@ -240,8 +240,8 @@ mod tests {
     #[test]
     fn counters_that_moved_in_a_single_episode_are_reported() {
         let samples = samples(1, |sample| set(sample, "checkpoint_bytes", 36e6));
-        // The other two episodes are not passed to `moved`. They are a small part of the calm
-        // times.
+        // The other two episodes are not passed to `moved`. Their samples count as calm, but are
+        // only a small part of the calm samples.
         assert_eq!(moved(&samples, &episodes()[..1]).len(), 1);
     }
 

@@ -34,7 +34,7 @@ impl Recurrence {
     }
 }
 
-/// Only this many of the latest episodes are examined.
+/// Maximum number of examined episodes. If there are more, the latest are examined.
 const MAX_EPISODES: usize = 64;
 
 /// Minimum number of episodes in a chain.
@@ -53,26 +53,28 @@ const MAX_DEVIATION_SHARE: f64 = 1.0 / 25.0;
 /// Maximum distance of a start from its expected time in a chain of three.
 const MAX_DEVIATION_OF_THREE_SECONDS: f64 = 0.7;
 
-/// One expected episode may be missing for this many episodes of the chain.
+/// Minimum number of episodes in a chain for each expected episode that is missing.
 const ONE_MISSING_IN: u64 = 3;
 
-/// The episodes of a shorter chain must have similar lengths.
+/// Chains with fewer episodes than this must have episodes of similar lengths.
 const LONG_CHAIN: u64 = 5;
 
-/// If there are other episodes since the first of the chain, the chain must have at least this many
-/// more episodes than there are others.
+/// If other episodes started during a chain or in the quiet time before it ([`ALONE_PERIODS`]), the
+/// chain must have at least this many more episodes than there are other episodes.
 const FEWER_OTHERS: u64 = 4;
 
-/// Maximum share of other episodes among all episodes since the first of the chain.
+/// Maximum share of other episodes (see [`FEWER_OTHERS`]) among all episodes since the start of the
+/// quiet time.
 const MAX_OTHERS: f64 = 0.4;
 
 /// Number of periods before a chain of three that must have no episode. Longer chains need fewer.
 const ALONE_PERIODS: f64 = 12.0;
 
-/// Two lengths are similar if the longer is at most this many times the shorter …
+/// Two lengths are similar if the longer one is at most this many times the shorter one, or if they
+/// differ by at most [`ALIKE_SECONDS`].
 const ALIKE_FACTOR: f64 = 2.0;
 
-/// … or at most this many seconds longer.
+/// Two lengths are similar if they differ by at most this many seconds.
 const ALIKE_SECONDS: f64 = 1.0;
 
 /// Number of periods without an episode after which a recurrence is over: one episode may be
@@ -80,8 +82,8 @@ const ALIKE_SECONDS: f64 = 1.0;
 const CURRENT_PERIODS: f64 = 3.0;
 
 /// The best recurrence of the episodes, if there is one. A recurrence that is current at `now` (in
-/// seconds since the epoch) is better than a past one. Among these, the longest chain is the best,
-/// then the latest.
+/// seconds since the epoch) is better than a past one. Otherwise, a longer chain is better than a
+/// shorter one, and of equally long chains the latest is the best.
 pub(super) fn recurrence(episodes: &[Episode], now: f64) -> Option<Recurrence> {
     let mut episodes: Vec<&Episode> = episodes.iter().collect();
     episodes.sort_by(|a, b| a.started_at.total_cmp(&b.started_at));
@@ -145,8 +147,8 @@ impl Chain {
         Some(chain)
     }
 
-    /// The episode closest to the next expected start. If there is none, the episode closest to the
-    /// expected start after it.
+    /// The episode closest to the next expected start. If no episode is near that start, the
+    /// episode closest to the expected start one period later.
     fn next(&self, episodes: &[&Episode]) -> Option<(usize, u64)> {
         let (index, number) = *self.links.last()?;
         [number + 1, number + 2].into_iter().find_map(|number| {
@@ -363,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn other_episodes_in_between_do_not_hide_a_recurrence() {
+    fn unrelated_episodes_do_not_hide_a_recurrence() {
         for seed in 0..SEEDS {
             let mut random = Random::of(seed);
             let period = random.between(15.0, 120.0);

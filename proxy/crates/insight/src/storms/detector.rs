@@ -30,12 +30,13 @@ pub enum StormChange {
 pub(super) struct StormDetector {
     normal: f64,
     seconds: u64,
-    /// Number of consecutive seconds whose churn contradicts the present state.
+    /// Number of consecutive seconds whose churn indicates the opposite of `is_storm`.
     against: u32,
     is_storm: bool,
 }
 
-/// Churn below this is never a storm, whatever the normal churn. In connections per second.
+/// Churn below this is never a storm, even if the normal churn is far lower. In connections per
+/// second.
 const MIN_CHURN: f64 = 20.0;
 
 /// A storm begins when the churn is this many times the normal churn.
@@ -47,8 +48,8 @@ const CALM_FACTOR: f64 = 2.0;
 /// Averaging time of the normal churn, in seconds.
 const MEMORY: f64 = 300.0;
 
-/// Averaging time during a storm, in seconds. It lets a storm end if its churn lasts: the churn
-/// then becomes normal.
+/// Averaging time during a storm, in seconds. If the churn of a storm lasts, it slowly becomes the
+/// normal churn, and the storm ends.
 const STORM_MEMORY: f64 = 1800.0;
 
 /// Number of seconds after the start in which the normal churn is still unknown.
@@ -99,12 +100,12 @@ impl StormDetector {
         self.seconds <= LEARNING
     }
 
-    /// The normal churn, in connections per second.
+    /// The normal churn: the average of the last minutes, in connections per second.
     pub(super) fn normal(&self) -> f64 {
         self.normal
     }
 
-    /// Updates the normal churn. Seconds that indicate a storm are skipped.
+    /// Updates the normal churn. Outside of storms, seconds that indicate a storm are skipped.
     fn learn(&mut self, churn: f64, is_against: bool) {
         let known = f64::from(u32::try_from(self.seconds).unwrap_or(u32::MAX));
         let memory = match (self.is_storm, is_against) {
@@ -122,8 +123,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs a detector over parts of (seconds, connections, short-lived connections). Returns each
-    /// change with its second.
+    /// Runs a detector over phases of constant traffic: (seconds, connections per second,
+    /// short-lived connections per second). Returns each change with its second.
     fn changes(series: impl IntoIterator<Item = (u32, u64, u64)>) -> Vec<(u32, StormChange)> {
         let mut detector = StormDetector::default();
         let mut now = 0;

@@ -59,7 +59,7 @@ pub(super) struct Storms {
     detector: StormDetector,
     /// The traffic since the first second with high churn, while no storm has begun.
     suspicious: Traffic,
-    /// Maximum number of connections accepted in one of these seconds.
+    /// Maximum number of connections accepted in one second of `suspicious`.
     peak_arrivals: u64,
     current: Option<Storm>,
     past: VecDeque<Storm>,

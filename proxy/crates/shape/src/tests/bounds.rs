@@ -1,4 +1,4 @@
-//! Tests of the limits: which parts of a large command its shape lacks.
+//! Tests of the limits: which parts of a large command are missing in its shape.
 
 use bson::{Bson, Document, doc};
 
@@ -72,7 +72,7 @@ fn operators_expressions_and_stages_deeper_than_the_limit_are_cut() {
 }
 
 #[test]
-fn sets_with_too_many_members_print_only_a_mark() {
+fn sets_with_too_many_members_print_only_dots() {
     let fields = |count| {
         names(count)
             .map(|name| (name, Bson::Int32(1)))
@@ -83,7 +83,7 @@ fn sets_with_too_many_members_print_only_a_mark() {
     assert_eq!(filter_shape(fields(65)), "{...}");
     assert_eq!(shape(&find("projection", fields(65))), "{projection:{...}}");
     assert_eq!(described(&find("projection", fields(65))).coarse, "{}");
-    // Sequences have no such limit.
+    // The limit for members of a set does not apply to sequences.
     assert_eq!(shape(&find("sort", fields(65))).matches(":1").count(), 65);
 
     // The limit is for conjuncts, not for paths: 33 paths with two operators each have too many.
@@ -175,7 +175,7 @@ fn fine_and_coarse_sets_overflow_independently() {
 }
 
 #[test]
-fn a_command_over_the_walk_limit_has_no_shape() {
+fn shape_of_a_command_over_the_walk_limit_prints_only_dots() {
     let branch = |first: u8| -> Document {
         (0..63)
             .map(|number| (name(first) + &name(number), Bson::Int32(1)))

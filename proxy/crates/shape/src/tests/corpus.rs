@@ -1,6 +1,6 @@
 //! Random commands from a grammar. A string of bytes makes every choice, so proptest can shrink a
-//! failing case. The same bytes always give the same command, if wanted with other values or with
-//! its sets in another order.
+//! failing case. The same bytes always give the same command. The caller can request other values,
+//! or another order of the members of sets.
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, Regex, doc, oid::ObjectId};
@@ -11,9 +11,9 @@ pub(super) const PLANTED: &str = "tok";
 /// Makes the random choices, and applies the wanted changes to the command.
 pub(super) struct Dice<'a> {
     choices: &'a [u8],
-    /// A number that is part of every value.
+    /// A number that is part of every value, so that two salts give different values.
     pub(super) salt: u32,
-    /// True if the members of sets are in another order.
+    /// True to put the members of sets into another order.
     pub(super) is_shuffled: bool,
     depth: u32,
 }

@@ -36,7 +36,7 @@ fn shape(command: &Document) -> String {
     described(command).shape
 }
 
-/// The shape of a filter in a `find`, without the rest of the shape.
+/// The shape of a filter in a `find`, without the enclosing `{filter:…}`.
 fn filter_shape(filter: Document) -> String {
     let shape = shape(&bson::doc! { "find": "c", "filter": filter, "$db": "d" });
     let inner = shape

@@ -207,6 +207,6 @@ fn walk_of_the_deepest_command_fits_a_small_stack() {
     walk.unwrap().join().unwrap();
 }
 
-/// Unoptimised code needs several times the stack of a release build. That build should need at
-/// most about 100 KiB.
+/// Unoptimised code needs several times the stack of a release build. A release build should need
+/// at most about 100 KiB.
 const SMALL_STACK_BYTES: usize = 512 * 1024;

@@ -367,7 +367,7 @@ fn explained_commands_show_their_inner_shape() {
 }
 
 #[test]
-fn bulk_writes_to_several_namespaces_print_them() {
+fn bulk_writes_to_several_namespaces_print_the_namespaces() {
     let command = doc! {
         "bulkWrite": 1,
         "ops": [{ "insert": 0 }, { "insert": 1 }, { "insert": 9 }, { "shrug": 1 }],

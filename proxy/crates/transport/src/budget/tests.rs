@@ -36,7 +36,7 @@ fn is_evicted(inner: &Inner, id: HolderId) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_reserve_is_used_by_one_message_at_a_time_fewest_bytes_left_first() {
+async fn one_message_at_a_time_uses_the_reserve_fewest_bytes_left_first() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [a, b] = [2, 2].map(|last| inner.open(sharer(last), now));
@@ -59,7 +59,7 @@ async fn the_reserve_is_used_by_one_message_at_a_time_fewest_bytes_left_first() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_reserve_is_used_first_by_the_address_that_holds_least() {
+async fn address_that_holds_least_uses_the_reserve_first() {
     let (mut inner, now) = inner();
     let _greedy = holder(&mut inner, sharer(1), ALL, now);
     let first = inner.open(sharer(3), now);
@@ -130,7 +130,7 @@ async fn only_silent_holders_of_an_address_that_holds_more_are_evicted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_a_message_of_their_own_address_only_slow_holders_are_evicted() {
+async fn only_slow_holders_are_evicted_for_a_message_of_their_own_address() {
     let (mut inner, now) = inner();
     let [slow, fast] = [1, 1].map(|last| holder(&mut inner, sharer(last), 400_000, now));
     for id in [slow, fast] {
@@ -158,7 +158,7 @@ async fn for_a_message_of_their_own_address_only_slow_holders_are_evicted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_larger_than_the_budget_gets_memory_if_no_other_message_has_any() {
+async fn message_larger_than_the_budget_gets_memory_if_no_other_message_holds_any() {
     let (mut inner, now) = inner();
     let large = inner.open(sharer(1), now);
     let bytes = 2 * (ALL + RESERVE);
@@ -399,7 +399,7 @@ async fn the_time_between_two_evictions_is_at_least_the_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn if_no_message_can_finish_the_one_with_most_bytes_left_is_evicted() {
+async fn last_waiting_message_is_evicted_if_no_message_can_finish() {
     let (mut inner, now) = inner();
     let full = inner.open(sharer(1), now);
     assert_eq!(inner.grow(full, ALL, ALL, now), Grant::Granted);

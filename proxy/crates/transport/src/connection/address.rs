@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// A server's address, as the connection string or the servers name it.
+/// A server's address, as it appears in the connection string or in the replies of servers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ServerAddress {
     /// A host and a port.

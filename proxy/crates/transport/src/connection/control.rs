@@ -14,7 +14,8 @@ use seawall_wire::{
     encode_request,
 };
 
-/// The reason why a command of Seawall itself got no reply. The connection must not be used again.
+/// The reason why a command of Seawall itself got no valid reply. The connection must not be used
+/// again.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// Reading or writing failed.

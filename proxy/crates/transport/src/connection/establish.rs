@@ -158,7 +158,8 @@ impl EstablishError {
     }
 }
 
-/// Establishes connections to servers. All have the same TLS options, compressors and time limit.
+/// Establishes connections to servers. All connections have the same TLS options, compressors and
+/// time limit.
 #[derive(Clone)]
 pub struct Connector {
     tls: Option<Arc<ClientConfig>>,
@@ -231,8 +232,8 @@ impl Connector {
         self.within_limit(address, establishing).await
     }
 
-    /// Establishes a connection for anonymous clients. Fails if the server requires a login. This
-    /// is checked for each connection: if access control was switched on and no user exists yet, a
+    /// Establishes a connection for anonymous clients. Fails if the server requires a login. The
+    /// check runs for each connection: if access control was switched on and no user exists yet, a
     /// server on the same host would let an anonymous client create the first user.
     async fn establish_anonymous(
         &self,

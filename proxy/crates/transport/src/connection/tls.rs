@@ -33,8 +33,8 @@ pub enum TlsError {
 
 /// Creates the TLS configuration for connections to servers. The root certificates come from
 /// `ca_file`; without it, they are Mozilla's. Seawall's own certificate and key come from
-/// `identity_file`, a single file as for MongoDB. `trusts_anyone` disables the verification of
-/// servers.
+/// `identity_file`, a PEM file with both, as `tlsCertificateKeyFile` requires. `trusts_anyone`
+/// disables the verification of servers.
 ///
 /// # Errors
 /// See [`TlsError`].

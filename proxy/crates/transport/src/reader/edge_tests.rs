@@ -93,7 +93,7 @@ async fn only_a_large_message_stays_charged_after_it_was_read() {
 }
 
 #[tokio::test]
-async fn only_for_messages_over_the_limit_a_head_is_returned_first() {
+async fn head_is_returned_first_only_for_messages_over_the_limit() {
     let over = STREAMED_MESSAGE_BYTES + 1;
     for (bytes, is_head) in [(100, false), (STREAMED_MESSAGE_BYTES, false), (over, true)] {
         let (mut near, mut far) = duplex(1 << 16);
@@ -202,7 +202,7 @@ async fn a_message_is_read_if_exactly_its_own_bytes_are_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_memory_is_short_only_free_bytes_of_a_message_are_read() {
+async fn reader_reads_only_its_free_bytes_while_memory_is_short() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut full = budget.open(Sharer::User(2));
     full.grow(1 << 20, 1).await.unwrap();
@@ -281,7 +281,7 @@ async fn a_read_without_bytes_is_no_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_head_is_ordered_by_the_memory_that_it_still_needs() {
+async fn waiting_heads_are_ordered_by_the_memory_that_they_still_need() {
     let left = STREAM_SHARE_BYTES - HEAD_BYTES;
     for (left_of_rival, head_is_first) in [(left - 1, false), (left + 1, true)] {
         let budget = MemoryBudget::of_bytes(2 << 20);

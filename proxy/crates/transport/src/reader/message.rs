@@ -27,10 +27,11 @@ pub struct Message {
     pub head_since: Option<Instant>,
     /// The compressor; `None` if the message was not compressed.
     pub compressor: Option<Compressor>,
-    /// The message's share of the budget; `None` if it needs none. The drop releases it.
+    /// The message's share of the budget; `None` if it needs none. Dropping the message releases
+    /// it.
     pub(super) share: Option<MemoryShare>,
-    /// True if the drop must zero the bytes. It is atomic, so that it can be set while the bytes
-    /// are borrowed.
+    /// True if the bytes must be zeroed when the message is dropped. It is atomic, so that it can
+    /// be set while the bytes are borrowed.
     is_secret: AtomicBool,
 }
 
@@ -46,7 +47,8 @@ impl Message {
         }
     }
 
-    /// Makes the drop zero the message's bytes, because they may contain the payload of a login.
+    /// Makes sure that the message's bytes are zeroed when it is dropped, because they may contain
+    /// the payload of a login.
     pub fn mark_secret(&self) {
         self.is_secret.store(true, Ordering::Relaxed);
     }
@@ -57,7 +59,7 @@ impl Message {
         }
     }
 
-    /// True if this is only a head. The reader then still has to read the rest.
+    /// True if this is only a head. The reader must then still read the rest of the message.
     pub fn is_head(&self) -> bool {
         self.bytes.len() < self.header.message_length
     }

@@ -21,11 +21,11 @@ use crate::progress::{MESSAGE_LIMIT, Progress};
 /// Maximum size of a piece, in bytes.
 pub(super) const PIECE_BYTES: usize = 256 * 1024;
 
-/// While no byte arrives, the reader checks after this time if others wait.
+/// While no byte arrives, the reader checks at this interval if others wait for the resource.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The rest of a message. While it is read, the message holds memory and another resource, usually
-/// a server connection.
+/// The rest of a message. While the rest is read, the message holds memory and another resource,
+/// usually a server connection.
 pub struct RestOfMessage<'a> {
     share: Option<&'a MemoryShare>,
     /// Returns true if others wait for the resource that the message holds.
@@ -111,7 +111,8 @@ impl<'a> RestOfMessage<'a> {
         read.map_err(|error: io::Error| error.into())
     }
 
-    /// Fails if the sender has been too slow while others wait, or for too long in any case.
+    /// Fails if the share was evicted, if the sender is slow while others wait, if it has been
+    /// silent for [`PARTIAL_MESSAGE_IDLE`], or if the message has taken longer than its limit.
     fn check(&self, now: Instant) -> Result<(), ReadError> {
         if self.share.is_some_and(MemoryShare::is_evicted) {
             return Err(ReadError::Evicted);

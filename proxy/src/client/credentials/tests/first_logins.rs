@@ -29,7 +29,7 @@ async fn after_a_first_login_the_user_is_known_and_its_connection_pooled() {
     assert!(matches!(known.identity.login(), Login::Keys { .. }));
     assert_eq!(scene.credentials.known_users(), 1);
     assert_eq!(scene.pool.snapshot().available, 1);
-    // The next login asks no server.
+    // The next login sends no command to the server.
     let again = scene.obtain(&user("u")).await;
     assert!(matches!(again, Ok(Obtained::Known(_))));
     assert_eq!(scene.server.count("saslStart"), 1);

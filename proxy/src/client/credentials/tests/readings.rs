@@ -82,7 +82,7 @@ async fn a_server_error_during_a_reading_changes_nothing() {
     scene.server.close_at("usersInfo");
     scene.read_again(&known).await;
     assert_eq!(known.identity.status(), IdentityStatus::Good);
-    // A server that cannot be reached changes nothing either.
+    // An unreachable server changes nothing, either.
     scene.server.server.close_all().await;
     scene.server.close_at("isMaster");
     scene.read_again(&known).await;

@@ -67,7 +67,7 @@ impl Workload {
         }
     }
 
-    /// The episodes that a detector finds within this many seconds of the load.
+    /// The episodes that a detector finds in the first `seconds` seconds of the load.
     fn episodes(mut self, seconds: u32) -> Vec<Episode> {
         let mut detector = StallDetector::default();
         let beats = self.beats(seconds);
@@ -277,7 +277,7 @@ fn episode_has_the_phase_with_the_most_additional_time() {
 }
 
 #[test]
-fn a_lasting_shift_is_at_most_one_episode() {
+fn lasting_slowdown_is_at_most_one_episode() {
     let mut most = 0;
     for seed in 0..SEEDS {
         let factor = Random::of(seed).between(1.5, 40.0);
@@ -297,7 +297,7 @@ fn a_lasting_shift_is_at_most_one_episode() {
 }
 
 #[test]
-fn after_a_lasting_shift_stalls_are_found_again() {
+fn stalls_are_found_again_after_a_lasting_slowdown() {
     let workload = Workload {
         slow: vec![(100.0, 1_000.0, 20.0)],
         stops: vec![(500.0, 503.0)],
@@ -308,7 +308,7 @@ fn after_a_lasting_shift_stalls_are_found_again() {
 }
 
 #[test]
-fn a_rise_within_minutes_is_no_episode() {
+fn gradual_rise_of_durations_is_no_episode() {
     // Every two minutes the durations double, up to sixteen times the initial value.
     let steps = (0..480_u32).map(|number| {
         let start = 60.0 + f64::from(number);
@@ -339,7 +339,7 @@ fn no_episode_while_learning_or_without_operations() {
 }
 
 #[test]
-fn a_short_hiccup_is_no_episode() {
+fn short_mild_delay_is_no_episode() {
     let with = |length| Workload {
         slow: vec![(60.0, 60.0 + length, 20.0)],
         ..Workload::steady(5)
