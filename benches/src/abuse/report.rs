@@ -156,8 +156,8 @@ impl Row {
         }
     }
 
-    /// The reasons why the attack or Seawall did not behave as expected. Checks only counts, never
-    /// times.
+    /// The reasons why the attack or Seawall did not behave as expected. Compares only
+    /// numbers, never durations.
     pub fn faults(&self, attack: &Attack) -> Vec<String> {
         let mut faults = Vec::new();
         let mut check = |holds: bool, fault: String| {

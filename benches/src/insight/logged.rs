@@ -18,7 +18,8 @@ use super::{count, float};
 /// Time between two reads at the end of a log that Seawall is still writing.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Number of reads without a new line after which the log counts as complete: five seconds.
+/// The log counts as complete after this many reads in a row that found no further line. At
+/// [`POLL_INTERVAL`], this takes five seconds.
 const MAX_EMPTY_READS: u32 = 50;
 
 /// The fields of a line about an operation that are compared.

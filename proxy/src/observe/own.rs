@@ -29,8 +29,8 @@ pub(super) struct CpuTimes {
 impl CpuTimes {
     /// Adds the time since the last call.
     pub(super) fn measure(&mut self) {
-        // The process is measured first. Otherwise the time that live threads use between the two
-        // measurements would count as `ended`.
+        // `ended` is the process's time without the threads' times. The process is measured first,
+        // so that `ended` never includes the time of a live thread.
         let process = process_cpu();
         self.add(process, threads());
     }

@@ -341,7 +341,7 @@ async fn hello_is_refused_as_a_server_refuses_it() {
 }
 
 #[tokio::test]
-async fn load_balanced_clients_get_one_service_id() {
+async fn load_balanced_clients_all_get_the_same_service_id() {
     let rig = Rig::shared().await;
     let mut services = Vec::new();
     for _ in 0..2 {

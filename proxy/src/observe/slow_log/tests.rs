@@ -380,7 +380,7 @@ fn operations_that_reach_their_threshold_are_logged() {
 }
 
 #[test]
-fn slow_operations_are_sampled_whatever_their_order() {
+fn alternating_slow_operations_are_sampled_equally() {
     for (percent, least, most) in [
         (0.0, 0, 0),
         (0.5, 400, 600),

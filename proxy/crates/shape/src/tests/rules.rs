@@ -156,7 +156,7 @@ fn clauses_of_find_print_by_their_rules() {
 }
 
 #[test]
-fn clauses_of_other_commands_print_by_their_rules() {
+fn each_clause_of_commands_other_than_find_prints_by_its_rule() {
     let cases = [
         (doc! { "aggregate": "c" }, "{pipeline:[]}"),
         (doc! { "distinct": "c" }, "{key:?}"),
