@@ -41,6 +41,32 @@ fn every_metric_is_documented() {
     }
 }
 
+/// `tests/metrics.txt` has the name, kind and labels of each metric of an earlier version. Users'
+/// dashboards depend on them.
+#[test]
+fn metrics_keep_their_names_kinds_and_labels() {
+    let text = document("metrics.md");
+    let earlier = fs::read_to_string(root().join("tests/metrics.txt")).unwrap();
+    let mut metrics = 0;
+    for line in earlier.lines() {
+        let mut words = line.split(' ');
+        let (name, kind) = (words.next().unwrap(), words.next().unwrap());
+        let metric = MetricName::ALL.iter().find(|m| m.as_str() == name);
+        let metric = metric.unwrap_or_else(|| panic!("{name} is missing"));
+        assert_eq!(
+            format!("{:?}", metric.kind()).to_lowercase(),
+            kind,
+            "{name}"
+        );
+        let labels: Vec<_> = words.flat_map(|labels| labels.split(',')).collect();
+        let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
+        let row = format!("| `{name}` | {} |", labels.join(", ")).replace("|  |", "| |");
+        assert!(text.contains(&row), "{row}");
+        metrics += 1;
+    }
+    assert!(metrics >= 49, "{metrics}");
+}
+
 #[test]
 fn every_warning_and_error_is_documented() {
     let text = document("operations.md");

@@ -34,6 +34,27 @@ fn only_the_deployment_is_required() {
     assert_eq!(settings.log.format, LogFormat::Text);
 }
 
+/// The file is `examples/full.toml` of an earlier version: it sets every key that the version had.
+#[test]
+fn a_full_file_of_an_earlier_version_has_its_meaning() {
+    let settings = Settings::from_toml(include_str!("earlier/full.toml")).unwrap();
+    assert_eq!(
+        settings.deployment.uri.expose(),
+        "mongodb://127.0.0.1:27017/"
+    );
+    assert_eq!(settings.pool.max_pool_size.get(), 100);
+    assert_eq!(
+        settings.pool.max_life_time,
+        Some(Duration::from_secs(1_800))
+    );
+    assert_eq!(settings.auth.max_stale, Duration::from_secs(300));
+    assert_eq!(
+        settings.limits.client_write_idle_timeout,
+        Duration::from_secs(30)
+    );
+    assert_eq!(settings.shutdown.drain, Duration::from_secs(10));
+}
+
 #[test]
 fn command_line_wins_over_environment_over_file_over_default() {
     let scratch = Scratch::new("precedence");

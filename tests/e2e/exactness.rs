@@ -6,7 +6,7 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
@@ -102,6 +102,41 @@ async fn counts_equal_the_profilers_counts_and_times_are_at_least_as_long() {
     shapes.shapes.retain(|shape| shape.db == DB);
     check_server_times(&shapes.shapes, &profiled_shapes(&db).await);
     check_times(&shapes.shapes, &profiled, waited);
+    check_labels(&seawall).await;
+}
+
+/// Checks that each metric has the labels that it had in an earlier version.
+async fn check_labels(seawall: &Seawall) {
+    let earlier = include_str!("../metrics.txt").lines().map(|line| {
+        let words: Vec<_> = line.split(' ').collect();
+        let labels = words.get(2).map_or("", |labels| *labels);
+        (
+            words[0],
+            labels.split(',').filter(|label| !label.is_empty()),
+        )
+    });
+    let earlier: BTreeMap<_, BTreeSet<_>> = earlier
+        .map(|(name, labels)| (name, labels.collect()))
+        .collect();
+    let (_, text) = seawall.get("/metrics").await;
+    let mut compared = 0;
+    for line in text.lines().filter(|line| line.starts_with("seawall_")) {
+        let (name, rest) = line.split_at(line.find(['{', ' ']).unwrap());
+        let families = ["", "_bucket", "_sum", "_count"].iter();
+        let mut families = families.filter_map(|suffix| name.strip_suffix(suffix));
+        let Some(expected) = families.find_map(|family| earlier.get(family)) else {
+            continue;
+        };
+        // Label values are quoted, so each other part is the name of a label.
+        let parts = rest.split('"').step_by(2);
+        let labels: BTreeSet<_> = parts
+            .filter_map(|part| part.trim_start_matches(['{', ',']).strip_suffix('='))
+            .filter(|label| *label != "le")
+            .collect();
+        assert_eq!(labels, *expected, "{line}");
+        compared += 1;
+    }
+    assert!(compared > 100, "{compared}");
 }
 
 /// Creates a user and some documents, and starts a profiler that keeps every entry.

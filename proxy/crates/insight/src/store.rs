@@ -434,6 +434,43 @@ mod tests {
         assert_eq!(again.period(0, 7_250).series.len(), 6);
     }
 
+    /// The file is of an earlier version, which served 4,003 operations on one collection.
+    #[test]
+    fn a_file_of_an_earlier_version_is_read() {
+        let packed = include_bytes!("../tests/earlier/history.redb.zst");
+        let directory = Directory::new("earlier");
+        fs::create_dir_all(&directory.0).unwrap();
+        let file = zstd::bulk::decompress(packed, 1 << 20).unwrap();
+        fs::write(directory.0.join(FILE), file).unwrap();
+        let (_store, found) = Store::open(&directory.0).unwrap();
+        assert_eq!(found.put_aside, None);
+        let end = found.frames.iter().map(|frame| frame.start).max().unwrap() + 60;
+        let mut history = History::new(64 << 20, 200);
+        history.restore(found.labels, found.frames, end);
+        let period = history.period(0, end);
+        let of_load = period
+            .series
+            .iter()
+            .filter_map(|(label, figures)| match &**label {
+                Label::Shape {
+                    command,
+                    collection,
+                    ..
+                } if &**collection == "things" => {
+                    Some((&**command, figures.count, figures.documents))
+                }
+                _ => None,
+            });
+        let expected = [
+            ("update", 396, 396),
+            ("find", 3_209, 3_208),
+            ("insert", 396, 396),
+            // The load began by inserting its documents with two updates.
+            ("update", 2, 1_000),
+        ];
+        assert_eq!(of_load.collect::<Vec<_>>(), expected);
+    }
+
     #[test]
     fn only_the_owner_can_access_the_history_file() {
         let directory = Directory::new("mode");
