@@ -8,7 +8,10 @@
 use std::{io::Write, time::Duration};
 
 use bson::{RawDocument, rawdoc};
-use seawall_benches::{load, setup::Setup};
+use seawall_benches::{
+    load::{self, Load, SMALL, Work},
+    setup::{Instance, Setup},
+};
 use seawall_transport::connection::Connection;
 use tokio::{runtime::Builder, sync::mpsc, task::JoinSet};
 
@@ -35,7 +38,13 @@ fn main() {
 }
 
 async fn compare(rounds: usize, time: Duration) {
-    let setup = Setup::start(POOL_SIZE).await;
+    let mut instance = Instance::own();
+    let size = (
+        "SEAWALL_POOL__MAX_POOL_SIZE".to_owned(),
+        POOL_SIZE.to_string(),
+    );
+    instance.environment.push(size);
+    let setup = Setup::start(&[instance]).await;
     say("| round | p50 alone | p50 beside streams | p99 alone | p99 beside streams | p99 ratio |");
     say("|---|---|---|---|---|---|");
     let mut ratios = Vec::new();
@@ -73,8 +82,13 @@ async fn finds(setup: &Setup, time: Duration) -> load::Outcome {
     for _ in 0..CLIENTS {
         open.push(connect(setup).await);
     }
-    let (_, open) = load::run(open, "small", time / 5).await;
-    let (outcome, _) = load::run(open, "small", time).await;
+    let finds = |time| Load {
+        work: Work::Finds(SMALL),
+        rate: None,
+        time,
+    };
+    let (_, open) = load::run(open, finds(time / 5)).await;
+    let (outcome, _) = load::run(open, finds(time)).await;
     assert!(outcome.operations > 0, "no operation got a reply");
     outcome
 }

@@ -1,23 +1,32 @@
 //! Compares direct connections, HAProxy and Seawall in alternating runs: `cargo bench --bench
 //! compare`.
 //!
-//! The load is finds by `_id` in a closed loop over 1 to 1,000 connections, with small documents
-//! and with documents of 16 KiB. The bench also measures the memory of idle connections, and checks
-//! every reply. The targets and the load generator share the machine, so only ratios within a round
-//! are meaningful. The bench prints the medians of the rounds. `--quick` runs a tenth of the load
-//! for CI, and asserts counts only. `--rounds N` and `--seconds S` set the length of a full run.
+//! Parts, of which `--only NAME` runs one:
+//!
+//! - `small`, `large`: finds by `_id` in a closed loop, of documents of 100 bytes and of 16 KiB.
+//! - `huge`: the same with documents of 1 MiB over 8 connections.
+//! - `mixed`: finds, inserts, updates and aggregations over 64 connections.
+//! - `paced`: latencies at 100 and 1,000 operations per second over 16 connections.
+//! - `idle`: memory of idle connections, and CPU time without traffic.
+//!
+//! The targets and the load generator share the machine, so only ratios within a round are
+//! meaningful. The bench prints the medians of the rounds and checks every reply. A full run writes
+//! its medians to `benches/results/compare.json`, and names the values that have become worse since
+//! the previous run in that file.
+//!
+//! `--quick` runs a tenth of the load for CI, and asserts counts only. `--rounds N` and `--seconds
+//! S` set the length of a full run, and `--connections N,N` the numbers of connections. Each
+//! `--with NAME=BINARY,VARIABLE=VALUE` adds a Seawall with another binary or configuration.
 
 use std::{io::Write, time::Duration};
 
 use seawall_benches::{
-    load::{self, Outcome},
-    process::{cpu_time, resident_bytes},
-    setup::{Setup, Target},
+    comparison::{Case, Medians, Row},
+    load::{self, HUGE, LARGE, Load, SMALL, Work},
+    process::{Process, cpu_split, resident_bytes},
+    setup::{Instance, Setup, Target},
 };
-use tokio::runtime::Builder;
-
-/// Seawall's `max_pool_size`.
-const POOL_SIZE: usize = 32;
+use tokio::{runtime::Builder, time::sleep};
 
 /// Number of connections that are established at the same time before a run.
 const CONNECTING: usize = 16;
@@ -27,32 +36,34 @@ struct Plan {
     rounds: usize,
     time: Duration,
     idle: usize,
-}
-
-/// The result of one target in one round.
-struct Row {
-    name: &'static str,
-    outcome: Outcome,
-    proxy_cpu: Duration,
+    is_quick: bool,
 }
 
 fn main() {
     let is_quick = std::env::args().any(|argument| argument == "--quick");
-    let plan = if is_quick {
+    let mut plan = if is_quick {
         Plan {
             connections: vec![1, 16, 64],
             rounds: 1,
             time: Duration::from_millis(300),
             idle: 100,
+            is_quick,
         }
     } else {
         Plan {
             connections: vec![1, 16, 64, 256, 1000],
-            rounds: option("--rounds").unwrap_or(5),
-            time: Duration::from_secs(option("--seconds").unwrap_or(3)),
+            rounds: option("--rounds").map_or(10, |n| n.parse().expect("a number")),
+            time: Duration::from_secs(
+                option("--seconds").map_or(3, |n| n.parse().expect("a number")),
+            ),
             idle: 9_800,
+            is_quick,
         }
     };
+    if let Some(list) = option("--connections") {
+        let numbers = list.split(',').map(|n| n.parse().expect("a number"));
+        plan.connections = numbers.collect();
+    }
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
@@ -60,62 +71,107 @@ fn main() {
     runtime.block_on(compare(&plan));
 }
 
-/// The number that follows an option on the command line.
-fn option<T: std::str::FromStr>(name: &str) -> Option<T> {
-    let mut arguments = std::env::args().skip_while(|argument| argument != name);
-    arguments.nth(1)?.parse().ok()
+/// The words that follow an option on the command line.
+fn options(name: &str) -> impl Iterator<Item = String> {
+    let words = std::env::args().zip(std::env::args().skip(1));
+    words.filter_map(move |(option, word)| (option == name).then_some(word))
+}
+
+fn option(name: &str) -> Option<String> {
+    options(name).next()
 }
 
 async fn compare(plan: &Plan) {
-    let setup = Setup::start(POOL_SIZE).await;
-    if setup.targets.len() < 3 {
+    let mut instances = vec![Instance::own()];
+    instances.extend(options("--with").map(|text| {
+        Instance::parse(&text).unwrap_or_else(|| panic!("not NAME=BINARY,VARIABLE=VALUE: {text}"))
+    }));
+    let setup = Setup::start(&instances).await;
+    if !setup.targets.iter().any(|target| target.name == "HAProxy") {
         say("HAProxy is not installed. To compare with it, install the Debian package haproxy.");
     }
-    for collection in ["small", "large"] {
-        say(&format!("\n### finds by _id, {collection} documents\n"));
-        say(
-            "| connections | target | operations/s | ratio to direct | p50 | p99 | proxy CPU per operation | ratio to HAProxy |",
-        );
-        say("|---|---|---|---|---|---|---|---|");
-        for connections in &plan.connections {
-            let mut rounds = Vec::new();
-            for _ in 0..plan.rounds {
-                rounds.push(round(&setup, *connections, collection, plan.time).await);
-            }
-            report(*connections, &rounds);
+    let only = option("--only");
+    let wanted = |part: &str| only.as_ref().is_none_or(|only| only == part);
+    let mut medians = Medians::default();
+    for case in cases(plan).iter().filter(|case| wanted(case.part)) {
+        if medians.is_first_of(case.part) {
+            say(&format!("\n### {}\n\n{}", case.part, Medians::HEADER));
+        }
+        let mut rounds = Vec::new();
+        for _ in 0..plan.rounds {
+            rounds.push(round(&setup, case, plan.time).await);
+        }
+        for line in medians.add(case, &rounds) {
+            say(&line);
         }
     }
-    idle(&setup, plan.idle).await;
+    if wanted("idle") {
+        idle(&setup, plan).await;
+    }
+    if !plan.is_quick && only.is_none() && instances.len() == 1 {
+        for line in medians
+            .replace_previous()
+            .expect("the results can be written")
+        {
+            say(&line);
+        }
+    }
 }
 
-async fn round(
-    setup: &Setup,
-    connections: usize,
-    collection: &'static str,
-    time: Duration,
-) -> Vec<Row> {
+fn cases(plan: &Plan) -> Vec<Case> {
+    let closed = |part, work, connections| Case {
+        part,
+        work,
+        connections,
+        rate: None,
+    };
+    let paced = |rate| Case {
+        part: "paced",
+        work: Work::Finds(SMALL),
+        connections: 16,
+        rate: Some(rate),
+    };
+    let each = |part, work| plan.connections.iter().map(move |n| closed(part, work, *n));
+    let mut cases: Vec<Case> = each("small", Work::Finds(SMALL)).collect();
+    cases.extend(each("large", Work::Finds(LARGE)));
+    cases.push(closed("huge", Work::Finds(HUGE), 8));
+    cases.push(closed("mixed", Work::Mixed, 64));
+    cases.extend([paced(100.0), paced(1_000.0)]);
+    cases
+}
+
+async fn round(setup: &Setup, case: &Case, time: Duration) -> Vec<Row> {
+    let load = |time| Load {
+        work: case.work,
+        rate: case.rate,
+        time,
+    };
+    let server = setup.server_process().await;
     let mut rows = Vec::new();
     for target in &setup.targets {
-        let open = connect(setup, target, connections).await;
-        let (_, open) = load::run(open, collection, time / 5).await;
+        let open = connect(setup, target, case.connections).await;
+        let (_, open) = load::run(open, load(time / 5)).await;
+        let proxy = target.process.as_ref().map(Process::id);
         let cpu = || {
-            target
-                .process
-                .as_ref()
-                .map_or(Ok(Duration::ZERO), |p| cpu_time(p.id()))
+            (
+                proxy.map_or_else(Default::default, cpu_split),
+                cpu_split(server),
+            )
         };
-        let before = cpu().expect("the proxy runs");
-        let (outcome, _) = load::run(open, collection, time).await;
-        let proxy_cpu = cpu().expect("the proxy runs") - before;
+        let ((user, system), (server_user, server_system)) = cpu();
+        let (outcome, _) = load::run(open, load(time)).await;
+        let ((user_after, system_after), (server_user_after, server_system_after)) = cpu();
         assert!(
             outcome.operations > 0,
             "{} completed no operation",
             target.name
         );
         rows.push(Row {
-            name: target.name,
+            target: target.name.clone(),
             outcome,
-            proxy_cpu,
+            user: user_after - user,
+            system: system_after - system,
+            server: server_user_after + server_system_after - server_user - server_system,
         });
     }
     rows
@@ -145,66 +201,37 @@ async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> 
     done
 }
 
-fn report(connections: usize, rounds: &[Vec<Row>]) {
-    let targets = rounds.first().map_or(0, Vec::len);
-    for index in 0..targets {
-        let rows: Vec<&Row> = rounds.iter().filter_map(|round| round.get(index)).collect();
-        let name = rows.first().map_or("", |row| row.name);
-        let relative = |value: fn(&Row) -> f64, to: &str| {
-            let ratios = rounds.iter().filter_map(|round| {
-                let other = round.iter().find(|row| row.name == to)?;
-                Some(value(round.get(index)?) / value(other))
-            });
-            median(ratios.collect())
+/// Measures the CPU time of processes without traffic, and the memory of idle connections that have
+/// logged in.
+async fn idle(setup: &Setup, plan: &Plan) {
+    say(&format!(
+        "\n### idle: {} authenticated connections\n",
+        plan.idle
+    ));
+    say(
+        "| target | CPU of a core without connections | memory | bytes per connection |\n|---|---|---|---|",
+    );
+    let pause = plan.time * 5;
+    for target in &setup.targets {
+        let Some(pid) = target.process.as_ref().map(Process::id) else {
+            continue;
         };
-        let rate = median(rows.iter().map(|row| row.outcome.rate()).collect());
-        let micros = |percent: usize| {
-            let values = rows
-                .iter()
-                .map(|r| r.outcome.percentile(percent).as_secs_f64() * 1e6);
-            median(values.collect())
+        let cpu = || {
+            let (user, system) = cpu_split(pid);
+            user + system
         };
-        let cpu = median(rows.iter().map(|row| cpu_micros(row)).collect());
-        say(&format!(
-            "| {connections} | {name} | {rate:.0} | {:.2} | {:.0} µs | {:.0} µs | {cpu:.1} µs | {:.2} |",
-            relative(|row| row.outcome.rate(), "direct"),
-            micros(50),
-            micros(99),
-            relative(cpu_micros, "HAProxy"),
-        ));
-    }
-}
-
-fn cpu_micros(row: &Row) -> f64 {
-    let operations = u32::try_from(row.outcome.operations).unwrap_or(u32::MAX);
-    row.proxy_cpu.as_secs_f64() * 1e6 / f64::from(operations)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// Measures the memory of idle connections that have logged in.
-async fn idle(setup: &Setup, count: usize) {
-    say(&format!("\n### {count} idle authenticated connections\n"));
-    for target in setup
-        .targets
-        .iter()
-        .filter(|target| target.process.is_some())
-    {
-        let pid = target
-            .process
-            .as_ref()
-            .map_or(0, seawall_benches::process::Process::id);
+        let before = cpu();
+        sleep(pause).await;
+        let share = (cpu() - before).as_secs_f64() / pause.as_secs_f64();
         let resident = || resident_bytes(pid).expect("the proxy runs");
         drop(connect(setup, target, 200).await);
         let before = resident();
-        let open = connect(setup, target, count).await;
-        let each = resident().saturating_sub(before) / u64::try_from(count).unwrap_or(1);
+        let open = connect(setup, target, plan.idle).await;
+        let each = resident().saturating_sub(before) / u64::try_from(plan.idle).unwrap_or(1);
         say(&format!(
-            "{}: {each} bytes per connection (process before: {} KiB)",
+            "| {} | {:.2} % | {} KiB | {each} |",
             target.name,
+            share * 100.0,
             before / 1024
         ));
         drop(open);

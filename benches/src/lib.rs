@@ -2,6 +2,7 @@
 //! of CPU time and memory.
 
 pub mod abuse;
+pub mod comparison;
 pub mod extras;
 pub mod insight;
 pub mod load;

@@ -1,4 +1,4 @@
-//! A load of finds by `_id` in a closed loop over many connections. It checks each reply.
+//! A load over many connections that checks each reply.
 
 use std::{
     sync::{
@@ -8,21 +8,142 @@ use std::{
     time::Duration,
 };
 
-use bson::rawdoc;
+use bson::{RawDocumentBuf, oid::ObjectId, rawdoc};
 use seawall_transport::connection::Connection;
-use seawall_wire::{Elements, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, encode_request};
+use seawall_wire::{
+    ElementKind, Elements, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, encode_request,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 
-use crate::setup::DOCUMENTS;
+/// The database of all collections.
+pub const DATABASE: &str = "bench";
+
+/// Documents of one size, with `_id`s from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Collection {
+    /// The collection's name.
+    pub name: &'static str,
+    /// Number of documents.
+    pub documents: i32,
+    /// Size of each document's text, in bytes.
+    pub bytes: usize,
+}
+
+/// Documents of 100 bytes.
+pub const SMALL: Collection = Collection {
+    name: "small",
+    documents: 1_000,
+    bytes: 100,
+};
+
+/// Documents of 16 KiB.
+pub const LARGE: Collection = Collection {
+    name: "large",
+    documents: 1_000,
+    bytes: 16 * 1024,
+};
+
+/// Documents of 1 MiB.
+pub const HUGE: Collection = Collection {
+    name: "huge",
+    documents: 16,
+    bytes: 1024 * 1024,
+};
+
+/// The operations of a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Finds by `_id`.
+    Finds(Collection),
+    /// 60 % finds by `_id`, 20 % inserts, 15 % updates by `_id` and 5 % aggregations over ten
+    /// documents, with small documents.
+    Mixed,
+}
+
+/// The expected reply to a command.
+enum Expected {
+    /// A cursor whose first document has this `_id`.
+    Id(i32),
+    /// A write of one document.
+    OneWritten,
+    /// A cursor with a group of this number of documents.
+    Group(i32),
+}
+
+impl Work {
+    fn command(self, number: i32) -> (RawDocumentBuf, Expected) {
+        let (collection, step) = match self {
+            Self::Finds(collection) => (collection, 0),
+            Self::Mixed => (SMALL, number.rem_euclid(20)),
+        };
+        // The factor is prime, so that consecutive operations do not read adjacent documents.
+        let id = number.wrapping_mul(37).rem_euclid(collection.documents);
+        match step {
+            12..16 => {
+                let document = rawdoc! {"_id": ObjectId::new(), "n": number};
+                let command =
+                    rawdoc! {"insert": "inserted", "documents": [document], "$db": DATABASE};
+                (command, Expected::OneWritten)
+            }
+            16..19 => {
+                let update = rawdoc! {"q": {"_id": id}, "u": {"$inc": {"n": 1}}};
+                let command =
+                    rawdoc! {"update": collection.name, "updates": [update], "$db": DATABASE};
+                (command, Expected::OneWritten)
+            }
+            19 => {
+                let first = id.min(collection.documents - 10);
+                let range = rawdoc! {"_id": {"$gte": first, "$lt": first + 10}};
+                let group = rawdoc! {"_id": 10, "n": {"$sum": 1}};
+                let command = rawdoc! {
+                    "aggregate": collection.name,
+                    "pipeline": [{"$match": range}, {"$group": group}],
+                    "cursor": {}, "$db": DATABASE,
+                };
+                (command, Expected::Group(10))
+            }
+            _ => {
+                let command = rawdoc! {
+                    "find": collection.name, "filter": {"_id": id}, "limit": 1,
+                    "singleBatch": true, "$db": DATABASE,
+                };
+                (command, Expected::Id(id))
+            }
+        }
+    }
+}
+
+impl Expected {
+    fn matches(&self, reply: &[u8]) -> bool {
+        let Some(body) = reply.get(HEADER_BYTES + 5..) else {
+            return false;
+        };
+        match self {
+            Self::Id(id) | Self::Group(id) => first_id(body) == Some(i64::from(*id)),
+            Self::OneWritten => Elements::find(body, "n").and_then(|n| n.value.as_i64()) == Some(1),
+        }
+    }
+}
+
+/// The `_id` of the first document of a cursor's reply.
+fn first_id(body: &[u8]) -> Option<i64> {
+    let cursor = Elements::find(body, "cursor")?.value.as_document()?;
+    let batch = Elements::find(cursor, "firstBatch")?;
+    let ElementKind::Array(batch) = batch.value else {
+        return None;
+    };
+    let first = Elements::of(batch).next()?.ok()?.value.as_document()?;
+    Elements::find(first, "_id")?.value.as_i64()
+}
 
 /// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Operations whose reply had the right document.
+    /// Operations whose reply was right.
     pub operations: u64,
     /// Time from the start of the first operation to the end of the last.
     pub elapsed: Duration,
@@ -43,20 +164,33 @@ impl Outcome {
     }
 }
 
-/// Runs the load over `connections` for `time`. Returns the result and the connections.
-pub async fn run(
-    connections: Vec<Connection>,
-    collection: &'static str,
-    time: Duration,
-) -> (Outcome, Vec<Connection>) {
+/// A load: its operations, its rate and its duration.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// The operations.
+    pub work: Work,
+    /// Operations per second of all connections together. `None` for a closed loop: each connection
+    /// sends an operation as soon as the previous one has ended.
+    pub rate: Option<f64>,
+    /// How long operations are sent.
+    pub time: Duration,
+}
+
+/// Runs a load over `connections`. Returns the result and the connections.
+pub async fn run(connections: Vec<Connection>, load: Load) -> (Outcome, Vec<Connection>) {
     let stop = Arc::new(AtomicBool::new(false));
     let began = Instant::now();
+    let count = u32::try_from(connections.len()).unwrap_or(u32::MAX);
+    let interval = load
+        .rate
+        .map(|rate| Duration::from_secs_f64(f64::from(count) / rate));
     let mut tasks = JoinSet::new();
-    for (number, connection) in connections.into_iter().enumerate() {
-        let first = i32::try_from(number).unwrap_or(0) * 37;
-        tasks.spawn(one(connection, collection, first, Arc::clone(&stop)));
+    for (number, connection) in (0..).zip(connections) {
+        let due = interval.map(|interval| (began + interval * number / count, interval));
+        let stop = Arc::clone(&stop);
+        tasks.spawn(one(connection, load.work, number, due, stop));
     }
-    sleep(time).await;
+    sleep(load.time).await;
     stop.store(true, Ordering::Relaxed);
     let mut outcome = Outcome {
         operations: 0,
@@ -77,20 +211,21 @@ pub async fn run(
 
 async fn one(
     mut connection: Connection,
-    collection: &'static str,
-    first: i32,
+    work: Work,
+    first: u32,
+    mut due: Option<(Instant, Duration)>,
     stop: Arc<AtomicBool>,
 ) -> (Connection, Vec<Duration>) {
     let mut latencies = Vec::new();
     let mut buffer = Vec::new();
-    let mut number = first;
+    let mut number = i32::try_from(first).unwrap_or(0);
     while !stop.load(Ordering::Relaxed) {
+        if let Some((at, interval)) = &mut due {
+            sleep_until(*at).await;
+            *at += *interval;
+        }
         number = number.wrapping_add(1);
-        let id = number.rem_euclid(DOCUMENTS);
-        let command = rawdoc! {
-            "find": collection, "filter": { "_id": id }, "limit": 1, "singleBatch": true,
-            "$db": "bench",
-        };
+        let (command, expected) = work.command(number);
         let request = encode_request(number, command.as_bytes());
         let began = Instant::now();
         connection
@@ -100,11 +235,7 @@ async fn one(
             .expect("the request can be written");
         read_reply(&mut connection, &mut buffer, number).await;
         latencies.push(began.elapsed());
-        assert_eq!(
-            found_id(&buffer),
-            Some(i64::from(id)),
-            "the reply has another document"
-        );
+        assert!(expected.matches(&buffer), "wrong reply to {command:?}");
     }
     (connection, latencies)
 }
@@ -118,6 +249,7 @@ async fn read_reply(connection: &mut Connection, buffer: &mut Vec<u8>, request_i
             if buffer.len() >= header.message_length {
                 return;
             }
+            buffer.reserve(header.message_length - buffer.len());
         }
         let read = connection
             .stream
@@ -126,15 +258,4 @@ async fn read_reply(connection: &mut Connection, buffer: &mut Vec<u8>, request_i
             .expect("the reply can be read");
         assert_ne!(read, 0, "the connection was closed");
     }
-}
-
-fn found_id(reply: &[u8]) -> Option<i64> {
-    let body = reply.get(HEADER_BYTES + 5..)?;
-    let cursor = Elements::find(body, "cursor")?.value.as_document()?;
-    let batch = Elements::find(cursor, "firstBatch")?;
-    let seawall_wire::ElementKind::Array(batch) = batch.value else {
-        return None;
-    };
-    let first = Elements::of(batch).next()?.ok()?.value.as_document()?;
-    Elements::find(first, "_id")?.value.as_i64()
 }

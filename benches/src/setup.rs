@@ -1,6 +1,10 @@
 //! The compared targets: a mongod, HAProxy in front of it, and Seawall in front of it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use bson::{Document, RawDocumentBuf, doc};
 use seawall_auth::{
@@ -15,24 +19,66 @@ use seawall_tests::{
 };
 use seawall_transport::connection::{Connection, Connector, ServerAddress};
 
-use crate::process::{Process, free_port, haproxy, serve};
+use crate::{
+    load::{DATABASE, HUGE, LARGE, SMALL},
+    process::{Process, free_port, haproxy, serve},
+};
 
 /// The user as which the load logs in.
 const USER: &str = "load";
 const PASSWORD: &str = "only-a-bench";
 
-/// Number of documents in each collection.
-pub const DOCUMENTS: i32 = 1000;
-
 /// A target of the load.
 #[derive(Debug)]
 pub struct Target {
     /// The target's name in the table.
-    pub name: &'static str,
+    pub name: String,
     /// The address that the load connects to.
     pub address: ServerAddress,
     /// The process of the proxy; `None` for direct connections.
     pub process: Option<Process>,
+}
+
+/// A Seawall to compare: a binary and its settings.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// The name in the table.
+    pub name: String,
+    /// The binary `seawall`.
+    pub binary: PathBuf,
+    /// Environment variables, such as `SEAWALL_POOL__MAX_POOL_SIZE`.
+    pub environment: Vec<(String, String)>,
+}
+
+impl Instance {
+    /// The binary of this build with the default configuration.
+    pub fn own() -> Self {
+        Self {
+            name: "Seawall".to_owned(),
+            binary: binary().to_owned(),
+            environment: Vec::new(),
+        }
+    }
+
+    /// Parses `NAME=BINARY` or `NAME=BINARY,VARIABLE=VALUE,…`, without `SEAWALL_` before the
+    /// variables. An empty `BINARY` means the binary of this build. `None` if the text has another
+    /// form.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(',').map(|part| part.split_once('='));
+        let (name, path) = parts.next()??;
+        let path = match path {
+            "" => binary(),
+            path => Path::new(path),
+        };
+        let variable = |(name, value): (&str, &str)| (format!("SEAWALL_{name}"), value.to_owned());
+        Some(Self {
+            name: name.to_owned(),
+            binary: path.to_owned(),
+            environment: parts
+                .map(|part| part.map(variable))
+                .collect::<Option<_>>()?,
+        })
+    }
 }
 
 /// The deployment and all targets of a comparison.
@@ -40,7 +86,7 @@ pub struct Target {
 pub struct Setup {
     /// A replica set of one member, with authentication.
     pub set: ReplicaSet,
-    /// The compared targets. The first is direct, the last is Seawall.
+    /// The compared targets: direct, HAProxy if it is installed, and each Seawall.
     pub targets: Vec<Target>,
     identity: Identity,
     connector: Connector,
@@ -48,8 +94,9 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Starts the deployment and the targets. `pool_size` is Seawall's `max_pool_size`.
-    pub async fn start(pool_size: usize) -> Self {
+    /// Starts the deployment and the targets: direct, HAProxy if it is installed, and each Seawall
+    /// of `instances`.
+    pub async fn start(instances: &[Instance]) -> Self {
         let options = Options::with_auth();
         let set = ReplicaSet::start(1, options)
             .await
@@ -59,9 +106,12 @@ impl Setup {
         create_user(&client, &user)
             .await
             .expect("the user can be created");
-        for (collection, bytes) in [("small", 100), ("large", 16 * 1024)] {
-            let documents = (0..DOCUMENTS).map(|n| doc! {"_id": n, "text": "x".repeat(bytes)});
-            let collection = client.database("bench").collection::<Document>(collection);
+        for collection in [SMALL, LARGE, HUGE] {
+            let text = "x".repeat(collection.bytes);
+            let documents = (0..collection.documents).map(|n| doc! {"_id": n, "text": &text});
+            let collection = client
+                .database(DATABASE)
+                .collection::<Document>(collection.name);
             collection
                 .insert_many(documents)
                 .await
@@ -77,12 +127,12 @@ impl Setup {
             .address()
             .to_string();
         let mut targets = vec![Target {
-            name: "direct",
+            name: "direct".to_owned(),
             address: server.parse().expect("the address is valid"),
             process: None,
         }];
         targets.extend(behind_haproxy(&scratch, &server));
-        targets.push(behind_seawall(&server, pool_size));
+        targets.extend(instances.iter().map(|i| behind_seawall(&server, i)));
         let setup = Self {
             set,
             targets,
@@ -97,6 +147,16 @@ impl Setup {
                 .expect("every target accepts logins");
         }
         setup
+    }
+
+    /// The process id of the server.
+    ///
+    /// # Panics
+    /// If the server does not run.
+    pub async fn server_process(&self) -> u32 {
+        let server = self.set.primary().await.expect("the set has a primary");
+        let pid = server.pid().expect("the server runs").as_raw_nonzero();
+        pid.get().unsigned_abs()
     }
 
     /// Connects and logs in with keys that were derived once, so that PBKDF2 is not measured.
@@ -141,25 +201,25 @@ fn behind_haproxy(scratch: &Scratch, server: &str) -> Option<Target> {
         .parse()
         .expect("the address is valid");
     Some(Target {
-        name: "HAProxy",
+        name: "HAProxy".to_owned(),
         address,
         process: Some(process),
     })
 }
 
-fn behind_seawall(server: &str, pool_size: usize) -> Target {
+fn behind_seawall(server: &str, instance: &Instance) -> Target {
     let port = free_port().expect("a port is free");
-    let mut command = serve(binary());
+    let mut command = serve(&instance.binary);
     command
         .args(["--listen", &format!("127.0.0.1:{port}"), "--admin", "off"])
         .args(["--deployment", &format!("mongodb://{server}/")])
-        .env("SEAWALL_POOL__MAX_POOL_SIZE", pool_size.to_string());
+        .envs(instance.environment.iter().cloned());
     let process = Process::start(&mut command).expect("Seawall starts");
     let address = format!("127.0.0.1:{port}")
         .parse()
         .expect("the address is valid");
     Target {
-        name: "Seawall",
+        name: instance.name.clone(),
         address,
         process: Some(process),
     }
