@@ -7,6 +7,7 @@
 //! within each key.
 
 use std::{
+    cmp::Ordering,
     collections::{HashMap, VecDeque, hash_map::Entry},
     hash::Hash,
 };
@@ -69,6 +70,18 @@ impl<T> Queue for OldestFirst<T> {
 
     fn len(&self) -> usize {
         self.0.len()
+    }
+}
+
+impl<T> OldestFirst<T> {
+    /// Moves all waiters for which `is_removed` is true to `removed`.
+    fn remove_if(&mut self, is_removed: &impl Fn(&T) -> bool, removed: &mut Vec<T>) {
+        for waiter in std::mem::take(&mut self.0) {
+            match is_removed(&waiter) {
+                true => removed.push(waiter),
+                false => self.0.push_back(waiter),
+            }
+        }
     }
 }
 
@@ -231,6 +244,11 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         self.0.pop()
     }
 
+    /// All waiters, in no particular order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.queues.values().flat_map(|queue| &queue.0)
+    }
+
     /// The oldest waiter of each key.
     pub fn oldest(&self) -> impl Iterator<Item = &T> {
         let queues = self.0.queues.values();
@@ -281,6 +299,31 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         self.0.retain(&keep);
     }
 
+    /// Removes and returns one waiter of the key `from`. `order` compares a waiter with the one to
+    /// remove by the order of arrival. It takes logarithmic time, and time in proportion to the
+    /// distance of the waiter from the nearer end of the key's queue.
+    pub(crate) fn remove(&mut self, from: K, order: impl FnMut(&T) -> Ordering) -> Option<T> {
+        let queue = self.0.queues.get_mut(&from)?;
+        let index = queue.0.binary_search_by(order).ok()?;
+        let removed = queue.0.remove(index)?;
+        if queue.0.is_empty() {
+            self.0.queues.remove(&from);
+            self.0.turns.retain(|other| *other != from);
+        }
+        self.0.len -= 1;
+        Some(removed)
+    }
+
+    /// Removes and returns all waiters for which `is_removed` is true.
+    pub(crate) fn remove_if(&mut self, is_removed: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut removed = Vec::new();
+        for queue in self.0.queues.values_mut() {
+            queue.remove_if(&is_removed, &mut removed);
+        }
+        self.0.retain(&|_| true);
+        removed
+    }
+
     /// Number of waiters.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -322,6 +365,21 @@ mod tests {
         let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, [0, 4, 6, 1, 5, 2, 3]);
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_removed_waiter_leaves_the_others_in_their_order() {
+        let mut queue = TurnQueue::default();
+        (0..6).for_each(|n| queue.push(n % 2, n));
+        assert_eq!(queue.remove(0, |n| n.cmp(&2)), Some(2));
+        assert_eq!(queue.remove(0, |n| n.cmp(&2)), None);
+        assert_eq!(queue.remove(2, |n| n.cmp(&2)), None);
+        let mut even = queue.remove_if(|n| *n == 5 || *n == 0);
+        even.sort_unstable();
+        assert_eq!((even, queue.len()), (vec![0, 5], 3));
+        assert_eq!(queue.remove(0, |n| n.cmp(&4)), Some(4));
+        let left: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(left, [1, 3]);
     }
 
     #[test]

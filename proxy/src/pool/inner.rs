@@ -10,7 +10,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     CheckOutError, Limits, Snapshot, UserSnapshot,
-    queue::{Asker, Ticket, Waiter},
+    queue::{Asker, Ticket, WaitQueue, Waiter},
     user::User,
 };
 use crate::observe::CloseReason;
@@ -79,7 +79,7 @@ pub(super) enum Start {
 
 type ResultSender = oneshot::Sender<Result<Connection, CheckOutError>>;
 
-type ResultReceiver = oneshot::Receiver<Result<Connection, CheckOutError>>;
+pub(super) type ResultReceiver = oneshot::Receiver<Result<Connection, CheckOutError>>;
 
 /// The actions that the caller carries out after it has released the lock.
 #[derive(Default)]
@@ -89,6 +89,9 @@ pub(super) struct Todo {
     /// The caller closes these connections by dropping them.
     pub(super) close: Vec<(Connection, CloseReason)>,
     pub(super) establish: Vec<(Arc<Identity>, Generation)>,
+    /// True if the first deadline of a waiter is earlier than before, so that the task which calls
+    /// [`Inner::expire`] must look again.
+    pub(super) must_wake_expiry: bool,
 }
 
 pub(super) struct Inner {
@@ -106,6 +109,9 @@ pub(super) struct Inner {
     /// Number of all users' connections that are in use.
     in_use: usize,
     next_ticket: u64,
+    /// No waiter's deadline is earlier; `None` if no operation waits. A waiter that has been served
+    /// or has left may have had this deadline.
+    expires_at: Option<Instant>,
     /// When the last suspicion began; `None` if there was none.
     last_suspected: Option<Instant>,
 }
@@ -122,6 +128,7 @@ impl Inner {
             waiting: 0,
             in_use: 0,
             next_ticket: 0,
+            expires_at: None,
             last_suspected: None,
         }
     }
@@ -130,11 +137,13 @@ impl Inner {
         self.generation
     }
 
+    /// Begins a checkout. A wait ends at `deadline`, if [`Self::expire`] is called then.
     pub(super) fn check_out(
         &mut self,
         identity: &Arc<Identity>,
         asker: Asker,
         now: Instant,
+        deadline: Instant,
     ) -> (Start, Todo) {
         let mut todo = Todo::default();
         match self.state {
@@ -169,7 +178,11 @@ impl Inner {
             self.waiting -= 1;
             todo.fail.push((waiter.answer, CheckOutError::QueueFull));
         }
-        let (ticket, receiver) = self.enqueue(identity, asker, now);
+        let (ticket, receiver) = self.enqueue(identity, asker, now, deadline);
+        todo.must_wake_expiry = self.expires_at.is_none_or(|at| deadline < at);
+        if todo.must_wake_expiry {
+            self.expires_at = Some(deadline);
+        }
         self.grow(identity.id(), &mut todo);
         (Start::Wait(ticket, receiver), todo)
     }
@@ -179,8 +192,12 @@ impl Inner {
         identity: &Arc<Identity>,
         asker: Asker,
         now: Instant,
+        deadline: Instant,
     ) -> (Ticket, ResultReceiver) {
-        let ticket = Ticket(self.next_ticket);
+        let ticket = Ticket {
+            asker,
+            number: self.next_ticket,
+        };
         self.next_ticket += 1;
         let (answer, receiver) = oneshot::channel();
         let users = self.users.entry(identity.id());
@@ -188,9 +205,10 @@ impl Inner {
         let waiter = Waiter {
             ticket,
             since: now,
+            deadline,
             answer,
         };
-        user.waiters.push(asker, waiter);
+        user.waiters.push(waiter);
         self.waiting += 1;
         if !user.has_turn {
             user.has_turn = true;
@@ -468,11 +486,28 @@ impl Inner {
     }
 
     pub(super) fn leave(&mut self, id: IdentityId, ticket: Ticket) {
-        if let Some(user) = self.users.get_mut(&id) {
-            let before = user.waiters.len();
-            user.waiters.remove(ticket);
-            self.waiting -= before - user.waiters.len();
+        if let Some(user) = self.users.get_mut(&id)
+            && user.waiters.remove(ticket).is_some()
+        {
+            self.waiting -= 1;
         }
+    }
+
+    /// Fails all waits whose deadline has passed. Returns when the next deadline may pass; `None`
+    /// if no operation waits.
+    pub(super) fn expire(&mut self, now: Instant) -> (Option<Instant>, Todo) {
+        let mut todo = Todo::default();
+        if self.expires_at.is_some_and(|at| at <= now) {
+            for user in self.users.values_mut() {
+                for waiter in user.waiters.remove_expired(now) {
+                    self.waiting -= 1;
+                    todo.fail.push((waiter.answer, CheckOutError::TimedOut));
+                }
+            }
+            let waiters = self.users.values().map(|user| &user.waiters);
+            self.expires_at = waiters.filter_map(WaitQueue::earliest_deadline).min();
+        }
+        (self.expires_at, todo)
     }
 
     /// Clears the pool. Returns `None` and does nothing if `generation` is not the current one, or

@@ -37,7 +37,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::{Notify, futures::Notified, oneshot},
+    sync::{Notify, futures::Notified},
     time::{Instant, sleep_until, timeout_at},
 };
 
@@ -56,7 +56,7 @@ pub use self::{
 };
 use self::{
     ending::EndQueue,
-    inner::{Inner, Start, Todo},
+    inner::{Inner, ResultReceiver, Start, Todo},
     latency::Latency,
     pace::Pace,
     queue::Asker,
@@ -195,6 +195,9 @@ pub struct ServerPool {
     end_queue: EndQueue,
     lane: Lane,
     hung: Notify,
+    /// Notified when a waiter with an earlier deadline than all others arrives, and when the pool
+    /// is dropped.
+    expiry_changed: Arc<Notify>,
     latency: Latency,
     connector: Connector,
     metrics: ServerMetrics,
@@ -206,6 +209,12 @@ pub struct ServerPool {
     me: Weak<Self>,
 }
 
+impl Drop for ServerPool {
+    fn drop(&mut self) {
+        self.expiry_changed.notify_one();
+    }
+}
+
 impl fmt::Debug for ServerPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerPool")
@@ -214,23 +223,37 @@ impl fmt::Debug for ServerPool {
     }
 }
 
-/// An operation in the wait queue. Dropping it removes the operation from the queue. If a
-/// connection was already handed over but not received, dropping it also checks this connection in.
+/// An operation in the wait queue. The drop leaves the queue. If a connection was handed over
+/// before but not received, the drop checks it in.
 struct Waiting<'a> {
     pool: &'a ServerPool,
     identity: &'a Arc<Identity>,
     ticket: Ticket,
-    answer: oneshot::Receiver<Result<Connection, CheckOutError>>,
+    /// `None` after the result was received. The operation is then no longer in the queue.
+    result: Option<ResultReceiver>,
+}
+
+impl Waiting<'_> {
+    /// Waits for the result of the checkout.
+    async fn result(mut self) -> Result<Connection, CheckOutError> {
+        let Some(receiver) = self.result.as_mut() else {
+            return Err(CheckOutError::Closed);
+        };
+        let result = receiver.await;
+        self.result = None;
+        result.unwrap_or(Err(CheckOutError::Closed))
+    }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.pool
-            .inner
-            .lock()
-            .leave(self.identity.id(), self.ticket);
-        self.answer.close();
-        if let Ok(Ok(connection)) = self.answer.try_recv() {
+        let Some(mut receiver) = self.result.take() else {
+            return;
+        };
+        let id = self.identity.id();
+        self.pool.inner.lock().leave(id, self.ticket);
+        receiver.close();
+        if let Ok(Ok(connection)) = receiver.try_recv() {
             self.pool.check_in(self.identity, connection, None);
         }
     }
@@ -245,8 +268,10 @@ impl ServerPool {
         metrics: ServerMetrics,
         runtime: Handle,
     ) -> Arc<Self> {
-        Arc::new_cyclic(|me| Self {
+        let expiry_changed = Arc::new(Notify::new());
+        let pool = Arc::new_cyclic(|me| Self {
             address,
+            expiry_changed: Arc::clone(&expiry_changed),
             wait_queue_timeout: limits.wait_queue_timeout,
             latency: Latency::default(),
             hung: Notify::new(),
@@ -258,7 +283,10 @@ impl ServerPool {
             metrics,
             runtime,
             me: me.clone(),
-        })
+        });
+        let expiry = expire_waiters(Arc::downgrade(&pool), expiry_changed);
+        pool.runtime.spawn(expiry);
+        pool
     }
 
     /// The server's address.
@@ -328,20 +356,18 @@ impl ServerPool {
         deadline: Instant,
     ) -> Result<Checkout, CheckOutError> {
         let now = Instant::now();
-        let connection = match self.begin_check_out(identity, asker, now) {
+        let deadline = deadline.min(now + self.wait_queue_timeout);
+        let connection = match self.begin_check_out(identity, asker, now, deadline) {
             Start::Ready(connection) => connection,
             Start::Refused(error) => return Err(error),
-            Start::Wait(ticket, answer) => {
-                let mut waiting = Waiting {
+            Start::Wait(ticket, receiver) => {
+                let waiting = Waiting {
                     pool: self,
                     identity,
                     ticket,
-                    answer,
+                    result: Some(receiver),
                 };
-                let deadline = deadline.min(now + self.wait_queue_timeout);
-                let answer = timeout_at(deadline, &mut waiting.answer).await;
-                let answer = answer.map_err(|_| CheckOutError::TimedOut)?;
-                answer.map_err(|_| CheckOutError::Closed)??
+                waiting.result().await?
             }
         };
         self.metrics.checked_out(now.elapsed());
@@ -353,9 +379,16 @@ impl ServerPool {
     }
 
     /// Begins a checkout. Closes connections that ended while they were available.
-    fn begin_check_out(&self, identity: &Arc<Identity>, asker: Asker, now: Instant) -> Start {
+    fn begin_check_out(
+        &self,
+        identity: &Arc<Identity>,
+        asker: Asker,
+        now: Instant,
+        deadline: Instant,
+    ) -> Start {
         loop {
-            let (start, todo) = self.inner.lock().check_out(identity, asker, now);
+            let checked_out = self.inner.lock().check_out(identity, asker, now, deadline);
+            let (start, todo) = checked_out;
             self.perform(todo);
             let Start::Ready(mut connection) = start else {
                 return start;
@@ -514,6 +547,9 @@ impl ServerPool {
         for (identity, generation) in todo.establish {
             self.establish(identity, generation);
         }
+        if todo.must_wake_expiry {
+            self.expiry_changed.notify_one();
+        }
     }
 
     /// Establishes a connection that is authenticated as `identity`, and counts the login at the
@@ -565,5 +601,22 @@ impl ServerPool {
             };
             pool.perform(todo);
         });
+    }
+}
+
+/// Fails the waiters of a pool at their deadlines, until the pool is dropped. One timer for each
+/// pool costs far less than one for each waiter.
+async fn expire_waiters(pool: Weak<ServerPool>, changed: Arc<Notify>) {
+    let mut next = None;
+    loop {
+        match next {
+            None => changed.notified().await,
+            // It does not matter which of the two has happened.
+            Some(deadline) => drop(timeout_at(deadline, changed.notified()).await),
+        }
+        let Some(pool) = pool.upgrade() else { return };
+        let (deadline, todo) = pool.inner.lock().expire(Instant::now());
+        pool.perform(todo);
+        next = deadline;
     }
 }

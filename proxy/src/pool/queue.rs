@@ -8,14 +8,20 @@ use super::CheckOutError;
 use crate::limits::TurnQueue;
 use seawall_transport::{Sharer, connection::Connection};
 
-/// A waiter's number. Numbers increase in the order of arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ticket(pub(super) u64);
+/// Finds a waiter in its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket {
+    pub(super) asker: Asker,
+    /// Numbers increase in the order of arrival.
+    pub(super) number: u64,
+}
 
 /// An operation that waits for a connection.
 pub(super) struct Waiter {
     pub(super) ticket: Ticket,
     pub(super) since: Instant,
+    /// When the wait fails with [`CheckOutError::TimedOut`].
+    pub(super) deadline: Instant,
     pub(super) answer: oneshot::Sender<Result<Connection, CheckOutError>>,
 }
 
@@ -37,8 +43,8 @@ pub(super) struct WaitQueue {
 }
 
 impl WaitQueue {
-    pub(super) fn push(&mut self, asker: Asker, waiter: Waiter) {
-        match asker {
+    pub(super) fn push(&mut self, waiter: Waiter) {
+        match waiter.ticket.asker {
             Asker::Client(from) => self.clients.push(from, waiter),
             Asker::Seawall => self.first.push_back(waiter),
         }
@@ -71,9 +77,36 @@ impl WaitQueue {
         all.map(|waiter| waiter.since).min()
     }
 
-    pub(super) fn remove(&mut self, ticket: Ticket) {
-        self.first.retain(|waiter| waiter.ticket != ticket);
-        self.clients.retain(|waiter| waiter.ticket != ticket);
+    /// Removes and returns a waiter; `None` if it has been served already.
+    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
+        match ticket.asker {
+            Asker::Client(from) => {
+                let order = |waiter: &Waiter| waiter.ticket.number.cmp(&ticket.number);
+                self.clients.remove(from, order)
+            }
+            Asker::Seawall => {
+                let index = self.first.iter().position(|w| w.ticket == ticket)?;
+                self.first.remove(index)
+            }
+        }
+    }
+
+    /// Removes and returns all waiters whose deadline has passed.
+    pub(super) fn remove_expired(&mut self, now: Instant) -> Vec<Waiter> {
+        let mut expired = self.clients.remove_if(|w| w.deadline <= now);
+        for waiter in std::mem::take(&mut self.first) {
+            match waiter.deadline <= now {
+                true => expired.push(waiter),
+                false => self.first.push_back(waiter),
+            }
+        }
+        expired
+    }
+
+    /// The earliest deadline of all waiters; `None` if the queue is empty.
+    pub(super) fn earliest_deadline(&self) -> Option<Instant> {
+        let all = self.first.iter().chain(self.clients.iter());
+        all.map(|waiter| waiter.deadline).min()
     }
 
     pub(super) fn len(&self) -> usize {

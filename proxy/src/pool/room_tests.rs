@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     CheckOutError, Limits,
     inner::{Inner, Start, Suspicion},
-    tests::{CLIENT, connection, identity, inner, limits, obtain, reasons, suspect, wait},
+    tests::{CLIENT, WAIT, connection, identity, inner, limits, obtain, reasons, suspect, wait},
 };
 use seawall_auth::Identity;
 use seawall_transport::connection::Generation;
@@ -34,7 +34,7 @@ fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Id
 async fn user_with_its_share_of_a_full_queue_is_refused() {
     let now = Instant::now();
     let (mut inner, [_greedy, has_share, has_less, _]) = crowded([4, 2, 1, 1], now);
-    let (start, _) = inner.check_out(&has_share, CLIENT, now);
+    let (start, _) = inner.check_out(&has_share, CLIENT, now, now + WAIT);
     assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
     let (_answer, todo) = wait(&mut inner, &has_less, CLIENT, now);
     assert!(matches!(todo.fail[..], [(_, CheckOutError::QueueFull)]));
@@ -45,7 +45,7 @@ async fn user_with_its_share_of_a_full_queue_is_refused() {
 async fn full_queue_refuses_a_user_with_only_one_waiter_fewer_than_the_greediest_user() {
     let now = Instant::now();
     let (mut inner, [_, _, user]) = crowded([3, 3, 2], now);
-    let (start, _) = inner.check_out(&user, CLIENT, now);
+    let (start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
     assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
     inner.check_invariants();
 }

@@ -40,6 +40,9 @@ pub(super) fn inner(limits: Limits) -> Inner {
     inner
 }
 
+/// How long waiters wait, unless the test says otherwise.
+pub(super) const WAIT: Duration = Duration::from_secs(10);
+
 pub(super) fn identity(name: &str) -> Arc<Identity> {
     Arc::new(Identity::new(
         name,
@@ -62,7 +65,7 @@ pub(super) fn reasons(todo: &Todo) -> Vec<CloseReason> {
 
 /// Checks a connection out. Establishes one if the pool asks for it.
 pub(super) fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Connection {
-    let (start, todo) = inner.check_out(user, CLIENT, now);
+    let (start, todo) = inner.check_out(user, CLIENT, now, now + WAIT);
     match start {
         Start::Ready(connection) => connection,
         Start::Refused(error) => panic!("refused: {error}"),
@@ -99,7 +102,7 @@ async fn waiters_are_served_in_order_of_arrival() {
     let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut queue = Vec::new();
     for _ in 0..3 {
-        let (start, todo) = inner.check_out(&user, CLIENT, now);
+        let (start, todo) = inner.check_out(&user, CLIENT, now, now + WAIT);
         assert!(
             todo.establish.is_empty(),
             "the user has max_pool_size connections"
@@ -126,7 +129,13 @@ async fn waiters_are_served_in_order_of_arrival() {
 async fn no_more_than_max_connecting_are_established_at_a_time() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let established: usize = (0..3)
-        .map(|_| inner.check_out(&user, CLIENT, now).1.establish.len())
+        .map(|_| {
+            inner
+                .check_out(&user, CLIENT, now, now + WAIT)
+                .1
+                .establish
+                .len()
+        })
         .sum();
     assert_eq!(established, 2);
     let generation = inner.generation();
@@ -166,7 +175,7 @@ async fn idle_expired_and_stale_connections_are_closed_at_checkout() {
 async fn a_dirty_connection_is_closed_and_a_waiter_gets_a_new_one() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
-    let (Start::Wait(_, _receiver), _) = inner.check_out(&user, CLIENT, now) else {
+    let (Start::Wait(_, _receiver), _) = inner.check_out(&user, CLIENT, now, now + WAIT) else {
         panic!("the operation waits")
     };
     let first = held.into_iter().next().unwrap();
@@ -179,12 +188,12 @@ async fn a_dirty_connection_is_closed_and_a_waiter_gets_a_new_one() {
 #[tokio::test(start_paused = true)]
 async fn clear_fails_waiters_and_ignores_an_earlier_generation() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
-    let (_start, _) = inner.check_out(&user, CLIENT, now);
+    let (_start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
     let first = inner.generation();
     let todo = inner.clear(first).unwrap();
     assert!(matches!(todo.fail[..], [(_, CheckOutError::Paused)]));
     assert!(inner.clear(first).is_none());
-    let (start, _) = inner.check_out(&user, CLIENT, now);
+    let (start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
     assert!(matches!(start, Start::Refused(CheckOutError::Paused)));
     // A connection that was pending when the pool was cleared is stale once it is established.
     let todo = inner.established(&user, connection(now, first), now);
@@ -219,7 +228,7 @@ async fn one_ended_connection_pauses_the_hand_out_until_a_probe_gets_a_reply() {
     let held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut held = held.into_iter();
     assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
-    let (Start::Wait(_, mut first), todo) = inner.check_out(&user, CLIENT, now) else {
+    let (Start::Wait(_, mut first), todo) = inner.check_out(&user, CLIENT, now, now + WAIT) else {
         panic!("the operation has to wait")
     };
     assert!(todo.establish.is_empty());
@@ -305,7 +314,7 @@ async fn at_the_servers_limit_an_idle_connection_is_closed_for_another_user() {
         let c = obtain(&mut inner, user, now);
         inner.check_in(user.id(), c, None, now);
     }
-    let (_start, todo) = inner.check_out(&users[4], CLIENT, now);
+    let (_start, todo) = inner.check_out(&users[4], CLIENT, now, now + WAIT);
     assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
     assert_eq!(todo.establish.len(), 1);
     inner.check_invariants();
@@ -320,10 +329,10 @@ async fn busy_users_connection_is_closed_for_another_user_after_100_ms() {
     });
     let (busy, other) = (identity("busy"), identity("other"));
     let mut held: Vec<_> = (0..4).map(|_| obtain(&mut inner, &busy, now)).collect();
-    let (_other_waits, todo) = inner.check_out(&other, CLIENT, now);
+    let (_other_waits, todo) = inner.check_out(&other, CLIENT, now, now + WAIT);
     assert!(todo.establish.is_empty());
     let waits: Vec<_> = (0..3)
-        .map(|_| inner.check_out(&busy, CLIENT, now).0)
+        .map(|_| inner.check_out(&busy, CLIENT, now, now + WAIT).0)
         .collect();
     let todo = inner.check_in(busy.id(), held.pop().unwrap(), None, now);
     assert_eq!(
@@ -368,7 +377,7 @@ async fn a_failure_to_establish_fails_one_waiter_and_refused_keys_fail_all() {
     use seawall_transport::connection::EstablishError;
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let waits: Vec<_> = (0..3)
-        .map(|_| inner.check_out(&user, CLIENT, now).0)
+        .map(|_| inner.check_out(&user, CLIENT, now, now + WAIT).0)
         .collect();
     let generation = inner.generation();
     let address = "h:1".parse().unwrap();
@@ -395,10 +404,10 @@ async fn waits_for_a_users_own_connections_are_reported_separately() {
     let (busy, other) = (identity("busy"), identity("other"));
     let mut inner = inner(limits());
     let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &busy, now)).collect();
-    let _own = inner.check_out(&busy, CLIENT, now);
-    let _others = [0, 1].map(|_| inner.check_out(&other, CLIENT, now).0);
+    let _own = inner.check_out(&busy, CLIENT, now, now + WAIT);
+    let _others = [0, 1].map(|_| inner.check_out(&other, CLIENT, now, now + WAIT).0);
     let later = now + Duration::from_secs(1);
-    let _late = inner.check_out(&other, CLIENT, later);
+    let _late = inner.check_out(&other, CLIENT, later, later + WAIT);
     let waits = inner.waits(later);
     assert_eq!(waits.for_others, Duration::from_secs(1));
     let own: Vec<_> = waits
@@ -413,9 +422,9 @@ async fn waits_for_a_users_own_connections_are_reported_separately() {
 async fn full_queue_refuses_a_checkout() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let waits: Vec<_> = (0..8)
-        .map(|_| inner.check_out(&user, CLIENT, now).0)
+        .map(|_| inner.check_out(&user, CLIENT, now, now + WAIT).0)
         .collect();
-    let (start, _) = inner.check_out(&user, CLIENT, now);
+    let (start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
     assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
     drop(waits);
 }
@@ -431,7 +440,7 @@ pub(super) fn wait(
     asker: Asker,
     now: Instant,
 ) -> (ResultReceiver, Todo) {
-    let (Start::Wait(_, answer), todo) = inner.check_out(user, asker, now) else {
+    let (Start::Wait(_, answer), todo) = inner.check_out(user, asker, now, now + WAIT) else {
         panic!("the operation has to wait")
     };
     (answer, todo)
@@ -462,7 +471,7 @@ async fn a_full_queue_drops_a_waiter_for_another_address_or_another_user() {
     let _waits: Vec<_> = (0..8)
         .map(|_| wait(&mut inner, &user, from(1), now).0)
         .collect();
-    let (start, _) = inner.check_out(&user, from(1), now);
+    let (start, _) = inner.check_out(&user, from(1), now, now + WAIT);
     assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
     let (_other_address, todo) = wait(&mut inner, &user, from(2), now);
     assert!(matches!(todo.fail[..], [(_, CheckOutError::QueueFull)]));
@@ -628,7 +637,7 @@ impl Walk {
         let todo = match step {
             WalkStep::CheckOut(user, address) => {
                 let user = Arc::clone(&self.users[user]);
-                let (start, todo) = self.inner.check_out(&user, from(address), now);
+                let (start, todo) = self.inner.check_out(&user, from(address), now, now + WAIT);
                 match start {
                     Start::Ready(connection) => self.held.push((user, connection)),
                     Start::Wait(ticket, receiver) => self.waits.push((user, ticket, receiver)),
@@ -705,10 +714,11 @@ async fn checkout_of_seawall_is_served_before_waiting_clients() {
     let now = Instant::now();
     let (mut inner, user) = (inner(limits()), identity("u"));
     let connections: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
-    let (Start::Wait(_, mut waits), _) = inner.check_out(&user, CLIENT, now) else {
+    let (Start::Wait(_, mut waits), _) = inner.check_out(&user, CLIENT, now, now + WAIT) else {
         panic!("the pool is full");
     };
-    let (Start::Wait(_, mut first), _) = inner.check_out(&user, Asker::Seawall, now) else {
+    let (Start::Wait(_, mut first), _) = inner.check_out(&user, Asker::Seawall, now, now + WAIT)
+    else {
         panic!("the pool is full");
     };
     for (connection, is_first) in connections.into_iter().zip([true, false]) {
@@ -728,7 +738,7 @@ async fn dropped_checkout_of_seawall_leaves_the_queue() {
     let (mut inner, user) = (inner(limits()), identity("u"));
     let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
     let [client, own] = [CLIENT, Asker::Seawall].map(|asker| {
-        let (Start::Wait(ticket, _), _) = inner.check_out(&user, asker, now) else {
+        let (Start::Wait(ticket, _), _) = inner.check_out(&user, asker, now, now + WAIT) else {
             panic!("the pool is full");
         };
         ticket
@@ -738,4 +748,26 @@ async fn dropped_checkout_of_seawall_leaves_the_queue() {
     inner.leave(user.id(), own);
     assert_eq!(inner.snapshot().wait_queue, 0);
     inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_fail_at_their_deadlines() {
+    let now = Instant::now();
+    let (mut inner, user) = (inner(limits()), identity("u"));
+    let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
+    let mut receivers = Vec::new();
+    for (seconds, is_first) in [(3, true), (1, true), (2, false)] {
+        let deadline = now + Duration::from_secs(seconds);
+        let (Start::Wait(_, receiver), todo) = inner.check_out(&user, CLIENT, now, deadline) else {
+            panic!("the pool is full");
+        };
+        assert_eq!(todo.must_wake_expiry, is_first);
+        receivers.push(receiver);
+    }
+    let after = |seconds| now + Duration::from_secs(seconds);
+    for (second, next, expired) in [(0, Some(after(1)), 0), (2, Some(after(3)), 2), (3, None, 1)] {
+        let (deadline, todo) = inner.expire(after(second));
+        assert_eq!((deadline, todo.fail.len()), (next, expired));
+        inner.check_invariants();
+    }
 }
