@@ -1,0 +1,625 @@
+//! The controller: the order in which its rules apply.
+
+use std::time::Duration;
+
+use crate::{
+    crowd::{Action, Crowd},
+    decision::{Decision, Inputs, Load, Reason},
+    float,
+    like::Like,
+    random::Random,
+    sample::{Epoch, Sample},
+    search::{Direction, Search},
+    slice::Slice,
+    trial::{Metric, Trial, Verdict},
+};
+
+/// The limit after a reset: what measurements of mongod found good from one core to many.
+pub const START: u32 = 32;
+
+/// The lowest limit. It is 1 because a thousand proxies in front of one server multiply it.
+pub const FLOOR: u32 = 1;
+
+/// Least length of a slice during the search, after it, and in arrivals-bound load, where times
+/// vary with the bursts of arrivals.
+const SEARCH_SLICE: Duration = Duration::from_millis(100);
+const SETTLED_SLICE: Duration = Duration::from_millis(200);
+const LATENCY_SLICE: Duration = Duration::from_millis(500);
+
+/// Maximum number of slices at the tried limit.
+const SEARCH_ROUNDS: usize = 3;
+const SETTLED_ROUNDS: usize = 5;
+
+/// Number of slices at the base limit before the first trial, so that the noise is known.
+const FIRST_SLICES: u32 = 2;
+
+/// The noise that is assumed at first, and at least, as a standard deviation of one slice.
+const FIRST_NOISE: f64 = 0.03;
+const LEAST_NOISE: f64 = 0.005;
+
+/// A change of limit takes effect at once, compared with a window, if operations are shorter.
+/// Longer ones are given twice their time.
+const SHORT: Duration = Duration::from_millis(5);
+const MAX_TRANSIT: Duration = Duration::from_secs(1);
+
+/// The limit is in effect if at least this share of it is in progress while operations wait.
+const IN_EFFECT: f64 = 0.9;
+
+/// For so long connections may be missing for a raised limit. A connection takes some milliseconds
+/// to establish.
+const MAX_GROWTH_TIME: Duration = Duration::from_secs(3);
+
+/// The server has stalled if nothing completes for this time, and for several mean times.
+const STALL: Duration = Duration::from_millis(300);
+const STALL_MEANS: f64 = 5.0;
+
+/// After a stall, samples are not compared for this time.
+const RECOVERY: Duration = Duration::from_secs(1);
+
+/// If nine of ten replies are late for so long, and at least as many as the limit, it is halved.
+const LATE: Duration = Duration::from_millis(500);
+const MOST: u64 = 9;
+
+/// The step of a trial in arrivals-bound load, its rounds, and the time between two of them. A
+/// trial that fails is long, because times vary, so trials that fail become rare.
+const LATENCY_STEP: f64 = 1.19;
+const LATENCY_ROUNDS: usize = 2;
+const LATENCY_INTERVAL: Duration = Duration::from_secs(8);
+const MAX_LATENCY_INTERVAL: Duration = Duration::from_secs(120);
+
+/// Tolerance in comparing the begin of a window with the moment at which the limit changed.
+const TOLERANCE: Duration = Duration::from_millis(1);
+
+/// A change of the rate that begins the search again: this much, for this many slices.
+const RATE_CHANGE: f64 = 0.25;
+const CHANGED_SLICES: u32 = 8;
+
+/// No operation becomes exempt while fewer operations complete than this share of the usual number.
+const FALLING: f64 = 0.5;
+
+/// Finds the concurrency limit of one server. See the [module](crate) for how.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    /// The limit in effect: the base limit, or the one that a trial tries.
+    limit: u32,
+    base: u32,
+    ceiling: u32,
+    epoch: Epoch,
+    random: Random,
+    like: Like,
+    crowd: Crowd,
+    search: Search,
+    trial: Option<Trial>,
+    slice: Slice,
+    /// When `limit` changed last, or the epoch began. `None`: at the next sample.
+    changed_at: Option<Duration>,
+    /// The value of the last slice, if it was measured at the base limit and its metric.
+    last_value: Option<(Metric, f64)>,
+    base_slices: u32,
+    /// Variance of a slice's value, by metric.
+    throughput_variance: f64,
+    latency_variance: f64,
+    /// When a trial in arrivals-bound load may begin.
+    latency_trial_at: Duration,
+    latency_interval: Duration,
+    /// Recent sums of server times and of their squares, in seconds and square seconds.
+    times: f64,
+    squares: f64,
+    /// Smoothed completed operations per second.
+    usual_rate: f64,
+    rate_reference: RateReference,
+    completed_at: Duration,
+    replies: Replies,
+    has_stalled: bool,
+    recovering_until: Duration,
+    last_gain: f64,
+    last_error: f64,
+}
+
+/// The replies since a moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Replies {
+    since: Duration,
+    late: u64,
+    in_time: u64,
+}
+
+/// The rate since the limit settled.
+#[derive(Clone, Copy, Debug, Default)]
+struct RateReference {
+    value: Option<f64>,
+    off: u32,
+}
+
+impl Controller {
+    /// A controller that begins at [`START`]. `ceiling` is the highest limit. `seed` makes the
+    /// jitter of probes different for each proxy and server.
+    pub fn new(ceiling: u32, seed: u64) -> Self {
+        let ceiling = ceiling.max(FLOOR);
+        let start = START.min(ceiling);
+        Self {
+            limit: start,
+            base: start,
+            ceiling,
+            epoch: Epoch::default(),
+            random: Random::new(seed),
+            like: Like::default(),
+            crowd: Crowd::default(),
+            search: Search::new(),
+            trial: None,
+            slice: Slice::default(),
+            changed_at: None,
+            last_value: None,
+            base_slices: 0,
+            throughput_variance: FIRST_NOISE * FIRST_NOISE,
+            latency_variance: FIRST_NOISE * FIRST_NOISE,
+            latency_trial_at: Duration::ZERO,
+            latency_interval: LATENCY_INTERVAL,
+            times: 0.0,
+            squares: 0.0,
+            usual_rate: 0.0,
+            rate_reference: RateReference::default(),
+            completed_at: Duration::ZERO,
+            replies: Replies::default(),
+            has_stalled: false,
+            recovering_until: Duration::ZERO,
+            last_gain: 0.0,
+            last_error: 0.0,
+        }
+    }
+
+    /// The limit in effect.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The current epoch. A sample belongs to the epoch in which its window began.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Begins again at [`START`]: after a clear, an election or a change of mode. All that was
+    /// learned of the server is forgotten. Samples of earlier epochs are ignored from now on.
+    pub fn reset(&mut self) {
+        let epoch = Epoch(self.epoch.0.wrapping_add(1));
+        let random = self.random.clone();
+        *self = Self {
+            epoch,
+            random,
+            ..Self::new(self.ceiling, 0)
+        };
+    }
+
+    /// Evaluates a window. `now` is the end of the window, as the time since any fixed moment.
+    pub fn update(&mut self, sample: &Sample, now: Duration) -> Decision {
+        let previous = self.limit;
+        let (load, reason) = if sample.epoch == self.epoch {
+            self.changed_at
+                .get_or_insert(now.saturating_sub(sample.window));
+            self.learn(sample);
+            let load = self.load(sample, now);
+            (load, self.apply_rules(sample, load, now))
+        } else {
+            (Load::Idle, Reason::EarlierEpoch)
+        };
+        Decision {
+            limit: self.limit,
+            previous,
+            settled: self.base,
+            reason,
+            may_exempt: self.may_exempt(sample, load, now),
+            inputs: self.inputs(sample, load),
+        }
+    }
+
+    fn learn(&mut self, sample: &Sample) {
+        self.like.learn(sample);
+        let time = sample.server_time().as_secs_f64();
+        if time > 0.0 {
+            // The sums fade together, so a window counts by its operations' time.
+            self.times = self.times * 0.9 + time;
+            self.squares = self.squares * 0.9 + sample.server_time_squares;
+        }
+    }
+
+    fn load(&mut self, sample: &Sample, now: Duration) -> Load {
+        let replies = sample.completed() + sample.late;
+        if replies > 0 || (sample.in_progress == 0 && sample.exempt == 0) {
+            self.completed_at = now;
+        }
+        let silence = now.saturating_sub(self.completed_at);
+        if silence >= STALL.max(self.time_in_progress().mul_f64(STALL_MEANS)) {
+            return Load::Stalled;
+        }
+        let mut window = Slice::default();
+        window.add(sample, &self.like);
+        if window.is_server_bound() {
+            Load::ServerBound
+        } else if sample.time_with_waiting > Duration::ZERO || sample.waiting > 0 {
+            Load::ArrivalsBound
+        } else {
+            Load::Idle
+        }
+    }
+
+    fn apply_rules(&mut self, sample: &Sample, load: Load, now: Duration) -> Reason {
+        if load == Load::Stalled {
+            self.has_stalled = true;
+            self.crowd.interrupt();
+            self.return_to_base(now);
+            return Reason::Stalled;
+        }
+        if self.has_stalled {
+            self.has_stalled = false;
+            // The operations of the stall are late at any limit.
+            self.replies = Replies {
+                since: now,
+                ..Replies::default()
+            };
+            self.recovering_until = now + RECOVERY;
+        }
+        if let Some(reason) = self.lower_if_late(sample, now) {
+            return reason;
+        }
+        if now < self.recovering_until {
+            return Reason::Recovering;
+        }
+        if load == Load::ServerBound {
+            self.search.begin(now);
+            if let Some(reason) = self.yield_if_crowded(sample, now) {
+                return reason;
+            }
+        }
+        self.measure(sample, load, now)
+    }
+
+    /// Halves the limit while almost all replies arrive too late. The throughput is then near zero
+    /// at every limit near this one, so no trial could find the way down.
+    fn lower_if_late(&mut self, sample: &Sample, now: Duration) -> Option<Reason> {
+        let replies = &mut self.replies;
+        replies.late += sample.late;
+        replies.in_time += sample.completed();
+        let are_late = replies.late > 0 && replies.late >= MOST * replies.in_time;
+        let is_enough =
+            now - replies.since >= LATE && replies.late + replies.in_time >= u64::from(self.base);
+        if is_enough {
+            *replies = Replies {
+                since: now,
+                ..Replies::default()
+            };
+        }
+        if is_enough && are_late {
+            self.search = Search::new();
+            self.set_base((self.base / 2).max(FLOOR), now);
+        }
+        if !are_late || sample.completed() > 0 {
+            return None;
+        }
+        match self.trial.take() {
+            Some(trial) if self.limit == trial.tried => {
+                self.finish(&trial, Verdict::Drop, now);
+            }
+            Some(_) | None => self.return_to_base(now),
+        }
+        Some(Reason::NothingInTime)
+    }
+
+    fn yield_if_crowded(&mut self, sample: &Sample, now: Duration) -> Option<Reason> {
+        let crowding = self.like.crowding(sample);
+        let seconds = sample.window.as_secs_f64().max(1e-3);
+        let rate = self.like.work(sample).amount / seconds;
+        let action = self.crowd.update(
+            crowding,
+            rate,
+            self.base,
+            self.transit(),
+            now,
+            &mut self.random,
+        );
+        match action {
+            Action::None => None,
+            Action::Wait => Some(Reason::Crowded),
+            Action::Lower(limit) => {
+                self.set_base(limit, now);
+                Some(Reason::Crowded)
+            }
+            Action::Done => {
+                self.search = Search::again();
+                self.set_base(self.base, now);
+                Some(Reason::Crowded)
+            }
+            Action::Restore(limit) => {
+                self.search = Search::again();
+                self.set_base(limit, now);
+                Some(Reason::NotCrowded)
+            }
+        }
+    }
+
+    /// Adds the window to the slice, and evaluates the slice when it is complete.
+    fn measure(&mut self, sample: &Sample, load: Load, now: Duration) -> Reason {
+        let begins = now.saturating_sub(sample.window);
+        let changed = self.changed_at.unwrap_or(begins);
+        if begins + TOLERANCE < changed + self.transit() {
+            return self.waiting_reason();
+        }
+        let is_full = sample.mean_in_progress >= IN_EFFECT * f64::from(self.limit);
+        if load == Load::ServerBound && !is_full {
+            if now - changed < MAX_GROWTH_TIME {
+                return Reason::WaitingForConnections;
+            }
+            if let Some(trial) = self.trial.take() {
+                self.finish(&trial, Verdict::Drop, now);
+            }
+            return Reason::BoundElsewhere;
+        }
+        let metric = self.trial.as_ref().map(|trial| trial.metric);
+        if load == Load::Idle && self.trial.as_ref().is_none_or(|trial| !trial.is_at_tried()) {
+            self.return_to_base(now);
+            return Reason::NothingWaits;
+        }
+        self.slice.add(sample, &self.like);
+        if !self.slice.is_complete(self.slice_length(metric, load)) {
+            return self.waiting_reason();
+        }
+        let slice = std::mem::take(&mut self.slice);
+        match self.trial.take() {
+            Some(trial) => self.continue_trial(trial, &slice, now),
+            None => self.base_slice(&slice, now),
+        }
+    }
+
+    /// How long an operation takes that is in progress at some moment. Long operations are in
+    /// progress for longer, so this is more than the mean of all.
+    fn time_in_progress(&self) -> Duration {
+        match self.times > 0.0 {
+            true => Duration::from_secs_f64((self.squares / self.times).clamp(0.0, 1e3)),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// The time until a change of limit has taken effect.
+    fn transit(&self) -> Duration {
+        match self.time_in_progress() {
+            short if short < SHORT => Duration::ZERO,
+            long => (2 * long).min(MAX_TRANSIT),
+        }
+    }
+
+    fn slice_length(&self, metric: Option<Metric>, load: Load) -> Duration {
+        let least = match (metric, load) {
+            (Some(Metric::Latency), _) | (None, Load::ArrivalsBound) => LATENCY_SLICE,
+            _ if self.search.is_settled() => SETTLED_SLICE,
+            _ => SEARCH_SLICE,
+        };
+        // Values of shorter slices are not independent of each other.
+        least.max(self.transit() / 2)
+    }
+
+    fn waiting_reason(&self) -> Reason {
+        match &self.trial {
+            Some(_) => Reason::Trying,
+            None => Reason::Measuring,
+        }
+    }
+
+    fn noise(&self, metric: Metric, slice: &Slice) -> f64 {
+        let variance = match metric {
+            Metric::Throughput => self.throughput_variance,
+            Metric::Latency => self.latency_variance,
+        };
+        variance.sqrt().max(LEAST_NOISE).max(slice.least_noise())
+    }
+
+    /// Learns the noise from two values in a row at the same limit.
+    fn learn_noise(&mut self, metric: Metric, before: f64, value: f64) {
+        let difference = value - before;
+        let variance = match metric {
+            Metric::Throughput => &mut self.throughput_variance,
+            Metric::Latency => &mut self.latency_variance,
+        };
+        // A jump of the rate is no noise, so a difference counts as at most three times the usual
+        // one.
+        let square =
+            (difference * difference / 2.0).min(9.0 * variance.max(LEAST_NOISE * LEAST_NOISE));
+        *variance += 0.15 * (square - *variance);
+    }
+
+    /// Evaluates a slice at the base limit, and begins a trial if it is time.
+    fn base_slice(&mut self, slice: &Slice, now: Duration) -> Reason {
+        let metric = match slice.is_server_bound() {
+            true => Metric::Throughput,
+            false => Metric::Latency,
+        };
+        let Some(value) = slice.value(metric) else {
+            return Reason::Measuring;
+        };
+        if let Some((_, before)) = self.last_value.filter(|(of, _)| *of == metric) {
+            self.learn_noise(metric, before, value);
+        }
+        self.last_value = Some((metric, value));
+        self.base_slices = self.base_slices.saturating_add(1);
+        if metric == Metric::Throughput && self.has_rate_changed(value) {
+            self.search = Search::again();
+            self.like.fix_weights();
+            self.set_base(self.base, now);
+            return Reason::RateChanged;
+        }
+        if self.base_slices < FIRST_SLICES {
+            return Reason::Measuring;
+        }
+        self.begin_trial(metric, value, slice.has_long_waits(), now)
+    }
+
+    /// Compares the rate with the rate at which the limit settled.
+    fn has_rate_changed(&mut self, value: f64) -> bool {
+        if !self.search.is_settled() {
+            self.rate_reference = RateReference::default();
+            return false;
+        }
+        let noise = self.throughput_variance.sqrt();
+        let reference = self.rate_reference.value.get_or_insert(value);
+        if (value - *reference).abs() < RATE_CHANGE.max(5.0 * noise) {
+            *reference += 0.05 * (value - *reference);
+            self.rate_reference.off = 0;
+            return false;
+        }
+        self.rate_reference.off += 1;
+        self.rate_reference.off >= CHANGED_SLICES
+    }
+
+    fn begin_trial(
+        &mut self,
+        metric: Metric,
+        value: f64,
+        has_long_waits: bool,
+        now: Duration,
+    ) -> Reason {
+        let highest = self.ceiling.min(self.crowd.cap(now)).max(FLOOR);
+        let tried = match metric {
+            Metric::Throughput => {
+                self.search
+                    .next(self.base, (FLOOR, highest), now, &mut self.random)
+            }
+            // Throughput says nothing here, and a lower limit could only make operations wait.
+            Metric::Latency if has_long_waits && now >= self.latency_trial_at => {
+                let higher = crate::rounded(f64::from(self.base) * LATENCY_STEP);
+                Some(higher.max(self.base + 1).min(highest))
+            }
+            Metric::Latency => None,
+        };
+        match tried.filter(|tried| *tried != self.base) {
+            Some(tried) => {
+                let rounds = match metric {
+                    Metric::Latency => LATENCY_ROUNDS,
+                    Metric::Throughput if self.search.is_settled() => SETTLED_ROUNDS,
+                    Metric::Throughput => SEARCH_ROUNDS,
+                };
+                self.trial = Some(Trial::new(self.base, tried, metric, value, rounds));
+                self.set_limit(tried, now);
+                Reason::Trying
+            }
+            None if self.search.is_settled() => Reason::Settled,
+            None => Reason::Measuring,
+        }
+    }
+
+    fn continue_trial(&mut self, mut trial: Trial, slice: &Slice, now: Duration) -> Reason {
+        let was_at_tried = trial.is_at_tried();
+        let is_comparable =
+            was_at_tried || slice.is_server_bound() == (trial.metric == Metric::Throughput);
+        let Some(value) = slice.value(trial.metric).filter(|_| is_comparable) else {
+            // The load has changed, or nothing completed at the tried limit.
+            self.return_to_base(now);
+            return Reason::Measuring;
+        };
+        if !was_at_tried && let Some((_, before)) = self.last_value {
+            self.learn_noise(trial.metric, before, value);
+        }
+        if !was_at_tried {
+            self.last_value = Some((trial.metric, value));
+        }
+        let noise = self.noise(trial.metric, slice);
+        let mut verdict = trial.add(value, noise);
+        if verdict == Verdict::Continue && self.search.is_overdue(now) {
+            verdict = trial.early_verdict();
+        }
+        (self.last_gain, self.last_error) = (trial.gain, trial.error);
+        if verdict == Verdict::Continue {
+            let next = match trial.is_at_tried() {
+                true => trial.tried,
+                false => trial.base,
+            };
+            self.trial = Some(trial);
+            self.set_limit(next, now);
+            return Reason::Trying;
+        }
+        let reason = self.finish(&trial, verdict, now);
+        let is_at_new_base = was_at_tried == (verdict == Verdict::Keep);
+        if is_at_new_base && trial.metric == Metric::Throughput && !self.search.is_settled() {
+            // The last value is already one at the new base limit, so the next trial begins now.
+            self.last_value = Some((trial.metric, value));
+            self.begin_trial(trial.metric, value, false, now);
+        }
+        reason
+    }
+
+    /// Ends a trial and sets the better limit.
+    fn finish(&mut self, trial: &Trial, verdict: Verdict, now: Duration) -> Reason {
+        let direction = match trial.is_up() {
+            true => Direction::Up,
+            false => Direction::Down,
+        };
+        let is_kept = verdict == Verdict::Keep;
+        match trial.metric {
+            Metric::Latency => {
+                self.latency_interval = match is_kept {
+                    true => LATENCY_INTERVAL,
+                    false => (2 * self.latency_interval).min(MAX_LATENCY_INTERVAL),
+                };
+                self.latency_trial_at = now + self.random.jittered(self.latency_interval);
+            }
+            Metric::Throughput if is_kept => {
+                self.search
+                    .kept(direction, trial.is_obvious(), now, &mut self.random);
+            }
+            Metric::Throughput => self.search.dropped(direction, now, &mut self.random),
+        }
+        self.set_base(if is_kept { trial.tried } else { trial.base }, now);
+        match (is_kept, trial.metric, direction) {
+            (false, ..) => Reason::NoGain,
+            (true, Metric::Latency, _) => Reason::RaisedForLatency,
+            (true, Metric::Throughput, Direction::Up) => Reason::RaisedForThroughput,
+            (true, Metric::Throughput, Direction::Down) => Reason::LoweredForThroughput,
+        }
+    }
+
+    /// Ends the trial, if there is one, without a result.
+    fn return_to_base(&mut self, now: Duration) {
+        self.set_base(self.base, now);
+    }
+
+    fn set_base(&mut self, base: u32, now: Duration) {
+        if base != self.base {
+            self.rate_reference = RateReference::default();
+        }
+        self.base = base;
+        self.trial = None;
+        self.last_value = None;
+        self.set_limit(base, now);
+    }
+
+    fn set_limit(&mut self, limit: u32, now: Duration) {
+        self.slice = Slice::default();
+        if limit != self.limit {
+            self.limit = limit;
+            self.changed_at = Some(now);
+        }
+    }
+
+    fn may_exempt(&mut self, sample: &Sample, load: Load, now: Duration) -> bool {
+        let seconds = sample.window.as_secs_f64().max(1e-3);
+        let rate = float(sample.completed()) / seconds;
+        let is_falling = rate < FALLING * self.usual_rate && load == Load::ServerBound;
+        // About 2 s: a slow fall is followed, a stall is not.
+        self.usual_rate += (0.5 * seconds).min(1.0) * (rate - self.usual_rate);
+        load != Load::Stalled && now >= self.recovering_until && !is_falling
+    }
+
+    fn inputs(&self, sample: &Sample, load: Load) -> Inputs {
+        let completed = float(sample.completed());
+        let per_operation = |sum: Duration| sum.div_f64(completed.max(1.0));
+        Inputs {
+            load,
+            completed_per_second: completed / sample.window.as_secs_f64().max(1e-3),
+            mean_wait: per_operation(sample.wait_time),
+            mean_server_time: per_operation(sample.server_time()),
+            crowding: self.crowd.crowding(),
+            gain: self.last_gain,
+            noise: self.last_error,
+            mean_in_progress: sample.mean_in_progress,
+            waiting: sample.waiting,
+            exempt: sample.exempt,
+        }
+    }
+}

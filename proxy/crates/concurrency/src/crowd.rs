@@ -1,0 +1,268 @@
+//! Yields to other clients of a crowded server.
+//!
+//! Several proxies in front of one server cannot find the best limit from their own throughput:
+//! each gains by taking a larger share. So a limit is also lowered while operations take many times
+//! as long as on the unloaded server. All proxies see this, so all lower their limits, and none
+//! loses throughput. If lowering costs throughput, other clients do not yield, or the server has
+//! become slower for another reason. Then the limit is restored.
+
+use std::time::Duration;
+
+use crate::{random::Random, rounded};
+
+/// The server is crowded if operations take this many times as long as without load. A server needs
+/// some operations per core to work at its best, because threads that sleep must be woken: mongod
+/// is at its best with 16 to 32 on two cores, where they take 6 to 8 times as long as one alone.
+const CROWDED: f64 = 8.0;
+
+/// Below this, other clients have left, and a limit that was found by yielding may be exceeded.
+const ROOMY: f64 = 3.0;
+
+/// For so long the server must be crowded before the limit is lowered: five windows, so a short
+/// stall is not enough.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Mean time between two steps, and the factor of each: the distance to go, within bounds.
+const STEP_TIME: Duration = Duration::from_millis(400);
+const LEAST_STEP: f64 = 0.85;
+const LARGEST_STEP: f64 = 0.5;
+
+/// After each fall of the limit to `CHECK_AT`, at least `KEPT` of the throughput must be left. It
+/// is if all clients of the server yield, or if we alone fill it. If others take what we leave, or
+/// if the server is slow for another reason, `CHECK_AT` is left.
+const CHECK_AT: f64 = 0.5;
+const KEPT: f64 = 0.7;
+
+/// For so long a limit that was found by yielding is not exceeded, unless the server becomes roomy.
+const CAP_TIME: Duration = Duration::from_secs(600);
+
+/// After yielding did not help, it is not tried again for this time. The time doubles each time.
+const MIN_BACKOFF: Duration = Duration::from_secs(20);
+const MAX_BACKOFF: Duration = Duration::from_secs(600);
+
+/// Weight of a new window in the smoothed crowding and rate.
+const SMOOTHING: f64 = 0.3;
+const RATE_SMOOTHING: f64 = 0.1;
+
+#[derive(Clone, Copy, Debug)]
+struct Yielding {
+    /// The limit before the first step.
+    began_at: u32,
+    /// The limit and the rate at the last check.
+    from_limit: u32,
+    from_rate: f64,
+    next_at: Duration,
+    /// True if throughput was lost at the last check. Others may yield a moment later than we do.
+    has_lost: bool,
+}
+
+/// The next action.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Action {
+    /// The server is not crowded.
+    None,
+    /// The server is crowded, and the last step has to take effect.
+    Wait,
+    /// Lower the limit.
+    Lower(u32),
+    /// The limit is low enough now.
+    Done,
+    /// Set this limit again: yielding did not help.
+    Restore(u32),
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Crowd {
+    smoothed: Option<f64>,
+    /// Smoothed work per second.
+    rate: f64,
+    /// The time until a change of limit has taken effect.
+    transit: Duration,
+    crowded_since: Option<Duration>,
+    yielding: Option<Yielding>,
+    cap: Option<(u32, Duration)>,
+    /// No yielding before this moment, because it did not help.
+    not_before: Duration,
+    backoff: Duration,
+}
+
+impl Crowd {
+    /// The smoothed server time as a multiple of the unloaded server's; 0 if unknown.
+    pub(crate) fn crowding(&self) -> f64 {
+        self.smoothed.unwrap_or(0.0)
+    }
+
+    /// The highest limit that may be tried.
+    pub(crate) fn cap(&self, now: Duration) -> u32 {
+        match self.cap {
+            Some((cap, until)) if now < until => cap,
+            _ => u32::MAX,
+        }
+    }
+
+    /// `crowding` is the server time of the last operations as a multiple of the unloaded server's,
+    /// if it is known. `rate` is the work per second of the window.
+    pub(crate) fn update(
+        &mut self,
+        crowding: Option<f64>,
+        rate: f64,
+        limit: u32,
+        transit: Duration,
+        now: Duration,
+        random: &mut Random,
+    ) -> Action {
+        self.transit = transit;
+        self.rate = match self.rate > 0.0 {
+            true => self.rate + RATE_SMOOTHING * (rate - self.rate),
+            false => rate,
+        };
+        let Some(crowding) = crowding else {
+            return match self.yielding {
+                Some(_) => Action::Wait,
+                None => Action::None,
+            };
+        };
+        let smoothed = match self.smoothed {
+            Some(before) => before + SMOOTHING * (crowding - before),
+            None => crowding,
+        };
+        self.smoothed = Some(smoothed);
+        self.cap = self.cap.filter(|_| smoothed > ROOMY);
+        match self.yielding {
+            Some(yielding) if now < yielding.next_at => Action::Wait,
+            Some(yielding) => self.step(yielding, smoothed, limit, now, random),
+            None if smoothed <= CROWDED || limit <= 1 || now < self.not_before => {
+                self.crowded_since = None;
+                Action::None
+            }
+            None if now - *self.crowded_since.get_or_insert(now) < PATIENCE => Action::None,
+            None => {
+                let yielding = Yielding {
+                    began_at: limit,
+                    from_limit: limit,
+                    from_rate: self.rate,
+                    next_at: now,
+                    has_lost: false,
+                };
+                self.lower(yielding, limit, now, random)
+            }
+        }
+    }
+
+    /// Continues to yield, or ends it.
+    fn step(
+        &mut self,
+        mut yielding: Yielding,
+        smoothed: f64,
+        limit: u32,
+        now: Duration,
+        random: &mut Random,
+    ) -> Action {
+        let is_enough = smoothed <= CROWDED || limit <= 1;
+        if is_enough || f64::from(limit) <= CHECK_AT * f64::from(yielding.from_limit) {
+            if self.rate < KEPT * yielding.from_rate {
+                if !yielding.has_lost {
+                    yielding.has_lost = true;
+                    yielding.next_at = now + random.jittered(2 * STEP_TIME.max(self.transit));
+                    self.yielding = Some(yielding);
+                    return Action::Wait;
+                }
+                self.interrupt();
+                self.backoff = (self.backoff * 2).clamp(MIN_BACKOFF, MAX_BACKOFF);
+                self.not_before = now + random.jittered(self.backoff);
+                return Action::Restore(yielding.began_at);
+            }
+            yielding.has_lost = false;
+            yielding.from_limit = limit;
+            yielding.from_rate = self.rate;
+        }
+        if is_enough {
+            self.interrupt();
+            self.cap = Some((limit, now + CAP_TIME));
+            return Action::Done;
+        }
+        self.lower(yielding, limit, now, random)
+    }
+
+    fn lower(
+        &mut self,
+        mut yielding: Yielding,
+        limit: u32,
+        now: Duration,
+        random: &mut Random,
+    ) -> Action {
+        yielding.next_at = now + random.jittered(STEP_TIME.max(self.transit));
+        self.yielding = Some(yielding);
+        let step = (CROWDED / self.crowding().max(CROWDED)).clamp(LARGEST_STEP, LEAST_STEP);
+        Action::Lower(rounded(f64::from(limit) * step).min(limit - 1).max(1))
+    }
+
+    /// Forgets the current measurements, because they were taken in a stall.
+    pub(crate) fn interrupt(&mut self) {
+        self.smoothed = None;
+        self.crowded_since = None;
+        self.yielding = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_millis(100);
+
+    /// The limit after a time in front of a server with this crowding at each limit.
+    fn run(crowd: &mut Crowd, mut limit: u32, seconds: u64, crowding: impl Fn(u32) -> f64) -> u32 {
+        let mut random = Random::new(1);
+        for window in 0..seconds * 10 {
+            let now = WINDOW * u32::try_from(window).unwrap();
+            let rate = f64::from(limit) / crowding(limit);
+            match crowd.update(
+                Some(crowding(limit)),
+                rate,
+                limit,
+                Duration::ZERO,
+                now,
+                &mut random,
+            ) {
+                Action::Lower(lower) => limit = lower,
+                Action::Restore(earlier) => return earlier,
+                Action::None | Action::Wait | Action::Done => {}
+            }
+        }
+        limit
+    }
+
+    #[test]
+    fn limit_is_lowered_until_the_server_is_not_crowded() {
+        let mut crowd = Crowd::default();
+        let limit = run(&mut crowd, 100, 20, |limit| f64::from(limit) / 2.0);
+        assert!((12..=16).contains(&limit), "{limit}");
+        assert_eq!(crowd.cap(Duration::from_secs(10)), limit);
+    }
+
+    #[test]
+    fn server_that_does_not_become_faster_is_not_crowded() {
+        let mut crowd = Crowd::default();
+        assert_eq!(run(&mut crowd, 100, 20, |_| 50.0), 100);
+        assert_eq!(crowd.cap(Duration::from_secs(20)), u32::MAX);
+    }
+
+    #[test]
+    fn short_peak_is_ignored() {
+        let mut crowd = Crowd::default();
+        let mut random = Random::new(1);
+        for window in 0..20 {
+            let crowding = if window == 10 { 20.0 } else { 2.0 };
+            let action = crowd.update(
+                Some(crowding),
+                1.0,
+                32,
+                Duration::ZERO,
+                WINDOW * window,
+                &mut random,
+            );
+            assert_eq!(action, Action::None);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The result of one update: the limit, the reason for it, and the figures behind it.
+
+use std::{fmt, time::Duration};
+
+/// What bounds the number of completed operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// No operation waited, so the limit had no effect.
+    Idle,
+    /// Operations waited for a part of the window. The rate is the rate of arrivals.
+    ArrivalsBound,
+    /// Operations waited all the time. The rate is what the server can do at this limit.
+    ServerBound,
+    /// Operations are in progress, and none completes.
+    Stalled,
+}
+
+/// The reason for a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The sample is of an earlier epoch, and was ignored.
+    EarlierEpoch,
+    /// No operation waits.
+    NothingWaits,
+    /// The comparison at the current limit needs more samples.
+    Measuring,
+    /// Connections for the raised limit are being established.
+    WaitingForConnections,
+    /// Another limit is compared with the current one.
+    Trying,
+    /// The raised limit is kept: the server completed more work.
+    RaisedForThroughput,
+    /// The raised limit is kept: operations took less time, including their wait.
+    RaisedForLatency,
+    /// The lowered limit is kept: the server completed more work.
+    LoweredForThroughput,
+    /// The tried limit was no better by more than the noise, so the earlier one is used again.
+    NoGain,
+    /// The raised limit had no effect, because something else bounds the operations in progress.
+    BoundElsewhere,
+    /// The limit has settled. The next trial has a time.
+    Settled,
+    /// The rate changed much since the limit settled, so the search begins again.
+    RateChanged,
+    /// No operation completes. The limit stays until the server replies.
+    Stalled,
+    /// The server replies again after a stall. Its first samples are not compared.
+    Recovering,
+    /// Every operation ends too late, so the limit is lowered.
+    NothingInTime,
+    /// Operations take many times as long as on the unloaded server, so the limit is lowered.
+    Crowded,
+    /// Lowering the limit of a crowded server cost throughput, so the earlier limit is used again.
+    NotCrowded,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EarlierEpoch => "the sample is of an earlier epoch",
+            Self::NothingWaits => "no operation waits",
+            Self::Measuring => "measuring at the current limit",
+            Self::WaitingForConnections => "waiting for connections for the raised limit",
+            Self::Trying => "trying another limit",
+            Self::RaisedForThroughput => "raised: the server completed more work",
+            Self::RaisedForLatency => "raised: operations took less time",
+            Self::LoweredForThroughput => "lowered: the server completed more work",
+            Self::NoGain => "the tried limit was no better",
+            Self::BoundElsewhere => "the raised limit had no effect",
+            Self::Settled => "settled",
+            Self::RateChanged => "searching again: the rate changed",
+            Self::Stalled => "the server completes nothing",
+            Self::Recovering => "the server completes operations again",
+            Self::NothingInTime => "lowered: every operation ends too late",
+            Self::Crowded => "lowered: operations take many times as long as without load",
+            Self::NotCrowded => "restored: lowering cost throughput",
+        })
+    }
+}
+
+/// The figures behind a decision, for logs and metrics.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Inputs {
+    /// What bounds the number of completed operations.
+    pub load: Load,
+    /// Completed operations per second in the window.
+    pub completed_per_second: f64,
+    /// Mean wait of the completed operations for a slot.
+    pub mean_wait: Duration,
+    /// Mean server time of the completed operations.
+    pub mean_server_time: Duration,
+    /// Smoothed server time as a multiple of the unloaded server's. 0 if it is unknown.
+    pub crowding: f64,
+    /// Relative gain that the last finished trial measured, as a natural logarithm: 0.05 is 5 %
+    /// more work. In arrivals-bound load: 5 % less time.
+    pub gain: f64,
+    /// Standard error of `gain`.
+    pub noise: f64,
+    /// Mean number of operations in progress during the window, without exempt ones.
+    pub mean_in_progress: f64,
+    /// Number of operations that wait at the end of the window.
+    pub waiting: u64,
+    /// Number of exempt operations at the end of the window.
+    pub exempt: u64,
+}
+
+/// The result of one update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
+pub struct Decision {
+    /// Maximum number of operations in progress, exempt ones not counted. At least 1.
+    pub limit: u32,
+    /// The limit before this update.
+    pub previous: u32,
+    /// The limit without the trial that runs: what the controller believes in.
+    pub settled: u32,
+    /// The reason for the limit.
+    pub reason: Reason,
+    /// True if long operations may leave the count ([`Exemption`](crate::Exemption)).
+    pub may_exempt: bool,
+    /// The figures behind the decision.
+    pub inputs: Inputs,
+}

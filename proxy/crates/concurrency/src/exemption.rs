@@ -1,0 +1,177 @@
+//! Long operations leave the count: how long is long, and how many may be exempt.
+//!
+//! An operation that runs much longer than the recent median mostly waits, for a lock, a disk,
+//! other servers or its own deadline. If it kept its slot, a few such operations would block all
+//! others. Exempt operations have a bound of their own. While the server completes nothing, no
+//! operation is exempt: in a stall all operations are long, and each exemption would send one more.
+
+use std::time::Duration;
+
+/// An operation is long if it has run this many times the recent median. Operations that share the
+/// cores of one server end within a few medians: of exponential ones, 1 in 256 takes longer.
+const LONG: f64 = 8.0;
+
+/// No operation is long before this time, because leaving the count must matter for the slots: a
+/// slot that is blocked for less is not worth a decision.
+const MIN_LONG: Duration = Duration::from_millis(10);
+
+/// Number of buckets: four per octave, from 1 µs to 18 minutes.
+const BUCKETS: usize = 120;
+
+/// When so many server times are counted, all counts are halved, so that old ones fade.
+const MAX_COUNT: u64 = 1 << 14;
+
+/// The recent server times of one server. Recording one costs a few instructions and no memory.
+#[derive(Clone, Debug)]
+pub struct ServerTimes {
+    buckets: [u32; BUCKETS],
+    count: u64,
+}
+
+impl Default for ServerTimes {
+    fn default() -> Self {
+        Self {
+            buckets: [0; BUCKETS],
+            count: 0,
+        }
+    }
+}
+
+impl ServerTimes {
+    /// Adds the server time of one completed operation.
+    pub fn record(&mut self, server_time: Duration) {
+        if let Some(bucket) = self.buckets.get_mut(bucket_of(server_time)) {
+            *bucket = bucket.saturating_add(1);
+            self.count += 1;
+        }
+        if self.count >= MAX_COUNT {
+            self.buckets.iter_mut().for_each(|bucket| *bucket /= 2);
+            self.count = self.buckets.iter().map(|bucket| u64::from(*bucket)).sum();
+        }
+    }
+
+    /// The recent median, rounded up to a bound of a bucket (at most 25 % more). `None` before the
+    /// first operation.
+    pub fn median(&self) -> Option<Duration> {
+        let mut seen = 0;
+        let half = self.count.div_ceil(2);
+        let bucket = self.buckets.iter().position(|count| {
+            seen += u64::from(*count);
+            seen >= half && seen > 0
+        });
+        bucket.map(upper_bound)
+    }
+}
+
+/// The bucket of a duration: the octave of its microseconds, and the next two bits.
+fn bucket_of(duration: Duration) -> usize {
+    let us = u64::try_from(duration.as_micros())
+        .unwrap_or(u64::MAX)
+        .max(1);
+    let octave = us.ilog2();
+    // The number of quarters of an octave above its lower bound: 0 to 3.
+    let quarter = match octave {
+        0 | 1 => (us << (2 - octave)) & 3,
+        _ => (us >> (octave - 2)) & 3,
+    };
+    let bucket = u64::from(octave) * 4 + quarter;
+    usize::try_from(bucket)
+        .unwrap_or(usize::MAX)
+        .min(BUCKETS - 1)
+}
+
+fn upper_bound(bucket: usize) -> Duration {
+    let bucket = u32::try_from(bucket).unwrap_or(u32::MAX);
+    let quarters = u64::from(bucket % 4) + 5;
+    Duration::from_micros((quarters << (bucket / 4)).div_ceil(4))
+}
+
+/// The rule by which running operations leave the count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exemption {
+    /// An operation is long after this time.
+    pub threshold: Duration,
+    /// Maximum number of exempt operations.
+    pub bound: u32,
+}
+
+impl Exemption {
+    /// The rule for a limit, or `None` if no operation may be exempt now. `bound` is the configured
+    /// bound; by default it is the limit itself.
+    pub fn new(
+        times: &ServerTimes,
+        decision: &crate::Decision,
+        bound: Option<u32>,
+    ) -> Option<Self> {
+        let median = times.median().filter(|_| decision.may_exempt)?;
+        Some(Self {
+            threshold: median.mul_f64(LONG).max(MIN_LONG),
+            bound: bound.unwrap_or(decision.limit),
+        })
+    }
+
+    /// True if an operation may leave the count. It has run for `running`, `exempt` operations are
+    /// exempt already, and `completed_since` other operations have completed since it began. In a
+    /// stall this number stays low before any sample can show the stall.
+    pub fn applies(&self, running: Duration, exempt: u32, completed_since: u64) -> bool {
+        running >= self.threshold
+            && exempt < self.bound
+            && completed_since >= u64::from(self.bound.div_ceil(2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(values_us: impl IntoIterator<Item = u64>) -> ServerTimes {
+        let mut times = ServerTimes::default();
+        for us in values_us {
+            times.record(Duration::from_micros(us));
+        }
+        times
+    }
+
+    #[test]
+    fn median_is_at_most_a_quarter_too_long() {
+        assert_eq!(times([]).median(), None);
+        for us in [1, 2, 3, 5, 45, 99, 1_000, 12_345, 5_000_000, 900_000_000] {
+            let median = times([us]).median().unwrap();
+            let exact = Duration::from_micros(us);
+            assert!(
+                median >= exact && median <= exact.mul_f64(1.25) + Duration::from_micros(1),
+                "{us}: {median:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn median_follows_a_change() {
+        let mut times = times(std::iter::repeat_n(100, 100_000));
+        for _ in 0..20_000 {
+            times.record(Duration::from_millis(50));
+        }
+        assert!(times.median().unwrap() >= Duration::from_millis(50));
+    }
+
+    #[test]
+    fn a_tenth_of_long_operations_does_not_move_the_median() {
+        let times = times((0..1_000).map(|i| if i % 10 == 0 { 200_000 } else { 1_000 }));
+        assert!(times.median().unwrap() <= Duration::from_micros(1_250));
+    }
+
+    #[test]
+    fn exempt_operations_are_long_few_and_overtaken() {
+        let rule = Exemption {
+            threshold: Duration::from_millis(10),
+            bound: 32,
+        };
+        assert!(rule.applies(Duration::from_millis(10), 31, 16));
+        assert!(!rule.applies(Duration::from_millis(9), 0, 1_000));
+        assert!(!rule.applies(Duration::from_secs(1), 32, 1_000));
+        assert!(
+            !rule.applies(Duration::from_secs(3), 0, 15),
+            "a stalled server"
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! Finds the number of operations that a server should run at a time (the concurrency limit).
+//!
+//! There is one [`Controller`] per server. About every 100 ms its owner passes a [`Sample`] of
+//! what happened, and gets a [`Decision`]: the limit, and the reason for it.
+//!
+//! The controller compares; it has no model of the server. It alternates between the limit in use
+//! and another one (a trial), and keeps the other limit only if the server then completed
+//! more work, by more than the noise that the controller has measured.
+//!
+//! ```text
+//!              both neighbours tried, at each step size
+//!   ┌─────────┐ ────────────────────────────────────► ┌─────────┐
+//!   │ Search  │    ×2, then ×√2, then ×1.19           │ Settled │  small trials, rare
+//!   └─────────┘ ◄──────────────────────────────────── └─────────┘
+//!        ▲          the server's rate changed              │
+//!        │                                                 │ operations take much longer than
+//!        │  done, or lowering cost throughput              ▼ on the unloaded server
+//!        └─────────────────────────────────────────── ┌─────────┐
+//!                                                     │ Yield   │  lowers step by step
+//!                                                     └─────────┘
+//! ```
+//!
+//! A window is 100 ms: long enough for some operations of a slow server, short enough to settle
+//! within 10 s. The smallest difference that is acted upon is 1 % (3.5 % for a doubling of the
+//! limit), and 2.5 standard errors of the noise measured at this server (`trial.rs`). Where
+//! operations wait only at times, arrivals bound the throughput. Then only a higher limit is tried,
+//! and kept if it shortens wait and server time together.
+//!
+//! The ideas are those of MongoDB's throughput probing (compare completed work), of Netflix's
+//! Gradient2 and Envoy's filter (compare with the unloaded time, jitter) and of Vector's
+//! controller.
+//!
+//! This crate reads no clock, does no I/O and locks nothing. The time is a `Duration` since any
+//! fixed moment. It does not know users, connections or queues. The owner decides which operation
+//! runs next.
+
+mod controller;
+mod crowd;
+mod decision;
+mod exemption;
+mod like;
+mod random;
+mod sample;
+mod search;
+mod slice;
+mod trial;
+
+pub use self::{
+    controller::{Controller, FLOOR, START},
+    decision::{Decision, Inputs, Load, Reason},
+    exemption::{Exemption, ServerTimes},
+    sample::{Epoch, GROUPS, GroupSample, Sample},
+};
+
+/// Converts a count to a floating-point number.
+#[expect(clippy::as_conversions, reason = "counts are far under 2^53")]
+fn float(number: u64) -> f64 {
+    number as f64
+}
+
+/// Rounds a limit to a whole number of operations.
+#[expect(
+    clippy::as_conversions,
+    reason = "the conversion of a float to an integer saturates"
+)]
+fn rounded(limit: f64) -> u32 {
+    limit.round() as u32
+}

@@ -1,0 +1,212 @@
+//! Compares like with like: what operations of each group usually take, and take without load.
+//!
+//! Completed operations are counted as *work*: each counts as much as the mean server time of its
+//! group had been when the weights were fixed. When a group of long operations becomes more
+//! frequent, fewer operations complete, but the same work.
+
+use crate::{
+    float,
+    sample::{GROUPS, GroupSample, Sample},
+};
+
+/// Weight of a new window in the mean server time of a group.
+const SMOOTHING: f64 = 0.1;
+
+/// A mean of fewer operations than this is too noisy to be compared.
+const MIN_OPERATIONS: f64 = 16.0;
+
+/// So many quiet operations show the unloaded server time. After a start there may be no more: the
+/// first two of a proxy among many on a busy server.
+const MIN_QUIET: f64 = 2.0;
+
+/// Weights of a new quiet time that is shorter or longer than before. A longer one may have met
+/// other clients' load; a shorter one cannot have been shortened by load.
+const SHORTER: f64 = 0.25;
+const LONGER: f64 = 0.02;
+
+/// The logarithms of the unloaded server times grow by this per second, so that a wrong one is
+/// forgotten: the times double in 12 minutes.
+const AGEING_PER_SECOND: f64 = 0.0014;
+
+/// What is known of one group. Times are in seconds, logarithms binary.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    /// The recent mean server time.
+    mean: Option<f64>,
+    /// What a completed operation counts.
+    weight: Option<f64>,
+    /// Mean logarithm of the server time without load.
+    unloaded: Option<f64>,
+    quiet_count: f64,
+    quiet_log_sum: f64,
+}
+
+impl Group {
+    /// Learns the server time without load.
+    fn learn_unloaded(&mut self, seen: &GroupSample, ageing: f64) {
+        self.quiet_count += float(seen.quiet_completed);
+        self.quiet_log_sum += seen.quiet_log_sum;
+        let mut unloaded = self.unloaded.map(|before| before + ageing);
+        if self.quiet_count >= MIN_QUIET {
+            let quiet = self.quiet_log_sum / self.quiet_count;
+            (self.quiet_count, self.quiet_log_sum) = (0.0, 0.0);
+            unloaded = Some(match unloaded {
+                Some(before) if quiet > before => before + LONGER * (quiet - before),
+                Some(before) => before + SHORTER * (quiet - before),
+                None => quiet,
+            });
+        }
+        let count = float(seen.completed);
+        if count >= 4.0 * MIN_OPERATIONS {
+            let mean = seen.log_sum / count;
+            unloaded = Some(unloaded.map_or(mean, |before| before.min(mean)));
+        }
+        self.unloaded = unloaded;
+    }
+}
+
+/// An amount of completed work.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Work {
+    /// The sum of the weights of the completed operations, in seconds.
+    pub(crate) amount: f64,
+    /// The sum of the squared weights.
+    squares: f64,
+}
+
+impl Work {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.amount += other.amount;
+        self.squares += other.squares;
+    }
+
+    /// The number of equal operations whose amount would be as noisy as this one. Few heavy
+    /// operations make it small.
+    pub(crate) fn effective_count(&self) -> f64 {
+        if self.squares > 0.0 {
+            self.amount * self.amount / self.squares
+        } else {
+            0.0
+        }
+    }
+}
+
+/// The operations that were completed since the last value of the crowding, and the sum of the
+/// logarithms of their times relative to the unloaded ones.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent {
+    count: f64,
+    log_sum: f64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Like {
+    groups: [Group; GROUPS],
+    recent: Recent,
+}
+
+impl Like {
+    pub(crate) fn learn(&mut self, sample: &Sample) {
+        let ageing = AGEING_PER_SECOND * sample.window.as_secs_f64();
+        for (group, seen) in self.groups.iter_mut().zip(&sample.groups) {
+            group.learn_unloaded(seen, ageing);
+            if seen.completed == 0 {
+                continue;
+            }
+            let mean = seen.server_time.as_secs_f64() / float(seen.completed);
+            group.mean = Some(match group.mean {
+                Some(before) => before + SMOOTHING * (mean - before),
+                None => mean,
+            });
+            group.weight = group.weight.or(group.mean);
+        }
+    }
+
+    /// Fixes the weights at the recent means. Work of different weights cannot be compared.
+    pub(crate) fn fix_weights(&mut self) {
+        for group in &mut self.groups {
+            group.weight = group.mean;
+        }
+    }
+
+    pub(crate) fn work(&self, sample: &Sample) -> Work {
+        let mut work = Work::default();
+        for (group, seen) in self.groups.iter().zip(&sample.groups) {
+            let (count, weight) = (float(seen.completed), group.weight.unwrap_or(0.0));
+            work.amount += count * weight;
+            work.squares += count * weight * weight;
+        }
+        work
+    }
+
+    /// The server times of the last windows as a multiple of the unloaded server's: the geometric
+    /// mean over operations. `None` until enough operations have completed since the last result.
+    pub(crate) fn crowding(&mut self, sample: &Sample) -> Option<f64> {
+        for (group, seen) in self.groups.iter().zip(&sample.groups) {
+            if let Some(unloaded) = group.unloaded {
+                let count = float(seen.completed);
+                self.recent.count += count;
+                self.recent.log_sum += seen.log_sum - count * unloaded;
+            }
+        }
+        if self.recent.count < MIN_OPERATIONS {
+            return None;
+        }
+        let recent = std::mem::take(&mut self.recent);
+        Some((recent.log_sum / recent.count).exp2())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn sample(groups: &[(u64, u64)]) -> Sample {
+        let mut sample = Sample {
+            window: Duration::from_millis(100),
+            ..Sample::default()
+        };
+        for (group, (completed, ms)) in groups.iter().enumerate() {
+            for _ in 0..*completed {
+                sample.record(group, Duration::from_millis(*ms), false);
+            }
+        }
+        sample
+    }
+
+    #[test]
+    fn another_mix_with_the_same_time_is_the_same_work() {
+        let mut like = Like::default();
+        like.learn(&sample(&[(100, 1), (10, 10)]));
+        let (before, after) = (sample(&[(180, 1), (2, 10)]), sample(&[(20, 1), (18, 10)]));
+        let work = |sample| like.work(sample).amount;
+        assert!((work(&before) - work(&after)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn few_heavy_operations_are_noisy() {
+        let mut like = Like::default();
+        like.learn(&sample(&[(1_000, 1), (10, 1_000)]));
+        let even = like.work(&sample(&[(1_000, 1)])).effective_count();
+        let heavy = like
+            .work(&sample(&[(1_000, 1), (10, 1_000)]))
+            .effective_count();
+        assert!(
+            (even - 1_000.0).abs() < 1.0 && heavy < 13.0,
+            "{even} {heavy}"
+        );
+    }
+
+    #[test]
+    fn crowding_is_relative_to_quiet_operations() {
+        let mut like = Like::default();
+        assert_eq!(like.crowding(&sample(&[(100, 10)])), None);
+        let mut quiet = Sample::default();
+        (0..20).for_each(|_| quiet.record(0, Duration::from_millis(1), true));
+        like.learn(&quiet);
+        let crowding = like.crowding(&sample(&[(100, 10)])).unwrap();
+        assert!((crowding - 10.0).abs() < 0.1, "{crowding}");
+    }
+}

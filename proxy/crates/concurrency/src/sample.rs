@@ -1,0 +1,97 @@
+//! A sample: what happened at one server in one window of about 100 ms.
+
+use std::time::Duration;
+
+/// Number of groups of operations. The caller assigns each operation to a group before it runs, by
+/// the usual server time of its shape: for instance one group per factor of four. A change in the
+/// mix of groups then does not look like a change of the server.
+pub const GROUPS: usize = 8;
+
+/// The samples between two resets of a controller. A sample of an earlier epoch is ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Epoch(pub(crate) u64);
+
+/// The completed operations of one group in one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GroupSample {
+    /// Number of operations whose reply arrived in time, exempt ones included.
+    pub completed: u64,
+    /// The sum of their server times: from sending the command to the end of the reply.
+    pub server_time: Duration,
+    /// The sum of the binary logarithms of their server times in seconds. Their mean shows if all
+    /// operations have become slower by a factor; a few long operations hardly change it.
+    pub log_sum: f64,
+    /// Number of these operations that began while at most [`Sample::QUIET`] operations were in
+    /// progress. They show how fast the server is without load from here.
+    pub quiet_completed: u64,
+    /// The part of `log_sum` that comes from the operations that `quiet_completed` counts.
+    pub quiet_log_sum: f64,
+}
+
+/// What happened at one server in one window. The owner of the limit adds to it when an operation
+/// begins to wait, begins to run and ends: a few additions each.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// The epoch in which the window began ([`Controller::epoch`](crate::Controller::epoch)).
+    pub epoch: Epoch,
+    /// Length of the window: 100 ms, or more if the caller was late. Shorter ones are noisy.
+    pub window: Duration,
+    /// The completed operations, by group.
+    pub groups: [GroupSample; GROUPS],
+    /// The sum of the squares of all server times in `groups`, in square seconds. With the sum of
+    /// the times it tells how long the operations in progress at a moment take: a few long
+    /// operations fill more slots than many short ones.
+    pub server_time_squares: f64,
+    /// Number of replies that arrived too late to be of use: the operation had exceeded its time
+    /// limit, or its client had left. Other errors are completed operations.
+    pub late: u64,
+    /// The sum of the times that operations waited for a slot. It is added when the wait ends.
+    pub wait_time: Duration,
+    /// The part of the window in which at least one operation waited for a slot. An operation that
+    /// waits for a connection that is being established waits for a slot too.
+    pub time_with_waiting: Duration,
+    /// Number of operations that wait at the end of the window.
+    pub waiting: u64,
+    /// Mean number of operations in progress during the window, without exempt ones: the integral
+    /// of the number over time, divided by the window.
+    pub mean_in_progress: f64,
+    /// Number of operations in progress at the end of the window, without exempt ones.
+    pub in_progress: u64,
+    /// Number of exempt operations at the end of the window.
+    pub exempt: u64,
+}
+
+impl Sample {
+    /// An operation began quietly if at most this many operations were in progress, including
+    /// itself. With two, almost every server still has an idle core for each.
+    pub const QUIET: u64 = 2;
+
+    /// Adds an operation whose reply arrived in time. `group` is below [`GROUPS`]; larger ones
+    /// count as the last. `is_quiet`: at most [`Sample::QUIET`] operations were in progress when it
+    /// began.
+    pub fn record(&mut self, group: usize, server_time: Duration, is_quiet: bool) {
+        let seconds = server_time.as_secs_f64();
+        self.server_time_squares += seconds * seconds;
+        let Some(group) = self.groups.get_mut(group.min(GROUPS - 1)) else {
+            return;
+        };
+        let log = seconds.max(1e-7).log2();
+        group.completed += 1;
+        group.server_time += server_time;
+        group.log_sum += log;
+        if is_quiet {
+            group.quiet_completed += 1;
+            group.quiet_log_sum += log;
+        }
+    }
+
+    /// Number of completed operations of all groups.
+    pub fn completed(&self) -> u64 {
+        self.groups.iter().map(|group| group.completed).sum()
+    }
+
+    /// The sum of the server times of all groups.
+    pub(crate) fn server_time(&self) -> Duration {
+        self.groups.iter().map(|group| group.server_time).sum()
+    }
+}

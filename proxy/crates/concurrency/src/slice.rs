@@ -1,0 +1,69 @@
+//! A slice: consecutive windows at one limit that are summed up to one value of a trial.
+
+use std::time::Duration;
+
+use crate::{
+    like::{Like, Work},
+    sample::Sample,
+    trial::Metric,
+};
+
+/// So many equal operations make a slice. Their count has a standard deviation of at most 14 %.
+const MIN_COUNT: f64 = 50.0;
+
+/// A slice is complete after this time, however few operations completed.
+const MAX_LENGTH: Duration = Duration::from_secs(1);
+
+/// Operations wait all the time if they wait in this share of it.
+const ALL_THE_TIME: f64 = 0.9;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slice {
+    length: Duration,
+    work: Work,
+    total_time: Duration,
+    time_with_waiting: Duration,
+    wait_time: Duration,
+}
+
+impl Slice {
+    pub(crate) fn add(&mut self, sample: &Sample, like: &Like) {
+        self.length += sample.window;
+        self.work.add(like.work(sample));
+        self.total_time += sample.wait_time + sample.server_time();
+        self.wait_time += sample.wait_time;
+        self.time_with_waiting += sample.time_with_waiting;
+    }
+
+    pub(crate) fn is_complete(&self, least: Duration) -> bool {
+        let is_long = self.length >= least;
+        (is_long && self.work.effective_count() >= MIN_COUNT) || self.length >= least + MAX_LENGTH
+    }
+
+    /// True if operations waited all the time, so the server bounds the rate.
+    pub(crate) fn is_server_bound(&self) -> bool {
+        self.time_with_waiting >= self.length.mul_f64(ALL_THE_TIME)
+    }
+
+    /// True if the waits are most of the operations' time. A trial that fails makes operations
+    /// wait, so shorter waits are not worth one.
+    pub(crate) fn has_long_waits(&self) -> bool {
+        self.wait_time > self.total_time / 2
+    }
+
+    /// The value of the slice as a logarithm. More is better. `None` if nothing completed.
+    pub(crate) fn value(&self, metric: Metric) -> Option<f64> {
+        let work = self.work.amount;
+        let per = match metric {
+            Metric::Throughput => self.length.as_secs_f64(),
+            Metric::Latency => self.total_time.as_secs_f64(),
+        };
+        (work > 0.0 && per > 0.0).then(|| (work / per).ln())
+    }
+
+    /// The standard deviation that a value has at least, because few operations completed.
+    pub(crate) fn least_noise(&self) -> f64 {
+        // In closed loop, completions are more regular than random ones, hence the factor.
+        0.3 / self.work.effective_count().max(1.0).sqrt()
+    }
+}

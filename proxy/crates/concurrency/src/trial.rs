@@ -1,0 +1,220 @@
+//! A trial: two limits take turns, and their rates are compared.
+//!
+//! ```text
+//!   base   trial   base   trial   base          values: a0 b0 a1 b1 a2
+//!    a0     b0      a1     b1      a2           gain:   mean of b - (neighbouring a's)
+//! ```
+//!
+//! Comparing each value with both neighbours cancels a steady change of the server, such as a cache
+//! that becomes warm. Values are natural logarithms, so a difference of 0.05 is 5 %.
+
+/// A difference counts if it is at least this many standard errors. At 2.5, chance alone passes one
+/// comparison of 160.
+const STANDARD_ERRORS: f64 = 2.5;
+
+/// The smallest gain that is acted upon. Real servers vary by more than 1 % from minute to minute,
+/// so a smaller gain would be gone before it paid for the trial.
+const MIN_GAIN: f64 = 0.01;
+
+/// The smallest gain that is acted upon per factor of e in the limit: 3.5 % for doubling it. A
+/// higher limit costs connections and memory on the server, so it must pay.
+const MIN_ELASTICITY: f64 = 0.05;
+
+/// A gain of this size cannot come from a steady change, so the second neighbour is not awaited. A
+/// gain that is larger than the change of the limit by this factor cannot come from the limit.
+const OBVIOUS_GAIN: f64 = 0.3;
+const LARGEST_ELASTICITY: f64 = 1.2;
+
+/// Two values at the same limit that differ by more than this and by more than the noise show that
+/// the server changes. They are no basis for a comparison.
+const UNSTEADY: f64 = 0.15;
+
+/// How often a trial begins again because the server changes, before it is given up.
+const MAX_RESTARTS: u32 = 2;
+
+/// The quantity that a trial compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Metric {
+    /// Work per second. More is better.
+    Throughput,
+    /// Wait and server time per work. Less is better, so the value is negated.
+    Latency,
+}
+
+/// The result of a trial so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The next value is needed.
+    Continue,
+    /// The tried limit is better.
+    Keep,
+    /// The tried limit is not better by more than the noise.
+    Drop,
+}
+
+/// The comparison of two limits.
+#[derive(Clone, Debug)]
+pub(crate) struct Trial {
+    /// The limit in use before.
+    pub(crate) base: u32,
+    /// The limit that is compared with it.
+    pub(crate) tried: u32,
+    pub(crate) metric: Metric,
+    /// Values at the base limit and at the tried limit, in turn. The first is at the base limit.
+    values: Vec<f64>,
+    rounds: usize,
+    restarts: u32,
+    /// The last gain that was computed, and its standard error.
+    pub(crate) gain: f64,
+    pub(crate) error: f64,
+}
+
+impl Trial {
+    /// `rounds` is the maximum number of values at the tried limit.
+    pub(crate) fn new(base: u32, tried: u32, metric: Metric, first: f64, rounds: usize) -> Self {
+        Self {
+            base,
+            tried,
+            metric,
+            values: vec![first],
+            rounds,
+            restarts: 0,
+            gain: 0.0,
+            error: 0.0,
+        }
+    }
+
+    /// True if the next value must be measured at the tried limit.
+    pub(crate) fn is_at_tried(&self) -> bool {
+        self.values.len() % 2 == 1
+    }
+
+    /// True if the gain was certainly half of the change of the limit, so the best limit is far.
+    pub(crate) fn is_obvious(&self) -> bool {
+        self.gain - STANDARD_ERRORS * self.error >= 0.5 * self.step()
+    }
+
+    /// The verdict if there is no time for more values: the more likely one.
+    pub(crate) fn early_verdict(&self) -> Verdict {
+        match self.gain > self.least_gain().max(self.error) {
+            true => Verdict::Keep,
+            false => Verdict::Drop,
+        }
+    }
+
+    /// The logarithm of the factor between the limits.
+    fn step(&self) -> f64 {
+        (f64::from(self.tried) / f64::from(self.base)).ln().abs()
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.tried > self.base
+    }
+
+    /// Adds the next value. `noise` is the standard deviation of a value.
+    pub(crate) fn add(&mut self, value: f64, noise: f64) -> Verdict {
+        self.values.push(value);
+        if let [.., before, _, last] = self.values.as_slice()
+            && !self.is_at_base_only()
+            && self.is_at_tried()
+            && (before - last).abs() > UNSTEADY.max(6.0 * noise)
+        {
+            let last = *last;
+            self.values = vec![last];
+            self.restarts += 1;
+            return match self.restarts {
+                MAX_RESTARTS.. => Verdict::Drop,
+                _ => Verdict::Continue,
+            };
+        }
+        self.verdict(noise)
+    }
+
+    fn is_at_base_only(&self) -> bool {
+        self.values.len() < 2
+    }
+
+    fn verdict(&mut self, noise: f64) -> Verdict {
+        let at_tried = self.values.iter().skip(1).step_by(2);
+        let tried = self.values.len() / 2;
+        let mut sum = 0.0;
+        for (index, value) in at_tried.enumerate() {
+            let before = self.values.get(2 * index).copied().unwrap_or(*value);
+            let after = self.values.get(2 * index + 2).copied().unwrap_or(before);
+            sum += value - (before + after) / 2.0;
+        }
+        let (tried, base) = (count(tried), count(self.values.len().div_ceil(2)));
+        self.gain = sum / tried;
+        self.error = noise * (1.0 / tried + 1.0 / base).sqrt();
+        let least = self.least_gain();
+        let margin = STANDARD_ERRORS * self.error;
+        let is_complete = self.is_at_tried();
+        let is_last = is_complete && self.values.len() > 2 * self.rounds;
+        let is_obvious = self.gain > OBVIOUS_GAIN + margin
+            && self.gain < LARGEST_ELASTICITY * self.step() + margin;
+        if self.gain > least.max(margin) && (is_complete || is_obvious) {
+            Verdict::Keep
+        } else if is_last || self.gain + margin < least {
+            Verdict::Drop
+        } else {
+            Verdict::Continue
+        }
+    }
+
+    /// The smallest gain for which the tried limit is kept.
+    fn least_gain(&self) -> f64 {
+        MIN_GAIN.max(MIN_ELASTICITY * self.step())
+    }
+}
+
+fn count(number: usize) -> f64 {
+    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(tried: u32, noise: f64, values: &[f64]) -> (Verdict, usize) {
+        let mut trial = Trial::new(32, tried, Metric::Throughput, values[0], 3);
+        for (index, value) in values.iter().enumerate().skip(1) {
+            let verdict = trial.add(*value, noise);
+            if verdict != Verdict::Continue {
+                return (verdict, index);
+            }
+        }
+        (Verdict::Continue, values.len())
+    }
+
+    #[test]
+    fn clear_losses_and_obvious_gains_need_one_value() {
+        assert_eq!(run(64, 0.01, &[0.0, -0.2]), (Verdict::Drop, 1));
+        assert_eq!(run(64, 0.01, &[0.0, 0.6]), (Verdict::Keep, 1));
+    }
+
+    #[test]
+    fn steady_change_of_the_server_is_no_gain() {
+        let warming = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6];
+        assert_eq!(run(64, 0.05, &warming).0, Verdict::Drop);
+    }
+
+    #[test]
+    fn gains_within_the_noise_are_dropped() {
+        let values = [0.0, 0.02, 0.0, 0.02, 0.0, 0.02, 0.0];
+        assert_eq!(run(38, 0.03, &values), (Verdict::Drop, 6));
+        assert_eq!(run(38, 0.005, &values), (Verdict::Keep, 2));
+    }
+
+    #[test]
+    fn small_gain_does_not_pay_for_a_large_step() {
+        assert_eq!(run(64, 0.001, &[0.0, 0.02, 0.0]).0, Verdict::Drop);
+        assert_eq!(run(35, 0.001, &[0.0, 0.02, 0.0]).0, Verdict::Keep);
+    }
+
+    #[test]
+    fn values_of_a_failing_server_are_not_compared() {
+        // The server fails during the third value, so the second one looks good beside it.
+        let (verdict, _) = run(64, 0.01, &[0.0, 0.05, -2.0]);
+        assert_eq!(verdict, Verdict::Continue);
+    }
+}

@@ -1,0 +1,226 @@
+//! The known failures of other controllers do not happen here. These tests give the controller
+//! made-up samples; `simulation` has the same failures in front of a simulated server.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "this crate contains only tests and their helpers"
+)]
+
+use std::time::Duration;
+
+use seawall_concurrency::{Controller, FLOOR, Load, Reason, START, Sample};
+
+const WINDOW: Duration = Duration::from_millis(100);
+
+/// A server that completes `rate(limit)` operations per second while operations wait.
+struct Bench {
+    controller: Controller,
+    now: Duration,
+    /// The limits after each window.
+    limits: Vec<u32>,
+}
+
+impl Bench {
+    fn new(seed: u64) -> Self {
+        Self {
+            controller: Controller::new(512, seed),
+            now: Duration::ZERO,
+            limits: Vec::new(),
+        }
+    }
+
+    /// A window in which operations waited all the time.
+    fn busy(&self, completed: u64) -> Sample {
+        let limit = self.controller.limit();
+        let mut sample = Sample {
+            epoch: self.controller.epoch(),
+            window: WINDOW,
+            time_with_waiting: WINDOW,
+            waiting: 100,
+            mean_in_progress: f64::from(limit),
+            in_progress: u64::from(limit),
+            ..Sample::default()
+        };
+        sample.groups[0].completed = completed;
+        sample.groups[0].server_time = WINDOW * limit;
+        // Every operation took as long as on the unloaded server.
+        sample.server_time_squares = 0.0001 * WINDOW.as_secs_f64() * f64::from(limit);
+        sample
+    }
+
+    fn pass(&mut self, sample: &Sample) -> seawall_concurrency::Decision {
+        self.now += WINDOW;
+        let decision = self.controller.update(sample, self.now);
+        self.limits.push(decision.limit);
+        decision
+    }
+
+    /// Runs for some seconds in front of a server with this rate per window.
+    fn run(&mut self, seconds: u64, rate: impl Fn(u32) -> u64) {
+        for _ in 0..seconds * 10 {
+            let sample = self.busy(rate(self.controller.limit()));
+            let _decision = self.pass(&sample);
+        }
+    }
+
+    fn last_second(&self) -> &[u32] {
+        &self.limits[self.limits.len() - 10..]
+    }
+}
+
+#[test]
+fn limit_does_not_creep_up_while_a_queue_hides_that_nothing_is_gained() {
+    // Throughput is the same at every limit, and operations always wait.
+    for seed in 0..10 {
+        let mut bench = Bench::new(seed);
+        bench.run(300, |_| 1_000);
+        let highest = *bench.limits[200..].iter().max().unwrap();
+        assert!(highest <= START * 6 / 5, "seed {seed}: {highest}");
+    }
+}
+
+#[test]
+fn limit_falls_while_every_reply_is_late() {
+    let mut bench = Bench::new(1);
+    let mut lowest = START;
+    for _ in 0..100 {
+        let mut sample = bench.busy(0);
+        sample.late = 20;
+        let decision = bench.pass(&sample);
+        assert_eq!(decision.reason, Reason::NothingInTime);
+        lowest = lowest.min(decision.limit);
+    }
+    assert_eq!(lowest, FLOOR);
+}
+
+#[test]
+fn limit_recovers_from_the_floor() {
+    let mut bench = Bench::new(1);
+    for _ in 0..100 {
+        let mut sample = bench.busy(0);
+        sample.late = 20;
+        let _decision = bench.pass(&sample);
+    }
+    bench.run(10, |limit| 100 * u64::from(limit.min(64)));
+    let reached = bench.last_second();
+    assert!(reached.iter().all(|limit| *limit >= 50), "{reached:?}");
+}
+
+#[test]
+fn limit_recovers_from_the_floor_after_it_has_settled_there() {
+    let mut bench = Bench::new(1);
+    bench.run(30, |limit| 4_000 / u64::from(limit));
+    assert_eq!(bench.last_second()[9], FLOOR);
+    bench.run(30, |limit| 4_000 * u64::from(limit.min(40)));
+    let reached = bench.last_second();
+    assert!(reached.iter().all(|limit| *limit >= 30), "{reached:?}");
+}
+
+#[test]
+fn probes_never_halve_the_throughput_for_a_measurement() {
+    // Controllers that measure the minimum time shed load for it. Here a trial lowers the limit by
+    // half during the search, and by a tenth later.
+    let mut bench = Bench::new(1);
+    bench.run(120, |limit| 30 * u64::from(limit.min(32)));
+    assert!(bench.limits.iter().all(|limit| *limit >= START / 2));
+    assert!(
+        bench.limits[100..]
+            .iter()
+            .all(|limit| *limit >= START * 4 / 5)
+    );
+}
+
+#[test]
+fn samples_of_an_earlier_epoch_are_ignored() {
+    let mut bench = Bench::new(1);
+    bench.run(10, |limit| 100 * u64::from(limit.min(64)));
+    assert!(bench.controller.limit() > START);
+    let late = bench.busy(1);
+    bench.controller.reset();
+    assert_eq!(bench.controller.limit(), START);
+    let before = bench.controller.clone();
+    let decision = bench.pass(&late);
+    assert_eq!(
+        (decision.reason, decision.limit),
+        (Reason::EarlierEpoch, START)
+    );
+    assert_eq!(bench.controller.epoch(), before.epoch());
+    let sample = bench.busy(100);
+    let decision = bench.pass(&sample);
+    assert_eq!(decision.reason, Reason::Measuring);
+}
+
+#[test]
+fn stalled_server_keeps_its_limit_and_exempts_nothing() {
+    let mut bench = Bench::new(1);
+    bench.run(20, |limit| 100 * u64::from(limit.min(32)));
+    let before = bench.controller.limit();
+    for window in 0..30 {
+        let sample = bench.busy(0);
+        let decision = bench.pass(&sample);
+        if window >= 3 {
+            assert_eq!(decision.inputs.load, Load::Stalled);
+            assert_eq!(decision.limit, decision.settled);
+        }
+        assert!(!decision.may_exempt, "window {window}");
+    }
+    bench.run(5, |limit| 100 * u64::from(limit.min(32)));
+    let after = f64::from(bench.controller.limit());
+    assert!((after - f64::from(before)).abs() <= 0.2 * f64::from(before));
+}
+
+#[test]
+fn limit_stays_while_nothing_waits() {
+    let mut bench = Bench::new(1);
+    for _ in 0..600 {
+        let mut sample = bench.busy(50);
+        sample.time_with_waiting = Duration::ZERO;
+        sample.waiting = 0;
+        sample.mean_in_progress = 3.0;
+        let decision = bench.pass(&sample);
+        assert_eq!(decision.limit, START);
+        assert_eq!(decision.inputs.load, Load::Idle);
+    }
+}
+
+#[test]
+fn another_mix_is_no_change_of_the_server() {
+    let mut bench = Bench::new(1);
+    let sample_of = |bench: &Bench, short: u64, long: u64| {
+        let mut sample = bench.busy(short);
+        sample.groups[0].server_time = Duration::from_millis(1) * u32::try_from(short).unwrap();
+        sample.groups[4].completed = long;
+        sample.groups[4].server_time = Duration::from_millis(20) * u32::try_from(long).unwrap();
+        sample
+    };
+    for _ in 0..200 {
+        let sample = sample_of(&bench, 1_800, 10);
+        let _decision = bench.pass(&sample);
+    }
+    // Half as many operations, but the same work.
+    for _ in 0..100 {
+        let sample = sample_of(&bench, 200, 90);
+        let decision = bench.pass(&sample);
+        assert_ne!(decision.reason, Reason::RateChanged);
+        assert!(decision.limit.abs_diff(START) <= 7, "{decision:?}");
+    }
+}
+
+#[test]
+fn two_seeds_probe_at_different_times() {
+    let limits = |seed| {
+        let mut bench = Bench::new(seed);
+        bench.run(60, |_| 1_000);
+        bench.limits
+    };
+    assert_eq!(limits(1), limits(1));
+    assert_ne!(limits(1), limits(2));
+}
+
+#[test]
+fn reasons_are_plain_english() {
+    assert_eq!(Reason::NothingWaits.to_string(), "no operation waits");
+    let text = Reason::RaisedForThroughput.to_string();
+    assert_eq!(text, "raised: the server completed more work");
+}

@@ -1,0 +1,96 @@
+//! The measurements of one run.
+
+use seawall_concurrency::Decision;
+
+use super::world::World;
+
+/// The measurements of one run.
+pub(crate) struct Outcome {
+    /// Completed operations in time, per second.
+    pub(crate) throughput: f64,
+    /// 99th percentile of the time from arrival to reply, in ms.
+    pub(crate) p99_ms: f64,
+    /// Completed operations in time, by tenth of a second from 0.
+    pub(crate) completed: Vec<u64>,
+    /// Completed operations in time by user.
+    pub(crate) by_user: Vec<u64>,
+    /// The decisions: time in seconds, number of the limiter, decision.
+    pub(crate) decisions: Vec<(f64, usize, Decision)>,
+    /// The limits at the end.
+    pub(crate) limits: Vec<u32>,
+}
+
+impl Outcome {
+    pub(crate) fn new(mut world: World, from: f64, to: f64) -> Self {
+        let total: u64 = world.record.by_user.iter().sum();
+        Self {
+            throughput: total as f64 / (to - from),
+            p99_ms: percentile(&mut world.record.latencies, 0.99) / 1e3,
+            completed: world.record.completed,
+            by_user: world.record.by_user,
+            decisions: world
+                .decisions
+                .into_iter()
+                .map(|(us, limiter, decision)| (us / 1e6, limiter, decision))
+                .collect(),
+            limits: world.limiters.iter().map(|limiter| limiter.limit).collect(),
+        }
+    }
+
+    /// The limits of the first limiter over time, in seconds.
+    fn limits_over_time(&self) -> impl Iterator<Item = (f64, u32)> + '_ {
+        let first = self
+            .decisions
+            .iter()
+            .filter(|(_, limiter, _)| *limiter == 0);
+        first.map(|(at, _, decision)| (*at, decision.limit))
+    }
+
+    /// The median limit from `from` to `to` seconds.
+    fn median_limit(&self, from: f64, to: f64) -> f64 {
+        let within = self
+            .limits_over_time()
+            .filter(|(at, _)| *at >= from && *at < to);
+        let mut limits: Vec<_> = within.map(|(_, limit)| limit).collect();
+        limits.sort_unstable();
+        limits.get(limits.len() / 2).copied().map_or(0.0, f64::from)
+    }
+
+    /// When the limit was last off its median from `settled_at` to `to` by more than 20 % and more
+    /// than one slot, in seconds; and its largest relative distance after `settled_at`.
+    pub(crate) fn settling(&self, begin: f64, settled_at: f64, to: f64) -> (f64, f64) {
+        let median = self.median_limit(settled_at, to);
+        let (mut last_off, mut swing) = (begin, 0.0f64);
+        for (at, limit) in self
+            .limits_over_time()
+            .filter(|(at, _)| *at >= begin && *at < to)
+        {
+            let distance = (f64::from(limit) - median).abs();
+            if distance > 1.0 && distance > 0.2 * median {
+                last_off = at;
+            }
+            if at >= settled_at && distance > 1.0 {
+                swing = swing.max(distance / median);
+            }
+        }
+        (last_off - begin, swing)
+    }
+
+    /// Seconds from `recovered_at` until the throughput reaches 90 % of `usual` per second.
+    pub(crate) fn recovery(&self, recovered_at: f64, usual: f64) -> f64 {
+        let first = (recovered_at * 10.0).round() as usize;
+        let after = self.completed.iter().skip(first);
+        let tenths = after.take_while(|completed| (**completed as f64) < usual * 0.09);
+        tenths.count() as f64 / 10.0
+    }
+}
+
+/// The value that a share `q` of the values does not exceed. 0 if there are none.
+pub(crate) fn percentile(values: &mut [f32], q: f64) -> f64 {
+    values.sort_unstable_by(f32::total_cmp);
+    let rank = (q * values.len() as f64).ceil() as usize;
+    values
+        .get(rank.saturating_sub(1))
+        .copied()
+        .map_or(0.0, f64::from)
+}
