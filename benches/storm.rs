@@ -506,7 +506,9 @@ async fn restart(testbed: &mut StormTestbed, plan: &Plan) {
     say(&format!(
         "\n## Seawall killed with {clients} connected clients, and started one second later\n"
     ));
-    say("| run | 90 % of {offered:.0} operations/s served again after | server connections | server logins |".replace("{offered:.0}", &format!("{offered:.0}")).as_str());
+    say(&format!(
+        "| run | 90 % of {offered:.0} operations/s served again after | server connections | server logins |"
+    ));
     say("|---|---|---|---|");
     for run in 1..=plan.runs {
         let uri = testbed.through();
