@@ -175,7 +175,7 @@ fn stalls_of(stalls: &Stalls) -> String {
     }
     let pulse = escape(&panes::pulse(&stalls.pulse));
     html.push_str(&format!(
-        "<p class=\"soft\">Pulse (serverStatus each second): {pulse}.</p>\n"
+        "<p class=\"soft\">Pulse (samples of serverStatus): {pulse}.</p>\n"
     ));
     if stalls.episodes.is_empty() {
         return html + "<p>None.</p>";

@@ -61,7 +61,7 @@ pub(crate) fn names(names: &[Named]) -> String {
 
 pub(crate) fn stalls(stalls: &Stalls) -> Vec<String> {
     let mut lines = vec![format!(
-        "pulse (serverStatus each second): {}",
+        "pulse (samples of serverStatus): {}",
         pulse(&stalls.pulse)
     )];
     if stalls.episodes.is_empty() && stalls.recurring.is_empty() {
