@@ -258,7 +258,7 @@ async fn the_cost_of_an_operation_grows_with_latency_and_load() {
 }
 
 #[test]
-fn cost_compares_load_and_only_clearly_different_latencies() {
+fn load_alone_decides_unless_latencies_differ_clearly() {
     let cost = |load, latency_seconds| Cost {
         load,
         latency_seconds,

@@ -185,7 +185,7 @@ fn limit_stays_while_nothing_waits() {
 }
 
 #[test]
-fn another_mix_is_no_change_of_the_server() {
+fn another_mix_of_operations_does_not_restart_the_search() {
     let mut bench = Bench::new(1);
     let sample_of = |bench: &Bench, short: u64, long: u64| {
         let mut sample = bench.busy(short);

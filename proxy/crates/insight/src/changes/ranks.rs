@@ -15,7 +15,8 @@ use seawall_stats::{Distribution, float};
 pub(super) struct Ranks {
     /// Probability that a later duration is longer than an earlier one; ties count half.
     pub(super) effect: f64,
-    /// Distance of the effect from one half, in standard deviations.
+    /// `effect` minus one half, in standard deviations. With one half, neither distribution tends
+    /// to have the longer durations. Positive if the later durations tend to be longer.
     pub(super) z: f64,
 }
 
