@@ -37,6 +37,33 @@ pub(super) struct Client {
     random: StdRng,
 }
 
+/// The next operation of a client that sends operations on a schedule. If the client is not
+/// connected when it ends, the operations that it has not sent count as missed.
+struct NextOperation {
+    shared: Arc<Shared>,
+    due: Instant,
+    interval: Duration,
+    is_connected: bool,
+}
+
+impl NextOperation {
+    /// Counts the operations that were due before `until` as missed.
+    fn skip_until(&mut self, until: Instant) {
+        while self.due < until {
+            self.shared.record.lock().missed(self.due);
+            self.due += self.interval;
+        }
+    }
+}
+
+impl Drop for NextOperation {
+    fn drop(&mut self) {
+        if !self.is_connected {
+            self.skip_until(self.shared.ends_at);
+        }
+    }
+}
+
 impl Client {
     pub(super) fn new(shared: Arc<Shared>, number: usize) -> Self {
         let seed = SEED.wrapping_add(u64::try_from(number).unwrap_or(0));
@@ -77,28 +104,28 @@ impl Client {
     pub(super) async fn run_at_rate(mut self, rate: f64) {
         let clients = u32::try_from(self.shared.plan.clients).unwrap_or(u32::MAX);
         let interval = Duration::from_secs_f64((f64::from(clients) / rate).min(3600.0));
-        let mut due = Instant::now() + interval.mul_f64(self.random.random());
-        sleep_until(due).await;
-        let mut link = None;
+        let mut next = NextOperation {
+            shared: Arc::clone(&self.shared),
+            due: Instant::now() + interval.mul_f64(self.random.random()),
+            interval,
+            is_connected: false,
+        };
+        sleep_until(next.due).await;
         while Instant::now() < self.shared.ends_at {
-            // Operations that would have timed out already are not sent, and count as missed.
-            while due + self.patience < Instant::now() {
-                self.shared.record.lock().missed(due);
-                due += interval;
-            }
-            let Some(mut open) = link.take() else {
-                link = self.connect().await;
+            let Some(mut link) = self.connect().await else {
                 continue;
             };
-            sleep_until(due).await;
-            let asked = self.ask(&mut open, due).await;
-            due += interval;
-            link = asked.is_ok().then_some(open);
-        }
-        // A client that is disconnected at the end has not sent these.
-        while link.is_none() && due < self.shared.ends_at {
-            self.shared.record.lock().missed(due);
-            due += interval;
+            next.is_connected = true;
+            while next.is_connected && Instant::now() < self.shared.ends_at {
+                // Operations that would have timed out already are not sent.
+                if let Some(until) = Instant::now().checked_sub(self.patience) {
+                    next.skip_until(until);
+                }
+                sleep_until(next.due).await;
+                let asked = self.ask(&mut link, next.due).await;
+                next.due += interval;
+                next.is_connected = asked.is_ok();
+            }
         }
     }
 
@@ -191,4 +218,45 @@ async fn seed(plan: &Plan, link: &mut Link) -> Result<(), Failure> {
         first = end;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Behaviour, Plan, Target, Work, record::Record};
+
+    #[tokio::test(start_paused = true)]
+    async fn operations_of_a_client_that_stays_disconnected_count_as_missed() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let (now, duration) = (Instant::now(), Duration::from_secs(10));
+        let plan = Plan {
+            target: Target::parse(&format!("mongodb://{address}/"))
+                .await
+                .unwrap(),
+            clients: 1,
+            behaviour: Behaviour::KeptAt(10.0),
+            duration,
+            patience: (duration * 2, duration * 2),
+            work: Work {
+                database: "load".into(),
+                collection: "things".into(),
+                documents: 1,
+                payload_bytes: 1,
+                mix: "find=1".parse().unwrap(),
+            },
+        };
+        let shared = Arc::new(Shared {
+            plan,
+            keys: Keyring::default(),
+            nonces: NonceSource::new().unwrap(),
+            record: parking_lot::Mutex::new(Record::new(now)),
+            ends_at: now + duration,
+        });
+        let client = Client::new(Arc::clone(&shared), 0);
+        drop(timeout(duration / 2, client.run_at_rate(10.0)).await);
+        let missed = shared.record.lock().total().missed;
+        assert!((99..=100).contains(&missed), "{missed}");
+    }
 }
