@@ -12,7 +12,7 @@
 //! The targets and the load generator share the machine, so only ratios within a round are
 //! meaningful. The bench prints the medians of the rounds and checks every reply. A full run writes
 //! its medians to `benches/results/compare.json`, and names the values that have become worse since
-//! the previous run in that file.
+//! the previous run in that file. A run with any option below is not a full run.
 //!
 //! `--quick` runs a tenth of the load for CI, and asserts counts only. `--rounds N` and `--seconds
 //! S` set the length of a full run, and `--connections N,N` the numbers of connections. Each
@@ -108,7 +108,10 @@ async fn compare(plan: &Plan) {
     if wanted("idle") {
         idle(&setup, plan).await;
     }
-    if !plan.is_quick && only.is_none() && instances.len() == 1 {
+    let is_partial = ["--only", "--with", "--connections", "--rounds", "--seconds"]
+        .iter()
+        .any(|name| option(name).is_some());
+    if !plan.is_quick && !is_partial {
         for line in medians
             .replace_previous()
             .expect("the results can be written")

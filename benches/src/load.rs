@@ -70,8 +70,8 @@ enum Expected {
     Id(i32),
     /// A write of one document.
     OneWritten,
-    /// A cursor with a group of this number of documents.
-    Group(i32),
+    /// A cursor with a group of ten documents.
+    GroupOfTen,
 }
 
 impl Work {
@@ -98,13 +98,13 @@ impl Work {
             19 => {
                 let first = id.min(collection.documents - 10);
                 let range = rawdoc! {"_id": {"$gte": first, "$lt": first + 10}};
-                let group = rawdoc! {"_id": 10, "n": {"$sum": 1}};
+                let group = rawdoc! {"_id": 0, "n": {"$sum": 1}};
                 let command = rawdoc! {
                     "aggregate": collection.name,
                     "pipeline": [{"$match": range}, {"$group": group}],
                     "cursor": {}, "$db": DATABASE,
                 };
-                (command, Expected::Group(10))
+                (command, Expected::GroupOfTen)
             }
             _ => {
                 let command = rawdoc! {
@@ -123,21 +123,22 @@ impl Expected {
             return false;
         };
         match self {
-            Self::Id(id) | Self::Group(id) => first_id(body) == Some(i64::from(*id)),
+            Self::Id(id) => first(body, "_id") == Some(i64::from(*id)),
+            Self::GroupOfTen => first(body, "n") == Some(10),
             Self::OneWritten => Elements::find(body, "n").and_then(|n| n.value.as_i64()) == Some(1),
         }
     }
 }
 
-/// The `_id` of the first document of a cursor's reply.
-fn first_id(body: &[u8]) -> Option<i64> {
+/// A number in the first document of a cursor's reply.
+fn first(body: &[u8], name: &str) -> Option<i64> {
     let cursor = Elements::find(body, "cursor")?.value.as_document()?;
     let batch = Elements::find(cursor, "firstBatch")?;
     let ElementKind::Array(batch) = batch.value else {
         return None;
     };
     let first = Elements::of(batch).next()?.ok()?.value.as_document()?;
-    Elements::find(first, "_id")?.value.as_i64()
+    Elements::find(first, name)?.value.as_i64()
 }
 
 /// Result of a run.
@@ -220,14 +221,19 @@ async fn one(
     let mut buffer = Vec::new();
     let mut number = i32::try_from(first).unwrap_or(0);
     while !stop.load(Ordering::Relaxed) {
+        // If the previous operation ended too late, the latency includes the delay of this one.
+        let mut overdue_since = None;
         if let Some((at, interval)) = &mut due {
-            sleep_until(*at).await;
+            match Instant::now() < *at {
+                true => sleep_until(*at).await,
+                false => overdue_since = Some(*at),
+            }
             *at += *interval;
         }
         number = number.wrapping_add(1);
         let (command, expected) = work.command(number);
         let request = encode_request(number, command.as_bytes());
-        let began = Instant::now();
+        let began = overdue_since.unwrap_or_else(Instant::now);
         connection
             .stream
             .write_all(&request)
