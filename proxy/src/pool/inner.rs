@@ -109,8 +109,8 @@ pub(super) struct Inner {
     /// Number of all users' connections that are in use.
     in_use: usize,
     next_ticket: u64,
-    /// No waiter's deadline is earlier; `None` if no operation waits. A waiter that has been served
-    /// or has left may have had this deadline.
+    /// No waiter's deadline is earlier. `None` only if no operation waits. The waiter that had this
+    /// deadline may have been served or have left.
     expires_at: Option<Instant>,
     /// When the last suspicion began; `None` if there was none.
     last_suspected: Option<Instant>,

@@ -115,6 +115,17 @@ pub enum CheckOutError {
     },
 }
 
+impl CheckOutError {
+    /// The reason in metrics if the checkout failed because of overload, else `None`.
+    pub(crate) fn overload(&self) -> Option<&'static str> {
+        match self {
+            Self::QueueFull => Some("queue_full"),
+            Self::TimedOut => Some("wait_queue_timeout"),
+            Self::Paused | Self::Closed | Self::Establish { .. } => None,
+        }
+    }
+}
+
 /// The estimated cost of one more operation at a server. Server selection compares the costs of two
 /// servers.
 #[derive(Clone, Copy, Debug)]
@@ -178,6 +189,10 @@ pub struct UserSnapshot {
     /// Number of operations that wait for a connection.
     pub wait_queue: usize,
 }
+
+/// Minimum time between two searches for waiters whose deadline has passed. Waits may end later by
+/// this time.
+const MIN_EXPIRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A random number from 0 to 1, different in each process and pool.
 fn chance() -> f64 {
@@ -607,7 +622,7 @@ impl ServerPool {
 /// Fails the waiters of a pool at their deadlines, until the pool is dropped. One timer for each
 /// pool costs far less than one for each waiter.
 async fn expire_waiters(pool: Weak<ServerPool>, changed: Arc<Notify>) {
-    let mut next = None;
+    let mut next: Option<Instant> = None;
     loop {
         match next {
             None => changed.notified().await,
@@ -615,8 +630,16 @@ async fn expire_waiters(pool: Weak<ServerPool>, changed: Arc<Notify>) {
             Some(deadline) => drop(timeout_at(deadline, changed.notified()).await),
         }
         let Some(pool) = pool.upgrade() else { return };
-        let (deadline, todo) = pool.inner.lock().expire(Instant::now());
+        let now = Instant::now();
+        let (deadline, todo) = pool.inner.lock().expire(now);
+        let has_expired = !todo.fail.is_empty();
         pool.perform(todo);
-        next = deadline;
+        // While many waiters expire, each search through all of them ends several waits.
+        let earliest = if has_expired {
+            now + MIN_EXPIRY_INTERVAL
+        } else {
+            now
+        };
+        next = deadline.map(|deadline| deadline.max(earliest));
     }
 }

@@ -70,7 +70,12 @@ impl Operation<'_> {
             let checkout = end.unless_gone(checkout);
             let reply = match checkout.await {
                 None => return AttemptEnd::Gone,
-                Some(Err(error)) => Err(list_without_server(&error)),
+                Some(Err(error)) => {
+                    if let Some(reason) = error.overload() {
+                        self.shared.recorder.shed(reason);
+                    }
+                    Err(list_without_server(&error))
+                }
                 Some(Ok(checkout)) => {
                     observation.enter(Phase::Server, Instant::now());
                     let asked = end.unless_gone(self.kill(checkout, &cursors)).await;
@@ -129,11 +134,9 @@ impl Operation<'_> {
 /// out. The cursors of an unavailable server are not found, because they ended with the server. The
 /// cursors of an overloaded one are alive.
 fn list_without_server(error: &CheckOutError) -> &'static CStr {
-    match error {
-        CheckOutError::QueueFull | CheckOutError::TimedOut => ALIVE,
-        CheckOutError::Paused | CheckOutError::Closed | CheckOutError::Establish { .. } => {
-            NOT_FOUND
-        }
+    match error.overload() {
+        Some(_) => ALIVE,
+        None => NOT_FOUND,
     }
 }
 
