@@ -105,6 +105,11 @@ impl<'a> Observation<'a> {
         self.phase
     }
 
+    /// When the current phase began.
+    pub(crate) fn phase_began(&self) -> Instant {
+        self.since
+    }
+
     /// Marks the command as streamed: Seawall forwards it while it arrives. Its time then starts at
     /// its first byte instead of its last.
     pub(crate) fn mark_streamed(&mut self) {

@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use tokio::time::Instant;
+
 use super::ServerPool;
 use crate::observe::CloseReason;
 use seawall_auth::Identity;
@@ -17,6 +19,9 @@ pub struct Checkout {
     /// `None` only during the drop.
     connection: Option<Connection>,
     perished: Option<CloseReason>,
+    checked_out_at: Instant,
+    /// When the last exchange ended; `None` during an exchange and before the first one.
+    finished_at: Option<Instant>,
 }
 
 impl fmt::Debug for Checkout {
@@ -32,18 +37,27 @@ impl Checkout {
         pool: Arc<ServerPool>,
         identity: Arc<Identity>,
         connection: Connection,
+        now: Instant,
     ) -> Self {
         Self {
             pool,
             identity,
             connection: Some(connection),
             perished: None,
+            checked_out_at: now,
+            finished_at: None,
         }
+    }
+
+    /// When the connection was checked out.
+    pub(crate) fn checked_out_at(&self) -> Instant {
+        self.checked_out_at
     }
 
     /// Begins an exchange: marks the connection dirty and returns it.
     pub fn begin(&mut self) -> &mut Connection {
         self.perished = Some(CloseReason::Broken);
+        self.finished_at = None;
         self.connection.as_mut().expect("taken only in drop")
     }
 
@@ -58,7 +72,13 @@ impl Checkout {
 
     /// Ends an exchange whose last reply has been read completely: the connection is clean again.
     pub fn finish(&mut self) {
+        self.finish_at(Instant::now());
+    }
+
+    /// Like [`Checkout::finish`], for an exchange that ended at `now`.
+    pub(crate) fn finish_at(&mut self, now: Instant) {
         self.perished = None;
+        self.finished_at = Some(now);
     }
 
     /// Marks the connection to be closed at check-in for this reason, even if its exchange is
@@ -81,8 +101,9 @@ impl Checkout {
 impl Drop for Checkout {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
+            let now = self.finished_at.unwrap_or_else(Instant::now);
             self.pool
-                .check_in(&self.identity, connection, self.perished);
+                .check_in(&self.identity, connection, self.perished, now);
         }
     }
 }

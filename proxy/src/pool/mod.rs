@@ -269,7 +269,8 @@ impl Drop for Waiting<'_> {
         self.pool.inner.lock().leave(id, self.ticket);
         receiver.close();
         if let Ok(Ok(connection)) = receiver.try_recv() {
-            self.pool.check_in(self.identity, connection, None);
+            let now = Instant::now();
+            self.pool.check_in(self.identity, connection, None, now);
         }
     }
 }
@@ -385,11 +386,13 @@ impl ServerPool {
                 waiting.result().await?
             }
         };
-        self.metrics.checked_out(now.elapsed());
+        let checked_out_at = Instant::now();
+        self.metrics.checked_out(checked_out_at - now);
         Ok(Checkout::new(
             Arc::clone(self),
             Arc::clone(identity),
             connection,
+            checked_out_at,
         ))
     }
 
@@ -411,7 +414,7 @@ impl ServerPool {
             if !connection.stream.has_ended() {
                 return Start::Ready(connection);
             }
-            self.check_in(identity, connection, Some(CloseReason::Ended));
+            self.check_in(identity, connection, Some(CloseReason::Ended), now);
         }
     }
 
@@ -536,8 +539,8 @@ impl ServerPool {
         identity: &Arc<Identity>,
         connection: Connection,
         perished: Option<CloseReason>,
+        now: Instant,
     ) {
-        let now = Instant::now();
         let todo = self
             .inner
             .lock()
@@ -556,7 +559,7 @@ impl ServerPool {
         }
         for (identity, waiter, connection) in todo.hand_over {
             if let Err(Ok(connection)) = waiter.send(Ok(connection)) {
-                self.check_in(&identity, connection, None);
+                self.check_in(&identity, connection, None, Instant::now());
             }
         }
         for (identity, generation) in todo.establish {

@@ -71,12 +71,6 @@ impl Operation<'_> {
         repeats && self.command.may_be_repeated() && !self.message.is_head()
     }
 
-    /// The end of a wait that begins now and may take `limit`. The wait ends earlier if the
-    /// operation's own time limit ends earlier.
-    pub(super) fn deadline(&self, observation: &Observation<'_>, limit: Duration) -> Instant {
-        self.within_time_limit(observation, Instant::now() + limit)
-    }
-
     /// Returns `until`, or the end of the operation's own time limit if that is earlier.
     pub(super) fn within_time_limit(
         &self,

@@ -44,10 +44,11 @@ impl Operation<'_> {
         observation: &mut Observation<'_>,
         slice: Option<Slice>,
     ) -> Attempt {
-        observation.enter(Phase::Forward, Instant::now());
+        let checked_out_at = checkout.checked_out_at();
+        observation.enter(Phase::Forward, checked_out_at);
         let max_time_ms = match slice {
             Some(slice) => Some(slice.milliseconds()),
-            None => self.remaining_time(observation.began().elapsed()),
+            None => self.remaining_time(checked_out_at - observation.began()),
         };
         let generation = checkout.begin().generation;
         let pool = Arc::clone(checkout.pool());
@@ -80,12 +81,12 @@ impl Operation<'_> {
         let relayed = relay_reply(end, server, awaited, given_up, observation).await;
         match relayed {
             Ok(Reply::Held(reply, facts)) => {
-                checkout.finish();
+                let now = Instant::now();
+                checkout.finish_at(now);
                 if slice.is_none() {
-                    let now = Instant::now();
                     checkout.pool().observe_latency(now - sent_at, now);
                 }
-                self.settle(checkout, reply, facts, observation)
+                self.settle(checkout, reply, facts, observation, now)
             }
             Ok(Reply::Forwarded(forwarded)) => {
                 checkout.finish();
@@ -129,8 +130,9 @@ impl Operation<'_> {
         forwarded: &Forwarded,
         observation: &mut Observation<'_>,
     ) -> Outcome {
-        let (outcome, documents) = self.note_reply(checkout, &forwarded.facts, observation);
-        observation.enter(Phase::Send, Instant::now());
+        let now = Instant::now();
+        let (outcome, documents) = self.note_reply(checkout, &forwarded.facts, observation, now);
+        observation.enter(Phase::Send, now);
         let is_unwanted = self.reply_to.is_unwanted();
         let bytes = if is_unwanted { 0 } else { forwarded.bytes };
         observation.add_reply(bytes, documents);
@@ -252,11 +254,12 @@ impl Operation<'_> {
         mut reply: HeldReply,
         facts: ReplyFacts,
         observation: &mut Observation<'_>,
+        now: Instant,
     ) -> Attempt {
         if facts.code == Some(UNAUTHORIZED) {
             self.note_unauthorized(&mut checkout, &reply.bytes);
         }
-        let (outcome, documents) = self.note_reply(&checkout, &facts, observation);
+        let (outcome, documents) = self.note_reply(&checkout, &facts, observation, now);
         let Some(code) = facts.state_change else {
             return Attempt::Ended(AttemptEnd::Reply(reply, outcome, documents));
         };
@@ -283,7 +286,7 @@ impl Operation<'_> {
         if let Some(body) = concealed {
             // Statistics count the reply that the client sees.
             let concealed_facts = ReplyFacts::of(self.command.spec.reply_form, &body);
-            observation.record_reply(&concealed_facts, Instant::now());
+            observation.record_reply(&concealed_facts, now);
             let flags = match self.reply_to.form {
                 Form::Msg { flags } => flags,
                 Form::Query | Form::LegacyRead => 0,

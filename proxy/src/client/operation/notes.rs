@@ -43,17 +43,24 @@ impl Operation<'_> {
         checkout: &Checkout,
         facts: &ReplyFacts,
         observation: &mut Observation<'_>,
+        now: Instant,
     ) -> (Outcome, u64) {
-        observation.record_reply(facts, Instant::now());
+        observation.record_reply(facts, now);
         if facts.is_opaque {
             self.shared.recorder.unobserved("reply_not_followed");
         }
-        self.note_cursor(checkout, facts, observation);
+        self.note_cursor(checkout, facts, observation, now);
         (outcome_of(facts), facts.documents())
     }
 
     /// Pins the cursor that the reply opened, and unpins cursors that are exhausted or killed.
-    fn note_cursor(&self, checkout: &Checkout, facts: &ReplyFacts, observation: &Observation<'_>) {
+    fn note_cursor(
+        &self,
+        checkout: &Checkout,
+        facts: &ReplyFacts,
+        observation: &Observation<'_>,
+        now: Instant,
+    ) {
         if self.command.class == Class::KillCursors && facts.ok == Some(true) {
             self.cursor_ids()
                 .for_each(|id| self.shared.routing.pins.unpin_cursor(id));
@@ -69,12 +76,7 @@ impl Operation<'_> {
                     is_resumable: self.command.opens_change_stream(),
                 };
                 let user = self.identity.id().as_u64();
-                if !self
-                    .shared
-                    .routing
-                    .pins
-                    .pin_cursor(id, user, pin, Instant::now())
-                {
+                if !self.shared.routing.pins.pin_cursor(id, user, pin, now) {
                     self.shared.recorder.unobserved("cursor_pins_full");
                 }
             }

@@ -44,11 +44,12 @@ impl Operation<'_> {
         if self.is_resumable() {
             limit = limit.min(RESUMABLE_WAIT);
         }
-        let deadline = self.deadline(observation, limit);
+        let deadline = self.within_time_limit(observation, observation.phase_began() + limit);
+        // The pool limits the wait to `wait_queue_timeout`, which may begin as late as `deadline`.
+        let wait_queue_timeout = self.shared.settings.wait_queue_timeout;
+        let turn_by = self.within_time_limit(observation, deadline + wait_queue_timeout);
         loop {
             let pool = self.server(observation, deadline).await?;
-            let wait_queue_timeout = self.shared.settings.wait_queue_timeout;
-            let turn_by = self.deadline(observation, wait_queue_timeout);
             match pool.check_out(self.identity, self.sharer, turn_by).await {
                 Ok(checkout) => return Ok(checkout),
                 Err(CheckOutError::Paused) if Instant::now() < deadline => {
