@@ -64,11 +64,11 @@ fn main() {
             surge: 100,
             idle: vec![500],
             pages: 5,
-            traced_seconds: 2,
+            traced_seconds: 1,
             runs: 1,
-            calm_seconds: 2,
-            stall_seconds: 2,
-            after_seconds: 4,
+            calm_seconds: 1,
+            stall_seconds: 1,
+            after_seconds: 2,
         }
     } else {
         Plan {

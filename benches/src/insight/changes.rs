@@ -42,7 +42,7 @@ const WARM_UP: Duration = Duration::from_secs(3);
 
 /// Runs the load three times without a change, and once with a dropped index.
 pub async fn run(plan: &Plan) {
-    let window = plan.either(Duration::from_secs(60), Duration::from_secs(20));
+    let window = plan.either(Duration::from_secs(60), Duration::from_secs(10));
     let quiet_runs = plan.either(3, 0);
     let server = Standalone::start(Options::default()).await;
     let server = server.expect("a mongod starts");

@@ -65,7 +65,7 @@ const QUANTILES: [(&str, usize, Quantile); 4] = [
 
 /// Runs a million operations of 500 shapes through a Seawall that has only 100 shape rows.
 pub async fn run(plan: &Plan) {
-    let operations = plan.either(1_000_000, 100_000);
+    let operations = plan.either(1_000_000, 40_000);
     let server = Standalone::start(Options::default()).await;
     let server = server.expect("a mongod starts");
     fill(&server).await;
