@@ -9,7 +9,7 @@ use std::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    CheckOutError, Limits, Snapshot, UserSnapshot,
+    CheckOutError, Limits, Overload, Snapshot, UserSnapshot,
     queue::{Asker, Ticket, WaitQueue, Waiter},
     user::User,
 };
@@ -173,10 +173,14 @@ impl Inner {
             && self.waiting >= self.limits.wait_queue_size
         {
             let Some(waiter) = self.make_room_in_queue(identity.id(), from) else {
-                return (Start::Refused(CheckOutError::QueueFull), todo);
+                return (
+                    Start::Refused(CheckOutError::Overload(Overload::QueueFull)),
+                    todo,
+                );
             };
             self.waiting -= 1;
-            todo.fail.push((waiter.answer, CheckOutError::QueueFull));
+            todo.fail
+                .push((waiter.answer, CheckOutError::Overload(Overload::QueueFull)));
         }
         let (ticket, receiver) = self.enqueue(identity, asker, now, deadline);
         todo.must_wake_expiry = self.expires_at.is_none_or(|at| deadline < at);
@@ -501,7 +505,8 @@ impl Inner {
             for user in self.users.values_mut() {
                 for waiter in user.waiters.remove_expired(now) {
                     self.waiting -= 1;
-                    todo.fail.push((waiter.answer, CheckOutError::TimedOut));
+                    todo.fail
+                        .push((waiter.answer, CheckOutError::Overload(Overload::TimedOut)));
                 }
             }
             let waiters = self.users.values().map(|user| &user.waiters);

@@ -88,6 +88,27 @@ pub struct Limits {
     pub wait_queue_size: usize,
 }
 
+/// The way in which a server's connections were too few for an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Overload {
+    /// Too many operations already wait for a connection.
+    #[error("the wait queue is full")]
+    QueueFull,
+    /// No connection became available in time.
+    #[error("no connection became available in time")]
+    TimedOut,
+}
+
+impl Overload {
+    /// The reason in metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::TimedOut => "wait_queue_timeout",
+        }
+    }
+}
+
 /// The reason why no connection was checked out.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CheckOutError {
@@ -97,12 +118,9 @@ pub enum CheckOutError {
     /// The pool is closed: the server left the deployment, or Seawall is shutting down.
     #[error("the server's pool is closed")]
     Closed,
-    /// Too many operations already wait for a connection.
-    #[error("the wait queue is full")]
-    QueueFull,
-    /// No connection became available in time.
-    #[error("no connection became available in time")]
-    TimedOut,
+    /// The server has no connection for the operation in time.
+    #[error(transparent)]
+    Overload(#[from] Overload),
     /// No connection could be established.
     #[error("{error}")]
     Establish {
@@ -113,17 +131,6 @@ pub enum CheckOutError {
         /// The [`Identity::login_version`] of the keys that the attempt used.
         login_version: u64,
     },
-}
-
-impl CheckOutError {
-    /// The reason in metrics if the checkout failed because of overload, else `None`.
-    pub(crate) fn overload(&self) -> Option<&'static str> {
-        match self {
-            Self::QueueFull => Some("queue_full"),
-            Self::TimedOut => Some("wait_queue_timeout"),
-            Self::Paused | Self::Closed | Self::Establish { .. } => None,
-        }
-    }
 }
 
 /// The estimated cost of one more operation at a server. Server selection compares the costs of two

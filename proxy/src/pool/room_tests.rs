@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    CheckOutError, Limits,
+    CheckOutError, Limits, Overload,
     inner::{Inner, Start, Suspicion},
     tests::{CLIENT, WAIT, connection, identity, inner, limits, obtain, reasons, suspect, wait},
 };
@@ -35,9 +35,15 @@ async fn user_with_its_share_of_a_full_queue_is_refused() {
     let now = Instant::now();
     let (mut inner, [_greedy, has_share, has_less, _]) = crowded([4, 2, 1, 1], now);
     let (start, _) = inner.check_out(&has_share, CLIENT, now, now + WAIT);
-    assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
+    assert!(matches!(
+        start,
+        Start::Refused(CheckOutError::Overload(Overload::QueueFull))
+    ));
     let (_answer, todo) = wait(&mut inner, &has_less, CLIENT, now);
-    assert!(matches!(todo.fail[..], [(_, CheckOutError::QueueFull)]));
+    assert!(matches!(
+        todo.fail[..],
+        [(_, CheckOutError::Overload(Overload::QueueFull))]
+    ));
     inner.check_invariants();
 }
 
@@ -46,7 +52,10 @@ async fn full_queue_refuses_a_user_with_only_one_waiter_fewer_than_the_greediest
     let now = Instant::now();
     let (mut inner, [_, _, user]) = crowded([3, 3, 2], now);
     let (start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
-    assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
+    assert!(matches!(
+        start,
+        Start::Refused(CheckOutError::Overload(Overload::QueueFull))
+    ));
     inner.check_invariants();
 }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tokio::{net::UnixStream, sync::oneshot, time::Instant};
 
 use super::{
-    CheckOutError, Limits,
+    CheckOutError, Limits, Overload,
     inner::{Inner, Start, Suspicion, Todo},
     queue::Asker,
     queue::Ticket,
@@ -425,7 +425,10 @@ async fn full_queue_refuses_a_checkout() {
         .map(|_| inner.check_out(&user, CLIENT, now, now + WAIT).0)
         .collect();
     let (start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
-    assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
+    assert!(matches!(
+        start,
+        Start::Refused(CheckOutError::Overload(Overload::QueueFull))
+    ));
     drop(waits);
 }
 
@@ -472,11 +475,20 @@ async fn a_full_queue_drops_a_waiter_for_another_address_or_another_user() {
         .map(|_| wait(&mut inner, &user, from(1), now).0)
         .collect();
     let (start, _) = inner.check_out(&user, from(1), now, now + WAIT);
-    assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
+    assert!(matches!(
+        start,
+        Start::Refused(CheckOutError::Overload(Overload::QueueFull))
+    ));
     let (_other_address, todo) = wait(&mut inner, &user, from(2), now);
-    assert!(matches!(todo.fail[..], [(_, CheckOutError::QueueFull)]));
+    assert!(matches!(
+        todo.fail[..],
+        [(_, CheckOutError::Overload(Overload::QueueFull))]
+    ));
     let (_other_user, todo) = wait(&mut inner, &identity("other"), from(1), now);
-    assert!(matches!(todo.fail[..], [(_, CheckOutError::QueueFull)]));
+    assert!(matches!(
+        todo.fail[..],
+        [(_, CheckOutError::Overload(Overload::QueueFull))]
+    ));
     assert_eq!(inner.snapshot().wait_queue, 8);
     let (_own, todo) = wait(&mut inner, &user, Asker::Seawall, now);
     assert!(
@@ -656,7 +668,8 @@ impl Walk {
                     self.inner
                         .established(&user, connection(now, generation), now)
                 } else {
-                    self.inner.not_established(&user, &CheckOutError::TimedOut)
+                    self.inner
+                        .not_established(&user, &CheckOutError::Overload(Overload::TimedOut))
                 }
             }
             WalkStep::Leave(n) if !self.waits.is_empty() => {

@@ -71,8 +71,8 @@ impl Operation<'_> {
             let reply = match checkout.await {
                 None => return AttemptEnd::Gone,
                 Some(Err(error)) => {
-                    if let Some(reason) = error.overload() {
-                        self.shared.recorder.shed(reason);
+                    if let CheckOutError::Overload(overload) = error {
+                        self.shared.recorder.shed(overload.as_str());
                     }
                     Err(list_without_server(&error))
                 }
@@ -134,9 +134,11 @@ impl Operation<'_> {
 /// out. The cursors of an unavailable server are not found, because they ended with the server. The
 /// cursors of an overloaded one are alive.
 fn list_without_server(error: &CheckOutError) -> &'static CStr {
-    match error.overload() {
-        Some(_) => ALIVE,
-        None => NOT_FOUND,
+    match error {
+        CheckOutError::Overload(_) => ALIVE,
+        CheckOutError::Paused | CheckOutError::Closed | CheckOutError::Establish { .. } => {
+            NOT_FOUND
+        }
     }
 }
 
@@ -176,10 +178,14 @@ fn merge(earlier: Option<RawDocumentBuf>, later: &RawDocument) -> RawDocumentBuf
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::Overload;
 
     #[test]
     fn cursors_of_an_overloaded_server_are_alive_and_of_an_unavailable_one_not_found() {
-        for overload in [CheckOutError::QueueFull, CheckOutError::TimedOut] {
+        for overload in [
+            CheckOutError::Overload(Overload::QueueFull),
+            CheckOutError::Overload(Overload::TimedOut),
+        ] {
             assert_eq!(list_without_server(&overload), ALIVE);
         }
         for unavailable in [CheckOutError::Paused, CheckOutError::Closed] {

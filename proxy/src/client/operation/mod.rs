@@ -265,7 +265,7 @@ impl Operation<'_> {
                 recorder.shed("no_server");
                 self.no_server()
             }
-            CheckOutFailure::Overload(reason) => {
+            CheckOutFailure::Overload(overload) => {
                 // The error is delayed even if the pool refused at once, because some drivers retry
                 // without a pause.
                 let held_until = observation.began() + self.shared.settings.wait_queue_timeout;
@@ -273,7 +273,7 @@ impl Operation<'_> {
                 if end.unless_gone(sleep_until(until)).await.is_none() {
                     return AttemptEnd::Gone;
                 }
-                recorder.shed(reason);
+                recorder.shed(overload.as_str());
                 Failure::Overload
             }
         };

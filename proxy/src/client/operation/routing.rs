@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::context::Operation;
 use crate::{
     observe::Observation,
-    pool::{CheckOutError, Checkout, ServerPool},
+    pool::{CheckOutError, Checkout, Overload, ServerPool},
     topology::TopologyType,
 };
 use seawall_auth::IdentityStatus;
@@ -25,8 +25,8 @@ const RESUMABLE_WAIT: Duration = Duration::from_secs(1);
 pub(super) enum CheckOutFailure {
     /// No suitable server was available in time.
     NoServer,
-    /// No connection became available in time. The text is the reason in metrics.
-    Overload(&'static str),
+    /// No connection became available in time.
+    Overload(Overload),
     /// A server refused the user's keys.
     KeysRefused,
     /// The client has not logged in, but the server requires it.
@@ -61,11 +61,8 @@ impl Operation<'_> {
                 Err(CheckOutError::Paused | CheckOutError::Closed) => {
                     return Err(CheckOutFailure::NoServer);
                 }
-                Err(CheckOutError::QueueFull) => {
-                    return Err(CheckOutFailure::Overload("queue_full"));
-                }
-                Err(CheckOutError::TimedOut) => {
-                    return Err(CheckOutFailure::Overload("wait_queue_timeout"));
+                Err(CheckOutError::Overload(overload)) => {
+                    return Err(CheckOutFailure::Overload(overload));
                 }
                 Err(CheckOutError::Establish {
                     error,
