@@ -147,6 +147,28 @@ impl<K, Q> Default for RoundRobin<K, Q> {
     }
 }
 
+impl<K: Copy + Eq + Hash, Q: Queue> RoundRobin<K, Q> {
+    /// Changes each queue, and removes the queues that are empty after that.
+    fn change_each(&mut self, mut change: impl FnMut(&mut Q)) {
+        self.queues.retain(|_, queue| {
+            change(queue);
+            queue.len() > 0
+        });
+        self.turns.retain(|key| self.queues.contains_key(key));
+        self.len = self.queues.values().map(Queue::len).sum();
+    }
+
+    /// Records that a waiter was removed from the queue of `key`, and removes that queue if it is
+    /// empty.
+    fn waiter_removed(&mut self, key: K) {
+        self.len -= 1;
+        if self.queues.get(&key).is_some_and(|queue| queue.len() == 0) {
+            self.queues.remove(&key);
+            self.turns.retain(|other| *other != key);
+        }
+    }
+}
+
 impl<K: Copy + Eq + Hash, Q: Queue> Queue for RoundRobin<K, Q> {
     type Key = (K, Q::Key);
     type Waiter = Q::Waiter;
@@ -175,12 +197,7 @@ impl<K: Copy + Eq + Hash, Q: Queue> Queue for RoundRobin<K, Q> {
     }
 
     fn retain(&mut self, keep: &impl Fn(&Q::Waiter) -> bool) {
-        self.queues.retain(|_, queue| {
-            queue.retain(keep);
-            queue.len() > 0
-        });
-        self.turns.retain(|key| self.queues.contains_key(key));
-        self.len = self.queues.values().map(Queue::len).sum();
+        self.change_each(|queue| queue.retain(keep));
     }
 
     fn len(&self) -> usize {
@@ -285,13 +302,9 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
     pub fn shed(&mut self) -> Option<T> {
         let queues = self.0.queues.iter_mut();
         let (&from, greediest) = queues.max_by_key(|(_, queue)| queue.len())?;
-        let newest = greediest.0.pop_back();
-        if greediest.0.is_empty() {
-            self.0.queues.remove(&from);
-            self.0.turns.retain(|other| *other != from);
-        }
-        self.0.len -= usize::from(newest.is_some());
-        newest
+        let newest = greediest.0.pop_back()?;
+        self.0.waiter_removed(from);
+        Some(newest)
     }
 
     /// Removes all waiters for which `keep` is false.
@@ -306,21 +319,15 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         let queue = self.0.queues.get_mut(&from)?;
         let index = queue.0.binary_search_by(order).ok()?;
         let removed = queue.0.remove(index)?;
-        if queue.0.is_empty() {
-            self.0.queues.remove(&from);
-            self.0.turns.retain(|other| *other != from);
-        }
-        self.0.len -= 1;
+        self.0.waiter_removed(from);
         Some(removed)
     }
 
     /// Removes and returns all waiters for which `is_removed` is true.
     pub(crate) fn remove_if(&mut self, is_removed: impl Fn(&T) -> bool) -> Vec<T> {
         let mut removed = Vec::new();
-        for queue in self.0.queues.values_mut() {
-            queue.remove_if(&is_removed, &mut removed);
-        }
-        self.0.retain(&|_| true);
+        self.0
+            .change_each(|queue| queue.remove_if(&is_removed, &mut removed));
         removed
     }
 

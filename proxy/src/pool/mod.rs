@@ -251,31 +251,19 @@ struct Waiting<'a> {
     pool: &'a ServerPool,
     identity: &'a Arc<Identity>,
     ticket: Ticket,
-    /// `None` after the result was received. The operation is then no longer in the queue.
-    result: Option<ResultReceiver>,
-}
-
-impl Waiting<'_> {
-    /// Waits for the result of the checkout.
-    async fn result(mut self) -> Result<Connection, CheckOutError> {
-        let Some(receiver) = self.result.as_mut() else {
-            return Err(CheckOutError::Closed);
-        };
-        let result = receiver.await;
-        self.result = None;
-        result.unwrap_or(Err(CheckOutError::Closed))
-    }
+    result: ResultReceiver,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let Some(mut receiver) = self.result.take() else {
+        // An operation that has received its result is no longer in the queue.
+        if self.result.is_terminated() {
             return;
-        };
+        }
         let id = self.identity.id();
         self.pool.inner.lock().leave(id, self.ticket);
-        receiver.close();
-        if let Ok(Ok(connection)) = receiver.try_recv() {
+        self.result.close();
+        if let Ok(Ok(connection)) = self.result.try_recv() {
             let now = Instant::now();
             self.pool.check_in(self.identity, connection, None, now);
         }
@@ -384,13 +372,14 @@ impl ServerPool {
             Start::Ready(connection) => connection,
             Start::Refused(error) => return Err(error),
             Start::Wait(ticket, receiver) => {
-                let waiting = Waiting {
+                let mut waiting = Waiting {
                     pool: self,
                     identity,
                     ticket,
-                    result: Some(receiver),
+                    result: receiver,
                 };
-                waiting.result().await?
+                let result = (&mut waiting.result).await;
+                result.unwrap_or(Err(CheckOutError::Closed))?
             }
         };
         let checked_out_at = Instant::now();

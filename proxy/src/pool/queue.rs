@@ -1,7 +1,5 @@
 //! The wait queue of one user: its operations that wait for a connection.
 
-use std::collections::VecDeque;
-
 use tokio::{sync::oneshot, time::Instant};
 
 use super::CheckOutError;
@@ -20,7 +18,7 @@ pub(super) struct Ticket {
 pub(super) struct Waiter {
     pub(super) ticket: Ticket,
     pub(super) since: Instant,
-    /// When the wait fails with [`CheckOutError::TimedOut`].
+    /// When the wait fails with [`super::Overload::TimedOut`].
     pub(super) deadline: Instant,
     pub(super) answer: oneshot::Sender<Result<Connection, CheckOutError>>,
 }
@@ -38,7 +36,7 @@ pub(super) enum Asker {
 /// The wait queue of one user.
 #[derive(Default)]
 pub(super) struct WaitQueue {
-    first: VecDeque<Waiter>,
+    first: TurnQueue<(), Waiter>,
     clients: TurnQueue<Sharer, Waiter>,
 }
 
@@ -46,12 +44,12 @@ impl WaitQueue {
     pub(super) fn push(&mut self, waiter: Waiter) {
         match waiter.ticket.asker {
             Asker::Client(from) => self.clients.push(from, waiter),
-            Asker::Seawall => self.first.push_back(waiter),
+            Asker::Seawall => self.first.push((), waiter),
         }
     }
 
     pub(super) fn pop(&mut self) -> Option<Waiter> {
-        self.first.pop_front().or_else(|| self.clients.pop())
+        self.first.pop().or_else(|| self.clients.pop())
     }
 
     /// Removes a waiter of another address to make room for a waiter of `from`. Returns `None` if
@@ -67,39 +65,30 @@ impl WaitQueue {
 
     /// Arrival time of the waiter that is served next; `None` if the queue is empty.
     pub(super) fn next_since(&self) -> Option<Instant> {
-        let next = self.first.front().or_else(|| self.clients.peek());
+        let next = self.first.peek().or_else(|| self.clients.peek());
         next.map(|waiter| waiter.since)
     }
 
     /// Arrival time of the oldest waiter; `None` if the queue is empty.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        let all = self.first.front().into_iter().chain(self.clients.oldest());
+        let all = self.first.oldest().chain(self.clients.oldest());
         all.map(|waiter| waiter.since).min()
     }
 
     /// Removes and returns a waiter; `None` if it has been served already.
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
+        let order = |waiter: &Waiter| waiter.ticket.number.cmp(&ticket.number);
         match ticket.asker {
-            Asker::Client(from) => {
-                let order = |waiter: &Waiter| waiter.ticket.number.cmp(&ticket.number);
-                self.clients.remove(from, order)
-            }
-            Asker::Seawall => {
-                let index = self.first.iter().position(|w| w.ticket == ticket)?;
-                self.first.remove(index)
-            }
+            Asker::Client(from) => self.clients.remove(from, order),
+            Asker::Seawall => self.first.remove((), order),
         }
     }
 
     /// Removes and returns all waiters whose deadline has passed.
     pub(super) fn remove_expired(&mut self, now: Instant) -> Vec<Waiter> {
-        let mut expired = self.clients.remove_if(|w| w.deadline <= now);
-        for waiter in std::mem::take(&mut self.first) {
-            match waiter.deadline <= now {
-                true => expired.push(waiter),
-                false => self.first.push_back(waiter),
-            }
-        }
+        let is_expired = |waiter: &Waiter| waiter.deadline <= now;
+        let mut expired = self.first.remove_if(is_expired);
+        expired.extend(self.clients.remove_if(is_expired));
         expired
     }
 
