@@ -38,12 +38,8 @@ fn main() {
 }
 
 async fn compare(rounds: usize, time: Duration) {
-    let mut instance = Instance::own();
-    let size = (
-        "SEAWALL_POOL__MAX_POOL_SIZE".to_owned(),
-        POOL_SIZE.to_string(),
-    );
-    instance.environment.push(size);
+    let instance = Instance::parse(&format!("Seawall=,POOL__MAX_POOL_SIZE={POOL_SIZE}"));
+    let instance = instance.expect("the text has the form of an instance");
     let setup = Setup::start(&[instance]).await;
     say("| round | p50 alone | p50 beside streams | p99 alone | p99 beside streams | p99 ratio |");
     say("|---|---|---|---|---|---|");

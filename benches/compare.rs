@@ -1,7 +1,7 @@
 //! Compares direct connections, HAProxy and Seawall in alternating runs: `cargo bench --bench
 //! compare`.
 //!
-//! Parts, of which `--only NAME` runs one:
+//! Parts; `--only NAME` runs one of them:
 //!
 //! - `small`, `large`: finds by `_id` in a closed loop, of documents of 100 bytes and of 16 KiB.
 //! - `huge`: the same with documents of 1 MiB over 8 connections.

@@ -34,7 +34,8 @@ pub(super) struct Outgoing<'m> {
     /// The header and the flags.
     head: [u8; HEADER_BYTES + 4],
     body_length: [u8; 4],
-    /// The new value of the client's `maxTimeMS`, of which `layout.max_time_bytes` bytes are used.
+    /// The new value of the client's `maxTimeMS`. Only its first `layout.max_time_bytes` bytes are
+    /// used.
     max_time: [u8; 8],
     /// An element `maxTimeMS` to add, if the command has none and needs one.
     added_max_time: Option<[u8; MAX_TIME_ELEMENT_BYTES]>,

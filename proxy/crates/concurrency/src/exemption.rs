@@ -18,7 +18,7 @@ const MIN_LONG: Duration = Duration::from_millis(10);
 /// Number of buckets: four per octave, from 1 µs to 18 minutes.
 const BUCKETS: usize = 120;
 
-/// When so many server times are counted, all counts are halved, so that old ones fade.
+/// When this number of server times is counted, all counts are halved, so that old times fade.
 const MAX_COUNT: u64 = 1 << 14;
 
 /// The recent server times of one server. Recording one costs a few instructions and no memory.

@@ -15,8 +15,8 @@ const SMOOTHING: f64 = 0.1;
 /// A mean of fewer operations than this is too noisy to be compared.
 const MIN_OPERATIONS: f64 = 16.0;
 
-/// So many quiet operations show the unloaded server time. After a start there may be no more: the
-/// first two of a proxy among many on a busy server.
+/// This number of quiet operations shows the unloaded server time. After a start there may be no
+/// more: the first two of a proxy among many on a busy server.
 const MIN_QUIET: f64 = 2.0;
 
 /// Weights of a new quiet time that is shorter or longer than before. A longer one may have met

@@ -8,7 +8,8 @@ use crate::{
     trial::Metric,
 };
 
-/// So many equal operations make a slice. Their count has a standard deviation of at most 14 %.
+/// Minimum number of equal operations of a slice. Their count has a standard deviation of at most
+/// 14 %.
 const MIN_COUNT: f64 = 50.0;
 
 /// A slice is complete after this time, however few operations completed.

@@ -334,7 +334,7 @@ impl World {
         };
         let proxy = number as usize % self.proxies;
         let user = number as usize / self.proxies % self.load.users;
-        // Two users have different mixes, if there are so many.
+        // Two users have different mixes if the scenario has two mixes.
         let mix = (self.mix + user) % self.load.mixes.len();
         let mut fraction = self.dice.fraction();
         let kinds = &self.load.mixes[mix];
