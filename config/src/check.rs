@@ -202,11 +202,15 @@ fn fits(kind: Kind, value: &Value) -> bool {
             Value::String(text),
         ) => !text.is_empty(),
         (Kind::ConnectionString, Value::String(text)) => is_connection_string(text),
-        (Kind::Integer { min, max }, Value::Integer(number)) => (min..=max).contains(number),
+        (Kind::Integer { min, max } | Kind::IntegerOr { min, max, .. }, Value::Integer(number)) => {
+            (min..=max).contains(number)
+        }
         (Kind::Percent, Value::Integer(number)) => (0..=100).contains(number),
         (Kind::Percent, Value::Float(number)) => (0.0..=100.0).contains(number),
         (Kind::Boolean, Value::Boolean(_)) => true,
-        (Kind::Choice { accepted }, Value::String(text)) => accepted.contains(&text.as_str()),
+        (Kind::Choice { accepted } | Kind::IntegerOr { accepted, .. }, Value::String(text)) => {
+            accepted.contains(&text.as_str())
+        }
         _ => false,
     }
 }

@@ -72,7 +72,7 @@ fn description(key: &Key) -> String {
 /// The default as a JSON value of the same type as in a file.
 fn default_value(kind: Kind, text: &str) -> Value {
     match kind {
-        Kind::Integer { .. } | Kind::Percent | Kind::Boolean => {
+        Kind::Integer { .. } | Kind::IntegerOr { .. } | Kind::Percent | Kind::Boolean => {
             text.parse().unwrap_or_else(|_| text.into())
         }
         _ => text.into(),
@@ -98,6 +98,10 @@ fn of_kind(kind: Kind) -> Value {
         Kind::Integer { min, max } => {
             json!({ "type": "integer", "minimum": min, "maximum": max })
         }
+        Kind::IntegerOr { accepted, min, max } => json!({ "anyOf": [
+            of_kind(Kind::Choice { accepted }),
+            of_kind(Kind::Integer { min, max }),
+        ] }),
         Kind::Percent => json!({ "type": "number", "minimum": 0, "maximum": 100 }),
         Kind::ShapeThresholds { max_ms } => json!({
             "type": "object",

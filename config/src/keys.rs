@@ -102,7 +102,10 @@ mod tests {
         for key in KEYS.iter() {
             let is_number = matches!(
                 key.kind,
-                Kind::Integer { .. } | Kind::Percent | Kind::ShapeThresholds { .. }
+                Kind::Integer { .. }
+                    | Kind::IntegerOr { .. }
+                    | Kind::Percent
+                    | Kind::ShapeThresholds { .. }
             );
             assert_eq!(is_number, !key.unit.is_empty(), "{}", key.path);
         }

@@ -56,7 +56,7 @@ pub use settings::{
     Settings, Shapes, Shutdown, SlowLog, Tls,
 };
 pub use users::{ScramKeys, User, UserCredential, UserKeys};
-pub use words::{Compressor, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms};
+pub use words::{Compressor, Concurrency, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms};
 
 use check::Origin;
 use file::{MAX_FILE_BYTES, read_bounded};

@@ -104,6 +104,15 @@ pub enum Kind {
         /// The maximum.
         max: i64,
     },
+    /// One of a few words, or a whole number.
+    IntegerOr {
+        /// The words.
+        accepted: &'static [&'static str],
+        /// The minimum of the number.
+        min: i64,
+        /// The maximum of the number.
+        max: i64,
+    },
     /// A number from 0 to 100, with or without decimals.
     Percent,
     /// A table from shape ids to times in milliseconds.
@@ -129,6 +138,7 @@ impl Kind {
             | Self::AdminAddress
             | Self::Choice { .. }
             | Self::Integer { .. }
+            | Self::IntegerOr { .. }
             | Self::Percent
             | Self::ShapeThresholds { .. }
             | Self::Boolean => false,
@@ -139,7 +149,7 @@ impl Kind {
     /// check reports it.
     pub(crate) fn parse(self, text: &str) -> Value {
         let parsed = match self {
-            Self::Integer { .. } => text.parse().ok().map(Value::Integer),
+            Self::Integer { .. } | Self::IntegerOr { .. } => text.parse().ok().map(Value::Integer),
             Self::Percent => text.parse().ok().map(Value::Float),
             Self::Boolean => text.parse().ok().map(Value::Boolean),
             Self::ShapeThresholds { .. } => shape_thresholds(text).map(Value::Table),
@@ -191,6 +201,12 @@ impl fmt::Display for Kind {
             Self::AdminAddress => f.write_str(r#""host:port", "[address]:port" or "off""#),
             Self::Choice { accepted, .. } => write_choice(f, accepted),
             Self::Integer { min, max } => write!(f, "an integer from {min} to {max}"),
+            Self::IntegerOr { accepted, min, max } => {
+                for word in *accepted {
+                    write!(f, "{word:?}, ")?;
+                }
+                write!(f, "or an integer from {min} to {max}")
+            }
             Self::Percent => f.write_str("a number from 0 to 100"),
             Self::ShapeThresholds { max_ms } => write!(
                 f,

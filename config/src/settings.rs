@@ -23,7 +23,9 @@ use crate::read::Part;
 use crate::schema::{Kind, Section};
 use crate::secret::Secret;
 use crate::users::{self, User};
-use crate::words::{Compressor, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms};
+use crate::words::{
+    Compressor, Concurrency, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms,
+};
 
 /// A complete, valid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -248,6 +250,12 @@ section! {
     connections_per_second: Option<NonZeroU32> = key("pool.connections_per_second",
         Kind::Integer { min: 0, max: 100_000 }, Restart,
         default 200, unit "connections a second");
+    // A server that runs fewer operations at a time uses less CPU for each, so more of them
+    // complete per second.
+    /// Maximum number of operations that run on one server at a time; further ones wait. `"auto"`
+    /// finds the number by measuring the server's throughput, `"off"` sets no limit.
+    concurrency: Concurrency = key("pool.concurrency",
+        Concurrency::KIND, Restart, default "auto", unit "operations");
     // After a peak, closing idle connections frees resources of the servers.
     /// Idle time after which a server connection is closed; 0 for never.
     max_idle_time: Option<Duration> = key("pool.max_idle_time_ms",

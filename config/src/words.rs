@@ -1,9 +1,13 @@
 //! The words that some keys accept as their values. Each set of words is an enum.
 
+use std::num::NonZeroU32;
+
 use toml::Value;
 
 use crate::declare::words;
+use crate::kinds::MAX_CONNECTIONS;
 use crate::read::{Given, Setting};
+use crate::schema::Kind;
 
 words! {
     /// A compressor of the MongoDB protocol.
@@ -76,6 +80,37 @@ words! {
         /// The client gets its own server connection. Its login and all other messages pass
         /// unchanged.
         Relay = "relay",
+    }
+}
+
+/// The limit of the operations that run on one server at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Concurrency {
+    /// Seawall finds the limit by measuring the server's throughput.
+    Auto,
+    /// The limit is this number of operations.
+    Fixed(NonZeroU32),
+    /// There is no limit.
+    Off,
+}
+
+impl Concurrency {
+    // Each operation uses a connection, so a higher limit than that of connections has no meaning.
+    /// The kind of a key that accepts one of the words or a number of operations.
+    pub const KIND: Kind = Kind::IntegerOr {
+        accepted: &["auto", "off"],
+        min: 1,
+        max: MAX_CONNECTIONS,
+    };
+}
+
+impl Setting for Concurrency {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        match value.as_str() {
+            Some("auto") => Some(Self::Auto),
+            Some("off") => Some(Self::Off),
+            _ => NonZeroU32::read(value, given).map(Self::Fixed),
+        }
     }
 }
 

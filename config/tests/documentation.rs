@@ -2,10 +2,11 @@
 //! keys generate, and that all examples load.
 
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use seawall_config::{
-    KEYS, Key, Kind, Overrides, SECTIONS, Secret, Section, Settings, Sources, load,
+    Concurrency, KEYS, Key, Kind, Overrides, SECTIONS, Secret, Section, Settings, Sources, load,
 };
 
 #[test]
@@ -106,7 +107,7 @@ fn header(section: &Section) -> String {
 
 fn explanation(key: &Key) -> String {
     match key.kind {
-        Kind::Choice { .. } | Kind::Addresses | Kind::AdminAddress => {
+        Kind::Choice { .. } | Kind::IntegerOr { .. } | Kind::Addresses | Kind::AdminAddress => {
             format!("{} Allowed: {}.", key.meaning, key.kind)
         }
         _ => key.meaning.to_owned(),
@@ -185,19 +186,22 @@ fn every_number_accepts_its_minimum_and_maximum() {
     let numbers = |pick: fn(i64, i64) -> i64| {
         let mut text = DEPLOYMENT.to_owned();
         for key in KEYS.iter().filter(|key| !key.path.contains("[]")) {
-            if let Kind::Integer { min, max } = key.kind {
+            if let Kind::Integer { min, max } | Kind::IntegerOr { min, max, .. } = key.kind {
                 text += &format!("{} = {}\n", key.path, pick(min, max));
             }
         }
         Settings::from_toml(&text).unwrap()
     };
+    let fixed = |number| Concurrency::Fixed(NonZeroU32::new(number).unwrap());
     let smallest = numbers(|min, _| min);
     assert_eq!(smallest.pool.max_idle_time, None);
     assert_eq!(smallest.pool.max_life_time, None);
     assert_eq!(smallest.runtime.worker_threads, None);
     assert_eq!(smallest.pool.max_pool_size.get(), 1);
+    assert_eq!(smallest.pool.concurrency, fixed(1));
     let largest = numbers(|_, max| max);
     assert_eq!(largest.pool.max_pool_size.get(), 1_000_000);
+    assert_eq!(largest.pool.concurrency, fixed(1_000_000));
     assert_eq!(smallest.pulse.interval.as_millis(), 100);
     assert_eq!(largest.pulse.interval.as_millis(), 60_000);
     assert_eq!(smallest.slow_log.unwrap().max_lines_per_second, None);

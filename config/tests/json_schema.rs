@@ -22,6 +22,14 @@ fn every_example_is_valid() {
 }
 
 #[test]
+fn words_and_numbers_of_one_key_are_valid() {
+    for value in ["\"auto\"", "\"off\"", "1", "1000000"] {
+        let text = format!("pool.concurrency = {value}");
+        assert_eq!(errors(&text), [""; 0], "{text}");
+    }
+}
+
+#[test]
 fn wrong_values_are_refused_at_their_path() {
     for (text, place) in [
         ("[pol]", "/pol"),
@@ -30,6 +38,10 @@ fn wrong_values_are_refused_at_their_path() {
         ("pool.max_pool_size = 0", "/pool/max_pool_size"),
         ("pool.max_pool_size = 1000001", "/pool/max_pool_size"),
         ("pool.max_pool_size = 1.5", "/pool/max_pool_size"),
+        ("pool.concurrency = 0", "/pool/concurrency"),
+        ("pool.concurrency = 1000001", "/pool/concurrency"),
+        ("pool.concurrency = 1.5", "/pool/concurrency"),
+        ("pool.concurrency = \"on\"", "/pool/concurrency"),
         ("deployment.uri = \"server\"", "/deployment/uri"),
         ("deployment.mode = \"direct\"", "/deployment/mode"),
         ("deployment.repeat = \"yes\"", "/deployment/repeat"),

@@ -1,12 +1,13 @@
 //! Tests loading through the public interface: precedence, problems and secrets.
 
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use seawall_config::{
-    AdminAddress, Credentials, ListenAddress, LogFormat, LogLevel, Mode, Overrides, Problems,
-    Secret, Settings, Sources, UserCredential, load,
+    AdminAddress, Concurrency, Credentials, ListenAddress, LogFormat, LogLevel, Mode, Overrides,
+    Problems, Secret, Settings, Sources, UserCredential, load,
 };
 
 #[test]
@@ -201,6 +202,31 @@ fn zero_means_no_limit_where_documented() {
     assert_eq!(settings.pool.max_life_time, None);
     assert_eq!(settings.runtime.worker_threads.unwrap().get(), 3);
     assert_eq!(settings.shutdown.drain, Duration::ZERO);
+}
+
+#[test]
+fn concurrency_is_a_word_or_a_number_in_a_file_and_in_a_variable() {
+    let default = Settings::from_toml(DEPLOYMENT).unwrap();
+    assert_eq!(default.pool.concurrency, Concurrency::Auto);
+    let scratch = Scratch::new("concurrency");
+    for (in_file, in_variable, expected) in [
+        ("\"auto\"", "auto", Concurrency::Auto),
+        ("\"off\"", "off", Concurrency::Off),
+        ("32", "32", Concurrency::Fixed(NonZeroU32::new(32).unwrap())),
+    ] {
+        let text = format!("{DEPLOYMENT}[pool]\nconcurrency = {in_file}\n");
+        let of_file = Settings::from_toml(&text).unwrap();
+        assert_eq!(of_file.pool.concurrency, expected, "{in_file}");
+
+        let text = format!("{DEPLOYMENT}[pool]\nconcurrency = 7\n");
+        let of_variable = load(&Sources {
+            file: Some(scratch.file("seawall.toml", &text)),
+            environment: environment(&[("SEAWALL_POOL__CONCURRENCY", in_variable)]),
+            ..Sources::default()
+        });
+        let of_variable = of_variable.unwrap();
+        assert_eq!(of_variable.pool.concurrency, expected, "{in_variable}");
+    }
 }
 
 #[test]

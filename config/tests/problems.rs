@@ -282,6 +282,34 @@ fn a_problem_names_its_variable_or_flag() {
 }
 
 #[test]
+fn a_wrong_word_or_number_in_a_variable_names_all_allowed_values() {
+    for value in ["0", "-1", "1000001", "1.5", "on", "AUTO", ""] {
+        let problems = load(&Sources {
+            environment: vec![
+                (
+                    "SEAWALL_DEPLOYMENT__URI".to_owned(),
+                    "mongodb://s/".to_owned(),
+                ),
+                ("SEAWALL_POOL__CONCURRENCY".to_owned(), value.to_owned()),
+            ],
+            ..Sources::default()
+        })
+        .unwrap_err();
+        let shown = match value.parse::<i64>() {
+            Ok(_) => value.to_owned(),
+            Err(_) => format!("{value:?}"),
+        };
+        assert_eq!(
+            problems.to_string(),
+            format!(
+                "pool.concurrency = {shown} from SEAWALL_POOL__CONCURRENCY: \
+                 must be \"auto\", \"off\", or an integer from 1 to 1000000"
+            )
+        );
+    }
+}
+
+#[test]
 fn an_unreadable_file_does_not_hide_problems_of_the_environment() {
     let sources = |file: PathBuf| Sources {
         file: Some(file),
@@ -401,6 +429,34 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "pool.max_pool_size = 1.5",
         "pool.max_pool_size = 1.5: must be an integer from 1 to 1000000",
+    ),
+    (
+        "pool.concurrency = 0",
+        "pool.concurrency = 0: must be \"auto\", \"off\", or an integer from 1 to 1000000",
+    ),
+    (
+        "pool.concurrency = -1",
+        "pool.concurrency = -1: must be \"auto\", \"off\", or an integer from 1 to 1000000",
+    ),
+    (
+        "pool.concurrency = 1000001",
+        "pool.concurrency = 1000001: must be \"auto\", \"off\", or an integer from 1 to 1000000",
+    ),
+    (
+        "pool.concurrency = 1.5",
+        "pool.concurrency = 1.5: must be \"auto\", \"off\", or an integer from 1 to 1000000",
+    ),
+    (
+        "pool.concurrency = \"on\"",
+        "pool.concurrency = \"on\": must be \"auto\", \"off\", or an integer from 1 to 1000000",
+    ),
+    (
+        "pool.concurrency = \"32\"",
+        "pool.concurrency = \"32\": must be \"auto\", \"off\", or an integer from 1 to 1000000",
+    ),
+    (
+        "pool.concurrency = true",
+        "pool.concurrency = true: must be \"auto\", \"off\", or an integer from 1 to 1000000",
     ),
     (
         "pool.wait_queue_timeout_ms = 0",

@@ -632,8 +632,9 @@ fn configurations() -> Vec<Seed> {
         ),
         file(
             "pool",
-            "[pool]\nmax_pool_size = 10\nmin_pool_size = 2\nmax_connecting = 2\nmax_idle_time_ms = 0\n\
-             wait_queue_timeout_ms = 100\n[limits]\nmax_users = 5\nmessage_memory_bytes = 67108864\n",
+            "[pool]\nmax_pool_size = 10\nmin_pool_size = 2\nmax_connecting = 2\nconcurrency = 8\n\
+             max_idle_time_ms = 0\nwait_queue_timeout_ms = 100\n\
+             [limits]\nmax_users = 5\nmessage_memory_bytes = 67108864\n",
         ),
         file(
             "users",
@@ -671,7 +672,8 @@ fn configurations() -> Vec<Seed> {
         environment(
             "variables",
             "SEAWALL_DEPLOYMENT__URI=mongodb://environment/\nSEAWALL_LISTEN__ADDRESS=127.0.0.1:3, unix:/run/s\n\
-             SEAWALL_POOL__MAX_POOL_SIZE=2\nSEAWALL_SLOW_LOG__SHAPE_THRESHOLDS_MS=00ff00ff00ff00ff=5\n\
+             SEAWALL_POOL__MAX_POOL_SIZE=2\nSEAWALL_POOL__CONCURRENCY=off\n\
+             SEAWALL_SLOW_LOG__SHAPE_THRESHOLDS_MS=00ff00ff00ff00ff=5\n\
              SEAWALL_PORT=tcp://1.2.3.4:27017\nSEAWALL_POOL__NO=1\nHOME=/root\n",
         ),
     ]
