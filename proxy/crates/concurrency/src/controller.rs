@@ -18,7 +18,7 @@ use crate::{
 pub const START: u32 = 32;
 
 /// The lowest limit. It is 1 because a thousand proxies in front of one server multiply it.
-pub const FLOOR: u32 = 1;
+const FLOOR: u32 = 1;
 
 /// Least length of a slice during the search, after it, and in arrivals-bound load, where times
 /// vary with the bursts of arrivals.

@@ -54,6 +54,31 @@ pub enum Reason {
     NotCrowded,
 }
 
+impl Reason {
+    /// The value of the label `reason` in metrics. [`Display`](fmt::Display) gives a sentence.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::EarlierEpoch => "earlier_epoch",
+            Self::NothingWaits => "nothing_waits",
+            Self::Measuring => "measuring",
+            Self::WaitingForConnections => "waiting_for_connections",
+            Self::Trying => "trying",
+            Self::RaisedForThroughput => "raised_for_throughput",
+            Self::RaisedForLatency => "raised_for_latency",
+            Self::LoweredForThroughput => "lowered_for_throughput",
+            Self::NoGain => "no_gain",
+            Self::BoundElsewhere => "bound_elsewhere",
+            Self::Settled => "settled",
+            Self::RateChanged => "rate_changed",
+            Self::Stalled => "stalled",
+            Self::Recovering => "recovering",
+            Self::NothingInTime => "nothing_in_time",
+            Self::Crowded => "crowded",
+            Self::NotCrowded => "not_crowded",
+        }
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -120,4 +145,43 @@ pub struct Decision {
     pub may_exempt: bool,
     /// The figures behind the decision.
     pub inputs: Inputs,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const REASONS: [Reason; 17] = [
+        Reason::EarlierEpoch,
+        Reason::NothingWaits,
+        Reason::Measuring,
+        Reason::WaitingForConnections,
+        Reason::Trying,
+        Reason::RaisedForThroughput,
+        Reason::RaisedForLatency,
+        Reason::LoweredForThroughput,
+        Reason::NoGain,
+        Reason::BoundElsewhere,
+        Reason::Settled,
+        Reason::RateChanged,
+        Reason::Stalled,
+        Reason::Recovering,
+        Reason::NothingInTime,
+        Reason::Crowded,
+        Reason::NotCrowded,
+    ];
+
+    #[test]
+    fn each_reason_has_a_name_and_a_sentence_of_its_own() {
+        let names = BTreeSet::from(REASONS.map(Reason::as_str));
+        assert_eq!(names.len(), REASONS.len());
+        let sentences = BTreeSet::from(REASONS.map(|reason| reason.to_string()));
+        assert_eq!(sentences.len(), REASONS.len());
+        for name in names {
+            let is_snake_case = name.chars().all(|c| c == '_' || c.is_ascii_lowercase());
+            assert!(is_snake_case, "{name}");
+        }
+    }
 }

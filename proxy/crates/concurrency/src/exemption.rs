@@ -2,8 +2,10 @@
 //!
 //! An operation that runs much longer than the recent median mostly waits, for a lock, a disk,
 //! other servers or its own deadline. If it kept its slot, a few such operations would block all
-//! others. Exempt operations have a bound of their own. While the server completes nothing, no
-//! operation is exempt: in a stall all operations are long, and each exemption would send one more.
+//! others. Exempt operations have a bound of their own. While the server completes nothing, an
+//! operation becomes exempt only now and then: in a stall all operations are long, and each
+//! exemption sends one more. If the server has not stalled, the operation that gets the free slot
+//! completes, and so others can leave the count.
 
 use std::time::Duration;
 
@@ -14,6 +16,9 @@ const LONG: f64 = 8.0;
 /// No operation is long before this time, because leaving the count must matter for the slots: a
 /// slot that is blocked for less is not worth a decision.
 const MIN_LONG: Duration = Duration::from_millis(10);
+
+/// While nothing completes, one operation becomes exempt in this time.
+const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Number of buckets: four per octave, from 1 µs to 18 minutes.
 const BUCKETS: usize = 120;
@@ -93,30 +98,36 @@ pub struct Exemption {
     pub threshold: Duration,
     /// Maximum number of exempt operations.
     pub bound: u32,
+    /// False while fewer operations complete than usual.
+    pub is_open: bool,
 }
 
 impl Exemption {
-    /// The rule for a limit, or `None` if no operation may be exempt now. `bound` is the configured
-    /// bound; by default it is the limit itself.
-    pub fn new(
-        times: &ServerTimes,
-        decision: &crate::Decision,
-        bound: Option<u32>,
-    ) -> Option<Self> {
-        let median = times.median().filter(|_| decision.may_exempt)?;
-        Some(Self {
-            threshold: median.mul_f64(LONG).max(MIN_LONG),
+    /// The rule for a limit. `bound` is the configured bound; by default it is the limit itself.
+    pub fn new(times: &ServerTimes, decision: &crate::Decision, bound: Option<u32>) -> Self {
+        let median = times.median();
+        let threshold = median.map(|median| median.mul_f64(LONG).max(MIN_LONG));
+        Self {
+            threshold: threshold.unwrap_or(PROBE_INTERVAL),
             bound: bound.unwrap_or(decision.limit),
-        })
+            is_open: median.is_some() && decision.may_exempt,
+        }
     }
 
     /// True if an operation may leave the count. It has run for `running`, `exempt` operations are
     /// exempt already, and `completed_since` other operations have completed since it began. In a
-    /// stall this number stays low before any sample can show the stall.
-    pub fn applies(&self, running: Duration, exempt: u32, completed_since: u64) -> bool {
-        running >= self.threshold
-            && exempt < self.bound
-            && completed_since >= u64::from(self.bound.div_ceil(2))
+    /// stall this number stays low before any sample can show the stall. No operation has completed
+    /// or become exempt for `quiet_for`.
+    pub fn applies(
+        &self,
+        running: Duration,
+        exempt: u32,
+        completed_since: u64,
+        quiet_for: Duration,
+    ) -> bool {
+        let is_overtaken = self.is_open && completed_since >= u64::from(self.bound.div_ceil(2));
+        let is_long = running >= self.threshold && exempt < self.bound;
+        is_long && (is_overtaken || quiet_for >= PROBE_INTERVAL)
     }
 }
 
@@ -160,18 +171,38 @@ mod tests {
         assert!(times.median().unwrap() <= Duration::from_micros(1_250));
     }
 
+    const RULE: Exemption = Exemption {
+        threshold: Duration::from_millis(10),
+        bound: 32,
+        is_open: true,
+    };
+
     #[test]
     fn exempt_operations_are_long_few_and_overtaken() {
-        let rule = Exemption {
-            threshold: Duration::from_millis(10),
-            bound: 32,
+        let none = Duration::ZERO;
+        let applies =
+            |ms, exempt, since| RULE.applies(Duration::from_millis(ms), exempt, since, none);
+        assert!(applies(10, 31, 16));
+        assert!(!applies(9, 0, 1_000), "not long");
+        assert!(!applies(1_000, 32, 1_000), "too many are exempt");
+        assert!(!applies(3_000, 0, 15), "a stalled server");
+        let closed = Exemption {
+            is_open: false,
+            ..RULE
         };
-        assert!(rule.applies(Duration::from_millis(10), 31, 16));
-        assert!(!rule.applies(Duration::from_millis(9), 0, 1_000));
-        assert!(!rule.applies(Duration::from_secs(1), 32, 1_000));
-        assert!(
-            !rule.applies(Duration::from_secs(3), 0, 15),
-            "a stalled server"
-        );
+        assert!(!closed.applies(Duration::from_secs(1), 0, 1_000, none));
+    }
+
+    #[test]
+    fn while_nothing_completes_an_operation_becomes_exempt_now_and_then() {
+        let closed = Exemption {
+            is_open: false,
+            ..RULE
+        };
+        let after = |quiet_for| closed.applies(Duration::from_secs(1), 31, 0, quiet_for);
+        assert!(!after(PROBE_INTERVAL - Duration::from_millis(1)));
+        assert!(after(PROBE_INTERVAL));
+        assert!(!closed.applies(Duration::from_millis(9), 0, 0, PROBE_INTERVAL));
+        assert!(!closed.applies(Duration::from_secs(1), 32, 0, PROBE_INTERVAL));
     }
 }

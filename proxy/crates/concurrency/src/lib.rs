@@ -38,6 +38,7 @@ mod controller;
 mod crowd;
 mod decision;
 mod exemption;
+mod groups;
 mod like;
 mod random;
 mod sample;
@@ -46,9 +47,10 @@ mod slice;
 mod trial;
 
 pub use self::{
-    controller::{Controller, FLOOR, START},
+    controller::{Controller, START},
     decision::{Decision, Inputs, Load, Reason},
     exemption::{Exemption, ServerTimes},
+    groups::ShapeGroups,
     sample::{Epoch, GROUPS, GroupSample, Sample},
 };
 

@@ -9,7 +9,10 @@
 
 use std::time::Duration;
 
-use seawall_concurrency::{Controller, FLOOR, Load, Reason, START, Sample};
+use seawall_concurrency::{Controller, Load, Reason, START, Sample};
+
+/// The lowest limit.
+const FLOOR: u32 = 1;
 
 const WINDOW: Duration = Duration::from_millis(100);
 

@@ -31,6 +31,8 @@ pub(crate) struct Limiter {
     long: Vec<Running>,
     times: ServerTimes,
     exemption: Option<Exemption>,
+    /// When an operation completed or became exempt last.
+    quiet_since: f64,
     sample: Sample,
     integral: f64,
     waiting_us: f64,
@@ -55,6 +57,7 @@ impl Limiter {
             long: Vec::new(),
             times: ServerTimes::default(),
             exemption: None,
+            quiet_since: now,
             sample: Sample::default(),
             integral: 0.0,
             waiting_us: 0.0,
@@ -121,6 +124,7 @@ impl Limiter {
             false => self.in_progress -= 1,
         }
         self.completed += 1;
+        self.quiet_since = now;
         if end.is_late {
             self.sample.late += 1;
             return;
@@ -150,17 +154,21 @@ impl Limiter {
             .count();
         self.long.extend(self.running.drain(..long));
         let mut exempt = self.exempt;
+        let mut quiet_since = self.quiet_since;
         let completed = self.completed;
         self.long.retain(|running| {
             let since = completed - running.completed_before;
             let is_running = is_running(running);
-            if is_running && rule.applies(us(now - running.started), exempt, since) {
+            let quiet_for = us(now - quiet_since);
+            if is_running && rule.applies(us(now - running.started), exempt, since, quiet_for) {
                 exempt += 1;
+                quiet_since = now;
                 leaving.push(running.operation);
                 return false;
             }
             is_running
         });
+        self.quiet_since = quiet_since;
         self.in_progress -= exempt - self.exempt;
         self.exempt = exempt;
         leaving
@@ -190,7 +198,7 @@ impl Limiter {
             decision.limit = self.limit;
         }
         self.limit = decision.limit;
-        self.exemption = Exemption::new(&self.times, &decision, None);
+        self.exemption = Some(Exemption::new(&self.times, &decision, None));
         self.controller.is_some().then_some(decision)
     }
 }

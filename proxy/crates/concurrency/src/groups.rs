@@ -1,0 +1,123 @@
+//! Assigns operations to groups by the usual server time of their shape.
+//!
+//! A group covers a factor of four. A shape stays in its group while its times change by less than
+//! another factor of four, because a trial of another limit changes the times of all shapes, and
+//! work is comparable only while shapes stay in their groups.
+
+use std::time::Duration;
+
+use crate::sample::GROUPS;
+
+/// Number of entries. Shapes with the same remainder share an entry.
+const ENTRIES: usize = 1_024;
+
+/// Weight of a new server time in the mean of its shape.
+const SMOOTHING: f32 = 1.0 / 64.0;
+
+/// A shape gets a new group if the binary logarithm of its usual time has changed by this.
+const MOVES_AT: f32 = 2.0;
+
+/// Upper bound of the first group, as a binary logarithm of seconds: 244 µs.
+const FIRST_BOUND: f32 = -12.0;
+
+/// Binary logarithm of the factor between the bounds of a group.
+const WIDTH: f32 = 2.0;
+
+/// The usual server time of a shape, as binary logarithms of seconds.
+#[derive(Clone, Copy, Debug)]
+struct Usual {
+    mean: f32,
+    /// The mean when the shape got its group.
+    reference: f32,
+}
+
+/// The groups of the shapes of one server. Recording an operation costs a few instructions and no
+/// memory.
+#[derive(Clone, Debug)]
+pub struct ShapeGroups {
+    entries: Box<[Option<Usual>; ENTRIES]>,
+}
+
+impl Default for ShapeGroups {
+    fn default() -> Self {
+        Self {
+            entries: Box::new([None; ENTRIES]),
+        }
+    }
+}
+
+impl ShapeGroups {
+    /// Adds the server time of one operation. Returns the group that its shape had before; for the
+    /// first operation of a shape, the group of this operation. `shape` is any number that
+    /// identifies the shape, spread evenly over all numbers.
+    pub fn record(&mut self, shape: u64, server_time: Duration) -> usize {
+        let index = usize::try_from(shape).unwrap_or_default() % ENTRIES;
+        let log = server_time.as_secs_f32().max(1e-7).log2();
+        let Some(entry) = self.entries.get_mut(index) else {
+            return 0;
+        };
+        let usual = entry.get_or_insert(Usual {
+            mean: log,
+            reference: log,
+        });
+        let group = group_of(usual.reference);
+        usual.mean += SMOOTHING * (log - usual.mean);
+        if (usual.mean - usual.reference).abs() >= MOVES_AT {
+            usual.reference = usual.mean;
+        }
+        group
+    }
+}
+
+#[expect(
+    clippy::as_conversions,
+    reason = "the conversion of a float to an integer saturates"
+)]
+fn group_of(log: f32) -> usize {
+    let group = ((log - FIRST_BOUND) / WIDTH).floor() + 1.0;
+    (group.max(0.0) as usize).min(GROUPS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_group_covers_a_factor_of_four() {
+        let groups = [100, 300, 1_000, 4_000, 16_000, 64_000, 260_000, 1_100_000]
+            .map(|us| ShapeGroups::default().record(1, Duration::from_micros(us)));
+        assert_eq!(groups, [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(ShapeGroups::default().record(1, Duration::ZERO), 0);
+        assert_eq!(ShapeGroups::default().record(1, Duration::MAX), 7);
+    }
+
+    #[test]
+    fn a_shape_keeps_its_group_while_its_times_triple() {
+        let mut groups = ShapeGroups::default();
+        let first = groups.record(7, Duration::from_micros(900));
+        for _ in 0..10_000 {
+            assert_eq!(groups.record(7, Duration::from_micros(2_700)), first);
+        }
+    }
+
+    #[test]
+    fn a_shape_whose_times_change_much_gets_a_new_group() {
+        let mut groups = ShapeGroups::default();
+        groups.record(7, Duration::from_micros(900));
+        let all = (0..1_000).map(|_| groups.record(7, Duration::from_millis(50)));
+        // It stays in the third group, because 50 ms is less than four times the time at its last
+        // change of group.
+        assert_eq!(all.collect::<BTreeSet<_>>(), BTreeSet::from([1, 2, 3]));
+    }
+
+    #[test]
+    fn shapes_have_their_own_groups() {
+        let mut groups = ShapeGroups::default();
+        groups.record(1, Duration::from_micros(100));
+        groups.record(2, Duration::from_secs(2));
+        assert_eq!(groups.record(1, Duration::from_secs(2)), 0);
+        assert_eq!(groups.record(2, Duration::from_micros(100)), 7);
+    }
+}
