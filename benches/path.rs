@@ -8,7 +8,7 @@ use bson::{Document, doc};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use seawall::{
     observe::Observer,
-    pool::{Limits, ServerPool},
+    pool::{Concurrency, Demand, Limits, ServerPool},
 };
 use seawall_auth::{
     ClientConversation, ClientFirst, Identity, Mechanism, NonceSource, ServerConversation,
@@ -232,6 +232,7 @@ fn pool(c: &mut Criterion) {
         min_pool_size: 0,
         max_server_connections: 32,
         max_connecting: 2,
+        concurrency: Concurrency::Auto,
         connections_per_second: None,
         max_idle_time: None,
         max_life_time: None,
@@ -265,9 +266,10 @@ fn pool(c: &mut Criterion) {
         b.iter_custom(|times| {
             runtime.block_on(async {
                 let deadline = Instant::now() + Duration::from_secs(3600);
+                let demand = Demand::slot(Sharer::Local, 1);
                 let began = Instant::now();
                 for _ in 0..times {
-                    let taken = pool.check_out(&identity, Sharer::Local, deadline).await;
+                    let taken = pool.check_out(&identity, demand, deadline).await;
                     let mut checkout = taken.expect("one of 32 connections is available");
                     black_box(checkout.begin());
                     checkout.finish();

@@ -640,6 +640,11 @@ fn topology_settings(settings: &config::Settings) -> topology::Settings {
             max_server_connections: pool.max_server_connections.get(),
             connections_per_second: pool.connections_per_second,
             max_connecting: pool.max_connecting.get(),
+            concurrency: match pool.concurrency {
+                config::Concurrency::Auto => pool::Concurrency::Auto,
+                config::Concurrency::Fixed(limit) => pool::Concurrency::Fixed(limit),
+                config::Concurrency::Off => pool::Concurrency::Off,
+            },
             max_idle_time: pool.max_idle_time,
             max_life_time: pool.max_life_time,
             wait_queue_timeout: pool.wait_queue_timeout,

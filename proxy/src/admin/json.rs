@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     observe::{ClientRow, Namespace, NamespaceSums, ServerSums, ShapeRow, ShapeSums, code_name},
-    pool::Snapshot,
+    pool::{ConcurrencySnapshot, Snapshot},
     topology::TopologyDescription,
 };
 use seawall_api::millis;
@@ -308,12 +308,26 @@ pub(super) fn pool(address: &ServerAddress, pool: &Snapshot) -> seawall_api::Poo
     });
     seawall_api::Pool {
         available: whole(pool.available),
+        concurrency: concurrency(&pool.concurrency),
         in_use: whole(pool.in_use),
         pending: whole(pool.pending),
         server: address.to_string(),
         state: pool.state.to_owned(),
         users: users.collect(),
         wait_queue: whole(pool.wait_queue),
+    }
+}
+
+fn concurrency(concurrency: &ConcurrencySnapshot) -> seawall_api::Concurrency {
+    seawall_api::Concurrency {
+        exempt: whole(concurrency.exempt),
+        in_progress: whole(concurrency.in_progress),
+        limit: concurrency.limit.map(u64::from),
+        mode: concurrency.mode.to_owned(),
+        reason: concurrency.reason.map(|reason| reason.to_string()),
+        reserved: whole(concurrency.reserved),
+        settled: concurrency.settled.map(u64::from),
+        waiting: whole(concurrency.waiting),
     }
 }
 

@@ -20,13 +20,14 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::{
     observe::{self, Observer, outcome_of},
-    pool::{Snapshot, UserSnapshot, tests::limits},
+    pool::{ConcurrencySnapshot, Snapshot, UserSnapshot, tests::limits},
     pulse,
     topology::{TopologyDescription, TopologyType},
 };
 use seawall_auth::NonceSource;
 use seawall_command::CommandBytes;
 use seawall_command::{ReplyFacts, ReplyForm};
+use seawall_concurrency::Reason;
 use seawall_insight::{Clock, Second};
 use seawall_stats::{
     Counters, Departure, Figures, Label, Leaving, Level, Phase, ServerSample, Stage, Traffic,
@@ -305,6 +306,16 @@ fn pool() -> Snapshot {
         in_use: 3,
         wait_queue: 4,
     };
+    let concurrency = ConcurrencySnapshot {
+        mode: "auto",
+        limit: Some(9),
+        settled: Some(8),
+        in_progress: 3,
+        reserved: 1,
+        exempt: 1,
+        waiting: 4,
+        reason: Some(Reason::Trying),
+    };
     Snapshot {
         state: "ready",
         pending: 1,
@@ -312,6 +323,7 @@ fn pool() -> Snapshot {
         in_use: 3,
         wait_queue: 4,
         users: vec![user],
+        concurrency,
     }
 }
 

@@ -36,6 +36,7 @@ pub(super) struct Abandoned {
 impl Abandoned {
     /// Reads the reply to its end in the background, then checks the connection in or closes it.
     pub(super) fn settle(mut self) {
+        self.checkout.mark_late();
         tokio::spawn(async move {
             let is_clean = timeout(DRAIN_LIMIT, self.drain()).await.unwrap_or(false);
             if is_clean {

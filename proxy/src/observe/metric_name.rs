@@ -87,8 +87,14 @@ metrics! {
     ShapeDurationSeconds: Histogram = "seawall_shape_duration_seconds", "Durations of a shape's operations.";
     /// Description of a shape; the value is always 1.
     ShapeInfo: Gauge = "seawall_shape_info", "Description of a shape: command, namespace and text; always 1.";
-    /// Operations waiting for a connection to a server.
-    WaitQueueLength: Gauge = "seawall_wait_queue_length", "Operations waiting for a connection to a server.";
+    /// Operations waiting for a connection to a server, or for a slot.
+    WaitQueueLength: Gauge = "seawall_wait_queue_length", "Operations waiting for a connection to a server, or for a slot.";
+    /// Maximum number of operations in progress on a server; absent if there is no limit.
+    ConcurrencyLimit: Gauge = "seawall_concurrency_limit", "Maximum number of operations in progress on a server; absent if there is no limit.";
+    /// Operations that the concurrency limit concerns, by `state`.
+    ConcurrencyOperations: Gauge = "seawall_concurrency_operations", "Operations that the concurrency limit concerns, by state.";
+    /// Changes of the concurrency limit, by `reason`.
+    ConcurrencyLimitChangesTotal: Counter = "seawall_concurrency_limit_changes_total", "Changes of the concurrency limit, by reason.";
     /// Operations waiting for an event (change streams, tailable cursors), by `state`.
     AwaitingOperations: Gauge = "seawall_awaiting_operations", "Operations waiting for an event: change streams and tailable cursors.";
     /// Clients relayed over a server connection of their own.

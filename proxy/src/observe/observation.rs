@@ -154,6 +154,11 @@ impl<'a> Observation<'a> {
         self.cursor_opened_at = Some(origin.opened_at);
     }
 
+    /// The id of the operation's shape, or of the shape that opened its cursor.
+    pub(crate) fn shape(&self) -> ShapeId {
+        self.record.origin_id.unwrap_or(self.record.rows.id)
+    }
+
     /// The argument of `attribute_to` for each `getMore` on the cursor that this operation opened.
     pub fn origin(&self) -> Option<Origin> {
         let rows = &self.record.rows;

@@ -3,7 +3,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
 
@@ -86,6 +86,12 @@ pub struct ServerMetrics {
     awaiting: Gauge,
     lane_queue: Gauge,
     relayed: Gauge,
+    /// Registered with the first limit, because a registered gauge is exported.
+    concurrency_limit: OnceLock<Gauge>,
+    in_progress: Gauge,
+    reserved: Gauge,
+    exempt: Gauge,
+    waiting: Gauge,
 }
 
 impl fmt::Debug for ServerMetrics {
@@ -104,28 +110,31 @@ impl ServerMetrics {
         index: ServerIndex,
     ) -> Self {
         let labels = || vec![Label::new("server", server.to_owned())];
-        let state = |state: &'static str| {
+        let in_state = |name, state: &'static str| {
             let mut labels = labels();
             labels.push(Label::new("state", state));
-            metrics.gauge(MetricName::ServerConnections, labels)
+            metrics.gauge(name, labels)
         };
-        let awaiting = |state: &'static str| {
-            let mut labels = labels();
-            labels.push(Label::new("state", state));
-            metrics.gauge(MetricName::AwaitingOperations, labels)
-        };
+        let connections = |state| in_state(MetricName::ServerConnections, state);
+        let awaiting = |state| in_state(MetricName::AwaitingOperations, state);
+        let operations = |state| in_state(MetricName::ConcurrencyOperations, state);
         Self {
             awaiting: awaiting("running"),
             lane_queue: awaiting("queued"),
+            concurrency_limit: OnceLock::new(),
+            in_progress: operations("in_progress"),
+            reserved: operations("reserved"),
+            exempt: operations("exempt"),
+            waiting: operations("waiting"),
             relayed: metrics.gauge(MetricName::RelayedConnections, labels()),
             server: server.to_owned(),
             index,
             logins,
             created: metrics.counter(MetricName::ServerConnectionsCreatedTotal, labels()),
             checkout: metrics.histogram(MetricName::CheckoutSeconds, labels()),
-            pending: state("pending"),
-            available: state("available"),
-            in_use: state("in_use"),
+            pending: connections("pending"),
+            available: connections("available"),
+            in_use: connections("in_use"),
             wait_queue: metrics.gauge(MetricName::WaitQueueLength, labels()),
             metrics,
         }
@@ -192,6 +201,37 @@ impl ServerMetrics {
         self.wait_queue.set(count(wait_queue));
     }
 
+    /// Sets the gauges of the concurrency limit and of its operations. `limit` is `None` if there
+    /// is no limit. A limit that was set once must not become `None`.
+    pub(crate) fn show_concurrency(
+        &self,
+        limit: Option<u32>,
+        in_progress: usize,
+        reserved: usize,
+        exempt: usize,
+        waiting: usize,
+    ) {
+        if let Some(limit) = limit {
+            let gauge = self.concurrency_limit.get_or_init(|| {
+                let labels = vec![Label::new("server", self.server.clone())];
+                self.metrics.gauge(MetricName::ConcurrencyLimit, labels)
+            });
+            gauge.set(f64::from(limit));
+        }
+        self.in_progress.set(count(in_progress));
+        self.reserved.set(count(reserved));
+        self.exempt.set(count(exempt));
+        self.waiting.set(count(waiting));
+    }
+
+    /// Counts a change of the concurrency limit. `reason` is the name of the decision's reason.
+    pub(crate) fn limit_changed(&self, reason: &'static str) {
+        self.counter(
+            MetricName::ConcurrencyLimitChangesTotal,
+            &[("reason", reason)],
+        );
+    }
+
     /// Sets the gauges of awaiting operations: how many run, and how many wait for a connection.
     pub(crate) fn show_lane(&self, running: usize, queued: usize) {
         self.awaiting.set(count(running));
@@ -208,4 +248,41 @@ impl ServerMetrics {
 
 fn count(number: usize) -> f64 {
     float(u64::try_from(number).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::observe::{Observer, Settings};
+
+    #[test]
+    fn concurrency_limit_is_exported_only_if_there_is_one() {
+        let settings = Settings {
+            counts_shapes: false,
+            max_shapes: 1,
+            name_key: None,
+            max_namespaces: 1,
+            keeps_seconds: false,
+        };
+        let observer = Observer::new(settings, None).unwrap();
+        let server = observer.recorder.server("a:1");
+        server.show_concurrency(None, 3, 1, 2, 4);
+        server.limit_changed("crowded");
+        let text = observer.exporter.render();
+        for line in [
+            r#"seawall_concurrency_operations{server="a:1",state="in_progress"} 3"#,
+            r#"seawall_concurrency_operations{server="a:1",state="reserved"} 1"#,
+            r#"seawall_concurrency_operations{server="a:1",state="exempt"} 2"#,
+            r#"seawall_concurrency_operations{server="a:1",state="waiting"} 4"#,
+            r#"seawall_concurrency_limit_changes_total{server="a:1",reason="crowded"} 1"#,
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        assert!(!text.contains("seawall_concurrency_limit{"), "{text}");
+        for limit in [8, 9] {
+            server.show_concurrency(Some(limit), 0, 0, 0, 0);
+            let line = format!(r#"seawall_concurrency_limit{{server="a:1"}} {limit}"#);
+            let text = observer.exporter.render();
+            assert!(text.contains(&line), "{text}");
+        }
+    }
 }

@@ -4,7 +4,11 @@ use std::{fmt, sync::Arc};
 
 use tokio::time::Instant;
 
-use super::ServerPool;
+use super::{
+    ServerPool,
+    inner::Returned,
+    slots::{Slot, Usage},
+};
 use crate::observe::CloseReason;
 use seawall_auth::Identity;
 use seawall_transport::connection::Connection;
@@ -17,17 +21,18 @@ pub struct Checkout {
     pool: Arc<ServerPool>,
     identity: Arc<Identity>,
     /// `None` only during the drop.
-    connection: Option<Connection>,
+    held: Option<(Connection, Slot)>,
     perished: Option<CloseReason>,
     checked_out_at: Instant,
     /// When the last exchange ended; `None` during an exchange and before the first one.
     finished_at: Option<Instant>,
+    is_late: bool,
 }
 
 impl fmt::Debug for Checkout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Checkout")
-            .field("connection", &self.connection)
+            .field("connection", &self.held.as_ref().map(|held| &held.0))
             .finish_non_exhaustive()
     }
 }
@@ -37,15 +42,17 @@ impl Checkout {
         pool: Arc<ServerPool>,
         identity: Arc<Identity>,
         connection: Connection,
+        slot: Slot,
         now: Instant,
     ) -> Self {
         Self {
             pool,
             identity,
-            connection: Some(connection),
+            held: Some((connection, slot)),
             perished: None,
             checked_out_at: now,
             finished_at: None,
+            is_late: false,
         }
     }
 
@@ -58,7 +65,7 @@ impl Checkout {
     pub fn begin(&mut self) -> &mut Connection {
         self.perished = Some(CloseReason::Broken);
         self.finished_at = None;
-        self.connection.as_mut().expect("taken only in drop")
+        &mut self.held.as_mut().expect("taken only in drop").0
     }
 
     /// Returns the connection during an exchange, after [`Checkout::begin`].
@@ -67,7 +74,7 @@ impl Checkout {
             self.perished.is_some(),
             "`begin` is called before `connection`"
         );
-        self.connection.as_mut().expect("taken only in drop")
+        &mut self.held.as_mut().expect("taken only in drop").0
     }
 
     /// Ends an exchange whose last reply has been read completely: the connection is clean again.
@@ -87,6 +94,12 @@ impl Checkout {
         self.perished = Some(reason);
     }
 
+    /// Records that the reply came too late to be of use: the operation exceeded its time limit, or
+    /// its client has left.
+    pub(crate) fn mark_late(&mut self) {
+        self.is_late = true;
+    }
+
     /// The pool that the connection returns to.
     pub fn pool(&self) -> &Arc<ServerPool> {
         &self.pool
@@ -100,10 +113,22 @@ impl Checkout {
 
 impl Drop for Checkout {
     fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            let now = self.finished_at.unwrap_or_else(Instant::now);
-            self.pool
-                .check_in(&self.identity, connection, self.perished, now);
-        }
+        let Some((connection, slot)) = self.held.take() else {
+            return;
+        };
+        let now = self.finished_at.unwrap_or_else(Instant::now);
+        let server_time = self
+            .finished_at
+            .map(|finished| finished - self.checked_out_at);
+        let returned = Returned {
+            connection,
+            slot: Some(slot),
+            usage: Usage {
+                server_time,
+                is_late: self.is_late,
+            },
+            perished: self.perished,
+        };
+        self.pool.check_in(&self.identity, returned, now);
     }
 }

@@ -1,16 +1,23 @@
 //! The state of one server's connections, and every decision about them. No I/O, no clock.
 
+mod growth;
+mod snapshot;
+mod state;
+
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
-    time::Duration,
 };
 
 use tokio::{sync::oneshot, time::Instant};
 
+use self::state::PoolState;
+pub use self::{snapshot::Waits, state::Suspicion};
 use super::{
-    CheckOutError, Limits, Overload, Snapshot, UserSnapshot,
-    queue::{Asker, Ticket, WaitQueue, Waiter},
+    CheckOutError, Limits, Overload,
+    demand::{Demand, Need},
+    queue::{Granted, Ticket, WaitQueue, Waiter},
+    slots::{Slot, Slots, Update, Usage},
     user::User,
 };
 use crate::observe::CloseReason;
@@ -20,78 +27,61 @@ use seawall_transport::{
     connection::{Connection, Generation},
 };
 
-/// At `max_server_connections`, a connection of a user with waiters is closed to make room for
-/// another user only if the connection is at least this old and an operation of the other user has
-/// waited at least this long. The limit exists because each new connection costs the server a
-/// login.
-const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
-
-/// Minimum time between two suspicions that pause the hand-out of connections. Without it, a client
-/// that repeatedly makes a server close its connections could block all clients.
-const MIN_TIME_BETWEEN_PAUSES: Duration = Duration::from_millis(100);
-
-/// Maximum number of users with waiters that are examined to find the user for a new connection.
-const MAX_USERS_TRIED: usize = 8;
-
-/// The pool's states in the CMAP specification, and `Suspect`, which is between ready and paused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PoolState {
-    Paused,
-    Ready,
-    /// A connection ended during an operation, and it is not known yet if the server has failed.
-    /// The pool hands out and establishes no connection in this state.
-    Suspect {
-        since: Instant,
-        user: IdentityId,
-    },
-    Closed,
-}
-
-/// The conclusion about the server after the end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Suspicion {
-    /// No conclusion, because the pool was cleared after the connection was established, or is
-    /// closed.
-    Outdated,
-    /// The server may have failed. The caller has to send a probe.
-    Probe,
-    /// The server has failed.
-    Failed,
-}
-
-/// The longest current waits for a connection.
-#[derive(Debug, Default)]
-pub struct Waits {
-    /// For each user with `max_pool_size` connections, the longest wait of its operations. They
-    /// wait for the user's own connections.
-    pub for_own: Vec<(Arc<Identity>, Duration)>,
-    /// The longest wait of all other users' operations. They wait for the server, or for
-    /// connections of other users to be closed.
-    pub for_others: Duration,
-}
+/// Maximum number of users for which connections are established after the limit has changed.
+const MAX_USERS_GROWN: usize = 64;
 
 /// The result of the start of a checkout.
 pub(super) enum Start {
-    Ready(Connection),
+    Ready(Connection, Slot),
     Wait(Ticket, ResultReceiver),
     Refused(CheckOutError),
 }
 
-type ResultSender = oneshot::Sender<Result<Connection, CheckOutError>>;
+pub(super) type ResultReceiver = oneshot::Receiver<Granted>;
 
-pub(super) type ResultReceiver = oneshot::Receiver<Result<Connection, CheckOutError>>;
+/// A connection that is checked in.
+pub(super) struct Returned {
+    pub(super) connection: Connection,
+    /// `None` if it was just established.
+    pub(super) slot: Option<Slot>,
+    pub(super) usage: Usage,
+    /// The reason to close it, if there is one.
+    pub(super) perished: Option<CloseReason>,
+}
+
+impl Returned {
+    /// A connection that was checked out and not used.
+    pub(super) fn unused(connection: Connection, slot: Slot) -> Self {
+        Self {
+            connection,
+            slot: Some(slot),
+            usage: Usage::default(),
+            perished: None,
+        }
+    }
+}
+
+/// A connection and a slot for a waiter.
+pub(super) struct HandOver {
+    pub(super) identity: Arc<Identity>,
+    pub(super) answer: oneshot::Sender<Granted>,
+    pub(super) connection: Connection,
+    pub(super) slot: Slot,
+}
 
 /// The actions that the caller carries out after it has released the lock.
 #[derive(Default)]
 pub(super) struct Todo {
-    pub(super) hand_over: Vec<(Arc<Identity>, ResultSender, Connection)>,
-    pub(super) fail: Vec<(ResultSender, CheckOutError)>,
+    pub(super) hand_over: Vec<HandOver>,
+    pub(super) fail: Vec<(oneshot::Sender<Granted>, CheckOutError)>,
     /// The caller closes these connections by dropping them.
     pub(super) close: Vec<(Connection, CloseReason)>,
     pub(super) establish: Vec<(Arc<Identity>, Generation)>,
     /// True if the first deadline of a waiter is earlier than before, so that the task which calls
     /// [`Inner::expire`] must look again.
     pub(super) must_wake_expiry: bool,
+    /// True if [`Inner::tick`] must be called regularly again.
+    pub(super) must_wake_ticks: bool,
 }
 
 pub(super) struct Inner {
@@ -99,37 +89,57 @@ pub(super) struct Inner {
     state: PoolState,
     generation: Generation,
     users: HashMap<IdentityId, User>,
+    slots: Slots,
     /// Number of connections of all users, in any state.
     total: usize,
     /// The users with waiters, in the order in which connections are established for them. Users
     /// whose waiters have left are skipped.
     turns: VecDeque<IdentityId>,
+    /// For each need, the users with waiters and available connections, in the order in which slots
+    /// pass to them. Users whose waiters have left are skipped.
+    ready: [VecDeque<IdentityId>; Need::ALL.len()],
     /// Number of all users' waiters.
     waiting: usize,
     /// Number of all users' connections that are in use.
     in_use: usize,
+    /// Number of users with connections in use.
+    holders: usize,
     next_ticket: u64,
     /// No waiter's deadline is earlier. `None` only if no operation waits. The waiter that had this
     /// deadline may have been served or have left.
     expires_at: Option<Instant>,
     /// When the last suspicion began; `None` if there was none.
     last_suspected: Option<Instant>,
+    /// True if an available connection has ended.
+    has_ended: fn(&mut Connection) -> bool,
 }
 
 impl Inner {
-    pub(super) fn new(limits: Limits) -> Self {
+    /// Creates a paused pool. `has_ended` is true for a connection that has ended while it was
+    /// available. `seed` makes the times of the limit's trials different for each proxy and server.
+    pub(super) fn new(
+        limits: Limits,
+        has_ended: fn(&mut Connection) -> bool,
+        seed: u64,
+        now: Instant,
+    ) -> Self {
+        let ceiling = u32::try_from(limits.max_server_connections).unwrap_or(u32::MAX);
         Self {
+            slots: Slots::new(limits.concurrency, ceiling, seed, now),
             limits,
             state: PoolState::Paused,
             generation: Generation::default(),
             users: HashMap::new(),
             total: 0,
             turns: VecDeque::new(),
+            ready: Default::default(),
             waiting: 0,
             in_use: 0,
+            holders: 0,
             next_ticket: 0,
             expires_at: None,
             last_suspected: None,
+            has_ended,
         }
     }
 
@@ -141,7 +151,7 @@ impl Inner {
     pub(super) fn check_out(
         &mut self,
         identity: &Arc<Identity>,
-        asker: Asker,
+        demand: Demand,
         now: Instant,
         deadline: Instant,
     ) -> (Start, Todo) {
@@ -151,42 +161,41 @@ impl Inner {
             PoolState::Closed => return (Start::Refused(CheckOutError::Closed), todo),
             PoolState::Ready | PoolState::Suspect { .. } => {}
         }
-        let hands_out = self.state == PoolState::Ready;
+        todo.must_wake_ticks = self.slots.wake(now);
+        let may_begin = self.state == PoolState::Ready
+            && (self.slots.has_room(demand.need, now) || self.may_exceed(identity.id()));
         let user = self
             .users
             .entry(identity.id())
             .or_insert_with(|| User::new(identity));
-        while let Some(connection) = user.available.pop_if(|_| hands_out) {
+        while let Some(connection) = user.available.pop_if(|_| may_begin) {
             match self.limits.perished(&connection, self.generation, now) {
                 Some(reason) => {
                     self.total -= 1;
                     todo.close.push((connection, reason));
                 }
                 None => {
+                    self.holders += usize::from(user.in_use == 0);
                     user.in_use += 1;
                     self.in_use += 1;
-                    return (Start::Ready(connection), todo);
+                    let slot = self.slots.take(&demand, None, now);
+                    return (Start::Ready(connection, slot), todo);
                 }
             }
         }
-        if let Asker::Client(from) = asker
-            && self.waiting >= self.limits.wait_queue_size
-        {
-            let Some(waiter) = self.make_room_in_queue(identity.id(), from) else {
-                return (
-                    Start::Refused(CheckOutError::Overload(Overload::QueueFull)),
-                    todo,
-                );
+        if demand.need != Need::Nothing && self.waiting >= self.limits.wait_queue_size {
+            let full = CheckOutError::Overload(Overload::QueueFull);
+            let Some(waiter) = self.make_room_in_queue(identity.id(), demand.from) else {
+                return (Start::Refused(full), todo);
             };
-            self.waiting -= 1;
-            todo.fail
-                .push((waiter.answer, CheckOutError::Overload(Overload::QueueFull)));
+            self.fail(vec![waiter], &full, now, &mut todo);
         }
-        let (ticket, receiver) = self.enqueue(identity, asker, now, deadline);
+        let (ticket, receiver) = self.enqueue(identity, demand, now, deadline);
         todo.must_wake_expiry = self.expires_at.is_none_or(|at| deadline < at);
         if todo.must_wake_expiry {
             self.expires_at = Some(deadline);
         }
+        self.list(identity.id());
         self.grow(identity.id(), &mut todo);
         (Start::Wait(ticket, receiver), todo)
     }
@@ -194,14 +203,12 @@ impl Inner {
     fn enqueue(
         &mut self,
         identity: &Arc<Identity>,
-        asker: Asker,
+        demand: Demand,
         now: Instant,
         deadline: Instant,
     ) -> (Ticket, ResultReceiver) {
-        let ticket = Ticket {
-            asker,
-            number: self.next_ticket,
-        };
+        let number = self.next_ticket;
+        let ticket = Ticket { demand, number };
         self.next_ticket += 1;
         let (answer, receiver) = oneshot::channel();
         let users = self.users.entry(identity.id());
@@ -214,11 +221,14 @@ impl Inner {
         };
         user.waiters.push(waiter);
         self.waiting += 1;
+        self.slots.begin_wait(demand.need, now);
         if !user.has_turn {
             user.has_turn = true;
-            match asker {
-                Asker::Client(_) => self.turns.push_back(identity.id()),
-                Asker::Seawall => self.turns.push_front(identity.id()),
+            match demand.need {
+                Need::Nothing => self.turns.push_front(identity.id()),
+                Need::LanePermit | Need::SlotOrReserve | Need::Slot => {
+                    self.turns.push_back(identity.id());
+                }
             }
         }
         (ticket, receiver)
@@ -243,14 +253,26 @@ impl Inner {
         self.users.get_mut(&id)?.waiters.make_room(from)
     }
 
-    pub(super) fn check_in(
-        &mut self,
-        id: IdentityId,
-        mut connection: Connection,
-        perished: Option<CloseReason>,
-        now: Instant,
-    ) -> Todo {
+    /// Ends the waits of removed waiters with an error.
+    fn fail(&mut self, waiters: Vec<Waiter>, error: &CheckOutError, now: Instant, todo: &mut Todo) {
+        for waiter in waiters {
+            self.waiting -= 1;
+            self.slots.end_wait(waiter.ticket.demand.need, now);
+            todo.fail.push((waiter.answer, error.clone()));
+        }
+    }
+
+    pub(super) fn check_in(&mut self, id: IdentityId, returned: Returned, now: Instant) -> Todo {
         let mut todo = Todo::default();
+        let Returned {
+            mut connection,
+            slot,
+            usage,
+            perished,
+        } = returned;
+        if let Some(slot) = slot {
+            self.slots.release(slot, usage, now);
+        }
         let is_for_other = self.must_close_for_other_user(id, &connection, now);
         let Some(user) = self.users.get_mut(&id) else {
             // This is impossible: a checked-out connection is counted as in use, and a user with
@@ -260,6 +282,7 @@ impl Inner {
         };
         user.in_use -= 1;
         self.in_use -= 1;
+        self.holders -= usize::from(user.in_use == 0);
         let is_closed = self.state == PoolState::Closed;
         let reason = perished
             .or_else(|| is_closed.then_some(CloseReason::PoolClosed))
@@ -273,227 +296,145 @@ impl Inner {
             self.total -= 1;
             todo.close.push((connection, reason));
             self.use_room(id, &mut todo);
-            return todo;
+        } else {
+            connection.last_used_at = now;
+            user.available.push(connection);
         }
-        connection.last_used_at = now;
-        user.available.push(connection);
-        if self.state == PoolState::Ready {
-            self.hand_over(id, &mut todo);
+        self.hand_over(id, now, &mut todo);
+        let is_slot_unused = self.slots.free() > 0 && self.slots.has_waiting();
+        if is_slot_unused && reason.is_none() && todo.hand_over.is_empty() {
+            self.use_room(id, &mut todo);
         }
         todo
     }
 
-    /// Hands a user's available connections to its waiting operations.
-    fn hand_over(&mut self, id: IdentityId, todo: &mut Todo) {
+    /// Hands available connections to waiters: those of user `id` to its waiters that need no slot,
+    /// and those of all users to waiters that need a slot, as long as slots are free.
+    fn hand_over(&mut self, id: IdentityId, now: Instant, todo: &mut Todo) {
+        if self.state != PoolState::Ready || self.waiting == 0 {
+            return;
+        }
+        while let Some(need) = self.next_without_slot(id, now) {
+            self.serve(id, need, now, todo);
+        }
+        self.list(id);
+        self.fill_slots(now, todo);
+        while self.users.get(&id).is_some_and(|u| u.is_ready(Need::Slot)) && self.may_exceed(id) {
+            self.serve(id, Need::Slot, now, todo);
+        }
+    }
+
+    /// True if user `id` may run an operation although all slots are taken: it has less than its
+    /// share, and others have more than theirs. Without this rule, long operations of one user
+    /// could block all others. The limit is exceeded until operations of the others end, and is
+    /// never more than doubled.
+    fn may_exceed(&self, id: IdentityId) -> bool {
+        let own = self.users.get(&id).map_or(0, |user| user.in_use);
+        let users = self.turns.len().max(self.holders + usize::from(own == 0));
+        let share = self.slots.share(users);
+        own < share && self.in_use > share.saturating_mul(self.holders) && !self.slots.is_doubled()
+    }
+
+    /// The need of the user's next waiter that needs no slot, if a connection is available for it.
+    /// An older waiter of the same user is served first if a slot is free.
+    fn next_without_slot(&mut self, id: IdentityId, now: Instant) -> Option<Need> {
+        let has_slot = self.slots.has_room(Need::Slot, now);
+        let user = self.users.get(&id)?;
+        if user.is_ready(Need::Nothing) {
+            return Some(Need::Nothing);
+        }
+        if !user.is_ready(Need::LanePermit) {
+            return None;
+        }
+        let number = |need| user.waiters.peek(need).map(|waiter| waiter.ticket.number);
+        let is_first = number(Need::Slot).is_none_or(|slot| number(Need::LanePermit) < Some(slot));
+        match is_first || !has_slot {
+            true => Some(Need::LanePermit),
+            false => Some(Need::Slot),
+        }
+    }
+
+    /// Adds a user to the lists of `ready`, if it has waiters for slots and available connections.
+    fn list(&mut self, id: IdentityId) {
         let Some(user) = self.users.get_mut(&id) else {
             return;
         };
-        while !user.available.is_empty()
-            && let Some(waiter) = user.waiters.pop()
-            && let Some(connection) = user.available.pop()
+        for need in [Need::SlotOrReserve, Need::Slot] {
+            let index = need.index();
+            if user.is_ready(need)
+                && let Some(is_listed) = user.is_listed.get_mut(index)
+                && !std::mem::replace(is_listed, true)
+                && let Some(list) = self.ready.get_mut(index)
+            {
+                list.push_back(id);
+            }
+        }
+    }
+
+    /// Gives free slots to the ready users in turn.
+    fn fill_slots(&mut self, now: Instant, todo: &mut Todo) {
+        for need in [Need::SlotOrReserve, Need::Slot] {
+            let index = need.index();
+            while self.ready.get(index).is_some_and(|list| !list.is_empty())
+                && self.slots.has_room(need, now)
+                && let Some(id) = self.ready.get_mut(index).and_then(VecDeque::pop_front)
+            {
+                if let Some(user) = self.users.get_mut(&id)
+                    && let Some(is_listed) = user.is_listed.get_mut(index)
+                {
+                    *is_listed = false;
+                }
+                self.serve(id, need, now, todo);
+                self.list(id);
+            }
+        }
+    }
+
+    /// Hands a connection of a user to its next waiter with this need, if it has both.
+    fn serve(&mut self, id: IdentityId, need: Need, now: Instant, todo: &mut Todo) {
+        let Some(user) = self.users.get_mut(&id) else {
+            return;
+        };
+        while user.is_ready(need)
+            && let Some(mut connection) = user.available.pop()
         {
+            let mut reason = self.limits.perished(&connection, self.generation, now);
+            if connection.last_used_at != now && (self.has_ended)(&mut connection) {
+                reason = Some(CloseReason::Ended);
+            }
+            if let Some(reason) = reason {
+                self.total -= 1;
+                todo.close.push((connection, reason));
+                continue;
+            }
+            let Some(waiter) = user.waiters.pop(need) else {
+                return;
+            };
+            self.holders += usize::from(user.in_use == 0);
             user.in_use += 1;
             self.in_use += 1;
             self.waiting -= 1;
-            todo.hand_over
-                .push((Arc::clone(&user.identity), waiter.answer, connection));
+            let waited = now.saturating_duration_since(waiter.since);
+            let slot = self.slots.take(&waiter.ticket.demand, Some(waited), now);
+            todo.hand_over.push(HandOver {
+                identity: Arc::clone(&user.identity),
+                answer: waiter.answer,
+                connection,
+                slot,
+            });
+            return;
         }
-    }
-
-    /// True if the connection of user `id` must be closed, so that another user can get a
-    /// connection. This happens only at `max_server_connections`.
-    fn must_close_for_other_user(
-        &mut self,
-        id: IdentityId,
-        connection: &Connection,
-        now: Instant,
-    ) -> bool {
-        if self.total < self.limits.max_server_connections {
-            return false;
-        }
-        let Some(user) = self.users.get(&id) else {
-            return false;
-        };
-        let (own, is_needed_here) = (user.total(), !user.waiters.is_empty());
-        let has_less = |total: usize| total == 0 || total + 1 < own;
-        let Some((_, since)) =
-            self.next_to_grow(|other, total| other != id && (!is_needed_here || has_less(total)))
-        else {
-            return false;
-        };
-        let is_over = |since: Instant| now.saturating_duration_since(since) >= MIN_TIME_PER_USER;
-        !is_needed_here || (is_over(since) && is_over(connection.created_at))
-    }
-
-    /// Returns the next user in `turns` that needs another connection, may have one by its own
-    /// limits, and is eligible. Also returns the arrival time of this user's next waiter.
-    /// `is_eligible` gets the user and its number of connections.
-    fn next_to_grow(
-        &mut self,
-        is_eligible: impl Fn(IdentityId, usize) -> bool,
-    ) -> Option<(IdentityId, Instant)> {
-        for _ in 0..self.turns.len().min(MAX_USERS_TRIED) {
-            let id = self.turns.pop_front()?;
-            let Some(user) = self.users.get_mut(&id) else {
-                continue;
-            };
-            let Some(since) = user.waiters.next_since() else {
-                user.has_turn = false;
-                continue;
-            };
-            if user.wants_more(&self.limits) && is_eligible(id, user.total()) {
-                self.turns.push_front(id);
-                return Some((id, since));
-            }
-            self.turns.push_back(id);
-        }
-        None
-    }
-
-    pub(super) fn has_waiting(&self) -> bool {
-        self.waiting > 0
-    }
-
-    /// Returns how long operations have been waiting for a connection.
-    pub(super) fn waits(&self, now: Instant) -> Waits {
-        let mut waits = Waits::default();
-        for user in self.users.values() {
-            let Some(oldest) = user.waiters.oldest() else {
-                continue;
-            };
-            let wait = now.saturating_duration_since(oldest);
-            if user.total() >= self.limits.max_pool_size {
-                waits.for_own.push((Arc::clone(&user.identity), wait));
-            } else {
-                waits.for_others = waits.for_others.max(wait);
-            }
-        }
-        waits
-    }
-
-    /// Establishes connections after the number of connections has fallen: first for the next user
-    /// in turn, then for user `id`.
-    fn use_room(&mut self, id: IdentityId, todo: &mut Todo) {
-        if let Some((next, _)) = self.next_to_grow(|_, _| true) {
-            self.grow(next, todo);
-            self.turns.rotate_left(1);
-        }
+        // All available connections had ended.
         self.grow(id, todo);
     }
 
-    /// Establishes the connections that a user needs, as far as the limits allow.
-    fn grow(&mut self, id: IdentityId, todo: &mut Todo) {
-        if self.state != PoolState::Ready {
-            return;
-        }
-        while self
-            .users
-            .get(&id)
-            .is_some_and(|user| user.wants_more(&self.limits))
-        {
-            if self.total >= self.limits.max_server_connections && !self.make_room(id, todo) {
-                return;
-            }
-            let Some(user) = self.users.get_mut(&id) else {
-                return;
-            };
-            user.pending += 1;
-            self.total += 1;
-            todo.establish
-                .push((Arc::clone(&user.identity), self.generation));
-        }
-    }
-
-    /// Makes room for a connection of user `id`: of the other users' available connections, closes
-    /// one that has been unused for longest. Returns false if there is none.
-    fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
-        let others = self
-            .users
-            .values_mut()
-            .filter(|user| user.identity.id() != id);
-        let idle = others.filter(|user| !user.available.is_empty());
-        let longest = idle.min_by_key(|user| user.available.first().map(|c| c.last_used_at));
-        let Some(user) = longest else { return false };
-        todo.close
-            .push((user.available.remove(0), CloseReason::GaveWay));
-        self.total -= 1;
-        true
-    }
-
-    pub(super) fn established(
-        &mut self,
-        identity: &Arc<Identity>,
-        connection: Connection,
-        now: Instant,
-    ) -> Todo {
-        if let Some(user) = self.users.get_mut(&identity.id()) {
-            user.pending -= 1;
-            user.in_use += 1;
-            self.in_use += 1;
-        }
-        self.check_in(identity.id(), connection, None, now)
-    }
-
-    pub(super) fn not_established(
-        &mut self,
-        identity: &Arc<Identity>,
-        error: &CheckOutError,
-    ) -> Todo {
-        let mut todo = Todo::default();
-        self.total -= 1;
-        if let Some(user) = self.users.get_mut(&identity.id()) {
-            user.pending -= 1;
-            let is_for_all = matches!(
-                error, CheckOutError::Establish { error, .. }
-                    if error.refuses_keys() || error.requires_authentication()
-            );
-            let failing = match is_for_all {
-                true => user.waiters.len(),
-                false => user.waiters.len().min(1),
-            };
-            self.waiting -= failing;
-            let waiters = (0..failing).filter_map(|_| user.waiters.pop());
-            todo.fail.extend(waiters.map(|w| (w.answer, error.clone())));
-        }
-        self.use_room(identity.id(), &mut todo);
-        todo
-    }
-
-    pub(super) fn adopt(
-        &mut self,
-        identity: &Arc<Identity>,
-        mut connection: Connection,
-        now: Instant,
-    ) -> Todo {
-        let mut todo = Todo::default();
-        let user = self
-            .users
-            .entry(identity.id())
-            .or_insert_with(|| User::new(identity));
-        let has_room = user.total() < self.limits.max_pool_size;
-        let server_has_room = self.total < self.limits.max_server_connections
-            || self.make_room(identity.id(), &mut todo);
-        let is_open = matches!(self.state, PoolState::Ready | PoolState::Suspect { .. });
-        if !is_open || !has_room || !server_has_room {
-            todo.close.push((connection, CloseReason::GaveWay));
-            return todo;
-        }
-        connection.generation = self.generation;
-        self.total += 1;
-        if let Some(user) = self.users.get_mut(&identity.id()) {
-            user.in_use += 1;
-            self.in_use += 1;
-        }
-        let mut more = self.check_in(identity.id(), connection, None, now);
-        more.close.append(&mut todo.close);
-        more
-    }
-
-    pub(super) fn leave(&mut self, id: IdentityId, ticket: Ticket) {
+    /// Removes a waiter that has left.
+    pub(super) fn leave(&mut self, id: IdentityId, ticket: Ticket, now: Instant) {
         if let Some(user) = self.users.get_mut(&id)
             && user.waiters.remove(ticket).is_some()
         {
             self.waiting -= 1;
+            self.slots.end_wait(ticket.demand.need, now);
         }
     }
 
@@ -502,115 +443,39 @@ impl Inner {
     pub(super) fn expire(&mut self, now: Instant) -> (Option<Instant>, Todo) {
         let mut todo = Todo::default();
         if self.expires_at.is_some_and(|at| at <= now) {
-            for user in self.users.values_mut() {
-                for waiter in user.waiters.remove_expired(now) {
-                    self.waiting -= 1;
-                    todo.fail
-                        .push((waiter.answer, CheckOutError::Overload(Overload::TimedOut)));
-                }
-            }
+            let users = self.users.values_mut();
+            let expired = users.flat_map(|user| user.waiters.remove_expired(now));
+            let expired: Vec<_> = expired.collect();
+            let error = CheckOutError::Overload(Overload::TimedOut);
+            self.fail(expired, &error, now, &mut todo);
             let waiters = self.users.values().map(|user| &user.waiters);
             self.expires_at = waiters.filter_map(WaitQueue::earliest_deadline).min();
         }
         (self.expires_at, todo)
     }
 
-    /// Clears the pool. Returns `None` and does nothing if `generation` is not the current one, or
-    /// if the pool is already paused or closed.
-    pub(super) fn clear(&mut self, generation: Generation) -> Option<Todo> {
-        let is_open = matches!(self.state, PoolState::Ready | PoolState::Suspect { .. });
-        if generation != self.generation || !is_open {
+    /// Updates the concurrency limit. Returns `None` if there is no limit, or if nothing has
+    /// happened since the last update. Then no update is needed before [`Todo::must_wake_ticks`] is
+    /// true.
+    pub(super) fn tick(&mut self, now: Instant) -> Option<(Update, Todo)> {
+        if self.slots.is_idle() {
+            self.slots.sleep();
             return None;
         }
-        self.generation = generation.next();
-        self.state = PoolState::Paused;
-        Some(self.empty(CloseReason::Stale, &CheckOutError::Paused))
-    }
-
-    pub(super) fn ready(&mut self) {
-        if self.state == PoolState::Paused {
-            self.state = PoolState::Ready;
-        }
-    }
-
-    /// Records that a connection of `generation` ended during an operation of `user`. The first end
-    /// of a connection pauses the hand-out of connections until the server replies to a probe. The
-    /// server counts as failed if an available connection has ended too, or if a connection of
-    /// another user ends during the pause.
-    pub(super) fn suspect(
-        &mut self,
-        generation: Generation,
-        user: IdentityId,
-        now: Instant,
-        has_ended: impl Fn(&mut Connection) -> bool,
-    ) -> Suspicion {
-        if generation != self.generation {
-            return Suspicion::Outdated;
-        }
-        let mut available = self.users.values_mut().flat_map(|u| &mut u.available);
-        let another_ended = available.any(has_ended);
-        match self.state {
-            PoolState::Paused | PoolState::Closed => Suspicion::Outdated,
-            PoolState::Suspect { user: other, .. } if other != user => Suspicion::Failed,
-            PoolState::Ready | PoolState::Suspect { .. } if another_ended => Suspicion::Failed,
-            PoolState::Suspect { .. } => Suspicion::Probe,
-            PoolState::Ready => {
-                let is_soon = self.last_suspected.is_some_and(|last| {
-                    now.saturating_duration_since(last) < MIN_TIME_BETWEEN_PAUSES
-                });
-                if !is_soon {
-                    self.state = PoolState::Suspect { since: now, user };
-                    self.last_suspected = Some(now);
-                }
-                Suspicion::Probe
-            }
-        }
-    }
-
-    /// Records that the server replied to a probe that was sent at `asked_at`. This ends a
-    /// suspicion that began earlier, but not one that began later.
-    pub(super) fn recover(&mut self, asked_at: Instant) -> Todo {
+        let update = self.slots.tick(now)?;
         let mut todo = Todo::default();
-        let was_suspect = match self.state {
-            PoolState::Paused => false,
-            PoolState::Suspect { since, .. } if since <= asked_at => true,
-            PoolState::Suspect { .. } | PoolState::Ready | PoolState::Closed => return todo,
-        };
-        self.state = PoolState::Ready;
-        let ids: Vec<_> = self.users.keys().copied().collect();
-        for id in ids.into_iter().filter(|_| was_suspect) {
-            self.hand_over(id, &mut todo);
-            self.use_room(id, &mut todo);
+        if self.state == PoolState::Ready && self.waiting > 0 {
+            self.fill_slots(now, &mut todo);
+            let turns = self.turns.iter().copied();
+            let ids: Vec<_> = turns.take(MAX_USERS_GROWN).collect();
+            ids.into_iter().for_each(|id| self.grow(id, &mut todo));
         }
-        todo
+        Some((update, todo))
     }
 
-    /// Returns how long the server has been suspected; `None` if it is not suspected.
-    pub(super) fn suspected_for(&self, now: Instant) -> Option<Duration> {
-        match self.state {
-            PoolState::Suspect { since, .. } => Some(now.saturating_duration_since(since)),
-            PoolState::Paused | PoolState::Ready | PoolState::Closed => None,
-        }
-    }
-
-    pub(super) fn close(&mut self) -> Todo {
-        self.state = PoolState::Closed;
-        self.empty(CloseReason::PoolClosed, &CheckOutError::Closed)
-    }
-
-    fn empty(&mut self, reason: CloseReason, error: &CheckOutError) -> Todo {
-        let mut todo = Todo::default();
-        for user in self.users.values_mut() {
-            self.total -= user.available.len();
-            todo.close
-                .extend(user.available.drain(..).map(|c| (c, reason)));
-            user.has_turn = false;
-            let waiters = std::iter::from_fn(|| user.waiters.pop());
-            todo.fail.extend(waiters.map(|w| (w.answer, error.clone())));
-        }
-        self.waiting = 0;
-        self.turns.clear();
-        todo
+    /// Forgets what was learned of the server, because it has another role now.
+    pub(super) fn reset_limit(&mut self, now: Instant) {
+        self.slots.reset(now);
     }
 
     pub(super) fn forget(&mut self, id: IdentityId) -> Todo {
@@ -658,80 +523,25 @@ impl Inner {
                 user.has_turn
             })
         });
+        for (need, list) in Need::ALL.into_iter().zip(&mut self.ready) {
+            list.retain(|id| {
+                let Some(user) = self.users.get_mut(id) else {
+                    return false;
+                };
+                let is_ready = user.is_ready(need);
+                if let Some(is_listed) = user.is_listed.get_mut(need.index()) {
+                    *is_listed = is_ready;
+                }
+                is_ready
+            });
+        }
         self.users.retain(|_, user| !user.is_unused());
         let ids: Vec<_> = self.users.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.use_room(id, &mut todo));
+        for id in ids {
+            self.list(id);
+            self.use_room(id, &mut todo);
+        }
         todo
-    }
-
-    pub(super) fn load(&self) -> usize {
-        self.waiting + self.in_use
-    }
-
-    pub(super) fn snapshot(&self) -> Snapshot {
-        let users: Vec<_> = self.users.values().map(UserSnapshot::of).collect();
-        Snapshot {
-            state: match self.state {
-                PoolState::Paused => "paused",
-                PoolState::Ready => "ready",
-                PoolState::Suspect { .. } => "suspect",
-                PoolState::Closed => "closed",
-            },
-            pending: users.iter().map(|u| u.pending).sum(),
-            available: users.iter().map(|u| u.available).sum(),
-            in_use: self.in_use,
-            wait_queue: self.waiting,
-            users,
-        }
-    }
-
-    /// Checks the invariants that hold between calls.
-    #[cfg(test)]
-    pub(super) fn check_invariants(&self) {
-        let total: usize = self.users.values().map(User::total).sum();
-        assert_eq!(total, self.total, "the total is the sum over users");
-        assert!(
-            total <= self.limits.max_server_connections,
-            "total is at most max_server_connections"
-        );
-        let waiting: usize = self.users.values().map(|u| u.waiters.len()).sum();
-        let in_use: usize = self.users.values().map(|u| u.in_use).sum();
-        assert_eq!(
-            in_use, self.in_use,
-            "connections in use are the sum over users"
-        );
-        assert_eq!(
-            waiting, self.waiting,
-            "the queue's length is the sum over users"
-        );
-        let mut turns: Vec<_> = self.turns.iter().collect();
-        turns.sort_unstable();
-        turns.dedup();
-        assert_eq!(
-            turns.len(),
-            self.turns.len(),
-            "turns contains no user twice"
-        );
-        for (id, user) in &self.users {
-            assert_eq!(user.has_turn, turns.binary_search(&id).is_ok());
-            assert!(
-                user.has_turn || user.waiters.is_empty(),
-                "turns contains every user with waiters"
-            );
-            assert!(
-                user.total() <= self.limits.max_pool_size,
-                "a user has at most max_pool_size connections"
-            );
-            assert!(
-                user.pending <= self.limits.max_connecting,
-                "a user has at most max_connecting pending connections"
-            );
-            let may_hold_back = self.state != PoolState::Ready;
-            assert!(
-                may_hold_back || user.waiters.is_empty() || user.available.is_empty(),
-                "no operation waits while its user has a connection available"
-            );
-        }
     }
 }
 
@@ -758,18 +568,5 @@ impl Limits {
         self.max_idle_time
             .is_some_and(|limit| idle >= limit)
             .then_some(CloseReason::Idle)
-    }
-}
-
-impl UserSnapshot {
-    fn of(user: &User) -> Self {
-        Self {
-            name: user.identity.name().to_owned(),
-            source: user.identity.source().to_owned(),
-            pending: user.pending,
-            available: user.available.len(),
-            in_use: user.in_use,
-            wait_queue: user.waiters.len(),
-        }
     }
 }

@@ -10,6 +10,7 @@
 //! <https://github.com/mongodb/specifications/blob/master/source/connection-monitoring-and-pooling/connection-monitoring-and-pooling.md>.
 
 mod checkout;
+mod demand;
 mod ending;
 #[cfg(test)]
 mod ending_tests;
@@ -22,9 +23,14 @@ mod queue;
 mod room_tests;
 #[cfg(test)]
 mod server_tests;
+mod slots;
+#[cfg(test)]
+mod slots_tests;
 #[cfg(test)]
 pub(crate) mod tests;
 mod user;
+#[cfg(test)]
+mod walk_tests;
 
 use std::{
     fmt,
@@ -38,29 +44,31 @@ use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{Notify, futures::Notified},
-    time::{Instant, sleep_until, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout_at},
 };
 
 use crate::observe::{CloseReason, ServerMetrics};
 use seawall_auth::{Identity, IdentityId};
-use seawall_transport::{
-    Sharer,
-    connection::{Connection, Connector, EstablishError, Generation, ServerAddress},
+use seawall_concurrency::Reason;
+use seawall_transport::connection::{
+    Connection, Connector, EstablishError, Generation, ServerAddress,
 };
 
 pub use self::{
     checkout::Checkout,
+    demand::{Demand, Need},
     ending::EndRequest,
     inner::{Suspicion, Waits},
     lane::{Lane, LaneKey, LanePermit},
+    slots::{Concurrency, ConcurrencySnapshot},
 };
 use self::{
     ending::EndQueue,
-    inner::{Inner, ResultReceiver, Start, Todo},
+    inner::{HandOver, Inner, ResultReceiver, Returned, Start, Todo},
     latency::Latency,
     pace::Pace,
-    queue::Asker,
     queue::Ticket,
+    slots::WINDOW,
 };
 
 /// Limits of the connections to one server. All servers have the same limits.
@@ -77,6 +85,8 @@ pub struct Limits {
     /// Maximum number of connections to one server that are begun per second, for all users
     /// together; `None` for no limit.
     pub connections_per_second: Option<NonZeroU32>,
+    /// Maximum number of operations that run on one server at a time.
+    pub concurrency: Concurrency,
     /// Maximum time that a connection may stay unused; `None` for no limit.
     pub max_idle_time: Option<Duration>,
     /// Maximum age of a connection; `None` for no limit. Each connection is closed earlier by up to
@@ -174,8 +184,10 @@ pub struct Snapshot {
     pub available: usize,
     /// Number of connections in use.
     pub in_use: usize,
-    /// Number of operations that wait for a connection.
+    /// Number of operations that wait for a connection or a slot.
     pub wait_queue: usize,
+    /// The concurrency limit and its operations.
+    pub concurrency: ConcurrencySnapshot,
     /// The users of the pool, each with its number of connections and of waiting operations.
     pub users: Vec<UserSnapshot>,
 }
@@ -220,6 +232,9 @@ pub struct ServerPool {
     /// Notified when a waiter with an earlier deadline than all others arrives, and when the pool
     /// is dropped.
     expiry_changed: Arc<Notify>,
+    /// Notified when the limit must be updated again after a time without operations, and when the
+    /// pool is dropped.
+    ticks_wanted: Arc<Notify>,
     latency: Latency,
     connector: Connector,
     metrics: ServerMetrics,
@@ -234,6 +249,7 @@ pub struct ServerPool {
 impl Drop for ServerPool {
     fn drop(&mut self) {
         self.expiry_changed.notify_one();
+        self.ticks_wanted.notify_one();
     }
 }
 
@@ -260,12 +276,12 @@ impl Drop for Waiting<'_> {
         if self.result.is_terminated() {
             return;
         }
-        let id = self.identity.id();
-        self.pool.inner.lock().leave(id, self.ticket);
+        let (id, now) = (self.identity.id(), Instant::now());
+        self.pool.inner.lock().leave(id, self.ticket, now);
         self.result.close();
-        if let Ok(Ok(connection)) = self.result.try_recv() {
-            let now = Instant::now();
-            self.pool.check_in(self.identity, connection, None, now);
+        if let Ok(Ok((connection, slot))) = self.result.try_recv() {
+            let returned = Returned::unused(connection, slot);
+            self.pool.check_in(self.identity, returned, now);
         }
     }
 }
@@ -280,15 +296,19 @@ impl ServerPool {
         runtime: Handle,
     ) -> Arc<Self> {
         let expiry_changed = Arc::new(Notify::new());
+        let ticks_wanted = Arc::new(Notify::new());
+        let has_ended = |connection: &mut Connection| connection.stream.has_ended();
+        let seed = RandomState::new().hash_one(address.to_string());
         let pool = Arc::new_cyclic(|me| Self {
             address,
             expiry_changed: Arc::clone(&expiry_changed),
+            ticks_wanted: Arc::clone(&ticks_wanted),
             wait_queue_timeout: limits.wait_queue_timeout,
             latency: Latency::default(),
             hung: Notify::new(),
             lane: Lane::new(limits.max_pool_size.min(limits.max_server_connections)),
             pace: Mutex::new(Pace::new(limits.connections_per_second, chance())),
-            inner: Mutex::new(Inner::new(limits)),
+            inner: Mutex::new(Inner::new(limits, has_ended, seed, Instant::now())),
             end_queue: EndQueue::default(),
             connector,
             metrics,
@@ -297,6 +317,8 @@ impl ServerPool {
         });
         let expiry = expire_waiters(Arc::downgrade(&pool), expiry_changed);
         pool.runtime.spawn(expiry);
+        let ticks = adjust_limit(Arc::downgrade(&pool), ticks_wanted);
+        pool.runtime.spawn(ticks);
         pool
     }
 
@@ -327,10 +349,11 @@ impl ServerPool {
         &self.metrics
     }
 
-    /// Checks out a connection authenticated as `identity` for a client at `from`. Waits until
-    /// `deadline`, but at most [`Limits::wait_queue_timeout`]. Among one user's waiters, addresses
-    /// are served in turn, and each address in order of arrival. When the wait queue is full, a
-    /// waiter of the user or address with the most waiters is refused.
+    /// Checks out a connection authenticated as `identity`, and what else `demand` needs. Waits
+    /// until `deadline`, but at most [`Limits::wait_queue_timeout`]. Free slots pass to the users
+    /// in turn. Among one user's waiters, addresses are served in turn, and each address in order
+    /// of arrival. When the wait queue is full, a waiter of the user or address with the most
+    /// waiters is refused.
     ///
     /// Cancel safe: a waiter that is dropped leaves the queue, and no connection is lost.
     ///
@@ -339,37 +362,13 @@ impl ServerPool {
     pub async fn check_out(
         self: &Arc<Self>,
         identity: &Arc<Identity>,
-        from: Sharer,
-        deadline: Instant,
-    ) -> Result<Checkout, CheckOutError> {
-        let asker = Asker::Client(from);
-        self.check_out_for(asker, identity, deadline).await
-    }
-
-    /// Checks out a connection for a command of Seawall itself. This checkout is served before all
-    /// checkouts of clients of the same user.
-    ///
-    /// # Errors
-    /// See [`CheckOutError`].
-    pub(crate) async fn check_out_first(
-        self: &Arc<Self>,
-        identity: &Arc<Identity>,
-        deadline: Instant,
-    ) -> Result<Checkout, CheckOutError> {
-        let asker = Asker::Seawall;
-        self.check_out_for(asker, identity, deadline).await
-    }
-
-    async fn check_out_for(
-        self: &Arc<Self>,
-        asker: Asker,
-        identity: &Arc<Identity>,
+        demand: Demand,
         deadline: Instant,
     ) -> Result<Checkout, CheckOutError> {
         let now = Instant::now();
         let deadline = deadline.min(now + self.wait_queue_timeout);
-        let connection = match self.begin_check_out(identity, asker, now, deadline) {
-            Start::Ready(connection) => connection,
+        let (connection, slot) = match self.begin_check_out(identity, demand, now, deadline) {
+            Start::Ready(connection, slot) => (connection, slot),
             Start::Refused(error) => return Err(error),
             Start::Wait(ticket, receiver) => {
                 let mut waiting = Waiting {
@@ -388,6 +387,7 @@ impl ServerPool {
             Arc::clone(self),
             Arc::clone(identity),
             connection,
+            slot,
             checked_out_at,
         ))
     }
@@ -396,21 +396,23 @@ impl ServerPool {
     fn begin_check_out(
         &self,
         identity: &Arc<Identity>,
-        asker: Asker,
+        demand: Demand,
         now: Instant,
         deadline: Instant,
     ) -> Start {
         loop {
-            let checked_out = self.inner.lock().check_out(identity, asker, now, deadline);
+            let checked_out = self.inner.lock().check_out(identity, demand, now, deadline);
             let (start, todo) = checked_out;
             self.perform(todo);
-            let Start::Ready(mut connection) = start else {
+            let Start::Ready(mut connection, slot) = start else {
                 return start;
             };
             if !connection.stream.has_ended() {
-                return Start::Ready(connection);
+                return Start::Ready(connection, slot);
             }
-            self.check_in(identity, connection, Some(CloseReason::Ended), now);
+            let mut returned = Returned::unused(connection, slot);
+            returned.perished = Some(CloseReason::Ended);
+            self.check_in(identity, returned, now);
         }
     }
 
@@ -435,7 +437,7 @@ impl ServerPool {
     /// [`ServerPool::ready`]. Returns true if the pool was cleared. Ignores a failure of an earlier
     /// generation.
     pub fn clear(&self, generation: Generation) -> bool {
-        let todo = self.inner.lock().clear(generation);
+        let todo = self.inner.lock().clear(generation, Instant::now());
         let is_cleared = todo.is_some();
         self.perform(todo.unwrap_or_default());
         is_cleared
@@ -458,7 +460,7 @@ impl ServerPool {
     /// Records that the server replied to a probe that was sent at `asked_at`. A paused pool
     /// becomes ready, and a suspicion that is older than the probe ends.
     pub fn recover(&self, asked_at: Instant) {
-        let todo = self.inner.lock().recover(asked_at);
+        let todo = self.inner.lock().recover(asked_at, Instant::now());
         self.perform(todo);
     }
 
@@ -467,10 +469,16 @@ impl ServerPool {
         self.inner.lock().suspected_for(now)
     }
 
+    /// Forgets what was learned about the server's concurrency limit, because the server has
+    /// another role now.
+    pub(crate) fn reset_limit(&self) {
+        self.inner.lock().reset_limit(Instant::now());
+    }
+
     /// Closes the pool. Available connections are closed now, and connections in use when they are
     /// checked in.
     pub fn close(&self) {
-        let todo = self.inner.lock().close();
+        let todo = self.inner.lock().close(Instant::now());
         self.perform(todo);
         self.end_queue.close();
     }
@@ -527,20 +535,19 @@ impl ServerPool {
         self.metrics.show(pending, available, in_use, wait_queue);
         let (awaiting, queued) = self.lane.counts();
         self.metrics.show_lane(awaiting, queued);
+        let slots = snapshot.concurrency;
+        self.metrics.show_concurrency(
+            slots.limit,
+            slots.in_progress,
+            slots.reserved,
+            slots.exempt,
+            slots.waiting,
+        );
         snapshot
     }
 
-    fn check_in(
-        &self,
-        identity: &Arc<Identity>,
-        connection: Connection,
-        perished: Option<CloseReason>,
-        now: Instant,
-    ) {
-        let todo = self
-            .inner
-            .lock()
-            .check_in(identity.id(), connection, perished, now);
+    fn check_in(&self, identity: &Arc<Identity>, returned: Returned, now: Instant) {
+        let todo = self.inner.lock().check_in(identity.id(), returned, now);
         self.perform(todo);
     }
 
@@ -553,9 +560,16 @@ impl ServerPool {
             // If sending fails, the waiter has left and needs no result.
             drop(waiter.send(Err(error)));
         }
-        for (identity, waiter, connection) in todo.hand_over {
-            if let Err(Ok(connection)) = waiter.send(Ok(connection)) {
-                self.check_in(&identity, connection, None, Instant::now());
+        for hand_over in todo.hand_over {
+            let HandOver {
+                identity,
+                answer,
+                connection,
+                slot,
+            } = hand_over;
+            if let Err(Ok((connection, slot))) = answer.send(Ok((connection, slot))) {
+                let returned = Returned::unused(connection, slot);
+                self.check_in(&identity, returned, Instant::now());
             }
         }
         for (identity, generation) in todo.establish {
@@ -564,6 +578,36 @@ impl ServerPool {
         if todo.must_wake_expiry {
             self.expiry_changed.notify_one();
         }
+        if todo.must_wake_ticks {
+            self.ticks_wanted.notify_one();
+        }
+    }
+
+    /// Updates the concurrency limit. Returns false if no update is needed for now.
+    fn tick(&self) -> bool {
+        let update = self.inner.lock().tick(Instant::now());
+        let Some((update, todo)) = update else {
+            return false;
+        };
+        self.perform(todo);
+        let Some(decision) = update.decision else {
+            return true;
+        };
+        if update.is_change {
+            self.metrics.limit_changed(decision.reason.as_str());
+        }
+        if decision.reason != Reason::NothingWaits {
+            tracing::debug!(
+                server = %self.address,
+                limit = decision.limit,
+                previous = decision.previous,
+                settled = decision.settled,
+                reason = %decision.reason,
+                inputs = ?decision.inputs,
+                "concurrency limit"
+            );
+        }
+        true
     }
 
     /// Establishes a connection that is authenticated as `identity`, and counts the login at the
@@ -610,7 +654,8 @@ impl ServerPool {
                         generation,
                         login_version,
                     };
-                    pool.inner.lock().not_established(&identity, &error)
+                    let now = Instant::now();
+                    pool.inner.lock().not_established(&identity, &error, now)
                 }
             };
             pool.perform(todo);
@@ -640,5 +685,20 @@ async fn expire_waiters(pool: Weak<ServerPool>, changed: Arc<Notify>) {
             now
         };
         next = deadline.map(|deadline| deadline.max(earliest));
+    }
+}
+
+/// Updates the concurrency limit of a pool regularly while operations run, until the pool is
+/// dropped.
+async fn adjust_limit(pool: Weak<ServerPool>, wanted: Arc<Notify>) {
+    loop {
+        wanted.notified().await;
+        loop {
+            sleep(WINDOW).await;
+            let Some(pool) = pool.upgrade() else { return };
+            if !pool.tick() {
+                break;
+            }
+        }
     }
 }

@@ -72,7 +72,7 @@ async fn busy_users_connection_is_closed_only_for_a_user_with_two_connections_fe
         let _others = obtain(&mut inner, &other, now);
         let _waits = [&own, &other].map(|user| wait(&mut inner, user, CLIENT, now).0);
         let later = now + Duration::from_secs(1);
-        let todo = inner.check_in(own.id(), held.pop().unwrap(), None, later);
+        let todo = inner.give_back(own.id(), held.pop().unwrap(), None, later);
         assert_eq!(!todo.close.is_empty(), is_closed, "{count} to 1");
         inner.check_invariants();
     }
@@ -85,9 +85,9 @@ async fn no_connection_is_closed_for_another_user_below_the_servers_limit() {
     let held = obtain(&mut inner, &users[0], now);
     assert_eq!(suspect(&mut inner, &users[0], now), Suspicion::Probe);
     let _waits = wait(&mut inner, &users[1], CLIENT, now).0;
-    let todo = inner.check_in(users[0].id(), held, None, now);
+    let todo = inner.give_back(users[0].id(), held, None, now);
     assert_eq!(reasons(&todo), []);
-    assert_eq!(inner.recover(now).establish.len(), 1);
+    assert_eq!(inner.recover(now, now).establish.len(), 1);
     inner.check_invariants();
 }
 
@@ -100,7 +100,7 @@ async fn a_connection_is_adopted_only_by_a_ready_pool_below_its_limits() {
         todo.close.is_empty()
     };
     assert!(
-        !is_adopted(&mut Inner::new(limits())),
+        !is_adopted(&mut Inner::new(limits(), |_| false, 1, now)),
         "a paused pool adopts no connection"
     );
     let mut empty = inner(limits());

@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{
     CheckOutError, Cost, Limits, ServerPool, Suspicion, chance,
-    tests::{identity, limits},
+    tests::{CLIENT, identity, limits},
 };
 use crate::{
     observe::{CloseReason, Recorder},
@@ -19,10 +19,7 @@ use crate::{
     scripted::{Response, ScriptedServer},
 };
 use seawall_auth::{Identity, NonceSource};
-use seawall_transport::{
-    Sharer,
-    connection::{ConnectionId, Connector},
-};
+use seawall_transport::connection::{ConnectionId, Connector};
 
 /// A time limit that is longer than any step of these tests. No test waits until it expires.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -71,7 +68,7 @@ impl Scene {
 
     async fn check_out(&self) -> Result<Checkout, CheckOutError> {
         let deadline = Instant::now() + LIMIT;
-        let checkout = self.pool.check_out(&self.user, Sharer::Local, deadline);
+        let checkout = self.pool.check_out(&self.user, CLIENT, deadline);
         checkout.await
     }
 

@@ -2,23 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use proptest::prelude::*;
-use tokio::{net::UnixStream, sync::oneshot, time::Instant};
+use tokio::{net::UnixStream, time::Instant};
 
 use super::{
     CheckOutError, Limits, Overload,
-    inner::{Inner, Start, Suspicion, Todo},
-    queue::Asker,
-    queue::Ticket,
+    demand::Demand,
+    inner::{HandOver, Inner, ResultReceiver, Returned, Start, Suspicion, Todo},
+    slots::{Concurrency, Slot, Usage},
 };
 use crate::observe::CloseReason;
-use seawall_auth::Identity;
+use seawall_auth::{Identity, IdentityId};
 use seawall_transport::{
     Sharer, Stream,
-    connection::{Connection, Generation},
+    connection::{Connection, ConnectionId, Generation},
 };
 
-pub(super) const CLIENT: Asker = Asker::Client(Sharer::Local);
+pub(super) const CLIENT: Demand = Demand::slot(Sharer::Local, 1);
 
 pub(crate) fn limits() -> Limits {
     Limits {
@@ -26,6 +25,7 @@ pub(crate) fn limits() -> Limits {
         min_pool_size: 0,
         max_server_connections: 4,
         max_connecting: 2,
+        concurrency: Concurrency::Off,
         connections_per_second: None,
         max_idle_time: Some(Duration::from_secs(60)),
         max_life_time: Some(Duration::from_secs(600)),
@@ -35,7 +35,7 @@ pub(crate) fn limits() -> Limits {
 }
 
 pub(super) fn inner(limits: Limits) -> Inner {
-    let mut inner = Inner::new(limits);
+    let mut inner = Inner::new(limits, |_| false, 1, Instant::now());
     inner.ready();
     inner
 }
@@ -59,24 +59,66 @@ pub(super) fn connection(now: Instant, generation: Generation) -> Connection {
     connection
 }
 
+/// A connection that is checked out, with its slot.
+pub(super) struct Held {
+    pub(super) connection: Connection,
+    pub(super) slot: Slot,
+}
+
+impl Held {
+    fn id(&self) -> ConnectionId {
+        self.connection.id()
+    }
+}
+
+impl From<HandOver> for Held {
+    fn from(handed: HandOver) -> Self {
+        let HandOver {
+            connection, slot, ..
+        } = handed;
+        Self { connection, slot }
+    }
+}
+
+impl Inner {
+    /// Checks a connection in, after an operation of 1 ms.
+    pub(super) fn give_back(
+        &mut self,
+        id: IdentityId,
+        held: Held,
+        perished: Option<CloseReason>,
+        now: Instant,
+    ) -> Todo {
+        let usage = Usage {
+            server_time: Some(Duration::from_millis(1)),
+            is_late: false,
+        };
+        let returned = Returned {
+            connection: held.connection,
+            slot: Some(held.slot),
+            usage,
+            perished,
+        };
+        self.check_in(id, returned, now)
+    }
+}
+
 pub(super) fn reasons(todo: &Todo) -> Vec<CloseReason> {
     todo.close.iter().map(|(_, reason)| *reason).collect()
 }
 
 /// Checks a connection out. Establishes one if the pool asks for it.
-pub(super) fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Connection {
+pub(super) fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Held {
     let (start, todo) = inner.check_out(user, CLIENT, now, now + WAIT);
     match start {
-        Start::Ready(connection) => connection,
+        Start::Ready(connection, slot) => Held { connection, slot },
         Start::Refused(error) => panic!("refused: {error}"),
         Start::Wait(_, _) => {
             assert_eq!(todo.establish.len(), 1);
             let generation = inner.generation();
             let mut todo = inner.established(user, connection(now, generation), now);
-            todo.hand_over
-                .pop()
-                .expect("the waiter gets the connection")
-                .2
+            let handed = todo.hand_over.pop();
+            handed.expect("the waiter gets the connection").into()
         }
     }
 }
@@ -89,8 +131,8 @@ async fn last_connection_checked_in_is_handed_out_first() {
         obtain(&mut inner, &user, now),
     );
     let (a_id, b_id) = (a.id(), b.id());
-    inner.check_in(user.id(), a, None, now);
-    inner.check_in(user.id(), b, None, now);
+    inner.give_back(user.id(), a, None, now);
+    inner.give_back(user.id(), b, None, now);
     assert_eq!(obtain(&mut inner, &user, now).id(), b_id);
     assert_eq!(obtain(&mut inner, &user, now).id(), a_id);
     inner.check_invariants();
@@ -112,11 +154,17 @@ async fn waiters_are_served_in_order_of_arrival() {
         };
         queue.push((ticket, receiver));
     }
-    inner.leave(user.id(), queue[1].0);
+    inner.leave(user.id(), queue[1].0, now);
     let mut served = Vec::new();
     for connection in held {
-        for (_, answer, connection) in inner.check_in(user.id(), connection, None, now).hand_over {
-            answer.send(Ok(connection)).unwrap();
+        for HandOver {
+            answer,
+            connection,
+            slot,
+            ..
+        } in inner.give_back(user.id(), connection, None, now).hand_over
+        {
+            answer.send(Ok((connection, slot))).unwrap();
             let next = (0..3).find(|n| !served.contains(n) && queue[*n].1.try_recv().is_ok());
             served.extend(next);
         }
@@ -150,7 +198,7 @@ async fn idle_expired_and_stale_connections_are_closed_at_checkout() {
     let later = |seconds| now + Duration::from_secs(seconds);
     let mut inner = inner(limits());
     let c = obtain(&mut inner, &user, now);
-    inner.check_in(user.id(), c, None, now);
+    inner.give_back(user.id(), c, None, now);
     assert_eq!(reasons(&inner.maintain(later(59), |_| false)), []);
     assert_eq!(
         reasons(&inner.maintain(later(60), |_| false)),
@@ -158,14 +206,14 @@ async fn idle_expired_and_stale_connections_are_closed_at_checkout() {
     );
     let c = obtain(&mut inner, &user, now);
     assert_eq!(
-        reasons(&inner.check_in(user.id(), c, None, later(600))),
+        reasons(&inner.give_back(user.id(), c, None, later(600))),
         [CloseReason::Expired]
     );
     let c = obtain(&mut inner, &user, now);
-    assert!(inner.clear(inner.generation()).is_some());
+    assert!(inner.clear(inner.generation(), now).is_some());
     inner.ready();
     assert_eq!(
-        reasons(&inner.check_in(user.id(), c, None, now)),
+        reasons(&inner.give_back(user.id(), c, None, now)),
         [CloseReason::Stale]
     );
     inner.check_invariants();
@@ -179,7 +227,7 @@ async fn a_dirty_connection_is_closed_and_a_waiter_gets_a_new_one() {
         panic!("the operation waits")
     };
     let first = held.into_iter().next().unwrap();
-    let todo = inner.check_in(user.id(), first, Some(CloseReason::Broken), now);
+    let todo = inner.give_back(user.id(), first, Some(CloseReason::Broken), now);
     assert_eq!(reasons(&todo), [CloseReason::Broken]);
     assert_eq!(todo.establish.len(), 1);
     inner.check_invariants();
@@ -190,9 +238,9 @@ async fn clear_fails_waiters_and_ignores_an_earlier_generation() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (_start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
     let first = inner.generation();
-    let todo = inner.clear(first).unwrap();
+    let todo = inner.clear(first, now).unwrap();
     assert!(matches!(todo.fail[..], [(_, CheckOutError::Paused)]));
-    assert!(inner.clear(first).is_none());
+    assert!(inner.clear(first, now).is_none());
     let (start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
     assert!(matches!(start, Start::Refused(CheckOutError::Paused)));
     // A connection that was pending when the pool was cleared is stale once it is established.
@@ -203,19 +251,19 @@ async fn clear_fails_waiters_and_ignores_an_earlier_generation() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pool_is_cleared_once_in_each_generation() {
-    let mut inner = inner(limits());
+    let (mut inner, now) = (inner(limits()), Instant::now());
     let first = inner.generation();
-    assert!(inner.clear(first).is_some());
+    assert!(inner.clear(first, now).is_some());
     assert!(
-        inner.clear(inner.generation()).is_none(),
+        inner.clear(inner.generation(), now).is_none(),
         "the pool is already paused"
     );
     inner.ready();
     assert!(
-        inner.clear(first).is_none(),
+        inner.clear(first, now).is_none(),
         "the failure is of an earlier generation"
     );
-    assert!(inner.clear(inner.generation()).is_some());
+    assert!(inner.clear(inner.generation(), now).is_some());
 }
 
 pub(super) fn suspect(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Suspicion {
@@ -232,15 +280,21 @@ async fn one_ended_connection_pauses_the_hand_out_until_a_probe_gets_a_reply() {
         panic!("the operation has to wait")
     };
     assert!(todo.establish.is_empty());
-    let todo = inner.check_in(user.id(), held.next().unwrap(), None, now);
+    let todo = inner.give_back(user.id(), held.next().unwrap(), None, now);
     assert!(todo.hand_over.is_empty() && todo.close.is_empty());
     inner.check_invariants();
     // A probe that was sent before the suspicion does not count.
-    let todo = inner.recover(now.checked_sub(Duration::from_millis(1)).unwrap());
+    let todo = inner.recover(now.checked_sub(Duration::from_millis(1)).unwrap(), now);
     assert!(todo.hand_over.is_empty());
-    let todo = inner.recover(now);
-    for (_, answer, connection) in todo.hand_over {
-        answer.send(Ok(connection)).unwrap();
+    let todo = inner.recover(now, now);
+    for HandOver {
+        answer,
+        connection,
+        slot,
+        ..
+    } in todo.hand_over
+    {
+        answer.send(Ok((connection, slot))).unwrap();
     }
     assert!(first.try_recv().is_ok());
     inner.check_invariants();
@@ -255,7 +309,7 @@ async fn several_ended_connections_mean_a_failed_server() {
     assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);
     assert_eq!(suspect(&mut inner, &other, now), Suspicion::Failed);
     let c = obtain_after_recovery(&mut inner, &one, now);
-    inner.check_in(one.id(), c, None, now);
+    inner.give_back(one.id(), c, None, now);
     let suspicion = inner.suspect(inner.generation(), one.id(), now, |_| true);
     assert_eq!(
         suspicion,
@@ -264,8 +318,8 @@ async fn several_ended_connections_mean_a_failed_server() {
     );
 }
 
-fn obtain_after_recovery(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Connection {
-    inner.recover(now);
+fn obtain_after_recovery(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Held {
+    inner.recover(now, now);
     obtain(inner, user, now)
 }
 
@@ -277,7 +331,7 @@ async fn ended_connections_pause_the_hand_out_at_most_ten_times_a_second() {
         let now = now + Duration::from_millis(ms);
         assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
         pauses += u32::from(inner.suspected_for(now).is_some());
-        inner.recover(now);
+        inner.recover(now, now);
     }
     assert_eq!(pauses, 10);
 }
@@ -286,7 +340,7 @@ async fn ended_connections_pause_the_hand_out_at_most_ten_times_a_second() {
 async fn the_hand_out_pauses_again_after_a_tenth_of_a_second() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
-    inner.recover(now);
+    inner.recover(now, now);
     for (ms, pauses) in [(99, false), (100, true)] {
         let later = now + Duration::from_millis(ms);
         assert_eq!(suspect(&mut inner, &user, later), Suspicion::Probe);
@@ -299,7 +353,7 @@ async fn ended_connection_of_an_earlier_generation_is_ignored() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let before = inner.generation();
     assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
-    assert!(inner.clear(before).is_some(), "the probe failed");
+    assert!(inner.clear(before, now).is_some(), "the probe failed");
     let suspicion = inner.suspect(before, user.id(), now, |_| true);
     assert_eq!(suspicion, Suspicion::Outdated);
     assert_eq!(suspect(&mut inner, &user, now), Suspicion::Outdated);
@@ -312,7 +366,7 @@ async fn at_the_servers_limit_an_idle_connection_is_closed_for_another_user() {
     let users: Vec<_> = (0..5).map(|n| identity(&format!("u{n}"))).collect();
     for user in &users[..4] {
         let c = obtain(&mut inner, user, now);
-        inner.check_in(user.id(), c, None, now);
+        inner.give_back(user.id(), c, None, now);
     }
     let (_start, todo) = inner.check_out(&users[4], CLIENT, now, now + WAIT);
     assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
@@ -334,14 +388,14 @@ async fn busy_users_connection_is_closed_for_another_user_after_100_ms() {
     let waits: Vec<_> = (0..3)
         .map(|_| inner.check_out(&busy, CLIENT, now, now + WAIT).0)
         .collect();
-    let todo = inner.check_in(busy.id(), held.pop().unwrap(), None, now);
+    let todo = inner.give_back(busy.id(), held.pop().unwrap(), None, now);
     assert_eq!(
         todo.hand_over.len(),
         1,
         "the busy user's own waiter comes first"
     );
     let later = now + Duration::from_millis(100);
-    let todo = inner.check_in(busy.id(), held.pop().unwrap(), None, later);
+    let todo = inner.give_back(busy.id(), held.pop().unwrap(), None, later);
     assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
     assert_eq!(todo.establish[0].0.id(), other.id());
     inner.check_invariants();
@@ -353,8 +407,8 @@ async fn maintenance_removes_a_user_without_connections() {
     let (mut inner, now) = (inner(limits()), Instant::now());
     let users = ["gone", "here"].map(identity);
     let [gone, here] = [0, 1].map(|n| obtain(&mut inner, &users[n], now));
-    inner.check_in(users[0].id(), gone, Some(CloseReason::Broken), now);
-    inner.check_in(users[1].id(), here, None, now);
+    inner.give_back(users[0].id(), gone, Some(CloseReason::Broken), now);
+    inner.give_back(users[1].id(), here, None, now);
     inner.maintain(now, |_| false);
     let left = inner.snapshot().users;
     let left: Vec<_> = left.iter().map(|user| user.name.as_str()).collect();
@@ -366,7 +420,7 @@ async fn maintenance_removes_a_user_without_connections() {
 async fn connections_of_a_forgotten_user_are_closed_and_not_counted() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let connection = obtain(&mut inner, &user, now);
-    inner.check_in(user.id(), connection, None, now);
+    inner.give_back(user.id(), connection, None, now);
     let todo = inner.forget(user.id());
     assert_eq!(reasons(&todo), [CloseReason::Unauthorized]);
     inner.check_invariants();
@@ -390,9 +444,9 @@ async fn a_failure_to_establish_fails_one_waiter_and_refused_keys_fail_all() {
         generation,
         login_version: 0,
     };
-    let todo = inner.not_established(&user, &error(timed_out));
+    let todo = inner.not_established(&user, &error(timed_out), now);
     assert_eq!((todo.fail.len(), todo.establish.len()), (1, 1));
-    let todo = inner.not_established(&user, &error(EstablishError::NoLogin));
+    let todo = inner.not_established(&user, &error(EstablishError::NoLogin), now);
     assert_eq!(todo.fail.len(), 2);
     inner.check_invariants();
     drop(waits);
@@ -432,18 +486,18 @@ async fn full_queue_refuses_a_checkout() {
     drop(waits);
 }
 
-fn from(address: u8) -> Asker {
-    Asker::Client(Sharer::at(Some([192, 0, 2, address].into())))
+pub(super) fn from(address: u8) -> Demand {
+    Demand::slot(Sharer::at(Some([192, 0, 2, address].into())), 1)
 }
 
 /// Checks out for a user that has `max_pool_size` connections, so that the operation waits.
 pub(super) fn wait(
     inner: &mut Inner,
     user: &Arc<Identity>,
-    asker: Asker,
+    demand: Demand,
     now: Instant,
 ) -> (ResultReceiver, Todo) {
-    let (Start::Wait(_, answer), todo) = inner.check_out(user, asker, now, now + WAIT) else {
+    let (Start::Wait(_, answer), todo) = inner.check_out(user, demand, now, now + WAIT) else {
         panic!("the operation has to wait")
     };
     (answer, todo)
@@ -457,9 +511,15 @@ async fn addresses_of_one_user_are_served_in_turn() {
         .map(|address| wait(&mut inner, &user, from(address), now).0)
         .into();
     for connection in held.into_iter().take(2) {
-        let todo = inner.check_in(user.id(), connection, None, now);
-        for (_, answer, connection) in todo.hand_over {
-            answer.send(Ok(connection)).unwrap();
+        let todo = inner.give_back(user.id(), connection, None, now);
+        for HandOver {
+            answer,
+            connection,
+            slot,
+            ..
+        } in todo.hand_over
+        {
+            answer.send(Ok((connection, slot))).unwrap();
         }
     }
     let served: Vec<_> = waits.iter_mut().map(|w| w.try_recv().is_ok()).collect();
@@ -490,7 +550,7 @@ async fn a_full_queue_drops_a_waiter_for_another_address_or_another_user() {
         [(_, CheckOutError::Overload(Overload::QueueFull))]
     ));
     assert_eq!(inner.snapshot().wait_queue, 8);
-    let (_own, todo) = wait(&mut inner, &user, Asker::Seawall, now);
+    let (_own, todo) = wait(&mut inner, &user, Demand::OWN, now);
     assert!(
         todo.fail.is_empty(),
         "a checkout of Seawall itself removes no waiter"
@@ -513,7 +573,7 @@ async fn at_the_servers_limit_users_get_connections_in_turn() {
     waits.push(wait(&mut inner, &other, from(2), now).0);
     let mut users = Vec::new();
     for connection in held.into_iter().take(2) {
-        let todo = inner.check_in(busy.id(), connection, None, now);
+        let todo = inner.give_back(busy.id(), connection, None, now);
         users.extend(todo.establish.iter().map(|(user, _)| user.id()));
     }
     assert_eq!(users, [greedy.id(), other.id()]);
@@ -532,7 +592,7 @@ async fn at_the_servers_limit_users_with_equally_many_connections_keep_them() {
         .into();
     let later = now + Duration::from_secs(1);
     for (user, connection) in held {
-        let todo = inner.check_in(user.id(), connection, None, later);
+        let todo = inner.give_back(user.id(), connection, None, later);
         assert_eq!((todo.hand_over.len(), reasons(&todo).len()), (1, 0));
     }
     inner.check_invariants();
@@ -551,18 +611,18 @@ async fn a_new_connection_is_not_closed_for_another_user_before_100_ms() {
     let _waits = [0, 1, 2].map(|_| wait(&mut inner, &second, CLIENT, now).0);
     let _first_waits = wait(&mut inner, &first, CLIENT, now).0;
     let later = now + Duration::from_millis(100);
-    let todo = inner.check_in(first.id(), held, None, later);
+    let todo = inner.give_back(first.id(), held, None, later);
     assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
     let generation = inner.generation();
     let todo = inner.established(&second, connection(later, generation), later);
     let mut handed = todo.hand_over.into_iter();
-    let (_, _, connection) = handed.next().unwrap();
+    let connection = handed.next().unwrap().into();
     // The first user has waited longer, but this connection has just been established.
-    let todo = inner.check_in(second.id(), connection, None, later);
+    let todo = inner.give_back(second.id(), connection, None, later);
     assert_eq!((todo.hand_over.len(), reasons(&todo).len()), (1, 0));
-    let (_, _, connection) = todo.hand_over.into_iter().next().unwrap();
+    let connection = todo.hand_over.into_iter().next().unwrap().into();
     let last = later + Duration::from_millis(100);
-    let todo = inner.check_in(second.id(), connection, None, last);
+    let todo = inner.give_back(second.id(), connection, None, last);
     assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
     inner.check_invariants();
 }
@@ -575,151 +635,9 @@ async fn minimum_pool_size_is_maintained() {
         ..limits()
     });
     let c = obtain(&mut inner, &user, now);
-    inner.check_in(user.id(), c, None, now);
+    inner.give_back(user.id(), c, None, now);
     assert_eq!(inner.maintain(now, |_| false).establish.len(), 1);
     inner.check_invariants();
-}
-
-/// One step of the random walk below.
-#[derive(Clone, Debug)]
-enum WalkStep {
-    CheckOut(usize, u8),
-    CheckIn(usize, bool),
-    Establish(bool),
-    Leave(usize),
-    Clear,
-    Suspect(usize),
-    Recover,
-    Maintain,
-    Wait(u64),
-}
-
-fn step() -> impl Strategy<Value = WalkStep> {
-    prop_oneof![
-        6 => (0usize..3, 0u8..3).prop_map(|(user, address)| WalkStep::CheckOut(user, address)),
-        5 => (any::<usize>(), any::<bool>()).prop_map(|(n, clean)| WalkStep::CheckIn(n, clean)),
-        5 => any::<bool>().prop_map(WalkStep::Establish),
-        2 => any::<usize>().prop_map(WalkStep::Leave),
-        1 => Just(WalkStep::Clear),
-        2 => (0usize..3).prop_map(WalkStep::Suspect),
-        2 => Just(WalkStep::Recover),
-        1 => Just(WalkStep::Maintain),
-        1 => (0u64..90).prop_map(WalkStep::Wait),
-    ]
-}
-
-type ResultReceiver = oneshot::Receiver<Result<Connection, CheckOutError>>;
-
-/// A random walk of `Inner`: the connections in use, the pending connections, and the waiters.
-struct Walk {
-    inner: Inner,
-    users: Vec<Arc<Identity>>,
-    now: Instant,
-    held: Vec<(Arc<Identity>, Connection)>,
-    pending: Vec<(Arc<Identity>, Generation)>,
-    waits: Vec<(Arc<Identity>, Ticket, ResultReceiver)>,
-}
-
-impl Walk {
-    fn perform(&mut self, todo: Todo) {
-        self.pending.extend(todo.establish);
-        for (_, answer, connection) in todo.hand_over {
-            answer
-                .send(Ok(connection))
-                .expect("waiters that left were removed from the queue");
-        }
-        todo.fail
-            .into_iter()
-            .for_each(|(answer, error)| drop(answer.send(Err(error))));
-        let mut i = 0;
-        while i < self.waits.len() {
-            match self.waits[i].2.try_recv() {
-                Ok(answer) => {
-                    let (user, _, _) = self.waits.swap_remove(i);
-                    self.held
-                        .extend(answer.ok().map(|connection| (user, connection)));
-                }
-                Err(_) => i += 1,
-            }
-        }
-    }
-
-    fn take(&mut self, step: WalkStep) {
-        let now = self.now;
-        let todo = match step {
-            WalkStep::CheckOut(user, address) => {
-                let user = Arc::clone(&self.users[user]);
-                let (start, todo) = self.inner.check_out(&user, from(address), now, now + WAIT);
-                match start {
-                    Start::Ready(connection) => self.held.push((user, connection)),
-                    Start::Wait(ticket, receiver) => self.waits.push((user, ticket, receiver)),
-                    Start::Refused(_) => {}
-                }
-                todo
-            }
-            WalkStep::CheckIn(n, clean) if !self.held.is_empty() => {
-                let (user, connection) = self.held.swap_remove(n % self.held.len());
-                let perished = (!clean).then_some(CloseReason::Broken);
-                self.inner.check_in(user.id(), connection, perished, now)
-            }
-            WalkStep::Establish(works) if !self.pending.is_empty() => {
-                let (user, generation) = self.pending.remove(0);
-                if works {
-                    self.inner
-                        .established(&user, connection(now, generation), now)
-                } else {
-                    self.inner
-                        .not_established(&user, &CheckOutError::Overload(Overload::TimedOut))
-                }
-            }
-            WalkStep::Leave(n) if !self.waits.is_empty() => {
-                let (user, ticket, _) = self.waits.swap_remove(n % self.waits.len());
-                self.inner.leave(user.id(), ticket);
-                Todo::default()
-            }
-            WalkStep::Suspect(user) => {
-                let user = Arc::clone(&self.users[user]);
-                suspect(&mut self.inner, &user, now);
-                Todo::default()
-            }
-            WalkStep::Recover => self.inner.recover(now),
-            WalkStep::Clear => {
-                let todo = self.inner.clear(self.inner.generation()).unwrap();
-                self.inner.ready();
-                todo
-            }
-            WalkStep::Maintain => self.inner.maintain(now, |_| false),
-            WalkStep::Wait(seconds) => {
-                self.now += Duration::from_secs(seconds);
-                Todo::default()
-            }
-            _ => Todo::default(),
-        };
-        self.perform(todo);
-        self.inner.check_invariants();
-    }
-}
-
-proptest! {
-    #[test]
-    fn invariants_hold_after_any_steps(steps in prop::collection::vec(step(), 1..150)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let _guard = runtime.enter();
-        let users = (0..3).map(|n| identity(&format!("u{n}"))).collect();
-        let mut walk = Walk {
-            inner: inner(limits()), users, now: Instant::now(),
-            held: vec![], pending: vec![], waits: vec![],
-        };
-        steps.into_iter().for_each(|step| walk.take(step));
-        // After all connections were checked in, none is in use.
-        let todo = walk.inner.recover(walk.now);
-        walk.perform(todo);
-        while let Some((user, connection)) = walk.held.pop() {
-            let todo = walk.inner.check_in(user.id(), connection, None, walk.now);
-            walk.perform(todo);
-        }
-        prop_assert_eq!(walk.inner.snapshot().in_use, 0);
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -730,14 +648,20 @@ async fn checkout_of_seawall_is_served_before_waiting_clients() {
     let (Start::Wait(_, mut waits), _) = inner.check_out(&user, CLIENT, now, now + WAIT) else {
         panic!("the pool is full");
     };
-    let (Start::Wait(_, mut first), _) = inner.check_out(&user, Asker::Seawall, now, now + WAIT)
+    let (Start::Wait(_, mut first), _) = inner.check_out(&user, Demand::OWN, now, now + WAIT)
     else {
         panic!("the pool is full");
     };
     for (connection, is_first) in connections.into_iter().zip([true, false]) {
-        let todo = inner.check_in(user.id(), connection, None, now);
-        for (_, answer, connection) in todo.hand_over {
-            assert!(answer.send(Ok(connection)).is_ok());
+        let todo = inner.give_back(user.id(), connection, None, now);
+        for HandOver {
+            answer,
+            connection,
+            slot,
+            ..
+        } in todo.hand_over
+        {
+            assert!(answer.send(Ok((connection, slot))).is_ok());
         }
         let handed = (first.try_recv().is_ok(), waits.try_recv().is_ok());
         assert_eq!(handed, (is_first, !is_first));
@@ -750,15 +674,15 @@ async fn dropped_checkout_of_seawall_leaves_the_queue() {
     let now = Instant::now();
     let (mut inner, user) = (inner(limits()), identity("u"));
     let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
-    let [client, own] = [CLIENT, Asker::Seawall].map(|asker| {
+    let [client, own] = [CLIENT, Demand::OWN].map(|asker| {
         let (Start::Wait(ticket, _), _) = inner.check_out(&user, asker, now, now + WAIT) else {
             panic!("the pool is full");
         };
         ticket
     });
-    inner.leave(user.id(), client);
+    inner.leave(user.id(), client, now);
     assert_eq!(inner.snapshot().wait_queue, 1);
-    inner.leave(user.id(), own);
+    inner.leave(user.id(), own, now);
     assert_eq!(inner.snapshot().wait_queue, 0);
     inner.check_invariants();
 }

@@ -2,12 +2,21 @@
 
 use std::sync::Arc;
 
-use super::{Limits, queue::WaitQueue};
+use super::{Limits, demand::Need, queue::WaitQueue};
 use seawall_auth::Identity;
 use seawall_transport::connection::Connection;
 
-/// Connections and waiters of one user. In a ready pool, no connection is available while
-/// operations wait.
+/// The part of the server's slots that a user may use now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Number of free slots.
+    pub(super) free: usize,
+    /// The user's share of all slots.
+    pub(super) share: usize,
+}
+
+/// Connections and waiters of one user. In a ready pool, a connection is available while operations
+/// wait only if these wait for a slot.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// The available connections. The last one is handed out first, so the first ones become idle.
@@ -17,6 +26,8 @@ pub(super) struct User {
     pub(super) waiters: WaitQueue,
     /// True if the user is in `Inner::turns`.
     pub(super) has_turn: bool,
+    /// True, for each need, if the user is in the list of `Inner::ready`.
+    pub(super) is_listed: [bool; Need::ALL.len()],
 }
 
 impl User {
@@ -28,6 +39,7 @@ impl User {
             pending: 0,
             waiters: WaitQueue::default(),
             has_turn: false,
+            is_listed: Default::default(),
         }
     }
 
@@ -37,14 +49,27 @@ impl User {
 
     /// True if the user needs another connection and its own limits allow one. The limit of the
     /// server is not checked here.
-    pub(super) fn wants_more(&self, limits: &Limits) -> bool {
-        let wanted = self
-            .waiters
-            .len()
-            .max(limits.min_pool_size.saturating_sub(self.total()));
+    pub(super) fn wants_more(&self, limits: &Limits, room: Room) -> bool {
+        let spare = limits.min_pool_size.saturating_sub(self.total());
+        let missing = self.needed(room).saturating_sub(self.available.len());
         self.pending < limits.max_connecting
-            && self.pending < wanted
+            && self.pending < missing.max(spare)
             && self.total() < limits.max_pool_size
+    }
+
+    /// Number of connections that the waiters could use. A waiter that has to wait for a slot does
+    /// not need a connection yet. But a user without its share of the slots needs connections
+    /// before slots can pass to it.
+    fn needed(&self, room: Room) -> usize {
+        let for_slots = self.waiters.len_of(Need::Slot);
+        let others = self.waiters.len() - for_slots;
+        let slots = room.free.max(room.share.saturating_sub(self.in_use));
+        others + for_slots.min(slots)
+    }
+
+    /// True if a connection is available for a waiter with this need.
+    pub(super) fn is_ready(&self, need: Need) -> bool {
+        !self.available.is_empty() && self.waiters.len_of(need) > 0
     }
 
     pub(super) fn is_unused(&self) -> bool {

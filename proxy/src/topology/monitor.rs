@@ -264,6 +264,7 @@ impl Member {
             self.server.probe.round_trip = new.average_round_trip_time();
         }
         if self.server.server_type != before {
+            self.pool.reset_limit();
             tracing::info!(
                 server = %self.server.address,
                 from = before.as_str(),

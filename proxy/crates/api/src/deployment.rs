@@ -81,6 +81,8 @@ pub struct Pools {
 pub struct Pool {
     /// Established connections that no operation uses.
     pub available: u64,
+    /// The limit of operations in progress on the server.
+    pub concurrency: Concurrency,
     /// Connections that an operation uses.
     pub in_use: u64,
     /// Connections that are being established.
@@ -93,6 +95,31 @@ pub struct Pool {
     pub users: Vec<PoolUser>,
     /// Operations that wait for a connection.
     pub wait_queue: u64,
+}
+
+/// The concurrency limit of one server, and its operations.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Concurrency {
+    /// Long operations that left the count, so that others may run in their slots.
+    pub exempt: u64,
+    /// Operations that hold a slot.
+    pub in_progress: u64,
+    /// The maximum number of operations in progress; `None` if there is no limit.
+    pub limit: Option<u64>,
+    /// `auto`, `fixed` or `off`; empty if the proxy does not report this member.
+    pub mode: String,
+    /// The reason of the last decision, as a sentence; `None` before the first decision, and if the
+    /// mode is not `auto`.
+    pub reason: Option<String>,
+    /// Operations that use the reserve: later statements of transactions, commits, aborts,
+    /// `killCursors` and `endSessions`.
+    pub reserved: u64,
+    /// The limit that applies again after the current trial, and equals `limit` outside trials;
+    /// `None` if there is no limit.
+    pub settled: Option<u64>,
+    /// Operations that need a slot, and wait for it or for a connection.
+    pub waiting: u64,
 }
 
 /// The connections to one server that belong to one user.

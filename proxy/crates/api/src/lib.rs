@@ -26,8 +26,8 @@ pub use self::{
     changes::{Change, Changes, Rates, SeriesName, Span},
     client::{AdminClient, ClientError, percent_encode},
     deployment::{
-        Client, Clients, Connections, HistoryStatus, Pool, PoolUser, Pools, Status, Topology,
-        TopologyServer,
+        Client, Clients, Concurrency, Connections, HistoryStatus, Pool, PoolUser, Pools, Status,
+        Topology, TopologyServer,
     },
     figures::{Bucket, Latency, More, Phases, buckets, millis},
     report::{Report, ReportError},
@@ -105,6 +105,22 @@ mod tests {
         let episode: Episode = parsed(r#"{ "server": null, "shapes": [{ "text": "{}" }] }"#);
         assert_eq!(episode.server, None);
         assert_eq!(episode.shapes[0].text, "{}");
+    }
+
+    #[test]
+    fn pool_of_an_earlier_version_has_no_concurrency_limit() {
+        let pool: Pool = parsed(r#"{ "in_use": 3, "wait_queue": 1 }"#);
+        let concurrency = pool.concurrency;
+        assert_eq!((pool.in_use, concurrency.limit), (3, None));
+        assert!(concurrency.mode.is_empty());
+        let text = r#"{ "concurrency": { "limit": 8, "mode": "auto", "new": 1, "reason": null } }"#;
+        let pool: Pool = parsed(text);
+        let concurrency = pool.concurrency;
+        assert_eq!((concurrency.limit, concurrency.settled), (Some(8), None));
+        assert_eq!(
+            (concurrency.mode.as_str(), concurrency.reason),
+            ("auto", None)
+        );
     }
 
     #[test]

@@ -252,6 +252,12 @@ impl<'a> Command<'a> {
         first.and_then(|stage| stage_name(stage.value)) == Some(b"$changeStream")
     }
 
+    /// True if other operations may wait for this one: it ends other work, or continues a
+    /// transaction, which may hold locks.
+    pub fn may_unblock_others(&self) -> bool {
+        self.spec.ends_work || (self.in_transaction && !self.starts_transaction)
+    }
+
     /// True if the command only reads and is not in a transaction. Seawall may interrupt such a
     /// command without harm; in a transaction, an interruption would abort the transaction.
     pub fn only_reads(&self) -> bool {

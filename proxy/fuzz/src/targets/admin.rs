@@ -278,6 +278,7 @@ async fn topology(recorder: &Arc<Recorder>) -> Arc<Topology> {
             min_pool_size: 0,
             max_server_connections: 1,
             max_connecting: 1,
+            concurrency: pool::Concurrency::Off,
             connections_per_second: None,
             max_idle_time: None,
             max_life_time: None,

@@ -10,7 +10,10 @@ use zeroize::Zeroize as _;
 use super::{
     CredentialError, CredentialMode, Credentials, Known, QUESTION_LIMIT, Reading, UserName,
 };
-use crate::{observe::CloseReason, pool::CheckOutError};
+use crate::{
+    observe::CloseReason,
+    pool::{CheckOutError, Demand},
+};
 use seawall_auth::{Identity, Mechanism, UsersInfoError, parse_users_info, users_info_command};
 use seawall_command::{ReadPreference, UNAUTHORIZED, is_state_change};
 use seawall_transport::connection::{Connection, SecretDocument};
@@ -45,7 +48,7 @@ impl Credentials {
         // This checkout is served before the user's waiting operations, because logins wait for the
         // reading. The operations are delayed little, because each user has only one reading at a
         // time.
-        let mut checkout = match pool.check_out_first(identity, deadline).await {
+        let mut checkout = match pool.check_out(identity, Demand::OWN, deadline).await {
             Ok(checkout) => checkout,
             Err(CheckOutError::Establish {
                 error,

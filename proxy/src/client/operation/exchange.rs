@@ -25,7 +25,8 @@ use crate::{
     pool::Checkout,
 };
 use seawall_command::{
-    ErrorReply, ReplyFacts, UNAUTHORIZED, conceal_state_change, nothing_was_done,
+    ErrorReply, MAX_TIME_MS_EXPIRED, ReplyFacts, UNAUTHORIZED, conceal_state_change,
+    nothing_was_done,
 };
 use seawall_stats::{Outcome, Phase};
 use seawall_transport::{ReadError, connection::Generation};
@@ -258,6 +259,9 @@ impl Operation<'_> {
     ) -> Attempt {
         if facts.code == Some(UNAUTHORIZED) {
             self.note_unauthorized(&mut checkout, &reply.bytes);
+        }
+        if facts.code == Some(MAX_TIME_MS_EXPIRED) {
+            checkout.mark_late();
         }
         let (outcome, documents) = self.note_reply(&checkout, &facts, observation, now);
         let Some(code) = facts.state_change else {

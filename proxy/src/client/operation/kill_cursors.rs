@@ -66,7 +66,8 @@ impl Operation<'_> {
         let deadline = Instant::now() + self.shared.settings.server_selection_timeout;
         for (pool, cursors) in parts {
             observation.enter(Phase::Checkout, Instant::now());
-            let checkout = pool.check_out(self.identity, self.sharer, deadline);
+            let demand = self.demand(observation, false);
+            let checkout = pool.check_out(self.identity, demand, deadline);
             let checkout = end.unless_gone(checkout);
             let reply = match checkout.await {
                 None => return AttemptEnd::Gone,

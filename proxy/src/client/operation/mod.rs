@@ -185,7 +185,10 @@ impl Operation<'_> {
         slice: Option<Slice>,
     ) -> Attempt {
         observation.enter(Phase::Checkout, Instant::now());
-        match end.unless_gone(self.check_out(observation)).await {
+        match end
+            .unless_gone(self.check_out(observation, slice.is_some()))
+            .await
+        {
             Some(Ok(checkout)) => self.attempt(end, checkout, observation, slice).await,
             Some(Err(error)) => Attempt::Ended(self.refuse(end, error, observation).await),
             None => Attempt::Ended(AttemptEnd::Gone),

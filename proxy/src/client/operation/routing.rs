@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::context::Operation;
 use crate::{
     observe::Observation,
-    pool::{CheckOutError, Checkout, Overload, ServerPool},
+    pool::{CheckOutError, Checkout, Demand, Need, Overload, ServerPool},
     topology::TopologyType,
 };
 use seawall_auth::IdentityStatus;
@@ -35,10 +35,12 @@ pub(super) enum CheckOutFailure {
 
 impl Operation<'_> {
     /// Selects a server and checks out a connection to it. After a failure, tries again until the
-    /// time limit, if another attempt can succeed.
+    /// time limit, if another attempt can succeed. `is_slice` is true for a slice of a wait for
+    /// data, which has a permit of the server's lane.
     pub(super) async fn check_out(
         &self,
         observation: &Observation<'_>,
+        is_slice: bool,
     ) -> Result<Checkout, CheckOutFailure> {
         let mut limit = self.shared.settings.server_selection_timeout;
         if self.is_resumable() {
@@ -47,10 +49,11 @@ impl Operation<'_> {
         let deadline = self.within_time_limit(observation, observation.phase_began() + limit);
         // The pool limits the wait to `wait_queue_timeout`, which may begin as late as `deadline`.
         let wait_queue_timeout = self.shared.settings.wait_queue_timeout;
+        let demand = self.demand(observation, is_slice);
         let turn_by = self.within_time_limit(observation, deadline + wait_queue_timeout);
         loop {
             let pool = self.server(observation, deadline).await?;
-            match pool.check_out(self.identity, self.sharer, turn_by).await {
+            match pool.check_out(self.identity, demand, turn_by).await {
                 Ok(checkout) => return Ok(checkout),
                 Err(CheckOutError::Paused) if Instant::now() < deadline => {
                     // The next snapshot of the topology shows that the pool is paused, so another
@@ -96,6 +99,22 @@ impl Operation<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// What the operation needs to run on a server.
+    pub(super) fn demand(&self, observation: &Observation<'_>, is_slice: bool) -> Demand {
+        let need = if is_slice {
+            Need::LanePermit
+        } else if self.command.may_unblock_others() {
+            Need::SlotOrReserve
+        } else {
+            Need::Slot
+        };
+        Demand {
+            need,
+            from: self.sharer,
+            shape: Some(observation.shape().as_u64()),
         }
     }
 

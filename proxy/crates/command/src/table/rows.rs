@@ -56,18 +56,23 @@ pub static COMMANDS: &[CommandSpec] = &[
         .syntax(Syntax::GetMore),
     command("killCursors")
         .class(Class::KillCursors)
-        .on_collection(),
+        .on_collection()
+        .ends_work(),
     command("explain").syntax(Syntax::Explain),
     command("filemd5"),
     // Transactions and sessions.
-    command("commitTransaction").class(Class::EndTransaction),
-    command("abortTransaction").class(Class::EndTransaction),
+    command("commitTransaction")
+        .class(Class::EndTransaction)
+        .ends_work(),
+    command("abortTransaction")
+        .class(Class::EndTransaction)
+        .ends_work(),
     command("startSession"),
     command("refreshSessions"),
-    command("endSessions"),
-    command("killSessions"),
-    command("killAllSessions"),
-    command("killAllSessionsByPattern"),
+    command("endSessions").ends_work(),
+    command("killSessions").ends_work(),
+    command("killAllSessions").ends_work(),
+    command("killAllSessionsByPattern").ends_work(),
     // Collections, indexes and databases.
     command("create").writes().on_collection(),
     command("drop").writes().on_collection(),
@@ -179,7 +184,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("getLog"),
     command("logRotate"),
     command("currentOp"),
-    command("killOp"),
+    command("killOp").ends_work(),
     command("top"),
     command("profile"),
     command("lockInfo"),

@@ -32,6 +32,9 @@ pub struct CommandSpec {
     pub may_be_compressed: bool,
     /// False if the command is counted under the name of [`UNKNOWN`](super::UNKNOWN).
     pub is_counted: bool,
+    /// True if the command ends other work: a transaction, a session, a cursor or an operation. It
+    /// must not wait until this work ends.
+    pub ends_work: bool,
 }
 
 /// How Seawall serves a command.
@@ -190,6 +193,7 @@ pub(super) const fn command(name: &'static str) -> CommandSpec {
         is_secret: false,
         may_be_compressed: true,
         is_counted: true,
+        ends_work: false,
     }
 }
 
@@ -273,6 +277,13 @@ impl CommandSpec {
     pub(super) const fn uncounted(self) -> Self {
         Self {
             is_counted: false,
+            ..self
+        }
+    }
+
+    pub(super) const fn ends_work(self) -> Self {
+        Self {
+            ends_work: true,
             ..self
         }
     }

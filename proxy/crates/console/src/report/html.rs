@@ -256,21 +256,24 @@ fn pools(pools: &[Pool]) -> String {
         "available",
         "in use",
         "wait queue",
+        "limit",
     ]);
-    let mut row = |names: [&str; 3], figures: [u64; 4]| {
+    let mut row = |names: [&str; 3], figures: [u64; 4], limit: &str| {
         names.iter().for_each(|name| cells.text(name));
         figures
             .iter()
             .for_each(|figure| cells.number(&exact(*figure)));
+        cells.number(limit);
         cells.end_row();
     };
     for pool in pools {
         let figures = [pool.pending, pool.available, pool.in_use, pool.wait_queue];
-        row([&pool.server, "all", &pool.state], figures);
+        let limit = panes::limit(&pool.concurrency);
+        row([&pool.server, "all", &pool.state], figures, &limit);
         for user in &pool.users {
             let name = format!("{}@{}", user.name, user.source);
             let figures = [user.pending, user.available, user.in_use, user.wait_queue];
-            row(["", &name, ""], figures);
+            row(["", &name, ""], figures, "");
         }
     }
     cells.table("")
@@ -281,6 +284,7 @@ mod tests {
     use serde_json::Value;
 
     use super::{super::tests::example, *};
+    use seawall_api::Concurrency;
 
     /// Adds markup to every string value, as a hostile name could contain it.
     fn poisoned(value: Value) -> Value {
@@ -329,6 +333,20 @@ mod tests {
             assert!(html.contains(part), "{part}");
         }
         assert!(!html.contains("NaN") && !html.contains("inf%"));
+    }
+
+    #[test]
+    fn pools_show_the_concurrency_limit_of_their_server() {
+        let mut pools_at_the_end = Report::read(example()).unwrap().pools;
+        let limits = |html: &str, limit: &str| {
+            let cell = format!("<td class=\"n\" data-label=\"limit\">{limit}</td>");
+            html.matches(&cell).count()
+        };
+        let html = pools(&pools_at_the_end);
+        assert_eq!((limits(&html, "12"), limits(&html, "6")), (1, 1), "{html}");
+        assert_eq!(limits(&html, ""), 4, "{html}");
+        pools_at_the_end[0].concurrency = Concurrency::default();
+        assert_eq!(limits(&pools(&pools_at_the_end), "–"), 1);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use crate::figures::{
     bytes, count, float, millis, moment, namespace, percent, printable, ratio, seconds, table,
 };
 use seawall_api::{
-    Change, Changes, Episode, Named, Pool, Pulse, Recurring, Span, Stalls, Storm, Storms,
+    Change, Changes, Concurrency, Episode, Named, Pool, Pulse, Recurring, Span, Stalls, Storm,
+    Storms,
 };
 
 /// Maximum number of names of one kind shown for a storm or a stall.
@@ -293,7 +294,62 @@ pub(crate) fn pools(pools: &[Pool]) -> Vec<String> {
         "in use",
         "wait queue",
     ];
-    table(&headings, &rows)
+    let mut lines = table(&headings, &rows);
+    let limits = limits(pools);
+    if !limits.is_empty() {
+        lines.push(String::new());
+        lines.extend(limits);
+    }
+    lines
+}
+
+/// The concurrency limit of each server, with the last decision below it. Empty if the proxy does
+/// not report limits.
+fn limits(pools: &[Pool]) -> Vec<String> {
+    let is_reported = |pool: &&Pool| !pool.concurrency.mode.is_empty();
+    let pools: Vec<_> = pools.iter().filter(is_reported).collect();
+    if pools.is_empty() {
+        return Vec::new();
+    }
+    let row = |pool: &&Pool| {
+        let concurrency = &pool.concurrency;
+        vec![
+            printable(&pool.server),
+            printable(&concurrency.mode),
+            limit(concurrency),
+            concurrency.in_progress.to_string(),
+            concurrency.exempt.to_string(),
+            concurrency.waiting.to_string(),
+        ]
+    };
+    let rows: Vec<_> = pools.iter().map(row).collect();
+    let headings = [
+        "<server",
+        "<mode",
+        "limit",
+        "in progress",
+        "exempt",
+        "waiting",
+    ];
+    let mut table = table(&headings, &rows).into_iter();
+    let mut lines: Vec<_> = table.next().into_iter().collect();
+    for (line, pool) in table.zip(pools) {
+        lines.push(line);
+        // Below its row, the sentence fits a terminal of 80 columns.
+        if let Some(reason) = &pool.concurrency.reason {
+            lines.push(format!("  last decision: {}", printable(reason)));
+        }
+    }
+    lines
+}
+
+/// The concurrency limit of a server; a dash if the proxy does not report it.
+pub(crate) fn limit(concurrency: &Concurrency) -> String {
+    match concurrency.limit {
+        Some(limit) => limit.to_string(),
+        None if concurrency.mode.is_empty() => "–".to_owned(),
+        None => "none".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -396,7 +452,39 @@ mod tests {
     #[test]
     fn pools_show_each_user_under_its_server() {
         let lines = pools(&model().pools.pools);
-        assert_eq!(lines.len(), 7);
+        let limits = lines.iter().position(String::is_empty).unwrap();
+        assert_eq!(limits, 7);
         assert!(lines[1].contains("(all)") && lines[2].contains("shop@admin"));
+    }
+
+    #[test]
+    fn limits_and_their_reasons_fit_80_columns() {
+        let expected = [
+            "server                 mode  limit  in progress  exempt  waiting",
+            "db1.example.net:27017  auto     12            6       1        0",
+            "  last decision: lowered: operations take many times as long as without load",
+            "db2.example.net:27017  auto      6            6       0        2",
+            "  last decision: trying another limit",
+        ];
+        assert_eq!(limits(&model().pools.pools), expected);
+        for line in expected {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+
+    #[test]
+    fn missing_limits_differ_from_no_limit() {
+        let mut pools = model().pools.pools;
+        pools[0].concurrency = Concurrency {
+            mode: "off".to_owned(),
+            ..Concurrency::default()
+        };
+        pools[1].concurrency = Concurrency::default();
+        assert_eq!(limit(&pools[1].concurrency), "–");
+        let lines = limits(&pools);
+        assert_eq!(lines.len(), 2);
+        assert!(lines[1].contains("off    none"), "{}", lines[1]);
+        pools.remove(0);
+        assert_eq!(super::pools(&pools).len(), 4);
     }
 }

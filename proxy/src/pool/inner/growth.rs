@@ -1,0 +1,224 @@
+//! When connections are established, adopted, and closed to make room for others.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    super::{CheckOutError, slots::Usage, user::Room, user::User},
+    Inner, PoolState, Returned, Todo,
+};
+use crate::observe::CloseReason;
+use seawall_auth::{Identity, IdentityId};
+use seawall_transport::connection::Connection;
+
+/// At `max_server_connections`, a connection of a user with waiters is closed to make room for
+/// another user only if the connection is at least this old and an operation of the other user has
+/// waited at least this long. The limit exists because each new connection costs the server a
+/// login.
+const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
+
+/// Maximum number of users with waiters that are examined to find the user for a new connection.
+const MAX_USERS_TRIED: usize = 8;
+
+impl Inner {
+    /// True if the connection of user `id` must be closed, so that another user can get a
+    /// connection. This happens only at `max_server_connections`.
+    pub(super) fn must_close_for_other_user(
+        &mut self,
+        id: IdentityId,
+        connection: &Connection,
+        now: Instant,
+    ) -> bool {
+        if self.total < self.limits.max_server_connections {
+            return false;
+        }
+        let Some(user) = self.users.get(&id) else {
+            return false;
+        };
+        let (own, is_needed_here) = (user.total(), !user.waiters.is_empty());
+        let has_less = |total: usize| total == 0 || total + 1 < own;
+        let Some((_, since)) =
+            self.next_to_grow(|other, total| other != id && (!is_needed_here || has_less(total)))
+        else {
+            return false;
+        };
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= MIN_TIME_PER_USER;
+        !is_needed_here || (is_over(since) && is_over(connection.created_at))
+    }
+
+    /// Returns the next user in `turns` that needs another connection, may have one by its own
+    /// limits, and is eligible. Also returns the arrival time of this user's oldest waiter.
+    /// `is_eligible` gets the user and its number of connections.
+    fn next_to_grow(
+        &mut self,
+        is_eligible: impl Fn(IdentityId, usize) -> bool,
+    ) -> Option<(IdentityId, Instant)> {
+        let room = self.room();
+        for _ in 0..self.turns.len().min(MAX_USERS_TRIED) {
+            let id = self.turns.pop_front()?;
+            let Some(user) = self.users.get_mut(&id) else {
+                continue;
+            };
+            let Some(since) = user.waiters.oldest() else {
+                user.has_turn = false;
+                continue;
+            };
+            if user.wants_more(&self.limits, room) && is_eligible(id, user.total()) {
+                self.turns.push_front(id);
+                return Some((id, since));
+            }
+            self.turns.push_back(id);
+        }
+        None
+    }
+
+    fn room(&self) -> Room {
+        Room {
+            free: self.slots.free(),
+            share: self.slots.share(self.turns.len()),
+        }
+    }
+
+    /// Establishes connections after the number of connections has fallen: first for the next user
+    /// in turn, then for user `id`.
+    pub(super) fn use_room(&mut self, id: IdentityId, todo: &mut Todo) {
+        if let Some((next, _)) = self.next_to_grow(|_, _| true) {
+            self.grow(next, todo);
+            self.turns.rotate_left(1);
+        }
+        self.grow(id, todo);
+    }
+
+    /// Establishes the connections that a user needs, as far as the limits allow.
+    pub(super) fn grow(&mut self, id: IdentityId, todo: &mut Todo) {
+        if self.state != PoolState::Ready {
+            return;
+        }
+        let room = self.room();
+        while self
+            .users
+            .get(&id)
+            .is_some_and(|user| user.wants_more(&self.limits, room))
+        {
+            if self.total >= self.limits.max_server_connections && !self.make_room(id, todo) {
+                return;
+            }
+            let Some(user) = self.users.get_mut(&id) else {
+                return;
+            };
+            user.pending += 1;
+            self.total += 1;
+            todo.establish
+                .push((Arc::clone(&user.identity), self.generation));
+        }
+    }
+
+    /// Makes room for a connection of user `id`: of the other users' available connections, closes
+    /// one that has been unused for longest. Returns false if there is none.
+    fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
+        let others = self
+            .users
+            .values_mut()
+            .filter(|user| user.identity.id() != id);
+        let idle = others.filter(|user| !user.available.is_empty());
+        let longest = idle.min_by_key(|user| user.available.first().map(|c| c.last_used_at));
+        let Some(user) = longest else { return false };
+        todo.close
+            .push((user.available.remove(0), CloseReason::GaveWay));
+        self.total -= 1;
+        true
+    }
+
+    /// Records that a connection was established.
+    pub(in super::super) fn established(
+        &mut self,
+        identity: &Arc<Identity>,
+        connection: Connection,
+        now: Instant,
+    ) -> Todo {
+        let id = identity.id();
+        if let Some(user) = self.users.get_mut(&id) {
+            user.pending -= 1;
+        }
+        let mut todo = self.add(id, connection, now);
+        let has_waiters = |user: &User| !user.waiters.is_empty();
+        if self.users.get(&id).is_some_and(has_waiters) {
+            self.grow(id, &mut todo);
+        }
+        todo
+    }
+
+    /// Adds an open connection that is already counted in `total`.
+    fn add(&mut self, id: IdentityId, connection: Connection, now: Instant) -> Todo {
+        if let Some(user) = self.users.get_mut(&id) {
+            self.holders += usize::from(user.in_use == 0);
+            user.in_use += 1;
+            self.in_use += 1;
+        }
+        let returned = Returned {
+            connection,
+            slot: None,
+            usage: Usage::default(),
+            perished: None,
+        };
+        self.check_in(id, returned, now)
+    }
+
+    /// Records that a connection was not established.
+    pub(in super::super) fn not_established(
+        &mut self,
+        identity: &Arc<Identity>,
+        error: &CheckOutError,
+        now: Instant,
+    ) -> Todo {
+        let mut todo = Todo::default();
+        self.total -= 1;
+        if let Some(user) = self.users.get_mut(&identity.id()) {
+            user.pending -= 1;
+            let is_for_all = matches!(
+                error, CheckOutError::Establish { error, .. }
+                    if error.refuses_keys() || error.requires_authentication()
+            );
+            let failing = match is_for_all {
+                true => user.waiters.len(),
+                false => 1,
+            };
+            let waiters: Vec<_> = (0..failing)
+                .filter_map(|_| user.waiters.pop_any())
+                .collect();
+            self.fail(waiters, error, now, &mut todo);
+        }
+        self.use_room(identity.id(), &mut todo);
+        todo
+    }
+
+    /// Adds a connection that was established outside the pool, if the limits allow it.
+    pub(in super::super) fn adopt(
+        &mut self,
+        identity: &Arc<Identity>,
+        mut connection: Connection,
+        now: Instant,
+    ) -> Todo {
+        let mut todo = Todo::default();
+        let user = self
+            .users
+            .entry(identity.id())
+            .or_insert_with(|| User::new(identity));
+        let has_room = user.total() < self.limits.max_pool_size;
+        let is_open = matches!(self.state, PoolState::Ready | PoolState::Suspect { .. });
+        let may_adopt = is_open
+            && has_room
+            && (self.total < self.limits.max_server_connections
+                || self.make_room(identity.id(), &mut todo));
+        if !may_adopt {
+            todo.close.push((connection, CloseReason::GaveWay));
+            return todo;
+        }
+        connection.generation = self.generation;
+        self.total += 1;
+        let mut more = self.add(identity.id(), connection, now);
+        more.close.append(&mut todo.close);
+        more
+    }
+}

@@ -1,0 +1,156 @@
+//! What others can see of a pool: its connections, its waits, and the invariants that tests check.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    super::{Snapshot, UserSnapshot, user::User},
+    Inner, PoolState,
+};
+use seawall_auth::Identity;
+
+/// The longest current waits for a connection or a slot.
+#[derive(Debug, Default)]
+pub struct Waits {
+    /// The longest wait of each user with its share of the slots, or with `max_pool_size`
+    /// connections. These operations wait for the user's own operations.
+    pub for_own: Vec<(Arc<Identity>, Duration)>,
+    /// The longest wait of all other users' operations. They wait for the server, or for
+    /// connections of other users to be closed.
+    pub for_others: Duration,
+}
+
+impl Inner {
+    /// Number of operations in progress and waiting.
+    pub(in super::super) fn load(&self) -> usize {
+        self.waiting + self.in_use
+    }
+
+    pub(in super::super) fn has_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// Returns how long operations have been waiting.
+    pub(in super::super) fn waits(&self, now: Instant) -> Waits {
+        let mut waits = Waits::default();
+        if self.waiting == 0 {
+            return waits;
+        }
+        let is_full = self.slots.free() == 0;
+        let share = self.slots.share(self.turns.len());
+        for user in self.users.values() {
+            let Some(oldest) = user.waiters.oldest() else {
+                continue;
+            };
+            let wait = now.saturating_duration_since(oldest);
+            let has_share = is_full && user.in_use >= share;
+            if has_share || user.total() >= self.limits.max_pool_size {
+                waits.for_own.push((Arc::clone(&user.identity), wait));
+            } else {
+                waits.for_others = waits.for_others.max(wait);
+            }
+        }
+        waits
+    }
+
+    pub(in super::super) fn snapshot(&self) -> Snapshot {
+        let users: Vec<_> = self.users.values().map(UserSnapshot::of).collect();
+        Snapshot {
+            state: match self.state {
+                PoolState::Paused => "paused",
+                PoolState::Ready => "ready",
+                PoolState::Suspect { .. } => "suspect",
+                PoolState::Closed => "closed",
+            },
+            pending: users.iter().map(|u| u.pending).sum(),
+            available: users.iter().map(|u| u.available).sum(),
+            in_use: self.in_use,
+            wait_queue: self.waiting,
+            concurrency: self.slots.snapshot(),
+            users,
+        }
+    }
+
+    /// Checks the invariants that hold between calls.
+    #[cfg(test)]
+    pub(in super::super) fn check_invariants(&self) {
+        use super::super::demand::Need;
+
+        let total: usize = self.users.values().map(User::total).sum();
+        assert_eq!(total, self.total, "the total is the sum over users");
+        assert!(
+            total <= self.limits.max_server_connections,
+            "total is at most max_server_connections"
+        );
+        let waiting: usize = self.users.values().map(|u| u.waiters.len()).sum();
+        let in_use: usize = self.users.values().map(|u| u.in_use).sum();
+        assert_eq!(
+            in_use, self.in_use,
+            "connections in use are the sum over users"
+        );
+        let holders = self.users.values().filter(|u| u.in_use > 0).count();
+        assert_eq!(holders, self.holders, "holders have connections in use");
+        assert_eq!(
+            waiting, self.waiting,
+            "the queue's length is the sum over users"
+        );
+        let limited = |user: &User| {
+            user.waiters.len_of(Need::Slot) + user.waiters.len_of(Need::SlotOrReserve)
+        };
+        self.slots
+            .check_invariants(self.users.values().map(limited).sum());
+        let mut turns: Vec<_> = self.turns.iter().collect();
+        turns.sort_unstable();
+        turns.dedup();
+        assert_eq!(
+            turns.len(),
+            self.turns.len(),
+            "turns contains no user twice"
+        );
+        for (id, user) in &self.users {
+            assert_eq!(user.has_turn, turns.binary_search(&id).is_ok());
+            assert!(
+                user.has_turn || user.waiters.is_empty(),
+                "turns contains every user with waiters"
+            );
+            assert!(
+                user.total() <= self.limits.max_pool_size,
+                "a user has at most max_pool_size connections"
+            );
+            assert!(
+                user.pending <= self.limits.max_connecting,
+                "a user has at most max_connecting pending connections"
+            );
+            let waits_for_nothing = user.is_ready(Need::Nothing)
+                || user.is_ready(Need::LanePermit)
+                || (self.slots.free() > 0 && user.is_ready(Need::SlotOrReserve))
+                || (self.slots.free() > 0 && user.is_ready(Need::Slot));
+            assert!(
+                self.state != PoolState::Ready || !waits_for_nothing,
+                "no operation waits while its user has a connection available and a slot is free"
+            );
+            for need in [Need::SlotOrReserve, Need::Slot] {
+                let is_listed = user.is_listed[need.index()];
+                assert_eq!(is_listed, self.ready[need.index()].contains(id));
+                assert!(
+                    self.state != PoolState::Ready || is_listed || !user.is_ready(need),
+                    "all users with waiters and available connections are listed"
+                );
+            }
+        }
+    }
+}
+
+impl UserSnapshot {
+    fn of(user: &User) -> Self {
+        Self {
+            name: user.identity.name().to_owned(),
+            source: user.identity.source().to_owned(),
+            pending: user.pending,
+            available: user.available.len(),
+            in_use: user.in_use,
+            wait_queue: user.waiters.len(),
+        }
+    }
+}

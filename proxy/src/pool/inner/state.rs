@@ -1,0 +1,144 @@
+//! The pool's states: paused, ready, suspect and closed.
+
+use std::{collections::VecDeque, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{super::CheckOutError, Inner, Todo};
+use crate::observe::CloseReason;
+use seawall_auth::IdentityId;
+use seawall_transport::connection::{Connection, Generation};
+
+/// Minimum time between two suspicions that pause the hand-out of connections. Without it, a client
+/// that repeatedly makes a server close its connections could block all clients.
+const MIN_TIME_BETWEEN_PAUSES: Duration = Duration::from_millis(100);
+
+/// The pool's states in the CMAP specification, and `Suspect`, which is between ready and paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PoolState {
+    Paused,
+    Ready,
+    /// A connection ended during an operation, and it is not known yet if the server has failed.
+    /// The pool hands out and establishes no connection in this state.
+    Suspect {
+        since: Instant,
+        user: IdentityId,
+    },
+    Closed,
+}
+
+/// The conclusion about the server after the end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suspicion {
+    /// No conclusion, because the pool was cleared after the connection was established, or is
+    /// closed.
+    Outdated,
+    /// The server may have failed. The caller has to send a probe.
+    Probe,
+    /// The server has failed.
+    Failed,
+}
+
+impl Inner {
+    /// Clears the pool. Returns `None` and does nothing if `generation` is not the current one, or
+    /// if the pool is already paused or closed.
+    pub(in super::super) fn clear(&mut self, generation: Generation, now: Instant) -> Option<Todo> {
+        let is_open = matches!(self.state, PoolState::Ready | PoolState::Suspect { .. });
+        if generation != self.generation || !is_open {
+            return None;
+        }
+        self.generation = generation.next();
+        self.state = PoolState::Paused;
+        let todo = self.empty(CloseReason::Stale, &CheckOutError::Paused, now);
+        self.slots.reset(now);
+        Some(todo)
+    }
+
+    pub(in super::super) fn ready(&mut self) {
+        if self.state == PoolState::Paused {
+            self.state = PoolState::Ready;
+        }
+    }
+
+    /// Records that a connection of `generation` ended during an operation of `user`. The first end
+    /// of a connection pauses the hand-out of connections until the server replies to a probe. The
+    /// server counts as failed if an available connection has ended too, or if a connection of
+    /// another user ends during the pause.
+    pub(in super::super) fn suspect(
+        &mut self,
+        generation: Generation,
+        user: IdentityId,
+        now: Instant,
+        has_ended: impl Fn(&mut Connection) -> bool,
+    ) -> Suspicion {
+        if generation != self.generation {
+            return Suspicion::Outdated;
+        }
+        let mut available = self.users.values_mut().flat_map(|u| &mut u.available);
+        let another_ended = available.any(has_ended);
+        match self.state {
+            PoolState::Paused | PoolState::Closed => Suspicion::Outdated,
+            PoolState::Suspect { user: other, .. } if other != user => Suspicion::Failed,
+            PoolState::Ready | PoolState::Suspect { .. } if another_ended => Suspicion::Failed,
+            PoolState::Suspect { .. } => Suspicion::Probe,
+            PoolState::Ready => {
+                let is_soon = self.last_suspected.is_some_and(|last| {
+                    now.saturating_duration_since(last) < MIN_TIME_BETWEEN_PAUSES
+                });
+                if !is_soon {
+                    self.state = PoolState::Suspect { since: now, user };
+                    self.last_suspected = Some(now);
+                }
+                Suspicion::Probe
+            }
+        }
+    }
+
+    /// Records that the server replied to a probe that was sent at `asked_at`. This ends a
+    /// suspicion that began earlier, but not one that began later.
+    pub(in super::super) fn recover(&mut self, asked_at: Instant, now: Instant) -> Todo {
+        let mut todo = Todo::default();
+        let was_suspect = match self.state {
+            PoolState::Paused => false,
+            PoolState::Suspect { since, .. } if since <= asked_at => true,
+            PoolState::Suspect { .. } | PoolState::Ready | PoolState::Closed => return todo,
+        };
+        self.state = PoolState::Ready;
+        let ids: Vec<_> = self.users.keys().copied().collect();
+        for id in ids.into_iter().filter(|_| was_suspect) {
+            self.hand_over(id, now, &mut todo);
+            self.use_room(id, &mut todo);
+        }
+        todo
+    }
+
+    /// Returns how long the server has been suspected; `None` if it is not suspected.
+    pub(in super::super) fn suspected_for(&self, now: Instant) -> Option<Duration> {
+        match self.state {
+            PoolState::Suspect { since, .. } => Some(now.saturating_duration_since(since)),
+            PoolState::Paused | PoolState::Ready | PoolState::Closed => None,
+        }
+    }
+
+    pub(in super::super) fn close(&mut self, now: Instant) -> Todo {
+        self.state = PoolState::Closed;
+        self.empty(CloseReason::PoolClosed, &CheckOutError::Closed, now)
+    }
+
+    fn empty(&mut self, reason: CloseReason, error: &CheckOutError, now: Instant) -> Todo {
+        let mut todo = Todo::default();
+        let mut waiters = Vec::new();
+        for user in self.users.values_mut() {
+            self.total -= user.available.len();
+            todo.close
+                .extend(user.available.drain(..).map(|c| (c, reason)));
+            user.has_turn = false;
+            user.is_listed = Default::default();
+            waiters.extend(std::iter::from_fn(|| user.waiters.pop_any()));
+        }
+        self.fail(waiters, error, now, &mut todo);
+        self.turns.clear();
+        self.ready.iter_mut().for_each(VecDeque::clear);
+        todo
+    }
+}

@@ -1,0 +1,472 @@
+//! The slots of one server: they limit how many operations run on it at a time.
+//!
+//! A slot is not a connection. A user may keep more connections than it has slots, so a slot passes
+//! to another user without a login. The limit is fixed, or found by a [`Controller`], which gets a
+//! sample of each [`WINDOW`]. An operation that runs much longer than others leaves the count, and
+//! its slot is free (exemption). If all slots are taken, some operations may use the reserve.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use slab::Slab;
+use tokio::time::Instant;
+
+use super::demand::{Demand, Need};
+use seawall_concurrency::{
+    Controller, Decision, Epoch, Exemption, Reason, START, Sample, ServerTimes, ShapeGroups,
+};
+
+/// Time between two updates of the limit.
+pub(super) const WINDOW: Duration = Duration::from_millis(100);
+
+/// Number of operations that may run although all slots are taken. Operations that wait for a
+/// transaction's locks may fill all slots, and they end only after the commit. It is small, because
+/// these operations load the server too.
+const RESERVE: u32 = 8;
+
+/// Minimum time between two searches for long operations.
+const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
+
+/// How the number of slots of a server is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concurrency {
+    /// By measurement.
+    Auto,
+    /// Always this number.
+    Fixed(NonZeroU32),
+    /// There is no limit.
+    Off,
+}
+
+/// The concurrency limit of one server, and its operations.
+#[derive(Clone, Copy, Debug)]
+pub struct ConcurrencySnapshot {
+    /// `auto`, `fixed` or `off`.
+    pub mode: &'static str,
+    /// Maximum number of operations in progress; `None` if there is no limit.
+    pub limit: Option<u32>,
+    /// The limit that the controller returns to after the current trial; `None` if there is no
+    /// limit. Equal to `limit` outside trials.
+    pub settled: Option<u32>,
+    /// Number of operations that hold a slot.
+    pub in_progress: usize,
+    /// Number of operations that use the reserve: later statements of transactions, commits,
+    /// aborts, `killCursors` and `endSessions`.
+    pub reserved: usize,
+    /// Number of long operations that left the count.
+    pub exempt: usize,
+    /// Number of operations that need a slot, and wait for it or for a connection.
+    pub waiting: usize,
+    /// The reason of the controller's last decision; `None` before the first one and if the mode is
+    /// not `auto`.
+    pub reason: Option<Reason>,
+}
+
+/// What an operation in progress holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hold {
+    Slot,
+    Reserve,
+    /// Nothing any more: it is exempt.
+    Exempt,
+}
+
+/// An operation in progress that took a slot or a part of the reserve.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    hold: Hold,
+    started: Instant,
+    shape: Option<u64>,
+    /// True if it began while the server had almost nothing to do.
+    is_quiet: bool,
+    /// Number of operations that had completed when it began.
+    completed_before: u64,
+}
+
+/// What a checkout holds besides its connection. It must be returned with [`Slots::release`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) struct Slot(Option<usize>);
+
+/// The end of an operation, as the limit sees it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Usage {
+    /// How long the server took. `None` if it did not reply.
+    pub(super) server_time: Option<Duration>,
+    /// True if the reply was too late to be of use.
+    pub(super) is_late: bool,
+}
+
+/// The result of an update.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Update {
+    /// The controller's decision; `None` if the limit is fixed.
+    pub(super) decision: Option<Decision>,
+    /// True if the decision changed the settled limit.
+    pub(super) is_change: bool,
+}
+
+/// What happened since the last update.
+#[derive(Clone, Debug)]
+struct Window {
+    sample: Sample,
+    epoch: Epoch,
+    began_at: Instant,
+    touched_at: Instant,
+    /// The sum of the times that operations held a slot, in seconds.
+    held: f64,
+    /// How long at least one operation waited.
+    time_with_waiting: Duration,
+}
+
+impl Window {
+    fn new(epoch: Epoch, now: Instant) -> Self {
+        Self {
+            sample: Sample::default(),
+            epoch,
+            began_at: now,
+            touched_at: now,
+            held: 0.0,
+            time_with_waiting: Duration::ZERO,
+        }
+    }
+}
+
+/// The slots of one server.
+pub(super) struct Slots {
+    mode: Concurrency,
+    /// Finds the limit, and decides when operations may become exempt. `None` without a limit.
+    controller: Option<Controller>,
+    last_decision: Option<Decision>,
+    limit: u32,
+    running: Slab<Running>,
+    in_progress: u32,
+    reserved: u32,
+    exempt: u32,
+    /// Number of operations that wait and need a slot.
+    waiting: usize,
+    /// Number of operations that have completed.
+    completed: u64,
+    times: ServerTimes,
+    groups: ShapeGroups,
+    exemption: Option<Exemption>,
+    /// No operation can become exempt before.
+    search_at: Instant,
+    /// When an operation completed or became exempt last.
+    quiet_since: Instant,
+    window: Window,
+    created_at: Instant,
+    is_asleep: bool,
+}
+
+impl Slots {
+    /// Creates the slots of a server. `ceiling` is the highest limit. `seed` makes the times of the
+    /// controller's trials different for each proxy and server.
+    pub(super) fn new(mode: Concurrency, ceiling: u32, seed: u64, now: Instant) -> Self {
+        let controller = match mode {
+            Concurrency::Auto | Concurrency::Fixed(_) => Some(Controller::new(ceiling, seed)),
+            Concurrency::Off => None,
+        };
+        let mut slots = Self {
+            mode,
+            last_decision: None,
+            limit: u32::MAX,
+            running: Slab::new(),
+            in_progress: 0,
+            reserved: 0,
+            exempt: 0,
+            waiting: 0,
+            completed: 0,
+            times: ServerTimes::default(),
+            groups: ShapeGroups::default(),
+            exemption: None,
+            search_at: now,
+            quiet_since: now,
+            window: Window::new(Epoch::default(), now),
+            created_at: now,
+            is_asleep: true,
+            controller,
+        };
+        slots.set_limit();
+        slots
+    }
+
+    fn set_limit(&mut self) {
+        self.limit = match (self.mode, &self.controller) {
+            (Concurrency::Fixed(limit), _) => limit.get(),
+            (Concurrency::Auto, Some(controller)) => controller.limit(),
+            (Concurrency::Auto, None) | (Concurrency::Off, _) => u32::MAX,
+        };
+    }
+
+    /// True if the limit can change or operations can become exempt, so that [`Self::tick`] must be
+    /// called.
+    pub(super) fn needs_ticks(&self) -> bool {
+        self.controller.is_some()
+    }
+
+    /// True if an operation with this need can run now. Lets long operations leave the count if
+    /// that frees a slot.
+    pub(super) fn has_room(&mut self, need: Need, now: Instant) -> bool {
+        let is_full = need.is_limited() && self.in_progress >= self.limit;
+        if is_full {
+            self.exempt_long(now);
+        }
+        self.free_hold(need).is_some() || !need.is_limited()
+    }
+
+    fn free_hold(&self, need: Need) -> Option<Hold> {
+        let has_slot = self.in_progress < self.limit;
+        match need {
+            Need::Nothing | Need::LanePermit => None,
+            Need::Slot | Need::SlotOrReserve if has_slot => Some(Hold::Slot),
+            Need::SlotOrReserve if self.reserved < RESERVE => Some(Hold::Reserve),
+            Need::Slot | Need::SlotOrReserve => None,
+        }
+    }
+
+    /// Number of free slots.
+    pub(super) fn free(&self) -> usize {
+        usize::try_from(self.limit.saturating_sub(self.in_progress)).unwrap_or(usize::MAX)
+    }
+
+    /// True if twice as many operations as the limit hold slots.
+    pub(super) fn is_doubled(&self) -> bool {
+        self.in_progress >= self.limit.saturating_mul(2)
+    }
+
+    /// The number of slots of each of `users` users if all have equal shares, rounded up.
+    pub(super) fn share(&self, users: usize) -> usize {
+        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
+        limit.div_ceil(users.max(1))
+    }
+
+    /// Begins an operation. The caller has checked [`Self::has_room`]; without room, the operation
+    /// runs over the limit. `waited` is how long the operation waited, if it did.
+    pub(super) fn take(&mut self, demand: &Demand, waited: Option<Duration>, now: Instant) -> Slot {
+        self.touch(now);
+        if waited.is_some() && demand.need.is_limited() {
+            self.waiting = self.waiting.saturating_sub(1);
+        }
+        if !demand.need.is_limited() {
+            return Slot(None);
+        }
+        self.window.sample.wait_time += waited.unwrap_or_default();
+        let hold = self.free_hold(demand.need).unwrap_or(Hold::Slot);
+        *self.count_mut(hold) += 1;
+        let in_progress = u64::from(self.in_progress + self.reserved + self.exempt);
+        Slot(Some(self.running.insert(Running {
+            hold,
+            started: now,
+            shape: demand.shape,
+            is_quiet: in_progress <= Sample::QUIET,
+            completed_before: self.completed,
+        })))
+    }
+
+    fn count_mut(&mut self, hold: Hold) -> &mut u32 {
+        match hold {
+            Hold::Slot => &mut self.in_progress,
+            Hold::Reserve => &mut self.reserved,
+            Hold::Exempt => &mut self.exempt,
+        }
+    }
+
+    /// Ends an operation.
+    pub(super) fn release(&mut self, slot: Slot, usage: Usage, now: Instant) {
+        let Some(running) = slot.0.and_then(|key| self.running.try_remove(key)) else {
+            return;
+        };
+        self.touch(now);
+        *self.count_mut(running.hold) -= 1;
+        if self.controller.is_none() {
+            return;
+        }
+        let Some(server_time) = usage.server_time else {
+            return;
+        };
+        self.completed += 1;
+        self.quiet_since = now;
+        if usage.is_late {
+            self.window.sample.late += 1;
+        } else if let Some(shape) = running.shape {
+            self.times.record(server_time);
+            let group = self.groups.record(shape, server_time);
+            let sample = &mut self.window.sample;
+            sample.record(group, server_time, running.is_quiet);
+        }
+    }
+
+    /// Records that an operation with this need begins to wait.
+    pub(super) fn begin_wait(&mut self, need: Need, now: Instant) {
+        if need.is_limited() {
+            self.touch(now);
+            self.waiting += 1;
+        }
+    }
+
+    /// Records that an operation with this need ended its wait without a slot.
+    pub(super) fn end_wait(&mut self, need: Need, now: Instant) {
+        if need.is_limited() {
+            self.touch(now);
+            self.waiting = self.waiting.saturating_sub(1);
+        }
+    }
+
+    /// True if operations wait that need a slot.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// Adds the time since the last change to the window.
+    fn touch(&mut self, now: Instant) {
+        let window = &mut self.window;
+        let passed = now.saturating_duration_since(window.touched_at);
+        window.held += f64::from(self.in_progress) * passed.as_secs_f64();
+        if self.waiting > 0 {
+            window.time_with_waiting += passed;
+        }
+        window.touched_at = window.touched_at.max(now);
+    }
+
+    /// Lets operations leave the count that run much longer than others.
+    fn exempt_long(&mut self, now: Instant) {
+        let Some(rule) = self.exemption.filter(|_| now >= self.search_at) else {
+            return;
+        };
+        self.touch(now);
+        let mut oldest = now;
+        for (_, running) in &mut self.running {
+            if running.hold == Hold::Exempt {
+                continue;
+            }
+            let time = now.saturating_duration_since(running.started);
+            let since = self.completed - running.completed_before;
+            let quiet_for = now.saturating_duration_since(self.quiet_since);
+            if !rule.applies(time, self.exempt, since, quiet_for) {
+                oldest = oldest.min(running.started);
+                continue;
+            }
+            match running.hold {
+                Hold::Slot => self.in_progress -= 1,
+                Hold::Reserve => self.reserved -= 1,
+                Hold::Exempt => {}
+            }
+            running.hold = Hold::Exempt;
+            self.exempt += 1;
+            self.quiet_since = now;
+        }
+        self.search_at = (oldest + rule.threshold).max(now + MIN_SEARCH_INTERVAL);
+    }
+
+    /// Updates the limit. Called every [`WINDOW`] while [`Self::is_idle`] is false. Returns `None`
+    /// if there is no limit.
+    pub(super) fn tick(&mut self, now: Instant) -> Option<Update> {
+        self.touch(now);
+        let since_creation = now.saturating_duration_since(self.created_at);
+        let controller = self.controller.as_mut()?;
+        let next = Window::new(controller.epoch(), now);
+        let window = std::mem::replace(&mut self.window, next);
+        let length = now.saturating_duration_since(window.began_at);
+        let sample = Sample {
+            epoch: window.epoch,
+            window: length,
+            time_with_waiting: window.time_with_waiting,
+            waiting: u64::try_from(self.waiting).unwrap_or(u64::MAX),
+            mean_in_progress: window.held / length.as_secs_f64().max(1e-6),
+            in_progress: u64::from(self.in_progress),
+            exempt: u64::from(self.exempt),
+            ..window.sample
+        };
+        let decision = controller.update(&sample, since_creation);
+        self.set_limit();
+        self.exemption = Some(Exemption::new(&self.times, &decision, Some(self.limit)));
+        self.search_at = now;
+        if self.waiting > 0 && self.in_progress >= self.limit {
+            self.exempt_long(now);
+        }
+        if self.mode != Concurrency::Auto {
+            return Some(Update {
+                decision: None,
+                is_change: false,
+            });
+        }
+        let before = self.last_decision.replace(decision);
+        let before = before.map_or(START, |before| before.settled);
+        Some(Update {
+            decision: Some(decision),
+            is_change: decision.settled != before,
+        })
+    }
+
+    /// True if no operation runs or waits, and none has ended since the last update.
+    pub(super) fn is_idle(&self) -> bool {
+        let has_recent = self.window.sample.completed() + self.window.sample.late > 0;
+        self.running.is_empty() && self.waiting == 0 && !has_recent
+    }
+
+    /// Records that no update follows until [`Self::wake`] returns true.
+    pub(super) fn sleep(&mut self) {
+        self.is_asleep = true;
+    }
+
+    /// Begins a window if updates had stopped. Returns true if they must begin again.
+    pub(super) fn wake(&mut self, now: Instant) -> bool {
+        if !self.is_asleep || !self.needs_ticks() {
+            return false;
+        }
+        self.is_asleep = false;
+        let epoch = self.window.epoch;
+        self.window = Window::new(epoch, now);
+        true
+    }
+
+    /// Forgets everything that was learned of the server.
+    pub(super) fn reset(&mut self, now: Instant) {
+        self.touch(now);
+        let Some(controller) = &mut self.controller else {
+            return;
+        };
+        controller.reset();
+        self.window = Window::new(controller.epoch(), now);
+        self.times = ServerTimes::default();
+        self.groups = ShapeGroups::default();
+        self.exemption = None;
+        self.quiet_since = now;
+        self.last_decision = None;
+        self.set_limit();
+    }
+
+    pub(super) fn snapshot(&self) -> ConcurrencySnapshot {
+        let is_auto = self.mode == Concurrency::Auto;
+        let limit = (self.mode != Concurrency::Off).then_some(self.limit);
+        let decision = self.last_decision.filter(|_| is_auto);
+        let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+        ConcurrencySnapshot {
+            mode: match self.mode {
+                Concurrency::Auto => "auto",
+                Concurrency::Fixed(_) => "fixed",
+                Concurrency::Off => "off",
+            },
+            limit,
+            settled: decision.map(|decision| decision.settled).or(limit),
+            in_progress: count(self.in_progress),
+            reserved: count(self.reserved),
+            exempt: count(self.exempt),
+            waiting: self.waiting,
+            reason: decision.map(|decision| decision.reason),
+        }
+    }
+
+    /// Checks the counts against the operations in progress.
+    #[cfg(test)]
+    pub(super) fn check_invariants(&self, waiting: usize) {
+        let count = |hold| {
+            let holding = self.running.iter().filter(|(_, r)| r.hold == hold);
+            u32::try_from(holding.count()).unwrap()
+        };
+        let counts = [Hold::Slot, Hold::Reserve, Hold::Exempt].map(count);
+        assert_eq!(counts, [self.in_progress, self.reserved, self.exempt]);
+        assert!(self.reserved <= RESERVE, "the reserve is bounded");
+        assert_eq!(waiting, self.waiting, "all waiters for a slot are counted");
+    }
+}

@@ -1,0 +1,357 @@
+//! Tests of the concurrency limit: who gets a slot, and when.
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    Concurrency, Demand, Limits, Need,
+    inner::{Inner, ResultReceiver, Start, Todo},
+    tests::{CLIENT, Held, WAIT, connection, from, identity, inner, limits, obtain, wait},
+};
+use seawall_auth::Identity;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A fixed limit.
+pub(super) fn fixed(limit: u32) -> Concurrency {
+    Concurrency::Fixed(NonZeroU32::new(limit).unwrap())
+}
+
+/// A ready pool with this limit and room for many connections.
+fn limited(concurrency: Concurrency) -> Inner {
+    inner(Limits {
+        max_pool_size: 100,
+        max_server_connections: 100,
+        max_connecting: 100,
+        wait_queue_size: 1_000,
+        concurrency,
+        ..limits()
+    })
+}
+
+fn demand(need: Need) -> Demand {
+    Demand { need, ..CLIENT }
+}
+
+/// Checks a connection out that is available, or that the pool establishes.
+fn take(inner: &mut Inner, user: &Arc<Identity>, need: Need, now: Instant) -> Option<Held> {
+    let (start, todo) = inner.check_out(user, demand(need), now, now + WAIT);
+    match start {
+        Start::Ready(connection, slot) => Some(Held { connection, slot }),
+        Start::Refused(error) => panic!("refused: {error}"),
+        Start::Wait(..) => {
+            let mut handed = establish(inner, &todo, now);
+            handed.pop().map(|(_, held)| held)
+        }
+    }
+}
+
+/// Establishes all connections that `todo` asks for. Returns the connections that are handed over,
+/// with their users.
+fn establish(inner: &mut Inner, todo: &Todo, now: Instant) -> Vec<(Arc<Identity>, Held)> {
+    let mut handed = Vec::new();
+    for (user, generation) in &todo.establish {
+        let todo = inner.established(user, connection(now, *generation), now);
+        let served = todo.hand_over.into_iter();
+        handed.extend(served.map(|handed| (Arc::clone(&handed.identity), handed.into())));
+    }
+    handed
+}
+
+/// Fills all slots, and makes connections of `users` available.
+fn full(limit: u32, users: &[&Arc<Identity>], now: Instant) -> (Inner, Vec<Held>) {
+    let mut inner = limited(fixed(limit));
+    for user in users {
+        let held: Vec<_> = (0..limit).map(|_| obtain(&mut inner, user, now)).collect();
+        for held in held {
+            inner.give_back(user.id(), held, None, now);
+        }
+    }
+    let held = (0..limit).map(|_| obtain(&mut inner, users[0], now));
+    let held = held.collect();
+    (inner, held)
+}
+
+/// The users that are served, in order, while each served operation ends at once.
+fn serve_all(inner: &mut Inner, first: (&Arc<Identity>, Held), now: Instant) -> Vec<String> {
+    let mut order = Vec::new();
+    let mut todo = inner.give_back(first.0.id(), first.1, None, now);
+    while let Some(handed) = todo.hand_over.pop() {
+        assert!(todo.hand_over.is_empty(), "one slot serves one operation");
+        assert!(todo.establish.is_empty(), "a slot passes without a login");
+        let user = Arc::clone(&handed.identity);
+        order.push(user.name().to_owned());
+        todo = inner.give_back(user.id(), handed.into(), None, now);
+        inner.check_invariants();
+    }
+    order
+}
+
+#[tokio::test(start_paused = true)]
+async fn operations_over_the_limit_wait_although_connections_are_available() {
+    let (user, now) = (identity("u"), Instant::now());
+    let (mut inner, mut held) = full(2, &[&user], now);
+    let more = obtain_many(&mut inner, &user, 2, now);
+    let snapshot = inner.snapshot().concurrency;
+    assert_eq!((snapshot.in_progress, snapshot.waiting), (2, 2));
+    assert_eq!((snapshot.limit, snapshot.mode), (Some(2), "fixed"));
+    let todo = inner.give_back(user.id(), held.pop().unwrap(), None, now);
+    assert_eq!((todo.hand_over.len(), todo.establish.len()), (1, 0));
+    assert_eq!(inner.snapshot().concurrency.in_progress, 2);
+    inner.check_invariants();
+    drop(more);
+}
+
+fn obtain_many(
+    inner: &mut Inner,
+    user: &Arc<Identity>,
+    count: usize,
+    now: Instant,
+) -> Vec<ResultReceiver> {
+    (0..count)
+        .map(|_| wait(inner, user, CLIENT, now).0)
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_for_a_slot_need_no_further_connections() {
+    let (user, now) = (identity("u"), Instant::now());
+    let mut inner = limited(fixed(3));
+    let established: usize = (0..50)
+        .map(|_| wait(&mut inner, &user, CLIENT, now).1.establish.len())
+        .sum();
+    assert_eq!(established, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_pass_to_users_in_turn_without_a_login() {
+    let [a, b, c] = ["a", "b", "c"].map(identity);
+    let now = Instant::now();
+    let (mut inner, mut held) = full(1, &[&a, &b, &c], now);
+    let _crowd = obtain_many(&mut inner, &a, 6, now);
+    let _others = [&b, &c].map(|user| obtain_many(&mut inner, user, 2, now));
+    let first = held.pop().unwrap();
+    let order = serve_all(&mut inner, (&a, first), now).concat();
+    assert_eq!(order, "bcabcaaaaa");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_without_connections_gets_them_while_others_hold_all_slots() {
+    let [a, b] = ["a", "b"].map(identity);
+    let now = Instant::now();
+    let (mut inner, held) = full(4, &[&a], now);
+    let _crowd = obtain_many(&mut inner, &a, 10, now);
+    let (_waits, todo) = wait(&mut inner, &b, CLIENT, now);
+    assert_eq!(todo.establish.len(), 1);
+    let handed = establish(&mut inner, &todo, now);
+    assert_eq!(handed.len(), 1, "it has less than its share of the slots");
+    inner.check_invariants();
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn operations_that_may_unblock_others_use_the_reserve() {
+    let (user, now) = (identity("u"), Instant::now());
+    let (mut inner, _held) = full(2, &[&user], now);
+    let _crowd = obtain_many(&mut inner, &user, 5, now);
+    let mut commits = Vec::new();
+    for _ in 0..8 {
+        commits.push(take(&mut inner, &user, Need::SlotOrReserve, now).unwrap());
+        inner.check_invariants();
+    }
+    let (ninth, todo) = wait(&mut inner, &user, demand(Need::SlotOrReserve), now);
+    assert!(todo.hand_over.is_empty());
+    assert_eq!(inner.snapshot().concurrency.reserved, 8);
+    let todo = inner.give_back(user.id(), commits.pop().unwrap(), None, now);
+    let handed = todo.hand_over.into_iter().next().unwrap();
+    assert!(
+        handed
+            .answer
+            .send(Ok((handed.connection, handed.slot)))
+            .is_ok()
+    );
+    let mut ninth = ninth;
+    assert!(ninth.try_recv().is_ok(), "the commit is served first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_for_data_and_commands_of_seawall_need_no_slot() {
+    let (user, now) = (identity("u"), Instant::now());
+    let (mut inner, _held) = full(1, &[&user], now);
+    let _crowd = obtain_many(&mut inner, &user, 5, now);
+    for need in [Need::LanePermit, Need::Nothing] {
+        let held = take(&mut inner, &user, need, now).unwrap();
+        inner.check_invariants();
+        inner.give_back(user.id(), held, None, now);
+    }
+    let snapshot = inner.snapshot().concurrency;
+    assert_eq!((snapshot.in_progress, snapshot.waiting), (1, 5));
+}
+
+/// Runs one operation after another, each of 1 ms, for `ms` milliseconds.
+fn run_short(inner: &mut Inner, user: &Arc<Identity>, now: &mut Instant, ms: u32) {
+    for n in 1..=ms {
+        let held = take(inner, user, Need::Slot, *now).expect("a slot is free");
+        *now += MS;
+        inner.give_back(user.id(), held, None, *now);
+        if n.is_multiple_of(100) {
+            inner.tick(*now);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_operations_leave_the_count() {
+    let [long, short] = ["long", "short"].map(identity);
+    let mut now = Instant::now();
+    let mut inner = limited(fixed(2));
+    run_short(&mut inner, &short, &mut now, 300);
+    let slow = take(&mut inner, &long, Need::Slot, now).unwrap();
+    run_short(&mut inner, &short, &mut now, 100);
+    let also_slow = take(&mut inner, &long, Need::Slot, now).unwrap();
+    // Both slots are taken. The first operation is long by now, so a third one can run.
+    let third = take(&mut inner, &short, Need::Slot, now).expect("a slot is free");
+    let snapshot = inner.snapshot().concurrency;
+    assert_eq!((snapshot.in_progress, snapshot.exempt), (2, 1));
+    inner.check_invariants();
+    inner.give_back(long.id(), slow, None, now);
+    assert_eq!(inner.snapshot().concurrency.exempt, 0);
+    inner.give_back(long.id(), also_slow, None, now);
+    inner.give_back(short.id(), third, None, now);
+    assert_eq!(inner.snapshot().concurrency.in_progress, 0);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_server_completes_nothing_few_operations_leave_the_count() {
+    let user = identity("u");
+    let mut now = Instant::now();
+    let mut inner = limited(fixed(8));
+    run_short(&mut inner, &user, &mut now, 300);
+    let _stalled: Vec<_> = (0..8)
+        .map(|_| take(&mut inner, &user, Need::Slot, now).unwrap())
+        .collect();
+    let _waits = obtain_many(&mut inner, &user, 100, now);
+    let mut exempt = Vec::new();
+    for _ in 0..10 {
+        now += 100 * MS;
+        let (_, todo) = inner.tick(now).unwrap();
+        drop(establish(&mut inner, &todo, now));
+        exempt.push(inner.snapshot().concurrency.exempt);
+        inner.check_invariants();
+    }
+    // One in each 250 ms, seen at updates every 100 ms.
+    assert_eq!(exempt, [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clear_and_a_new_role_reset_the_limit() {
+    let user = identity("u");
+    let mut now = Instant::now();
+    let mut inner = limited(Concurrency::Auto);
+    assert_eq!(inner.snapshot().concurrency.limit, Some(32));
+    run_short(&mut inner, &user, &mut now, 100);
+    assert!(inner.snapshot().concurrency.reason.is_some());
+    inner.reset_limit(now);
+    assert!(inner.snapshot().concurrency.reason.is_none());
+    run_short(&mut inner, &user, &mut now, 100);
+    assert!(inner.clear(inner.generation(), now).is_some());
+    let snapshot = inner.snapshot().concurrency;
+    assert_eq!((snapshot.limit, snapshot.reason), (Some(32), None));
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn updates_stop_without_operations_and_begin_again() {
+    let user = identity("u");
+    let mut now = Instant::now();
+    let mut inner = limited(Concurrency::Auto);
+    let (start, todo) = inner.check_out(&user, CLIENT, now, now + WAIT);
+    assert!(todo.must_wake_ticks);
+    let held = establish(&mut inner, &todo, now).pop().unwrap().1;
+    drop(start);
+    now += 100 * MS;
+    assert!(inner.tick(now).is_some());
+    inner.give_back(user.id(), held, None, now);
+    assert!(inner.tick(now + 100 * MS).is_some());
+    assert!(inner.tick(now + 200 * MS).is_none());
+    let (start, todo) = inner.check_out(&user, from(1), now + 30_000 * MS, now + WAIT);
+    assert!(matches!(start, Start::Ready(..)) && todo.must_wake_ticks);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_of_a_user_with_its_share_of_the_slots_are_its_own() {
+    let [greedy, other] = ["greedy", "other"].map(identity);
+    let now = Instant::now();
+    let (mut inner, _held) = full(4, &[&greedy], now);
+    let _crowd = obtain_many(&mut inner, &greedy, 6, now);
+    let waits = inner.waits(now + 50 * MS);
+    let own: Vec<_> = waits.for_own.iter().map(|(user, _)| user.name()).collect();
+    assert_eq!((own, waits.for_others), (vec!["greedy"], Duration::ZERO));
+    let _other = obtain_many(&mut inner, &other, 1, now);
+    let waits = inner.waits(now + 50 * MS);
+    assert_eq!((waits.for_own.len(), waits.for_others), (1, 50 * MS));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_ended_while_its_user_waited_for_a_slot_is_not_handed_over() {
+    let now = Instant::now();
+    let [a, b] = ["a", "b"].map(identity);
+    let limits = Limits {
+        concurrency: fixed(1),
+        ..limits()
+    };
+    let mut inner = Inner::new(limits, |_| true, 1, now);
+    inner.ready();
+    let waiting = obtain(&mut inner, &b, now);
+    inner.give_back(b.id(), waiting, None, now);
+    let held = obtain(&mut inner, &a, now);
+    let (_waits, todo) = wait(&mut inner, &b, CLIENT, now);
+    assert!(todo.establish.is_empty());
+    let todo = inner.give_back(a.id(), held, None, now + MS);
+    assert!(todo.hand_over.is_empty());
+    assert_eq!((todo.close.len(), todo.establish.len()), (1, 1));
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_below_its_share_runs_while_another_user_holds_all_slots() {
+    let [greedy, other] = ["greedy", "other"].map(identity);
+    let now = Instant::now();
+    let (mut inner, mut held) = full(4, &[&greedy, &other], now);
+    let _crowd = obtain_many(&mut inner, &greedy, 6, now);
+    // The other user may use its share, half of the slots, at once.
+    let first = take(&mut inner, &other, Need::Slot, now).unwrap();
+    let _second = take(&mut inner, &other, Need::Slot, now).unwrap();
+    let _third = wait(&mut inner, &other, CLIENT, now);
+    assert_eq!(inner.snapshot().concurrency.in_progress, 6);
+    inner.check_invariants();
+    let todo = inner.give_back(other.id(), first, None, now);
+    let users: Vec<_> = todo.hand_over.iter().map(|h| h.identity.name()).collect();
+    assert_eq!(users, ["other"]);
+    // The greedy user gets no slot before the limit is met again.
+    for _ in 0..2 {
+        let todo = inner.give_back(greedy.id(), held.pop().unwrap(), None, now);
+        assert!(todo.hand_over.is_empty());
+    }
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_users_with_equal_shares_do_not_exceed_the_limit() {
+    let users: Vec<_> = (0..40).map(|n| identity(&format!("u{n}"))).collect();
+    let now = Instant::now();
+    let users: Vec<_> = users.iter().collect();
+    let mut inner = limited(fixed(4));
+    for user in &users {
+        let held = obtain(&mut inner, user, now);
+        inner.give_back(user.id(), held, None, now);
+    }
+    for user in &users {
+        drop(inner.check_out(user, CLIENT, now, now + WAIT));
+        inner.check_invariants();
+    }
+    let snapshot = inner.snapshot().concurrency;
+    assert_eq!((snapshot.in_progress, snapshot.waiting), (4, 36));
+}
