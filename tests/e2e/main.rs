@@ -10,6 +10,7 @@ mod awaiting;
 mod basics;
 mod cancelled;
 mod changes;
+mod concurrency;
 mod counted;
 mod credential_modes;
 mod credentials;

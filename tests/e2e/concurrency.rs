@@ -1,0 +1,145 @@
+//! The concurrency limit (`pool.concurrency`) in front of a real server.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use seawall_api::Pools;
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{Options, ReplicaSet},
+    raw::{OpMsg, RawClient},
+    seawall::{self, Seawall},
+};
+
+/// Time limit of each wait.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A replica set without authentication, and Seawall with this limit in front of it.
+struct Scene {
+    _set: ReplicaSet,
+    seawall: Seawall,
+}
+
+impl Scene {
+    async fn start(limit: u32) -> Self {
+        let set = ReplicaSet::start(1, Options::default()).await.unwrap();
+        let options = seawall::Options {
+            toml: format!("pool.concurrency = {limit}"),
+            ..seawall::Options::default()
+        };
+        let seawall = Seawall::start_with(&set.uri(), options).await;
+        let scene = Self { _set: set, seawall };
+        let insert = doc! {"insert": "c", "documents": [{"_id": 1, "n": 0}]};
+        scene.run(insert).await;
+        scene
+    }
+
+    async fn client(&self) -> RawClient {
+        let address = self.seawall.address().parse().unwrap();
+        let mut client = RawClient::connect(address).await.unwrap();
+        client.set_limit(LIMIT);
+        client
+    }
+
+    /// Runs a command on a new connection.
+    async fn run(&self, command: Document) {
+        let mut client = self.client().await;
+        let reply = client.command("d", command).await.unwrap();
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+
+    /// A client that has begun an operation and not received a reply.
+    async fn running(&self, command: Document) -> RawClient {
+        let mut client = self.client().await;
+        let mut command = command;
+        command.insert("$db", "d");
+        client.send(&OpMsg::new(command)).await.unwrap();
+        client
+    }
+
+    async fn concurrency(&self) -> seawall_api::Concurrency {
+        let pools: Pools = self.seawall.api("/api/v1/pools").await;
+        let pool = pools.pools.into_iter().next().unwrap();
+        pool.concurrency
+    }
+}
+
+/// A read of 60 s, which no test waits for.
+fn long_read() -> Document {
+    doc! {"find": "c", "filter": {"$where": "sleep(60000) || true"}}
+}
+
+#[tokio::test]
+async fn a_commit_passes_while_operations_that_wait_for_it_hold_all_slots() {
+    let scene = Scene::start(1).await;
+    let mut writer = scene.client().await;
+    let lsid = doc! {"id": bson::Uuid::new()};
+    let update = doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]};
+    let mut statement = update.clone();
+    statement.extend(doc! {
+        "lsid": &lsid, "txnNumber": 1_i64, "autocommit": false, "startTransaction": true,
+    });
+    let reply = writer.command("d", statement).await.unwrap();
+    assert!(reply.is_ok(), "{reply:?}");
+    // These updates conflict with the transaction, so the server does not reply before its end. One
+    // of them leaves the count.
+    let mut blocked = Vec::new();
+    for _ in 0..3 {
+        blocked.push(scene.running(update.clone()).await);
+    }
+    eventually(LIMIT, async || {
+        let now = scene.concurrency().await;
+        (now.in_progress, now.exempt, now.waiting) == (1, 1, 1)
+    })
+    .await
+    .unwrap();
+    let commit =
+        doc! {"commitTransaction": 1, "lsid": &lsid, "txnNumber": 1_i64, "autocommit": false};
+    let reply = writer.command("admin", commit).await.unwrap();
+    assert!(reply.is_ok(), "{reply:?}");
+    for mut client in blocked {
+        let reply = client.read_reply().await.unwrap();
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_operation_does_not_block_others() {
+    let scene = Scene::start(1).await;
+    let _long = scene.running(long_read()).await;
+    eventually(LIMIT, async || scene.concurrency().await.in_progress == 1)
+        .await
+        .unwrap();
+    scene.run(doc! {"find": "c"}).await;
+    assert_eq!(scene.concurrency().await.exempt, 1);
+}
+
+#[tokio::test]
+async fn operations_over_the_limit_wait_and_are_counted() {
+    let scene = Scene::start(2).await;
+    let mut reads = Vec::new();
+    for _ in 0..6 {
+        reads.push(scene.running(long_read()).await);
+    }
+    // Two reads leave the count, so two others can run.
+    eventually(LIMIT, async || {
+        let now = scene.concurrency().await;
+        (now.in_progress, now.exempt, now.waiting) == (2, 2, 2)
+    })
+    .await
+    .unwrap();
+    let limit = scene.concurrency().await;
+    assert_eq!((&*limit.mode, limit.limit), ("fixed", Some(2)));
+    let operations = async |state: &str| {
+        let label = format!("state=\"{state}\"");
+        let name = "seawall_concurrency_operations";
+        scene.seawall.metric(name, &[&label]).await
+    };
+    let counts = [
+        operations("in_progress").await,
+        operations("exempt").await,
+        operations("waiting").await,
+    ];
+    assert_eq!(counts.map(|count| count.to_string()), ["2", "2", "2"]);
+    drop(reads);
+}
