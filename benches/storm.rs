@@ -41,6 +41,8 @@ struct Plan {
     persistent: usize,
     surge: usize,
     idle: Vec<usize>,
+    /// Number of seconds in which the idle clients connect and are then idle.
+    idle_seconds: u64,
     /// Number of runs of the PHP script.
     pages: usize,
     /// Number of seconds under strace.
@@ -63,6 +65,7 @@ fn main() {
             persistent: 200,
             surge: 100,
             idle: vec![500],
+            idle_seconds: 21,
             pages: 5,
             traced_seconds: 1,
             runs: 1,
@@ -77,6 +80,7 @@ fn main() {
             persistent: 6_000,
             surge: 5_000,
             idle: vec![9_800, 18_000],
+            idle_seconds: 40,
             pages: 200,
             traced_seconds: 15,
             runs: runs.unwrap_or(4),
@@ -261,7 +265,7 @@ async fn idle(testbed: &mut StormTestbed, plan: &Plan) {
     testbed.set_pool_size(IDLE_POOL_SIZE);
     for clients in &plan.idle {
         testbed.restart_seawall().await;
-        let idle = extras::idle(testbed, *clients).await;
+        let idle = extras::idle(testbed, *clients, plan.idle_seconds).await;
         say(&format!(
             "| {clients} | {:.0} | {:.0} | {:.0} |",
             idle.connected, idle.bytes_each, idle.server_connections

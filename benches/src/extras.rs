@@ -100,9 +100,10 @@ pub struct Idle {
     pub server_connections: f64,
 }
 
-/// Keeps `clients` clients connected, each with one operation every 15 seconds. Measures shortly
-/// before the end, when every client has run an operation.
-pub async fn idle(testbed: &StormTestbed, clients: usize) -> Idle {
+/// Keeps `clients` clients connected for `seconds`, each with one operation every 15 seconds.
+/// Measures five seconds before the end. With 20 seconds or more, every client has then run an
+/// operation.
+pub async fn idle(testbed: &StormTestbed, clients: usize, seconds: u64) -> Idle {
     let process = testbed.seawall_id().expect("Seawall runs");
     let before = resident_bytes(process).expect("Seawall runs");
     let arguments = [
@@ -115,13 +116,13 @@ pub async fn idle(testbed: &StormTestbed, clients: usize) -> Idle {
         "--timeouts-ms".to_owned(),
         "60000".to_owned(),
         "--duration-s".to_owned(),
-        IDLE_SECONDS.to_string(),
+        seconds.to_string(),
     ];
     let began = Instant::now();
     let load = testbed.load(&arguments);
     // Seawall frees buffers while clients are idle. The measurement is five seconds before the end
     // of the load, when all clients are still connected.
-    let until = Duration::from_secs(IDLE_SECONDS - 5);
+    let until = Duration::from_secs(seconds.saturating_sub(5));
     tokio::time::sleep(until.saturating_sub(began.elapsed())).await;
     let (connected, open) = (testbed.clients().await, testbed.counts().await.open);
     let after = resident_bytes(process).expect("Seawall runs");
@@ -133,9 +134,6 @@ pub async fn idle(testbed: &StormTestbed, clients: usize) -> Idle {
         server_connections: open,
     }
 }
-
-/// Seconds of the load: enough for thousands of clients to connect and then be idle.
-const IDLE_SECONDS: u64 = 40;
 
 /// A page of a PHP application, with one connection and one find.
 const PAGE: &str = r#"<?php

@@ -1,6 +1,7 @@
 //! Initiates a replica set, and creates its first user.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bson::{Document, doc};
@@ -57,8 +58,9 @@ impl Default for Settings {
 /// Initiates a replica set of `members`. Waits until a member with the highest priority is primary,
 /// all others are secondaries, and the replies of all members have a `$clusterTime`.
 ///
-/// The wait is needed because any member may win the first election. A member with a higher
-/// priority takes over about one election timeout later, which would interrupt operations.
+/// The set begins with one member, which becomes primary at once, and the others are added to it.
+/// If all members were there from the beginning, the first election would take an election timeout,
+/// and any member could win it.
 ///
 /// Needs no credentials, because a set without users accepts commands over loopback. Returns the
 /// address of the primary.
@@ -66,18 +68,28 @@ pub async fn initiate_replica_set(
     members: &[Member<'_>],
     settings: Settings,
 ) -> Result<SocketAddr, Error> {
-    let first = members.first().ok_or(Error::NotAMember)?;
+    let indexed = members.iter().enumerate().rev();
+    // Of equal members this finds the last one, which is the first one in the list.
+    let preferred = indexed.max_by_key(|(_, member)| member.priority);
+    let (index, first) = preferred.ok_or(Error::NotAMember)?;
     let set = first
         .mongod
         .options()
         .replica_set
         .as_deref()
         .ok_or(Error::NotAMember)?;
-    let command = doc! { "replSetInitiate": configuration(set, members, settings) };
-    first.mongod.run_command("admin", command).await?;
+    let deadline = Instant::now() + COMPLETE_LIMIT;
+    let alone = configuration(set, members, index..=index, settings);
+    let initiate = doc! { "replSetInitiate": alone };
+    first.mongod.run_command("admin", initiate).await?;
+    if members.len() > 1 {
+        wait_until_writable(first.mongod, deadline).await?;
+        let all = configuration(set, members, 0..=members.len() - 1, settings);
+        let reconfigure = doc! { "replSetReconfig": all, "force": true };
+        first.mongod.run_command("admin", reconfigure).await?;
+    }
 
     let highest = members.iter().map(|member| member.priority).max();
-    let deadline = Instant::now() + COMPLETE_LIMIT;
     loop {
         let states = states(members).await;
         let is_complete = states.iter().all(|(_, state)| *state != MemberState::Other);
@@ -117,8 +129,34 @@ pub async fn create_first_user(mongod: &Mongod, name: &str, password: &str) -> R
     mongod.run_command("admin", command).await.map(drop)
 }
 
-fn configuration(set: &str, members: &[Member<'_>], settings: Settings) -> Document {
-    let members = (0_i32..).zip(members).map(|(id, member)| {
+/// Waits until the only member of a set is primary.
+async fn wait_until_writable(mongod: &Mongod, deadline: Instant) -> Result<(), Error> {
+    loop {
+        let reply = mongod.run_command("admin", doc! { "isMaster": 1 }).await?;
+        if has(&reply, "ismaster") {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::SetIncomplete {
+                set: mongod.options().replica_set.clone().unwrap_or_default(),
+                limit: COMPLETE_LIMIT,
+                state: format!("{reply:?}"),
+            });
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// The configuration of a set with the members at these indexes.
+fn configuration(
+    set: &str,
+    members: &[Member<'_>],
+    indexes: RangeInclusive<usize>,
+    settings: Settings,
+) -> Document {
+    let members = (0_i32..).zip(members).enumerate();
+    let members = members.filter(|(index, _)| indexes.contains(index));
+    let members = members.map(|(_, (id, member))| {
         let tags = member
             .tags
             .iter()
@@ -133,6 +171,7 @@ fn configuration(set: &str, members: &[Member<'_>], settings: Settings) -> Docum
     });
     doc! {
         "_id": set,
+        "version": 1,
         "members": members.collect::<Vec<_>>(),
         "settings": {
             "electionTimeoutMillis": milliseconds(settings.election_timeout),
