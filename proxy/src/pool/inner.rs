@@ -27,6 +27,9 @@ use seawall_transport::{
     connection::{Connection, Generation},
 };
 
+/// Maximum number of users that are examined to find one that may exceed the limit.
+const MAX_USERS_TRIED: usize = 8;
+
 /// Maximum number of users for which connections are established after the limit has changed.
 const MAX_USERS_GROWN: usize = 64;
 
@@ -98,6 +101,8 @@ pub(super) struct Inner {
     /// For each need, the users with waiters and available connections, in the order in which slots
     /// pass to them. Users whose waiters have left are skipped.
     ready: [VecDeque<IdentityId>; Need::ALL.len()],
+    /// True if the last slot went to an operation that may unblock others.
+    was_urgent: bool,
     /// Number of all users' waiters.
     waiting: usize,
     /// Number of all users' connections that are in use.
@@ -133,6 +138,7 @@ impl Inner {
             total: 0,
             turns: VecDeque::new(),
             ready: Default::default(),
+            was_urgent: false,
             waiting: 0,
             in_use: 0,
             holders: 0,
@@ -162,8 +168,8 @@ impl Inner {
             PoolState::Ready | PoolState::Suspect { .. } => {}
         }
         todo.must_wake_ticks = self.slots.wake(now);
-        let may_begin = self.state == PoolState::Ready
-            && (self.slots.has_room(demand.need, now) || self.may_exceed(identity.id()));
+        let may_begin =
+            self.state == PoolState::Ready && self.may_begin(identity, demand, now, &mut todo);
         let user = self
             .users
             .entry(identity.id())
@@ -198,6 +204,26 @@ impl Inner {
         self.list(identity.id());
         self.grow(identity.id(), &mut todo);
         (Start::Wait(ticket, receiver), todo)
+    }
+
+    /// True if an operation that has just arrived may begin, if a connection is available. Waiters
+    /// are served first from slots that long operations have just left.
+    fn may_begin(
+        &mut self,
+        identity: &Arc<Identity>,
+        demand: Demand,
+        now: Instant,
+        todo: &mut Todo,
+    ) -> bool {
+        let free = self.slots.free();
+        if self.slots.has_room(demand.need, now) && self.slots.free() == free {
+            return true;
+        }
+        if self.slots.free() > free && self.slots.has_waiting() {
+            self.fill_slots(now, todo);
+            self.use_room(identity.id(), todo);
+        }
+        self.slots.has_room(demand.need, now) || self.may_exceed(identity.id())
     }
 
     fn enqueue(
@@ -319,9 +345,6 @@ impl Inner {
         }
         self.list(id);
         self.fill_slots(now, todo);
-        while self.users.get(&id).is_some_and(|u| u.is_ready(Need::Slot)) && self.may_exceed(id) {
-            self.serve(id, Need::Slot, now, todo);
-        }
     }
 
     /// True if user `id` may run an operation although all slots are taken: it has less than its
@@ -330,9 +353,15 @@ impl Inner {
     /// never more than doubled.
     fn may_exceed(&self, id: IdentityId) -> bool {
         let own = self.users.get(&id).map_or(0, |user| user.in_use);
-        let users = self.turns.len().max(self.holders + usize::from(own == 0));
-        let share = self.slots.share(users);
+        let holders = self.holders + usize::from(own == 0);
+        let share = self.slots.share(self.turns.len().max(holders));
         own < share && self.in_use > share.saturating_mul(self.holders) && !self.slots.is_doubled()
+    }
+
+    /// True if a user has more than its share of the slots, and the limit is not doubled yet.
+    fn is_unequal(&self) -> bool {
+        let share = self.slots.share(self.turns.len().max(self.holders + 1));
+        self.in_use > share.saturating_mul(self.holders) && !self.slots.is_doubled()
     }
 
     /// The need of the user's next waiter that needs no slot, if a connection is available for it.
@@ -371,23 +400,59 @@ impl Inner {
         }
     }
 
-    /// Gives free slots to the ready users in turn.
+    /// Gives free slots to the ready users in turn, and lets users exceed the limit that may.
     fn fill_slots(&mut self, now: Instant, todo: &mut Todo) {
-        for need in [Need::SlotOrReserve, Need::Slot] {
-            let index = need.index();
-            while self.ready.get(index).is_some_and(|list| !list.is_empty())
-                && self.slots.has_room(need, now)
-                && let Some(id) = self.ready.get_mut(index).and_then(VecDeque::pop_front)
-            {
-                if let Some(user) = self.users.get_mut(&id)
-                    && let Some(is_listed) = user.is_listed.get_mut(index)
-                {
-                    *is_listed = false;
-                }
-                self.serve(id, need, now, todo);
-                self.list(id);
-            }
+        while let Some(need) = self.next_need(now) {
+            self.serve_ready(need, 0, now, todo);
         }
+        let list = self.ready.get(Need::Slot.index());
+        let mut tries = list.map_or(0, VecDeque::len).min(MAX_USERS_TRIED);
+        while tries > 0
+            && self.is_unequal()
+            && let Some(list) = self.ready.get(Need::Slot.index())
+            && let mut first = list.iter().take(MAX_USERS_TRIED)
+            && let Some(position) = first.position(|id| self.may_exceed(*id))
+        {
+            self.serve_ready(Need::Slot, position, now, todo);
+            tries -= 1;
+        }
+    }
+
+    /// The need of the next waiter that can get a slot or a part of the reserve. While both kinds
+    /// of operations wait for slots, they are served in turn.
+    fn next_need(&mut self, now: Instant) -> Option<Need> {
+        let [urgent, other] = [Need::SlotOrReserve, Need::Slot].map(|need| {
+            let list = self.ready.get(need.index());
+            list.is_some_and(|list| !list.is_empty())
+        });
+        if !urgent && !other {
+            return None;
+        }
+        if self.slots.has_room(Need::Slot, now) {
+            self.was_urgent = urgent && !(other && self.was_urgent);
+            return Some(match self.was_urgent {
+                true => Need::SlotOrReserve,
+                false => Need::Slot,
+            });
+        }
+        let has_room = urgent && self.slots.has_room(Need::SlotOrReserve, now);
+        has_room.then_some(Need::SlotOrReserve)
+    }
+
+    /// Serves the user at this position of the list for a need.
+    fn serve_ready(&mut self, need: Need, position: usize, now: Instant, todo: &mut Todo) {
+        let index = need.index();
+        let list = self.ready.get_mut(index);
+        let Some(id) = list.and_then(|list| list.remove(position)) else {
+            return;
+        };
+        if let Some(user) = self.users.get_mut(&id)
+            && let Some(is_listed) = user.is_listed.get_mut(index)
+        {
+            *is_listed = false;
+        }
+        self.serve(id, need, now, todo);
+        self.list(id);
     }
 
     /// Hands a connection of a user to its next waiter with this need, if it has both.

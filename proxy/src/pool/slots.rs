@@ -26,6 +26,10 @@ const RESERVE: u32 = 8;
 /// Minimum time between two searches for long operations.
 const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 
+/// A reply whose client has left counts as late only if the operation took this many times the
+/// median. Otherwise clients that leave at once would look like an overloaded server.
+const LATE_FACTOR: u32 = 4;
+
 /// How the number of slots of a server is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concurrency {
@@ -80,6 +84,8 @@ struct Running {
     is_quiet: bool,
     /// Number of operations that had completed when it began.
     completed_before: u64,
+    /// The controller's epoch when it began.
+    epoch: Epoch,
 }
 
 /// What a checkout holds besides its connection. It must be returned with [`Slots::release`].
@@ -260,6 +266,7 @@ impl Slots {
             shape: demand.shape,
             is_quiet: in_progress <= Sample::QUIET,
             completed_before: self.completed,
+            epoch: self.window.epoch,
         })))
     }
 
@@ -286,8 +293,12 @@ impl Slots {
         };
         self.completed += 1;
         self.quiet_since = now;
+        if running.epoch != self.window.epoch {
+            return;
+        }
         if usage.is_late {
-            self.window.sample.late += 1;
+            let usual = self.times.median().unwrap_or_default();
+            self.window.sample.late += u64::from(server_time >= usual * LATE_FACTOR);
         } else if let Some(shape) = running.shape {
             self.times.record(server_time);
             let group = self.groups.record(shape, server_time);
@@ -415,6 +426,7 @@ impl Slots {
             return false;
         }
         self.is_asleep = false;
+        self.quiet_since = now;
         let epoch = self.window.epoch;
         self.window = Window::new(epoch, now);
         true

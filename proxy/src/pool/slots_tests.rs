@@ -1,12 +1,13 @@
 //! Tests of the concurrency limit: who gets a slot, and when.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{collections::VecDeque, num::NonZeroU32, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
     Concurrency, Demand, Limits, Need,
-    inner::{Inner, ResultReceiver, Start, Todo},
+    inner::{Inner, ResultReceiver, Returned, Start, Todo},
+    slots::Usage,
     tests::{CLIENT, Held, WAIT, connection, from, identity, inner, limits, obtain, wait},
 };
 use seawall_auth::Identity;
@@ -76,13 +77,15 @@ fn full(limit: u32, users: &[&Arc<Identity>], now: Instant) -> (Inner, Vec<Held>
 /// The users that are served, in order, while each served operation ends at once.
 fn serve_all(inner: &mut Inner, first: (&Arc<Identity>, Held), now: Instant) -> Vec<String> {
     let mut order = Vec::new();
-    let mut todo = inner.give_back(first.0.id(), first.1, None, now);
-    while let Some(handed) = todo.hand_over.pop() {
-        assert!(todo.hand_over.is_empty(), "one slot serves one operation");
+    let mut running = VecDeque::from([(Arc::clone(first.0), first.1)]);
+    while let Some((user, held)) = running.pop_front() {
+        let todo = inner.give_back(user.id(), held, None, now);
         assert!(todo.establish.is_empty(), "a slot passes without a login");
-        let user = Arc::clone(&handed.identity);
-        order.push(user.name().to_owned());
-        todo = inner.give_back(user.id(), handed.into(), None, now);
+        for handed in todo.hand_over {
+            let user = Arc::clone(&handed.identity);
+            order.push(user.name().to_owned());
+            running.push_back((user, handed.into()));
+        }
         inner.check_invariants();
     }
     order
@@ -354,4 +357,77 @@ async fn many_users_with_equal_shares_do_not_exceed_the_limit() {
     }
     let snapshot = inner.snapshot().concurrency;
     assert_eq!((snapshot.in_progress, snapshot.waiting), (4, 36));
+}
+
+#[tokio::test(start_paused = true)]
+async fn operations_that_may_unblock_others_share_freed_slots_with_others() {
+    let [hostile, other] = ["hostile", "other"].map(identity);
+    let now = Instant::now();
+    let (mut inner, mut held) = full(1, &[&hostile, &other], now);
+    // These fill the reserve, and more of them wait.
+    let _reserve: Vec<_> = (0..8)
+        .map(|_| take(&mut inner, &hostile, Need::SlotOrReserve, now))
+        .collect();
+    let urgent = demand(Need::SlotOrReserve);
+    let _urgent: Vec<_> = (0..6)
+        .map(|_| wait(&mut inner, &hostile, urgent, now).0)
+        .collect();
+    // The other user has its share of one operation, and further ones wait.
+    let running = take(&mut inner, &other, Need::Slot, now).unwrap();
+    let _others = obtain_many(&mut inner, &other, 3, now);
+    let todo = inner.give_back(hostile.id(), held.pop().unwrap(), None, now);
+    assert!(todo.hand_over.is_empty(), "the limit is exceeded");
+    let order = serve_all(&mut inner, (&other, running), now);
+    let others = order.iter().take(6).filter(|name| *name == "other");
+    assert!(others.count() >= 2, "{order:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_get_the_slots_that_long_operations_leave_at_an_arrival() {
+    let [long, short] = ["long", "short"].map(identity);
+    let mut now = Instant::now();
+    let mut inner = limited(fixed(4));
+    run_short(&mut inner, &short, &mut now, 300);
+    let _slow: Vec<_> = (0..3)
+        .map(|_| take(&mut inner, &long, Need::Slot, now).unwrap())
+        .collect();
+    run_short(&mut inner, &short, &mut now, 9);
+    let _fourth = take(&mut inner, &long, Need::Slot, now).unwrap();
+    let (mut waiting, todo) = wait(&mut inner, &long, CLIENT, now);
+    drop(establish(&mut inner, &todo, now));
+    assert!(waiting.try_recv().is_err(), "no operation is long yet");
+    now += 10 * MS;
+    let (_, todo) = inner.check_out(&short, CLIENT, now, now + WAIT);
+    let handed: Vec<_> = todo.hand_over.into_iter().collect();
+    assert_eq!(
+        handed.len() + todo.establish.len(),
+        1,
+        "the waiter is served"
+    );
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_leave_at_once_do_not_lower_the_limit() {
+    let user = identity("u");
+    let mut now = Instant::now();
+    let mut inner = limited(Concurrency::Auto);
+    run_short(&mut inner, &user, &mut now, 300);
+    for n in 1..=3_000 {
+        let held = take(&mut inner, &user, Need::Slot, now).unwrap();
+        now += MS;
+        let usage = Usage {
+            server_time: Some(MS),
+            is_late: true,
+        };
+        let returned = Returned {
+            usage,
+            ..Returned::unused(held.connection, held.slot)
+        };
+        inner.check_in(user.id(), returned, now);
+        if n % 100 == 0 {
+            inner.tick(now);
+        }
+    }
+    assert_eq!(inner.snapshot().concurrency.settled, Some(32));
 }
