@@ -278,12 +278,14 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         self.0.queues.get(next)?.0.front()
     }
 
-    /// Removes and returns the newest waiter of the key with the most waiters, if that key has at
-    /// least two waiters more than `from`.
-    pub(crate) fn make_room(&mut self, from: K) -> Option<T> {
-        let own = self.0.queues.get(&from).map_or(0, Queue::len);
-        let most = self.0.queues.values().map(Queue::len).max()?;
-        if most > own + 1 { self.shed() } else { None }
+    /// Number of waiters of a key.
+    pub(crate) fn len_of(&self, key: K) -> usize {
+        self.0.queues.get(&key).map_or(0, Queue::len)
+    }
+
+    /// Number of waiters of the key with the most.
+    pub(crate) fn longest(&self) -> usize {
+        self.0.queues.values().map(Queue::len).max().unwrap_or(0)
     }
 
     /// Examines the oldest waiter of each of the next `max_keys` keys. Removes and returns the
@@ -400,38 +402,21 @@ mod tests {
     }
 
     #[test]
-    fn make_room_removes_the_newest_waiter_of_the_address_with_most_waiters() {
-        let from = |address: u8| Sharer::at(Some([192, 0, 2, address].into()));
+    fn shed_removes_the_newest_waiter_of_the_key_with_most_waiters() {
         let mut queue = TurnQueue::default();
-        (0..4).for_each(|n| queue.push(from(1), n));
-        assert_eq!(
-            queue.make_room(from(1)),
-            None,
-            "no room is made for the same address"
-        );
-        for expected in [Some(3), Some(2), None] {
-            assert_eq!(queue.make_room(from(2)), expected);
-            queue.push(from(2), 9);
-        }
-        assert_eq!(queue.len(), 5);
-        let left: Vec<_> = std::iter::from_fn(|| queue.shed()).collect();
-        assert_eq!(left.len(), 5);
-        assert!(queue.is_empty() && queue.pop().is_none());
-    }
-
-    #[test]
-    fn make_room_keeps_the_waiters_of_a_key_with_only_one_waiter_more() {
-        let mut queue = TurnQueue::default();
-        for (key, waiter) in [(1, 10), (1, 11), (2, 20)] {
+        for (key, waiter) in [(1, 10), (1, 11), (2, 20), (1, 12)] {
             queue.push(key, waiter);
         }
         assert_eq!(
-            queue.make_room(2),
-            None,
-            "otherwise key 2 would have one more than key 1"
+            (queue.longest(), queue.len_of(2), queue.len_of(3)),
+            (3, 1, 0)
         );
-        queue.push(1, 12);
-        assert_eq!(queue.make_room(2), Some(12));
+        assert_eq!(queue.shed(), Some(12));
+        assert_eq!(queue.shed(), Some(11));
+        assert_eq!((queue.longest(), queue.len()), (1, 2));
+        let left: Vec<_> = std::iter::from_fn(|| queue.shed()).collect();
+        assert_eq!(left.len(), 2);
+        assert!(queue.is_empty() && queue.pop().is_none() && queue.longest() == 0);
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub struct Checkout {
     /// When the last exchange ended; `None` during an exchange and before the first one.
     finished_at: Option<Instant>,
     is_late: bool,
+    is_streamed: bool,
 }
 
 impl fmt::Debug for Checkout {
@@ -53,6 +54,7 @@ impl Checkout {
             checked_out_at: now,
             finished_at: None,
             is_late: false,
+            is_streamed: false,
         }
     }
 
@@ -82,6 +84,12 @@ impl Checkout {
         self.finish_at(Instant::now());
     }
 
+    /// Like [`Checkout::finish`], for a reply that was forwarded while it arrived.
+    pub(crate) fn finish_streamed(&mut self) {
+        self.mark_streamed();
+        self.finish();
+    }
+
     /// Like [`Checkout::finish`], for an exchange that ended at `now`.
     pub(crate) fn finish_at(&mut self, now: Instant) {
         self.perished = None;
@@ -98,6 +106,12 @@ impl Checkout {
     /// its client has left.
     pub(crate) fn mark_late(&mut self) {
         self.is_late = true;
+    }
+
+    /// Records that the client decides how long the operation takes: its command or its reply is
+    /// forwarded while it arrives.
+    pub(crate) fn mark_streamed(&mut self) {
+        self.is_streamed = true;
     }
 
     /// The pool that the connection returns to.
@@ -126,6 +140,7 @@ impl Drop for Checkout {
             usage: Usage {
                 server_time,
                 is_late: self.is_late,
+                is_streamed: self.is_streamed,
             },
             perished: self.perished,
         };

@@ -1,5 +1,7 @@
-//! The state of one server's connections, and every decision about them. No I/O, no clock.
+//! The state of one server's connections, and every decision about them. It reads no clock and
+//! waits for nothing. A caller passes the check if a connection has ended.
 
+mod dispatch;
 mod growth;
 mod snapshot;
 mod state;
@@ -26,9 +28,6 @@ use seawall_transport::{
     Sharer,
     connection::{Connection, Generation},
 };
-
-/// Maximum number of users that are examined to find one that may exceed the limit.
-const MAX_USERS_TRIED: usize = 8;
 
 /// Maximum number of users for which connections are established after the limit has changed.
 const MAX_USERS_GROWN: usize = 64;
@@ -96,19 +95,20 @@ pub(super) struct Inner {
     /// Number of connections of all users, in any state.
     total: usize,
     /// The users with waiters, in the order in which connections are established for them. Users
-    /// whose waiters have left are skipped.
+    /// whose waiters were served or have left are skipped.
     turns: VecDeque<IdentityId>,
     /// For each need, the users with waiters and available connections, in the order in which slots
-    /// pass to them. Users whose waiters have left are skipped.
+    /// pass to them. Users whose waiters were served or have left are skipped.
     ready: [VecDeque<IdentityId>; Need::ALL.len()],
     /// True if the last slot went to an operation that may unblock others.
     was_urgent: bool,
+    /// The position in a list of `ready` at which the search for users that may exceed the limit
+    /// continues.
+    examined: usize,
     /// Number of all users' waiters.
     waiting: usize,
     /// Number of all users' connections that are in use.
     in_use: usize,
-    /// Number of users with connections in use.
-    holders: usize,
     next_ticket: u64,
     /// No waiter's deadline is earlier. `None` only if no operation waits. The waiter that had this
     /// deadline may have been served or have left.
@@ -139,9 +139,9 @@ impl Inner {
             turns: VecDeque::new(),
             ready: Default::default(),
             was_urgent: false,
+            examined: 0,
             waiting: 0,
             in_use: 0,
-            holders: 0,
             next_ticket: 0,
             expires_at: None,
             last_suspected: None,
@@ -181,10 +181,9 @@ impl Inner {
                     todo.close.push((connection, reason));
                 }
                 None => {
-                    self.holders += usize::from(user.in_use == 0);
                     user.in_use += 1;
                     self.in_use += 1;
-                    let slot = self.slots.take(&demand, None, now);
+                    let slot = self.slots.take(identity.id(), &demand, None, now);
                     return (Start::Ready(connection, slot), todo);
                 }
             }
@@ -206,26 +205,6 @@ impl Inner {
         (Start::Wait(ticket, receiver), todo)
     }
 
-    /// True if an operation that has just arrived may begin, if a connection is available. Waiters
-    /// are served first from slots that long operations have just left.
-    fn may_begin(
-        &mut self,
-        identity: &Arc<Identity>,
-        demand: Demand,
-        now: Instant,
-        todo: &mut Todo,
-    ) -> bool {
-        let free = self.slots.free();
-        if self.slots.has_room(demand.need, now) && self.slots.free() == free {
-            return true;
-        }
-        if self.slots.free() > free && self.slots.has_waiting() {
-            self.fill_slots(now, todo);
-            self.use_room(identity.id(), todo);
-        }
-        self.slots.has_room(demand.need, now) || self.may_exceed(identity.id())
-    }
-
     fn enqueue(
         &mut self,
         identity: &Arc<Identity>,
@@ -240,6 +219,7 @@ impl Inner {
         let users = self.users.entry(identity.id());
         let user = users.or_insert_with(|| User::new(identity));
         let waiter = Waiter {
+            user: identity.id(),
             ticket,
             since: now,
             deadline,
@@ -247,7 +227,7 @@ impl Inner {
         };
         user.waiters.push(waiter);
         self.waiting += 1;
-        self.slots.begin_wait(demand.need, now);
+        self.slots.begin_wait(identity.id(), demand.need, now);
         if !user.has_turn {
             user.has_turn = true;
             match demand.need {
@@ -283,7 +263,8 @@ impl Inner {
     fn fail(&mut self, waiters: Vec<Waiter>, error: &CheckOutError, now: Instant, todo: &mut Todo) {
         for waiter in waiters {
             self.waiting -= 1;
-            self.slots.end_wait(waiter.ticket.demand.need, now);
+            self.slots
+                .end_wait(waiter.user, waiter.ticket.demand.need, now);
             todo.fail.push((waiter.answer, error.clone()));
         }
     }
@@ -308,7 +289,6 @@ impl Inner {
         };
         user.in_use -= 1;
         self.in_use -= 1;
-        self.holders -= usize::from(user.in_use == 0);
         let is_closed = self.state == PoolState::Closed;
         let reason = perished
             .or_else(|| is_closed.then_some(CloseReason::PoolClosed))
@@ -328,169 +308,10 @@ impl Inner {
         }
         self.hand_over(id, now, &mut todo);
         let is_slot_unused = self.slots.free() > 0 && self.slots.has_waiting();
-        if is_slot_unused && reason.is_none() && todo.hand_over.is_empty() {
+        if is_slot_unused && reason.is_none() {
             self.use_room(id, &mut todo);
         }
         todo
-    }
-
-    /// Hands available connections to waiters: those of user `id` to its waiters that need no slot,
-    /// and those of all users to waiters that need a slot, as long as slots are free.
-    fn hand_over(&mut self, id: IdentityId, now: Instant, todo: &mut Todo) {
-        if self.state != PoolState::Ready || self.waiting == 0 {
-            return;
-        }
-        while let Some(need) = self.next_without_slot(id, now) {
-            self.serve(id, need, now, todo);
-        }
-        self.list(id);
-        self.fill_slots(now, todo);
-    }
-
-    /// True if user `id` may run an operation although all slots are taken: it has less than its
-    /// share, and others have more than theirs. Without this rule, long operations of one user
-    /// could block all others. The limit is exceeded until operations of the others end, and is
-    /// never more than doubled.
-    fn may_exceed(&self, id: IdentityId) -> bool {
-        let own = self.users.get(&id).map_or(0, |user| user.in_use);
-        let holders = self.holders + usize::from(own == 0);
-        let share = self.slots.share(self.turns.len().max(holders));
-        own < share && self.in_use > share.saturating_mul(self.holders) && !self.slots.is_doubled()
-    }
-
-    /// True if a user has more than its share of the slots, and the limit is not doubled yet.
-    fn is_unequal(&self) -> bool {
-        let share = self.slots.share(self.turns.len().max(self.holders + 1));
-        self.in_use > share.saturating_mul(self.holders) && !self.slots.is_doubled()
-    }
-
-    /// The need of the user's next waiter that needs no slot, if a connection is available for it.
-    /// An older waiter of the same user is served first if a slot is free.
-    fn next_without_slot(&mut self, id: IdentityId, now: Instant) -> Option<Need> {
-        let has_slot = self.slots.has_room(Need::Slot, now);
-        let user = self.users.get(&id)?;
-        if user.is_ready(Need::Nothing) {
-            return Some(Need::Nothing);
-        }
-        if !user.is_ready(Need::LanePermit) {
-            return None;
-        }
-        let number = |need| user.waiters.peek(need).map(|waiter| waiter.ticket.number);
-        let is_first = number(Need::Slot).is_none_or(|slot| number(Need::LanePermit) < Some(slot));
-        match is_first || !has_slot {
-            true => Some(Need::LanePermit),
-            false => Some(Need::Slot),
-        }
-    }
-
-    /// Adds a user to the lists of `ready`, if it has waiters for slots and available connections.
-    fn list(&mut self, id: IdentityId) {
-        let Some(user) = self.users.get_mut(&id) else {
-            return;
-        };
-        for need in [Need::SlotOrReserve, Need::Slot] {
-            let index = need.index();
-            if user.is_ready(need)
-                && let Some(is_listed) = user.is_listed.get_mut(index)
-                && !std::mem::replace(is_listed, true)
-                && let Some(list) = self.ready.get_mut(index)
-            {
-                list.push_back(id);
-            }
-        }
-    }
-
-    /// Gives free slots to the ready users in turn, and lets users exceed the limit that may.
-    fn fill_slots(&mut self, now: Instant, todo: &mut Todo) {
-        while let Some(need) = self.next_need(now) {
-            self.serve_ready(need, 0, now, todo);
-        }
-        let list = self.ready.get(Need::Slot.index());
-        let mut tries = list.map_or(0, VecDeque::len).min(MAX_USERS_TRIED);
-        while tries > 0
-            && self.is_unequal()
-            && let Some(list) = self.ready.get(Need::Slot.index())
-            && let mut first = list.iter().take(MAX_USERS_TRIED)
-            && let Some(position) = first.position(|id| self.may_exceed(*id))
-        {
-            self.serve_ready(Need::Slot, position, now, todo);
-            tries -= 1;
-        }
-    }
-
-    /// The need of the next waiter that can get a slot or a part of the reserve. While both kinds
-    /// of operations wait for slots, they are served in turn.
-    fn next_need(&mut self, now: Instant) -> Option<Need> {
-        let [urgent, other] = [Need::SlotOrReserve, Need::Slot].map(|need| {
-            let list = self.ready.get(need.index());
-            list.is_some_and(|list| !list.is_empty())
-        });
-        if !urgent && !other {
-            return None;
-        }
-        if self.slots.has_room(Need::Slot, now) {
-            self.was_urgent = urgent && !(other && self.was_urgent);
-            return Some(match self.was_urgent {
-                true => Need::SlotOrReserve,
-                false => Need::Slot,
-            });
-        }
-        let has_room = urgent && self.slots.has_room(Need::SlotOrReserve, now);
-        has_room.then_some(Need::SlotOrReserve)
-    }
-
-    /// Serves the user at this position of the list for a need.
-    fn serve_ready(&mut self, need: Need, position: usize, now: Instant, todo: &mut Todo) {
-        let index = need.index();
-        let list = self.ready.get_mut(index);
-        let Some(id) = list.and_then(|list| list.remove(position)) else {
-            return;
-        };
-        if let Some(user) = self.users.get_mut(&id)
-            && let Some(is_listed) = user.is_listed.get_mut(index)
-        {
-            *is_listed = false;
-        }
-        self.serve(id, need, now, todo);
-        self.list(id);
-    }
-
-    /// Hands a connection of a user to its next waiter with this need, if it has both.
-    fn serve(&mut self, id: IdentityId, need: Need, now: Instant, todo: &mut Todo) {
-        let Some(user) = self.users.get_mut(&id) else {
-            return;
-        };
-        while user.is_ready(need)
-            && let Some(mut connection) = user.available.pop()
-        {
-            let mut reason = self.limits.perished(&connection, self.generation, now);
-            if connection.last_used_at != now && (self.has_ended)(&mut connection) {
-                reason = Some(CloseReason::Ended);
-            }
-            if let Some(reason) = reason {
-                self.total -= 1;
-                todo.close.push((connection, reason));
-                continue;
-            }
-            let Some(waiter) = user.waiters.pop(need) else {
-                return;
-            };
-            self.holders += usize::from(user.in_use == 0);
-            user.in_use += 1;
-            self.in_use += 1;
-            self.waiting -= 1;
-            let waited = now.saturating_duration_since(waiter.since);
-            let slot = self.slots.take(&waiter.ticket.demand, Some(waited), now);
-            todo.hand_over.push(HandOver {
-                identity: Arc::clone(&user.identity),
-                answer: waiter.answer,
-                connection,
-                slot,
-            });
-            return;
-        }
-        // All available connections had ended.
-        self.grow(id, todo);
     }
 
     /// Removes a waiter that has left.
@@ -499,7 +320,7 @@ impl Inner {
             && user.waiters.remove(ticket).is_some()
         {
             self.waiting -= 1;
-            self.slots.end_wait(ticket.demand.need, now);
+            self.slots.end_wait(id, ticket.demand.need, now);
         }
     }
 
@@ -531,8 +352,9 @@ impl Inner {
         let mut todo = Todo::default();
         if self.state == PoolState::Ready && self.waiting > 0 {
             self.fill_slots(now, &mut todo);
-            let turns = self.turns.iter().copied();
-            let ids: Vec<_> = turns.take(MAX_USERS_GROWN).collect();
+            let count = self.turns.len().min(MAX_USERS_GROWN);
+            let ids: Vec<_> = self.turns.iter().copied().take(count).collect();
+            self.turns.rotate_left(count);
             ids.into_iter().for_each(|id| self.grow(id, &mut todo));
         }
         Some((update, todo))

@@ -14,6 +14,7 @@ mod demand;
 mod ending;
 #[cfg(test)]
 mod ending_tests;
+mod holdings;
 mod inner;
 mod lane;
 mod latency;
@@ -92,20 +93,20 @@ pub struct Limits {
     /// Maximum age of a connection; `None` for no limit. Each connection is closed earlier by up to
     /// a fifth of this time, so that not all connections end at the same time.
     pub max_life_time: Option<Duration>,
-    /// Maximum time that an operation waits for a connection.
+    /// Maximum time that an operation waits for a connection and a slot.
     pub wait_queue_timeout: Duration,
-    /// Maximum number of operations that wait for a connection to one server.
+    /// Maximum number of operations that wait for a connection to one server, or for a slot.
     pub wait_queue_size: usize,
 }
 
-/// The way in which a server's connections were too few for an operation.
+/// The way in which a server's connections or slots were too few for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Overload {
-    /// Too many operations already wait for a connection.
+    /// Too many operations already wait.
     #[error("the wait queue is full")]
     QueueFull,
-    /// No connection became available in time.
-    #[error("no connection became available in time")]
+    /// No connection or no slot became available in time.
+    #[error("no connection or slot became available in time")]
     TimedOut,
 }
 
@@ -497,12 +498,12 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// True if operations wait for a connection.
+    /// True if operations wait for a connection or a slot.
     pub(crate) fn has_waiting(&self) -> bool {
         self.inner.lock().has_waiting()
     }
 
-    /// Returns how long operations have been waiting for a connection.
+    /// Returns how long operations have been waiting for a connection or a slot.
     pub fn waits(&self, now: Instant) -> Waits {
         self.inner.lock().waits(now)
     }

@@ -8,6 +8,7 @@ use super::{
     slots::Slot,
 };
 use crate::limits::TurnQueue;
+use seawall_auth::IdentityId;
 use seawall_transport::{Sharer, connection::Connection};
 
 /// The result of a wait.
@@ -23,6 +24,7 @@ pub(super) struct Ticket {
 
 /// An operation that waits for a connection or a slot.
 pub(super) struct Waiter {
+    pub(super) user: IdentityId,
     pub(super) ticket: Ticket,
     pub(super) since: Instant,
     /// When the wait fails with [`super::Overload::TimedOut`].
@@ -57,9 +59,10 @@ impl WaitQueue {
         self.line_mut(need)?.pop()
     }
 
-    /// Removes and returns the next waiter of any need.
+    /// Removes and returns the next waiter of any need: one for a slot if there is one, and a
+    /// command of Seawall itself last.
     pub(super) fn pop_any(&mut self) -> Option<Waiter> {
-        self.lines.iter_mut().find_map(TurnQueue::pop)
+        self.lines.iter_mut().rev().find_map(TurnQueue::pop)
     }
 
     /// The next waiter with this need.
@@ -73,16 +76,22 @@ impl WaitQueue {
     }
 
     /// Removes a waiter of another address to make room for a waiter of `from`. Returns `None` if
-    /// no address has at least two waiters for a slot more than `from`.
+    /// in no line an address has at least two waiters more than `from` has in all lines.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
-        self.line_mut(Need::Slot)?.make_room(from)
+        let own: usize = self.lines.iter().map(|line| line.len_of(from)).sum();
+        let greediest = self.greediest()?;
+        (greediest.longest() > own + 1).then(|| greediest.shed())?
     }
 
-    /// Removes the newest waiter of the address with the most waiters: one for a slot if there is
-    /// one.
+    /// Removes the newest waiter of the address with the most waiters in one line.
     pub(super) fn shed(&mut self) -> Option<Waiter> {
+        self.greediest()?.shed()
+    }
+
+    /// The line in which an address has the most waiters. Seawall itself has no address.
+    fn greediest(&mut self) -> Option<&mut TurnQueue<Sharer, Waiter>> {
         let clients = self.lines.iter_mut().skip(1);
-        clients.rev().find_map(TurnQueue::shed)
+        clients.max_by_key(|line| line.longest())
     }
 
     /// Arrival time of the oldest waiter; `None` if the queue is empty.
@@ -117,5 +126,58 @@ impl WaitQueue {
 
     pub(super) fn is_empty(&self) -> bool {
         self.lines.iter().all(TurnQueue::is_empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(queue: &mut WaitQueue, address: u8, need: Need, number: u64) {
+        let from = Sharer::at(Some([192, 0, 2, address].into()));
+        let demand = Demand {
+            need,
+            from,
+            shape: None,
+        };
+        let now = Instant::now();
+        queue.push(Waiter {
+            user: super::super::tests::identity("u").id(),
+            ticket: Ticket { demand, number },
+            since: now,
+            deadline: now,
+            answer: oneshot::channel().0,
+        });
+    }
+
+    fn address(number: u8) -> Sharer {
+        Sharer::at(Some([192, 0, 2, number].into()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn make_room_removes_the_newest_waiter_of_the_address_with_most_waiters() {
+        let mut queue = WaitQueue::default();
+        (0..4).for_each(|n| push(&mut queue, 1, Need::Slot, n));
+        assert!(
+            queue.make_room(address(1)).is_none(),
+            "no room is made for the same address"
+        );
+        for expected in [Some(3), Some(2), None] {
+            let removed = queue.make_room(address(2));
+            assert_eq!(removed.map(|waiter| waiter.ticket.number), expected);
+            push(&mut queue, 2, Need::Slot, 9);
+        }
+        assert_eq!(queue.len(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_with_many_waiters_of_one_need_gets_no_room_from_others() {
+        let mut queue = WaitQueue::default();
+        (0..9).for_each(|n| push(&mut queue, 1, Need::SlotOrReserve, n));
+        (9..12).for_each(|n| push(&mut queue, 2, Need::Slot, n));
+        assert!(queue.make_room(address(1)).is_none());
+        let removed = queue.make_room(address(2)).unwrap();
+        assert_eq!(removed.ticket.number, 8);
+        assert_eq!(queue.shed().unwrap().ticket.number, 7);
     }
 }

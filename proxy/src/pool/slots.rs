@@ -10,9 +10,13 @@ use std::{num::NonZeroU32, time::Duration};
 use slab::Slab;
 use tokio::time::Instant;
 
-use super::demand::{Demand, Need};
+use super::{
+    demand::{Demand, Need},
+    holdings::Holdings,
+};
+use seawall_auth::IdentityId;
 use seawall_concurrency::{
-    Controller, Decision, Epoch, Exemption, Reason, START, Sample, ServerTimes, ShapeGroups,
+    Controller, Decision, Epoch, Exemption, Reason, Sample, ServerTimes, ShapeGroups,
 };
 
 /// Time between two updates of the limit.
@@ -21,13 +25,14 @@ pub(super) const WINDOW: Duration = Duration::from_millis(100);
 /// Number of operations that may run although all slots are taken. Operations that wait for a
 /// transaction's locks may fill all slots, and they end only after the commit. It is small, because
 /// these operations load the server too.
-const RESERVE: u32 = 8;
+pub(super) const RESERVE: usize = 8;
 
 /// Minimum time between two searches for long operations.
 const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A reply whose client has left counts as late only if the operation took this many times the
-/// median. Otherwise clients that leave at once would look like an overloaded server.
+/// median, and as completed otherwise. Clients that leave at once must not look like an overloaded
+/// server.
 const LATE_FACTOR: u32 = 4;
 
 /// How the number of slots of a server is found.
@@ -53,8 +58,8 @@ pub struct ConcurrencySnapshot {
     pub settled: Option<u32>,
     /// Number of operations that hold a slot.
     pub in_progress: usize,
-    /// Number of operations that use the reserve: later statements of transactions, commits,
-    /// aborts, `killCursors` and `endSessions`.
+    /// Number of operations that use the reserve: later statements of transactions, and commands
+    /// that end transactions, sessions, cursors or operations.
     pub reserved: usize,
     /// Number of long operations that left the count.
     pub exempt: usize,
@@ -72,12 +77,15 @@ enum Hold {
     Reserve,
     /// Nothing any more: it is exempt.
     Exempt,
+    /// Nothing any more: the pool was cleared.
+    Cleared,
 }
 
 /// An operation in progress that took a slot or a part of the reserve.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     hold: Hold,
+    user: IdentityId,
     started: Instant,
     shape: Option<u64>,
     /// True if it began while the server had almost nothing to do.
@@ -100,6 +108,9 @@ pub(super) struct Usage {
     pub(super) server_time: Option<Duration>,
     /// True if the reply was too late to be of use.
     pub(super) is_late: bool,
+    /// True if the client decided how long the operation took: the command was streamed, or the
+    /// reply.
+    pub(super) is_streamed: bool,
 }
 
 /// The result of an update.
@@ -144,6 +155,9 @@ pub(super) struct Slots {
     controller: Option<Controller>,
     last_decision: Option<Decision>,
     limit: u32,
+    /// The limit outside trials.
+    settled: u32,
+    holdings: Holdings,
     running: Slab<Running>,
     in_progress: u32,
     reserved: u32,
@@ -176,6 +190,8 @@ impl Slots {
             mode,
             last_decision: None,
             limit: u32::MAX,
+            settled: u32::MAX,
+            holdings: Holdings::default(),
             running: Slab::new(),
             in_progress: 0,
             reserved: 0,
@@ -193,6 +209,7 @@ impl Slots {
             controller,
         };
         slots.set_limit();
+        slots.settled = slots.limit;
         slots
     }
 
@@ -225,43 +242,80 @@ impl Slots {
         match need {
             Need::Nothing | Need::LanePermit => None,
             Need::Slot | Need::SlotOrReserve if has_slot => Some(Hold::Slot),
-            Need::SlotOrReserve if self.reserved < RESERVE => Some(Hold::Reserve),
+            Need::SlotOrReserve if self.has_reserve() => Some(Hold::Reserve),
             Need::Slot | Need::SlotOrReserve => None,
         }
     }
 
-    /// Number of free slots.
-    pub(super) fn free(&self) -> usize {
-        usize::try_from(self.limit.saturating_sub(self.in_progress)).unwrap_or(usize::MAX)
+    /// True if a part of the reserve is free.
+    pub(super) fn has_reserve(&self) -> bool {
+        count_of(self.reserved) < RESERVE
     }
 
-    /// True if twice as many operations as the limit hold slots.
-    pub(super) fn is_doubled(&self) -> bool {
+    /// Number of free slots.
+    pub(super) fn free(&self) -> usize {
+        count_of(self.limit.saturating_sub(self.in_progress))
+    }
+
+    /// Number of slots that a user holds.
+    pub(super) fn held_by(&self, user: IdentityId) -> usize {
+        self.holdings.slots_of(user)
+    }
+
+    /// A user's share of the slots, rounded up. All users that hold slots or wait for them have
+    /// equal shares.
+    pub(super) fn share_of(&self, user: IdentityId) -> usize {
+        count_of(self.limit).div_ceil(self.holdings.users_with(user))
+    }
+
+    /// False if [`Self::may_exceed`] is false for all users.
+    pub(super) fn is_unequal(&self) -> bool {
+        self.holdings.most() > 1 && !self.is_doubled()
+    }
+
+    fn is_doubled(&self) -> bool {
         self.in_progress >= self.limit.saturating_mul(2)
     }
 
-    /// The number of slots of each of `users` users if all have equal shares, rounded up.
-    pub(super) fn share(&self, users: usize) -> usize {
-        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
-        limit.div_ceil(users.max(1))
+    /// True if a user may run an operation although all slots are taken: it has less than its
+    /// share, and another user has more; or it has no slot, and another user has several. Without
+    /// this rule, long operations of one user could block
+    /// all others. The limit is exceeded until operations of the others end, and is at most
+    /// doubled.
+    pub(super) fn may_exceed(&self, user: IdentityId) -> bool {
+        let (share, held) = (self.share_of(user), self.held_by(user));
+        let fair = if held == 0 { 1 } else { share };
+        held < share && self.holdings.most() > fair && !self.is_doubled()
     }
 
     /// Begins an operation. The caller has checked [`Self::has_room`]; without room, the operation
     /// runs over the limit. `waited` is how long the operation waited, if it did.
-    pub(super) fn take(&mut self, demand: &Demand, waited: Option<Duration>, now: Instant) -> Slot {
+    pub(super) fn take(
+        &mut self,
+        user: IdentityId,
+        demand: &Demand,
+        waited: Option<Duration>,
+        now: Instant,
+    ) -> Slot {
         self.touch(now);
-        if waited.is_some() && demand.need.is_limited() {
-            self.waiting = self.waiting.saturating_sub(1);
+        if waited.is_some() {
+            self.end_wait(user, demand.need, now);
         }
         if !demand.need.is_limited() {
             return Slot(None);
         }
         self.window.sample.wait_time += waited.unwrap_or_default();
         let hold = self.free_hold(demand.need).unwrap_or(Hold::Slot);
-        *self.count_mut(hold) += 1;
+        if let Some(count) = self.count_mut(hold) {
+            *count += 1;
+        }
+        if hold == Hold::Slot {
+            self.holdings.add_slot(user);
+        }
         let in_progress = u64::from(self.in_progress + self.reserved + self.exempt);
         Slot(Some(self.running.insert(Running {
             hold,
+            user,
             started: now,
             shape: demand.shape,
             is_quiet: in_progress <= Sample::QUIET,
@@ -270,11 +324,22 @@ impl Slots {
         })))
     }
 
-    fn count_mut(&mut self, hold: Hold) -> &mut u32 {
+    fn count_mut(&mut self, hold: Hold) -> Option<&mut u32> {
         match hold {
-            Hold::Slot => &mut self.in_progress,
-            Hold::Reserve => &mut self.reserved,
-            Hold::Exempt => &mut self.exempt,
+            Hold::Slot => Some(&mut self.in_progress),
+            Hold::Reserve => Some(&mut self.reserved),
+            Hold::Exempt => Some(&mut self.exempt),
+            Hold::Cleared => None,
+        }
+    }
+
+    /// Takes from an operation what it holds.
+    fn remove_hold(&mut self, hold: Hold, user: IdentityId) {
+        if let Some(count) = self.count_mut(hold) {
+            *count -= 1;
+        }
+        if hold == Hold::Slot {
+            self.holdings.remove_slot(user);
         }
     }
 
@@ -284,7 +349,7 @@ impl Slots {
             return;
         };
         self.touch(now);
-        *self.count_mut(running.hold) -= 1;
+        self.remove_hold(running.hold, running.user);
         if self.controller.is_none() {
             return;
         }
@@ -293,33 +358,35 @@ impl Slots {
         };
         self.completed += 1;
         self.quiet_since = now;
-        if running.epoch != self.window.epoch {
-            return;
-        }
-        if usage.is_late {
-            let usual = self.times.median().unwrap_or_default();
-            self.window.sample.late += u64::from(server_time >= usual * LATE_FACTOR);
-        } else if let Some(shape) = running.shape {
+        let usual = self.times.median().unwrap_or_default();
+        let sample = &mut self.window.sample;
+        let is_comparable = !usage.is_streamed && running.epoch == self.window.epoch;
+        if is_comparable && usage.is_late && server_time >= usual * LATE_FACTOR {
+            sample.late += 1;
+        } else if let Some(shape) = running.shape.filter(|_| is_comparable) {
             self.times.record(server_time);
             let group = self.groups.record(shape, server_time);
-            let sample = &mut self.window.sample;
             sample.record(group, server_time, running.is_quiet);
+        } else {
+            sample.uncompared += 1;
         }
     }
 
     /// Records that an operation with this need begins to wait.
-    pub(super) fn begin_wait(&mut self, need: Need, now: Instant) {
+    pub(super) fn begin_wait(&mut self, user: IdentityId, need: Need, now: Instant) {
         if need.is_limited() {
             self.touch(now);
             self.waiting += 1;
+            self.holdings.add_waiter(user);
         }
     }
 
-    /// Records that an operation with this need ended its wait without a slot.
-    pub(super) fn end_wait(&mut self, need: Need, now: Instant) {
+    /// Records that an operation with this need ended its wait.
+    pub(super) fn end_wait(&mut self, user: IdentityId, need: Need, now: Instant) {
         if need.is_limited() {
             self.touch(now);
-            self.waiting = self.waiting.saturating_sub(1);
+            self.waiting -= 1;
+            self.holdings.remove_waiter(user);
         }
     }
 
@@ -347,7 +414,7 @@ impl Slots {
         self.touch(now);
         let mut oldest = now;
         for (_, running) in &mut self.running {
-            if running.hold == Hold::Exempt {
+            if matches!(running.hold, Hold::Exempt | Hold::Cleared) {
                 continue;
             }
             let time = now.saturating_duration_since(running.started);
@@ -358,9 +425,12 @@ impl Slots {
                 continue;
             }
             match running.hold {
-                Hold::Slot => self.in_progress -= 1,
+                Hold::Slot => {
+                    self.in_progress -= 1;
+                    self.holdings.remove_slot(running.user);
+                }
                 Hold::Reserve => self.reserved -= 1,
-                Hold::Exempt => {}
+                Hold::Exempt | Hold::Cleared => {}
             }
             running.hold = Hold::Exempt;
             self.exempt += 1;
@@ -401,8 +471,8 @@ impl Slots {
                 is_change: false,
             });
         }
-        let before = self.last_decision.replace(decision);
-        let before = before.map_or(START, |before| before.settled);
+        self.last_decision = Some(decision);
+        let before = std::mem::replace(&mut self.settled, decision.settled);
         Some(Update {
             decision: Some(decision),
             is_change: decision.settled != before,
@@ -411,7 +481,8 @@ impl Slots {
 
     /// True if no operation runs or waits, and none has ended since the last update.
     pub(super) fn is_idle(&self) -> bool {
-        let has_recent = self.window.sample.completed() + self.window.sample.late > 0;
+        let sample = &self.window.sample;
+        let has_recent = sample.completed() + sample.late + sample.uncompared > 0;
         self.running.is_empty() && self.waiting == 0 && !has_recent
     }
 
@@ -429,7 +500,24 @@ impl Slots {
         self.quiet_since = now;
         let epoch = self.window.epoch;
         self.window = Window::new(epoch, now);
+        if let Some(controller) = &mut self.controller {
+            controller.resume(now.saturating_duration_since(self.created_at));
+        }
         true
+    }
+
+    /// Takes the slots from all operations in progress, because the server has failed, so they may
+    /// never end.
+    pub(super) fn clear(&mut self, now: Instant) {
+        self.touch(now);
+        let running: Vec<_> = self.running.iter().map(|(key, _)| key).collect();
+        for key in running {
+            let running = self.running.get_mut(key);
+            let held = running.map(|r| (std::mem::replace(&mut r.hold, Hold::Cleared), r.user));
+            if let Some((hold, user)) = held {
+                self.remove_hold(hold, user);
+            }
+        }
     }
 
     /// Forgets everything that was learned of the server.
@@ -439,6 +527,7 @@ impl Slots {
             return;
         };
         controller.reset();
+        controller.resume(now.saturating_duration_since(self.created_at));
         self.window = Window::new(controller.epoch(), now);
         self.times = ServerTimes::default();
         self.groups = ShapeGroups::default();
@@ -446,13 +535,13 @@ impl Slots {
         self.quiet_since = now;
         self.last_decision = None;
         self.set_limit();
+        self.settled = self.limit;
     }
 
     pub(super) fn snapshot(&self) -> ConcurrencySnapshot {
         let is_auto = self.mode == Concurrency::Auto;
         let limit = (self.mode != Concurrency::Off).then_some(self.limit);
         let decision = self.last_decision.filter(|_| is_auto);
-        let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
         ConcurrencySnapshot {
             mode: match self.mode {
                 Concurrency::Auto => "auto",
@@ -461,9 +550,9 @@ impl Slots {
             },
             limit,
             settled: decision.map(|decision| decision.settled).or(limit),
-            in_progress: count(self.in_progress),
-            reserved: count(self.reserved),
-            exempt: count(self.exempt),
+            in_progress: count_of(self.in_progress),
+            reserved: count_of(self.reserved),
+            exempt: count_of(self.exempt),
             waiting: self.waiting,
             reason: decision.map(|decision| decision.reason),
         }
@@ -478,7 +567,14 @@ impl Slots {
         };
         let counts = [Hold::Slot, Hold::Reserve, Hold::Exempt].map(count);
         assert_eq!(counts, [self.in_progress, self.reserved, self.exempt]);
-        assert!(self.reserved <= RESERVE, "the reserve is bounded");
+        let most = self.holdings.most();
+        assert!(most <= usize::try_from(self.in_progress).unwrap());
+        assert_eq!(most == 0, self.in_progress == 0);
+        assert!(count_of(self.reserved) <= RESERVE, "the reserve is bounded");
         assert_eq!(waiting, self.waiting, "all waiters for a slot are counted");
     }
+}
+
+fn count_of(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }

@@ -372,12 +372,9 @@ async fn operations_that_may_unblock_others_share_freed_slots_with_others() {
     let _urgent: Vec<_> = (0..6)
         .map(|_| wait(&mut inner, &hostile, urgent, now).0)
         .collect();
-    // The other user has its share of one operation, and further ones wait.
-    let running = take(&mut inner, &other, Need::Slot, now).unwrap();
     let _others = obtain_many(&mut inner, &other, 3, now);
-    let todo = inner.give_back(hostile.id(), held.pop().unwrap(), None, now);
-    assert!(todo.hand_over.is_empty(), "the limit is exceeded");
-    let order = serve_all(&mut inner, (&other, running), now);
+    let first = held.pop().unwrap();
+    let order = serve_all(&mut inner, (&hostile, first), now);
     let others = order.iter().take(6).filter(|name| *name == "other");
     assert!(others.count() >= 2, "{order:?}");
 }
@@ -419,6 +416,7 @@ async fn clients_that_leave_at_once_do_not_lower_the_limit() {
         let usage = Usage {
             server_time: Some(MS),
             is_late: true,
+            is_streamed: false,
         };
         let returned = Returned {
             usage,
@@ -430,4 +428,113 @@ async fn clients_that_leave_at_once_do_not_lower_the_limit() {
         }
     }
     assert_eq!(inner.snapshot().concurrency.settled, Some(32));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_of_a_user_that_waits_for_a_slot_is_not_closed_for_others() {
+    let users = ["a", "b", "c", "d", "e"].map(identity);
+    let [a, b, c, d, e] = &users;
+    let now = Instant::now();
+    let mut inner = inner(Limits {
+        concurrency: fixed(1),
+        ..limits()
+    });
+    for user in [a, b, c, d] {
+        let held = obtain(&mut inner, user, now);
+        inner.give_back(user.id(), held, None, now);
+    }
+    let held = obtain(&mut inner, a, now);
+    let _waits = [b, c, d].map(|user| wait(&mut inner, user, CLIENT, now));
+    // The server has `max_server_connections`, and all of them are needed.
+    let (_last, todo) = wait(&mut inner, e, CLIENT, now);
+    assert_eq!((todo.close.len(), todo.establish.len()), (0, 0));
+    let todo = inner.give_back(a.id(), held, None, now);
+    assert_eq!((todo.hand_over.len(), todo.close.len()), (1, 1));
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cleared_pool_counts_no_earlier_operation() {
+    let user = identity("u");
+    let now = Instant::now();
+    let (mut inner, mut held) = full(4, &[&user], now);
+    assert!(inner.clear(inner.generation(), now).is_some());
+    inner.ready();
+    inner.check_invariants();
+    assert_eq!(inner.snapshot().concurrency.in_progress, 0);
+    let new = take(&mut inner, &user, Need::Slot, now).unwrap();
+    inner.give_back(user.id(), held.pop().unwrap(), None, now);
+    assert_eq!(inner.snapshot().concurrency.in_progress, 1);
+    inner.give_back(user.id(), new, None, now);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_operation_after_an_idle_time_is_no_stall() {
+    let user = identity("u");
+    let mut now = Instant::now();
+    let mut inner = limited(Concurrency::Auto);
+    run_short(&mut inner, &user, &mut now, 300);
+    while inner.tick(now).is_some() {
+        now += 100 * MS;
+    }
+    now += 10_000 * MS;
+    let _long = take(&mut inner, &user, Need::Slot, now).unwrap();
+    now += 100 * MS;
+    assert!(inner.tick(now).is_some());
+    let reason = inner.snapshot().concurrency.reason.unwrap();
+    assert_eq!(reason.as_str(), "nothing_waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_commit_is_served_before_waits_for_data() {
+    let user = identity("u");
+    let now = Instant::now();
+    let mut inner = inner(Limits {
+        max_pool_size: 1,
+        max_connecting: 1,
+        concurrency: fixed(4),
+        ..limits()
+    });
+    let held = obtain(&mut inner, &user, now);
+    let (_commit, _) = wait(&mut inner, &user, demand(Need::SlotOrReserve), now);
+    let (_stream, _) = wait(&mut inner, &user, demand(Need::LanePermit), now);
+    inner.give_back(user.id(), held, None, now);
+    let snapshot = inner.snapshot();
+    assert_eq!((snapshot.wait_queue, snapshot.concurrency.waiting), (1, 0));
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_for_data_do_not_count_towards_a_share() {
+    let [busy, other] = ["busy", "other"].map(identity);
+    let now = Instant::now();
+    let (mut inner, _held) = full(2, &[&busy, &other], now);
+    let _crowd = obtain_many(&mut inner, &busy, 4, now);
+    let _stream = take(&mut inner, &other, Need::LanePermit, now).unwrap();
+    // The other user has no slot, so it may exceed the limit.
+    assert!(take(&mut inner, &other, Need::Slot, now).is_some());
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_connections_that_no_slot_can_use_make_room_for_another_user() {
+    let [busy, other] = ["busy", "other"].map(identity);
+    let now = Instant::now();
+    let mut inner = inner(Limits {
+        max_pool_size: 4,
+        concurrency: fixed(2),
+        ..limits()
+    });
+    let held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &busy, now)).collect();
+    let streams = (0..2).map(|_| take(&mut inner, &busy, Need::LanePermit, now).unwrap());
+    for stream in streams.collect::<Vec<_>>() {
+        inner.give_back(busy.id(), stream, None, now);
+    }
+    let _crowd = obtain_many(&mut inner, &busy, 4, now);
+    let (_waits, todo) = wait(&mut inner, &other, CLIENT, now);
+    assert_eq!((todo.close.len(), todo.establish.len()), (1, 1));
+    assert_eq!(establish(&mut inner, &todo, now).len(), 1);
+    inner.check_invariants();
+    drop(held);
 }

@@ -91,7 +91,7 @@ impl Inner {
     ) -> Todo {
         let usage = Usage {
             server_time: Some(Duration::from_millis(1)),
-            is_late: false,
+            ..Usage::default()
         };
         let returned = Returned {
             connection: held.connection,

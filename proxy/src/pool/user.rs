@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Limits, demand::Need, queue::WaitQueue};
+use super::{Limits, demand::Need, queue::WaitQueue, slots::RESERVE};
 use seawall_auth::Identity;
 use seawall_transport::connection::Connection;
 
@@ -11,8 +11,8 @@ use seawall_transport::connection::Connection;
 pub(super) struct Room {
     /// Number of free slots.
     pub(super) free: usize,
-    /// The user's share of all slots.
-    pub(super) share: usize,
+    /// Number of slots that the user's share has and the user does not hold.
+    pub(super) missing: usize,
 }
 
 /// Connections and waiters of one user. In a ready pool, a connection is available while operations
@@ -60,11 +60,11 @@ impl User {
     /// Number of connections that the waiters could use. A waiter that has to wait for a slot does
     /// not need a connection yet. But a user without its share of the slots needs connections
     /// before slots can pass to it.
-    fn needed(&self, room: Room) -> usize {
-        let for_slots = self.waiters.len_of(Need::Slot);
-        let others = self.waiters.len() - for_slots;
-        let slots = room.free.max(room.share.saturating_sub(self.in_use));
-        others + for_slots.min(slots)
+    pub(super) fn needed(&self, room: Room) -> usize {
+        let [nothing, lane, urgent, slot] = Need::ALL.map(|need| self.waiters.len_of(need));
+        let slots = room.free.max(room.missing);
+        let urgent_slots = slots.max(RESERVE);
+        nothing + lane + urgent.min(urgent_slots) + slot.min(slots)
     }
 
     /// True if a connection is available for a waiter with this need.

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The limit after a reset: what measurements of mongod found good from one core to many.
-pub const START: u32 = 32;
+const START: u32 = 32;
 
 /// The lowest limit. It is 1 because a thousand proxies in front of one server multiply it.
 const FLOOR: u32 = 1;
@@ -132,7 +132,7 @@ struct RateReference {
 }
 
 impl Controller {
-    /// A controller that begins at [`START`]. `ceiling` is the highest limit. `seed` makes the
+    /// A controller that begins at a limit of 32. `ceiling` is the highest limit. `seed` makes the
     /// jitter of probes different for each proxy and server.
     pub fn new(ceiling: u32, seed: u64) -> Self {
         let ceiling = ceiling.max(FLOOR);
@@ -178,7 +178,7 @@ impl Controller {
         self.epoch
     }
 
-    /// Begins again at [`START`]: after a clear, an election or a change of mode. All that was
+    /// Begins again at a limit of 32: after a clear, an election or a change of mode. All that was
     /// learned of the server is forgotten. Samples of earlier epochs are ignored from now on.
     pub fn reset(&mut self) {
         let epoch = Epoch(self.epoch.0.wrapping_add(1));
@@ -187,6 +187,16 @@ impl Controller {
             epoch,
             random,
             ..Self::new(self.ceiling, 0)
+        };
+    }
+
+    /// Begins again after a time without samples, in which nothing ran. Without this call, the time
+    /// would look like a stall.
+    pub fn resume(&mut self, now: Duration) {
+        self.completed_at = now;
+        self.replies = Replies {
+            since: now,
+            ..Replies::default()
         };
     }
 
@@ -223,7 +233,7 @@ impl Controller {
     }
 
     fn load(&mut self, sample: &Sample, now: Duration) -> Load {
-        let replies = sample.completed() + sample.late;
+        let replies = sample.completed() + sample.late + sample.uncompared;
         if replies > 0 || (sample.in_progress == 0 && sample.exempt == 0) {
             self.completed_at = now;
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::sample::GROUPS;
 
 /// Number of entries. Shapes with the same remainder share an entry.
-const ENTRIES: usize = 1_024;
+const ENTRIES: u64 = 1_024;
 
 /// Weight of a new server time in the mean of its shape.
 const SMOOTHING: f32 = 1.0 / 64.0;
@@ -35,13 +35,13 @@ struct Usual {
 /// memory.
 #[derive(Clone, Debug)]
 pub struct ShapeGroups {
-    entries: Box<[Option<Usual>; ENTRIES]>,
+    entries: Box<[Option<Usual>]>,
 }
 
 impl Default for ShapeGroups {
     fn default() -> Self {
         Self {
-            entries: Box::new([None; ENTRIES]),
+            entries: (0..ENTRIES).map(|_| None).collect(),
         }
     }
 }
@@ -51,7 +51,7 @@ impl ShapeGroups {
     /// first operation of a shape, the group of this operation. `shape` is any number that
     /// identifies the shape, spread evenly over all numbers.
     pub fn record(&mut self, shape: u64, server_time: Duration) -> usize {
-        let index = usize::try_from(shape).unwrap_or_default() % ENTRIES;
+        let index = usize::try_from(shape % ENTRIES).unwrap_or_default();
         let log = server_time.as_secs_f32().max(1e-7).log2();
         let Some(entry) = self.entries.get_mut(index) else {
             return 0;

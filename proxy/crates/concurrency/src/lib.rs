@@ -47,7 +47,7 @@ mod slice;
 mod trial;
 
 pub use self::{
-    controller::{Controller, START},
+    controller::Controller,
     decision::{Decision, Inputs, Load, Reason},
     exemption::{Exemption, ServerTimes},
     groups::ShapeGroups,

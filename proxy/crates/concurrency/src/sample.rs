@@ -45,6 +45,9 @@ pub struct Sample {
     /// Number of replies that arrived too late to be of use: the operation had exceeded its time
     /// limit, or its client had left. Other errors are completed operations.
     pub late: u64,
+    /// Number of replies whose times cannot be compared, for example because a slow client decided
+    /// how long the operation took. They show only that the server replies.
+    pub uncompared: u64,
     /// The sum of the times that operations waited for a slot. It is added when the wait ends.
     pub wait_time: Duration,
     /// The part of the window in which at least one operation waited for a slot. An operation that

@@ -9,7 +9,10 @@
 
 use std::time::Duration;
 
-use seawall_concurrency::{Controller, Load, Reason, START, Sample};
+use seawall_concurrency::{Controller, Load, Reason, Sample};
+
+/// The limit after a reset.
+const START: u32 = 32;
 
 /// The lowest limit.
 const FLOOR: u32 = 1;

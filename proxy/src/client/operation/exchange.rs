@@ -17,7 +17,7 @@ use crate::{
         backlog::Forwarded,
         client_end::ClientEnd,
         forward::{Reply, relay_reply},
-        reply::{Awaited, HeldReply, RelayError},
+        reply::{Awaited, HeldReply, RelayError, Unread},
         request::Outgoing,
         streaming::{StreamError, forward_rest},
     },
@@ -90,19 +90,13 @@ impl Operation<'_> {
                 self.settle(checkout, reply, facts, observation, now)
             }
             Ok(Reply::Forwarded(forwarded)) => {
-                checkout.finish();
+                checkout.finish_streamed();
                 let outcome = self.note_forwarded(&checkout, &forwarded, observation);
                 let backlog = forwarded.backlog;
                 Attempt::Ended(AttemptEnd::Forwarded(backlog, outcome))
             }
             Err(RelayError::ClientGone { unread }) => {
-                let abandoned = Abandoned {
-                    checkout,
-                    request_id,
-                    unread,
-                    may_be_ended: slice.is_none() && self.command.only_reads(),
-                };
-                abandoned.settle();
+                self.abandon(checkout, unread, slice.is_some());
                 Attempt::Ended(AttemptEnd::Gone)
             }
             Err(RelayError::Server(error)) => self.server_failed(&error, &checkout, generation),
@@ -115,6 +109,20 @@ impl Operation<'_> {
                 Attempt::Ended(AttemptEnd::Close(Outcome::ServerFailed))
             }
         }
+    }
+
+    /// Reads and drops the reply of an operation whose client has left.
+    fn abandon(&self, mut checkout: Checkout, unread: Unread, is_slice: bool) {
+        if unread != Unread::Whole {
+            checkout.mark_streamed();
+        }
+        let abandoned = Abandoned {
+            checkout,
+            request_id: self.message.header.request_id,
+            unread,
+            may_be_ended: !is_slice && self.command.only_reads(),
+        };
+        abandoned.settle();
     }
 
     /// The rest of `maxTimeMS` after a wait, in milliseconds. `None` if the command has no
@@ -199,6 +207,7 @@ impl Operation<'_> {
         let written = outgoing.write(checkout.connection(), self.heavy()).await;
         written.map_err(StreamError::Server)?;
         if self.message.is_head() {
+            checkout.mark_streamed();
             let pool = Arc::clone(checkout.pool());
             let server = &mut checkout.connection().stream;
             let ClientEnd { reader, stream, .. } = end;

@@ -54,17 +54,20 @@ impl Inner {
         &mut self,
         is_eligible: impl Fn(IdentityId, usize) -> bool,
     ) -> Option<(IdentityId, Instant)> {
-        let room = self.room();
         for _ in 0..self.turns.len().min(MAX_USERS_TRIED) {
             let id = self.turns.pop_front()?;
+            let room = self.room(id);
             let Some(user) = self.users.get_mut(&id) else {
                 continue;
             };
-            let Some(since) = user.waiters.oldest() else {
+            if user.waiters.is_empty() {
                 user.has_turn = false;
                 continue;
-            };
-            if user.wants_more(&self.limits, room) && is_eligible(id, user.total()) {
+            }
+            if user.wants_more(&self.limits, room)
+                && is_eligible(id, user.total())
+                && let Some(since) = user.waiters.oldest()
+            {
                 self.turns.push_front(id);
                 return Some((id, since));
             }
@@ -73,10 +76,11 @@ impl Inner {
         None
     }
 
-    fn room(&self) -> Room {
+    fn room(&self, id: IdentityId) -> Room {
+        let share = self.slots.share_of(id);
         Room {
             free: self.slots.free(),
-            share: self.slots.share(self.turns.len()),
+            missing: share.saturating_sub(self.slots.held_by(id)),
         }
     }
 
@@ -95,7 +99,7 @@ impl Inner {
         if self.state != PoolState::Ready {
             return;
         }
-        let room = self.room();
+        let room = self.room(id);
         while self
             .users
             .get(&id)
@@ -114,16 +118,18 @@ impl Inner {
         }
     }
 
-    /// Makes room for a connection of user `id`: of the other users' available connections, closes
-    /// one that has been unused for longest. Returns false if there is none.
+    /// Makes room for a connection of user `id`: of the other users' available connections that no
+    /// waiter can use, closes one that has been unused for longest. Returns false if there is none.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
-        let others = self
-            .users
-            .values_mut()
-            .filter(|user| user.identity.id() != id);
-        let idle = others.filter(|user| !user.available.is_empty());
-        let longest = idle.min_by_key(|user| user.available.first().map(|c| c.last_used_at));
-        let Some(user) = longest else { return false };
+        let others = self.users.values().filter(|user| {
+            let other = user.identity.id();
+            other != id && user.available.len() > user.needed(self.room(other))
+        });
+        let longest = others.min_by_key(|user| user.available.first().map(|c| c.last_used_at));
+        let longest = longest.map(|user| user.identity.id());
+        let Some(user) = longest.and_then(|id| self.users.get_mut(&id)) else {
+            return false;
+        };
         todo.close
             .push((user.available.remove(0), CloseReason::GaveWay));
         self.total -= 1;
@@ -152,7 +158,6 @@ impl Inner {
     /// Adds an open connection that is already counted in `total`.
     fn add(&mut self, id: IdentityId, connection: Connection, now: Instant) -> Todo {
         if let Some(user) = self.users.get_mut(&id) {
-            self.holders += usize::from(user.in_use == 0);
             user.in_use += 1;
             self.in_use += 1;
         }

@@ -38,13 +38,13 @@ impl Inner {
             return waits;
         }
         let is_full = self.slots.free() == 0;
-        let share = self.slots.share(self.turns.len());
         for user in self.users.values() {
             let Some(oldest) = user.waiters.oldest() else {
                 continue;
             };
             let wait = now.saturating_duration_since(oldest);
-            let has_share = is_full && user.in_use >= share;
+            let id = user.identity.id();
+            let has_share = is_full && self.slots.held_by(id) >= self.slots.share_of(id);
             if has_share || user.total() >= self.limits.max_pool_size {
                 waits.for_own.push((Arc::clone(&user.identity), wait));
             } else {
@@ -89,8 +89,6 @@ impl Inner {
             in_use, self.in_use,
             "connections in use are the sum over users"
         );
-        let holders = self.users.values().filter(|u| u.in_use > 0).count();
-        assert_eq!(holders, self.holders, "holders have connections in use");
         assert_eq!(
             waiting, self.waiting,
             "the queue's length is the sum over users"
@@ -124,6 +122,7 @@ impl Inner {
             );
             let waits_for_nothing = user.is_ready(Need::Nothing)
                 || user.is_ready(Need::LanePermit)
+                || (self.slots.has_reserve() && user.is_ready(Need::SlotOrReserve))
                 || (self.slots.free() > 0 && user.is_ready(Need::SlotOrReserve))
                 || (self.slots.free() > 0 && user.is_ready(Need::Slot));
             assert!(

@@ -50,6 +50,7 @@ impl Inner {
         self.generation = generation.next();
         self.state = PoolState::Paused;
         let todo = self.empty(CloseReason::Stale, &CheckOutError::Paused, now);
+        self.slots.clear(now);
         self.slots.reset(now);
         Some(todo)
     }

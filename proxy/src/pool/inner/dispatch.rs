@@ -1,0 +1,206 @@
+//! Which waiter gets a connection and a slot.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use tokio::time::Instant;
+
+use super::{
+    super::demand::{Demand, Need},
+    HandOver, Inner, PoolState, Todo,
+};
+use crate::observe::CloseReason;
+use seawall_auth::{Identity, IdentityId};
+
+/// Maximum number of users that are examined to find those that may exceed the limit.
+const MAX_USERS_TRIED: usize = 8;
+
+/// The needs whose waiters are in the lists of `Inner::ready`.
+const LIMITED: [Need; 2] = [Need::SlotOrReserve, Need::Slot];
+
+impl Inner {
+    /// True if an operation that has just arrived may begin, if a connection is available. Waiters
+    /// are served first from slots that long operations have just left.
+    pub(super) fn may_begin(
+        &mut self,
+        identity: &Arc<Identity>,
+        demand: Demand,
+        now: Instant,
+        todo: &mut Todo,
+    ) -> bool {
+        if self.state != PoolState::Ready {
+            return false;
+        }
+        let free = self.slots.free();
+        if self.slots.has_room(demand.need, now) && self.slots.free() == free {
+            return true;
+        }
+        let id = identity.id();
+        if self.slots.free() > free && self.slots.has_waiting() {
+            self.fill_slots(now, todo);
+            self.use_room(id, todo);
+        }
+        let user = self.users.get(&id);
+        let has_older = user.is_some_and(|user| user.is_ready(demand.need));
+        self.slots.has_room(demand.need, now) || (!has_older && self.slots.may_exceed(id))
+    }
+
+    /// Hands available connections to waiters: those of user `id` to its waiters that need no slot,
+    /// and those of all users to waiters that need a slot, as long as slots are free.
+    pub(super) fn hand_over(&mut self, id: IdentityId, now: Instant, todo: &mut Todo) {
+        if self.state != PoolState::Ready || self.waiting == 0 {
+            return;
+        }
+        while let Some(need) = self.next_without_slot(id) {
+            self.serve(id, need, now, todo);
+        }
+        self.list(id);
+        self.fill_slots(now, todo);
+        // The connections that are left have no use for waiters for slots.
+        let lane = |inner: &Self| {
+            inner
+                .users
+                .get(&id)
+                .is_some_and(|u| u.is_ready(Need::LanePermit))
+        };
+        while lane(self) {
+            self.serve(id, Need::LanePermit, now, todo);
+        }
+    }
+
+    /// The need of the user's next waiter that needs no slot, if a connection is available for it.
+    /// `None` if another waiter is older and Seawall itself does not wait.
+    fn next_without_slot(&self, id: IdentityId) -> Option<Need> {
+        let user = self.users.get(&id)?;
+        if user.is_ready(Need::Nothing) {
+            return Some(Need::Nothing);
+        }
+        if !user.is_ready(Need::LanePermit) {
+            return None;
+        }
+        let number = |need| user.waiters.peek(need).map(|waiter| waiter.ticket.number);
+        let oldest = LIMITED.into_iter().filter_map(number).min();
+        let is_first = oldest.is_none_or(|oldest| number(Need::LanePermit) < Some(oldest));
+        is_first.then_some(Need::LanePermit)
+    }
+
+    /// Adds a user to the lists of `ready`, if it has waiters for slots and available connections.
+    pub(super) fn list(&mut self, id: IdentityId) {
+        let Some(user) = self.users.get_mut(&id) else {
+            return;
+        };
+        for need in LIMITED {
+            let index = need.index();
+            if user.is_ready(need)
+                && let Some(is_listed) = user.is_listed.get_mut(index)
+                && !std::mem::replace(is_listed, true)
+                && let Some(list) = self.ready.get_mut(index)
+            {
+                list.push_back(id);
+            }
+        }
+    }
+
+    /// Gives free slots to the ready users in turn, and lets users exceed the limit that may.
+    pub(super) fn fill_slots(&mut self, now: Instant, todo: &mut Todo) {
+        while let Some(need) = self.next_need(now) {
+            self.serve_ready(need, 0, now, todo);
+        }
+        for need in LIMITED {
+            let list = self.ready.get(need.index());
+            let tries = list.map_or(0, VecDeque::len).min(MAX_USERS_TRIED);
+            for _ in 0..tries {
+                if !self.slots.is_unequal() {
+                    return;
+                }
+                let list = self.ready.get(need.index());
+                let list = list.filter(|list| !list.is_empty());
+                let Some(list) = list else { break };
+                // Each search continues where the last one ended, so all users are examined.
+                self.examined %= list.len();
+                let id = list.get(self.examined);
+                match id.is_some_and(|id| self.slots.may_exceed(*id)) {
+                    true => self.serve_ready(need, self.examined, now, todo),
+                    false => self.examined += 1,
+                }
+            }
+        }
+    }
+
+    /// The need of the next waiter that can get a slot or a part of the reserve. While both kinds
+    /// of operations wait for slots, they are served in turn.
+    fn next_need(&mut self, now: Instant) -> Option<Need> {
+        let [urgent, other] = LIMITED.map(|need| {
+            let list = self.ready.get(need.index());
+            list.is_some_and(|list| !list.is_empty())
+        });
+        if !urgent && !other {
+            return None;
+        }
+        if self.slots.has_room(Need::Slot, now) {
+            self.was_urgent = urgent && !(other && self.was_urgent);
+            return Some(match self.was_urgent {
+                true => Need::SlotOrReserve,
+                false => Need::Slot,
+            });
+        }
+        let has_room = urgent && self.slots.has_room(Need::SlotOrReserve, now);
+        has_room.then_some(Need::SlotOrReserve)
+    }
+
+    /// Serves the user at this position of the list for a need.
+    fn serve_ready(&mut self, need: Need, position: usize, now: Instant, todo: &mut Todo) {
+        let index = need.index();
+        let list = self.ready.get_mut(index);
+        let Some(id) = list.and_then(|list| list.remove(position)) else {
+            return;
+        };
+        if let Some(user) = self.users.get_mut(&id)
+            && let Some(is_listed) = user.is_listed.get_mut(index)
+        {
+            *is_listed = false;
+        }
+        self.serve(id, need, now, todo);
+        self.list(id);
+    }
+
+    /// Hands a connection of a user to its next waiter with this need, if it has both.
+    fn serve(&mut self, id: IdentityId, need: Need, now: Instant, todo: &mut Todo) {
+        let Some(user) = self.users.get_mut(&id) else {
+            return;
+        };
+        let closed_before = todo.close.len();
+        while user.is_ready(need)
+            && let Some(mut connection) = user.available.pop()
+        {
+            let mut reason = self.limits.perished(&connection, self.generation, now);
+            if connection.last_used_at != now && (self.has_ended)(&mut connection) {
+                reason = Some(CloseReason::Ended);
+            }
+            if let Some(reason) = reason {
+                self.total -= 1;
+                todo.close.push((connection, reason));
+                continue;
+            }
+            let Some(waiter) = user.waiters.pop(need) else {
+                user.available.push(connection);
+                return;
+            };
+            user.in_use += 1;
+            self.in_use += 1;
+            self.waiting -= 1;
+            let waited = now.saturating_duration_since(waiter.since);
+            let demand = &waiter.ticket.demand;
+            let slot = self.slots.take(id, demand, Some(waited), now);
+            todo.hand_over.push(HandOver {
+                identity: Arc::clone(&user.identity),
+                answer: waiter.answer,
+                connection,
+                slot,
+            });
+            break;
+        }
+        if todo.close.len() > closed_before {
+            self.use_room(id, todo);
+        }
+    }
+}
