@@ -168,8 +168,7 @@ impl Inner {
             PoolState::Ready | PoolState::Suspect { .. } => {}
         }
         todo.must_wake_ticks = self.slots.wake(now);
-        let may_begin =
-            self.state == PoolState::Ready && self.may_begin(identity, demand, now, &mut todo);
+        let may_begin = self.may_begin(identity.id(), demand.need, now, &mut todo);
         let user = self
             .users
             .entry(identity.id())
@@ -301,14 +300,13 @@ impl Inner {
         if let Some(reason) = reason {
             self.total -= 1;
             todo.close.push((connection, reason));
-            self.use_room(id, &mut todo);
         } else {
             connection.last_used_at = now;
             user.available.push(connection);
         }
         self.hand_over(id, now, &mut todo);
         let is_slot_unused = self.slots.free() > 0 && self.slots.has_waiting();
-        if is_slot_unused && reason.is_none() {
+        if is_slot_unused || reason.is_some() {
             self.use_room(id, &mut todo);
         }
         todo

@@ -214,10 +214,14 @@ pub struct UserSnapshot {
 /// this time.
 const MIN_EXPIRY_INTERVAL: Duration = Duration::from_millis(10);
 
+/// A random number, different in each process and pool.
+fn random() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}
+
 /// A random number from 0 to 1, different in each process and pool.
 fn chance() -> f64 {
-    let bits = RandomState::new().hash_one(0_u8) >> 32;
-    f64::from(u32::try_from(bits).unwrap_or(0)) / f64::from(u32::MAX)
+    f64::from(u32::try_from(random() >> 32).unwrap_or(0)) / f64::from(u32::MAX)
 }
 
 /// All connections to one server.
@@ -299,7 +303,6 @@ impl ServerPool {
         let expiry_changed = Arc::new(Notify::new());
         let ticks_wanted = Arc::new(Notify::new());
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
-        let seed = RandomState::new().hash_one(address.to_string());
         let pool = Arc::new_cyclic(|me| Self {
             address,
             expiry_changed: Arc::clone(&expiry_changed),
@@ -309,7 +312,7 @@ impl ServerPool {
             hung: Notify::new(),
             lane: Lane::new(limits.max_pool_size.min(limits.max_server_connections)),
             pace: Mutex::new(Pace::new(limits.connections_per_second, chance())),
-            inner: Mutex::new(Inner::new(limits, has_ended, seed, Instant::now())),
+            inner: Mutex::new(Inner::new(limits, has_ended, random(), Instant::now())),
             end_queue: EndQueue::default(),
             connector,
             metrics,

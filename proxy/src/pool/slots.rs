@@ -279,9 +279,8 @@ impl Slots {
 
     /// True if a user may run an operation although all slots are taken: it has less than its
     /// share, and another user has more; or it has no slot, and another user has several. Without
-    /// this rule, long operations of one user could block
-    /// all others. The limit is exceeded until operations of the others end, and is at most
-    /// doubled.
+    /// this rule, long operations of one user could block all others. The limit is exceeded until
+    /// operations of the others end, and is at most doubled.
     pub(super) fn may_exceed(&self, user: IdentityId) -> bool {
         let (share, held) = (self.share_of(user), self.held_by(user));
         let fair = if held == 0 { 1 } else { share };
@@ -306,12 +305,7 @@ impl Slots {
         }
         self.window.sample.wait_time += waited.unwrap_or_default();
         let hold = self.free_hold(demand.need).unwrap_or(Hold::Slot);
-        if let Some(count) = self.count_mut(hold) {
-            *count += 1;
-        }
-        if hold == Hold::Slot {
-            self.holdings.add_slot(user);
-        }
+        self.add_hold(hold, user);
         let in_progress = u64::from(self.in_progress + self.reserved + self.exempt);
         Slot(Some(self.running.insert(Running {
             hold,
@@ -333,13 +327,32 @@ impl Slots {
         }
     }
 
-    /// Takes from an operation what it holds.
+    /// Counts what an operation of `user` holds.
+    fn add_hold(&mut self, hold: Hold, user: IdentityId) {
+        if let Some(count) = self.count_mut(hold) {
+            *count += 1;
+        }
+        if hold == Hold::Slot {
+            self.holdings.add_slot(user);
+        }
+    }
+
+    /// Takes from an operation of `user` what it holds.
     fn remove_hold(&mut self, hold: Hold, user: IdentityId) {
         if let Some(count) = self.count_mut(hold) {
             *count -= 1;
         }
         if hold == Hold::Slot {
             self.holdings.remove_slot(user);
+        }
+    }
+
+    /// Replaces what an operation in progress holds.
+    fn change_hold(&mut self, key: usize, hold: Hold) {
+        if let Some(running) = self.running.get_mut(key) {
+            let (before, user) = (std::mem::replace(&mut running.hold, hold), running.user);
+            self.remove_hold(before, user);
+            self.add_hold(hold, user);
         }
     }
 
@@ -413,28 +426,19 @@ impl Slots {
         };
         self.touch(now);
         let mut oldest = now;
-        for (_, running) in &mut self.running {
-            if matches!(running.hold, Hold::Exempt | Hold::Cleared) {
-                continue;
-            }
+        let counted = |hold| matches!(hold, Hold::Slot | Hold::Reserve);
+        let running = self.running.iter().filter(|(_, r)| counted(r.hold));
+        let running: Vec<_> = running.map(|(key, running)| (key, *running)).collect();
+        for (key, running) in running {
             let time = now.saturating_duration_since(running.started);
             let since = self.completed - running.completed_before;
             let quiet_for = now.saturating_duration_since(self.quiet_since);
-            if !rule.applies(time, self.exempt, since, quiet_for) {
+            if rule.applies(time, self.exempt, since, quiet_for) {
+                self.change_hold(key, Hold::Exempt);
+                self.quiet_since = now;
+            } else {
                 oldest = oldest.min(running.started);
-                continue;
             }
-            match running.hold {
-                Hold::Slot => {
-                    self.in_progress -= 1;
-                    self.holdings.remove_slot(running.user);
-                }
-                Hold::Reserve => self.reserved -= 1,
-                Hold::Exempt | Hold::Cleared => {}
-            }
-            running.hold = Hold::Exempt;
-            self.exempt += 1;
-            self.quiet_since = now;
         }
         self.search_at = (oldest + rule.threshold).max(now + MIN_SEARCH_INTERVAL);
     }
@@ -510,14 +514,9 @@ impl Slots {
     /// never end.
     pub(super) fn clear(&mut self, now: Instant) {
         self.touch(now);
-        let running: Vec<_> = self.running.iter().map(|(key, _)| key).collect();
-        for key in running {
-            let running = self.running.get_mut(key);
-            let held = running.map(|r| (std::mem::replace(&mut r.hold, Hold::Cleared), r.user));
-            if let Some((hold, user)) = held {
-                self.remove_hold(hold, user);
-            }
-        }
+        let keys: Vec<_> = self.running.iter().map(|(key, _)| key).collect();
+        keys.into_iter()
+            .for_each(|key| self.change_hold(key, Hold::Cleared));
     }
 
     /// Forgets everything that was learned of the server.
@@ -549,7 +548,7 @@ impl Slots {
                 Concurrency::Off => "off",
             },
             limit,
-            settled: decision.map(|decision| decision.settled).or(limit),
+            settled: limit.map(|_| self.settled),
             in_progress: count_of(self.in_progress),
             reserved: count_of(self.reserved),
             exempt: count_of(self.exempt),

@@ -8,7 +8,7 @@ use super::{
     Concurrency, Demand, Limits, Need,
     inner::{Inner, ResultReceiver, Returned, Start, Todo},
     slots::Usage,
-    tests::{CLIENT, Held, WAIT, connection, from, identity, inner, limits, obtain, wait},
+    tests::{CLIENT, Held, WAIT, connection, deliver, from, identity, inner, limits, obtain, wait},
 };
 use seawall_auth::Identity;
 
@@ -167,13 +167,8 @@ async fn operations_that_may_unblock_others_use_the_reserve() {
     assert!(todo.hand_over.is_empty());
     assert_eq!(inner.snapshot().concurrency.reserved, 8);
     let todo = inner.give_back(user.id(), commits.pop().unwrap(), None, now);
-    let handed = todo.hand_over.into_iter().next().unwrap();
-    assert!(
-        handed
-            .answer
-            .send(Ok((handed.connection, handed.slot)))
-            .is_ok()
-    );
+    assert_eq!(todo.hand_over.len(), 1);
+    deliver(todo.hand_over);
     let mut ninth = ninth;
     assert!(ninth.try_recv().is_ok(), "the commit is served first");
 }

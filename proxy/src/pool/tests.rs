@@ -80,6 +80,17 @@ impl From<HandOver> for Held {
     }
 }
 
+/// Sends connections to waiters that have not left.
+pub(super) fn deliver(handed: Vec<HandOver>) {
+    for handed in handed {
+        let sent = handed.answer.send(Ok((handed.connection, handed.slot)));
+        assert!(
+            sent.is_ok(),
+            "waiters that left were removed from the queue"
+        );
+    }
+}
+
 impl Inner {
     /// Checks a connection in, after an operation of 1 ms.
     pub(super) fn give_back(
@@ -157,14 +168,8 @@ async fn waiters_are_served_in_order_of_arrival() {
     inner.leave(user.id(), queue[1].0, now);
     let mut served = Vec::new();
     for connection in held {
-        for HandOver {
-            answer,
-            connection,
-            slot,
-            ..
-        } in inner.give_back(user.id(), connection, None, now).hand_over
-        {
-            answer.send(Ok((connection, slot))).unwrap();
+        for handed in inner.give_back(user.id(), connection, None, now).hand_over {
+            deliver(vec![handed]);
             let next = (0..3).find(|n| !served.contains(n) && queue[*n].1.try_recv().is_ok());
             served.extend(next);
         }
@@ -287,15 +292,7 @@ async fn one_ended_connection_pauses_the_hand_out_until_a_probe_gets_a_reply() {
     let todo = inner.recover(now.checked_sub(Duration::from_millis(1)).unwrap(), now);
     assert!(todo.hand_over.is_empty());
     let todo = inner.recover(now, now);
-    for HandOver {
-        answer,
-        connection,
-        slot,
-        ..
-    } in todo.hand_over
-    {
-        answer.send(Ok((connection, slot))).unwrap();
-    }
+    deliver(todo.hand_over);
     assert!(first.try_recv().is_ok());
     inner.check_invariants();
 }
@@ -512,15 +509,7 @@ async fn addresses_of_one_user_are_served_in_turn() {
         .into();
     for connection in held.into_iter().take(2) {
         let todo = inner.give_back(user.id(), connection, None, now);
-        for HandOver {
-            answer,
-            connection,
-            slot,
-            ..
-        } in todo.hand_over
-        {
-            answer.send(Ok((connection, slot))).unwrap();
-        }
+        deliver(todo.hand_over);
     }
     let served: Vec<_> = waits.iter_mut().map(|w| w.try_recv().is_ok()).collect();
     assert_eq!(served, [true, false, false, true]);
@@ -654,15 +643,7 @@ async fn checkout_of_seawall_is_served_before_waiting_clients() {
     };
     for (connection, is_first) in connections.into_iter().zip([true, false]) {
         let todo = inner.give_back(user.id(), connection, None, now);
-        for HandOver {
-            answer,
-            connection,
-            slot,
-            ..
-        } in todo.hand_over
-        {
-            assert!(answer.send(Ok((connection, slot))).is_ok());
-        }
+        deliver(todo.hand_over);
         let handed = (first.try_recv().is_ok(), waits.try_recv().is_ok());
         assert_eq!(handed, (is_first, !is_first));
     }

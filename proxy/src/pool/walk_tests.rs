@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use super::{
     CheckOutError, Concurrency, Demand, Limits, Need, Overload,
-    inner::{HandOver, Inner, ResultReceiver, Start, Todo},
+    inner::{Inner, ResultReceiver, Start, Todo},
     queue::Ticket,
     slots_tests::fixed,
-    tests::{Held, WAIT, connection, from, identity, inner, limits, suspect},
+    tests::{Held, WAIT, connection, deliver, from, identity, inner, limits, suspect},
 };
 use crate::observe::CloseReason;
 use seawall_auth::Identity;
@@ -63,17 +63,7 @@ struct Walk {
 impl Walk {
     fn perform(&mut self, todo: Todo) {
         self.pending.extend(todo.establish);
-        for HandOver {
-            answer,
-            connection,
-            slot,
-            ..
-        } in todo.hand_over
-        {
-            answer
-                .send(Ok((connection, slot)))
-                .expect("waiters that left were removed from the queue");
-        }
+        deliver(todo.hand_over);
         todo.fail
             .into_iter()
             .for_each(|(answer, error)| drop(answer.send(Err(error))));

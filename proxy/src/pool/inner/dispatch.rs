@@ -5,11 +5,11 @@ use std::{collections::VecDeque, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    super::demand::{Demand, Need},
+    super::{demand::Need, user::User},
     HandOver, Inner, PoolState, Todo,
 };
 use crate::observe::CloseReason;
-use seawall_auth::{Identity, IdentityId};
+use seawall_auth::IdentityId;
 
 /// Maximum number of users that are examined to find those that may exceed the limit.
 const MAX_USERS_TRIED: usize = 8;
@@ -22,8 +22,8 @@ impl Inner {
     /// are served first from slots that long operations have just left.
     pub(super) fn may_begin(
         &mut self,
-        identity: &Arc<Identity>,
-        demand: Demand,
+        id: IdentityId,
+        need: Need,
         now: Instant,
         todo: &mut Todo,
     ) -> bool {
@@ -31,17 +31,16 @@ impl Inner {
             return false;
         }
         let free = self.slots.free();
-        if self.slots.has_room(demand.need, now) && self.slots.free() == free {
+        if self.slots.has_room(need, now) && self.slots.free() == free {
             return true;
         }
-        let id = identity.id();
         if self.slots.free() > free && self.slots.has_waiting() {
             self.fill_slots(now, todo);
             self.use_room(id, todo);
         }
         let user = self.users.get(&id);
-        let has_older = user.is_some_and(|user| user.is_ready(demand.need));
-        self.slots.has_room(demand.need, now) || (!has_older && self.slots.may_exceed(id))
+        let has_older = user.is_some_and(|user| user.is_ready(need));
+        self.slots.has_room(need, now) || (!has_older && self.slots.may_exceed(id))
     }
 
     /// Hands available connections to waiters: those of user `id` to its waiters that need no slot,
@@ -55,14 +54,9 @@ impl Inner {
         }
         self.list(id);
         self.fill_slots(now, todo);
-        // The connections that are left have no use for waiters for slots.
-        let lane = |inner: &Self| {
-            inner
-                .users
-                .get(&id)
-                .is_some_and(|u| u.is_ready(Need::LanePermit))
-        };
-        while lane(self) {
+        // Waiters for slots cannot use the connections that are left.
+        let is_ready = |user: &User| user.is_ready(Need::LanePermit);
+        while self.users.get(&id).is_some_and(is_ready) {
             self.serve(id, Need::LanePermit, now, todo);
         }
     }
