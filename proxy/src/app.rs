@@ -13,7 +13,7 @@ use seawall_config as config;
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, watch},
-    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until},
+    time::{Instant, interval, sleep, sleep_until},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -25,12 +25,12 @@ use crate::{
         self, Arrivals, CredentialMode, CredentialSettings, Credentials, Fault, FaultEnd, Logins,
         MessageMemory, Peer, Routing, Shared, UserSecret,
     },
-    limits::{GATE_TICK_INTERVAL, Gate, Limits, LoginGates, OperationPermits},
+    limits::{Gate, Limits, LoginGates, OperationPermits},
     listener::{self, Acceptor, Address, Listener, ServerTlsError, server_config},
     observe::{ClientDirectory, Exporter, ObserveError, Observer},
     pins::{PinLimits, Pins},
     pool,
-    runtime::{Lateness, Planes, measure_lateness, raise_descriptor_limit},
+    runtime::{Activity, Lateness, Planes, measure_lateness, raise_descriptor_limit},
     topology::{self, DeploymentError, DeploymentOptions, Topology},
 };
 use seawall_auth::{Key, Mechanism, NonceSource, ScramKeys, SeedError};
@@ -243,7 +243,7 @@ impl App {
         let exporter = &self.feed.exporter;
         let late = watch_data_plane(Arc::clone(&self.shared), Arc::clone(exporter));
         data_plane.spawn(self.stop.clone().run_until_cancelled_owned(late));
-        let late = watch_control_plane(Arc::clone(exporter));
+        let late = watch_control_plane(Arc::clone(&self.shared), Arc::clone(exporter));
         self.planes
             .control
             .spawn(self.stop.clone().run_until_cancelled_owned(late));
@@ -432,6 +432,7 @@ async fn wire(
         arrivals: Arrivals {
             gate: Gate::of_arrivals(),
             lateness: Lateness::new(Instant::now()),
+            activity: Activity::default(),
         },
         logins: Logins {
             credentials,
@@ -543,40 +544,42 @@ fn pin_limits(limits: &config::Limits) -> PinLimits {
 /// Adjusts the gates: for logins to the waits of operations, and for new clients to the lateness of
 /// the data plane.
 async fn tick_gates(shared: Arc<Shared>) {
-    let mut ticks = interval(GATE_TICK_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last = Instant::now();
+    let (gates, arrivals) = (&shared.logins.gates, &shared.arrivals);
+    let mut ticks = arrivals.activity.ticks();
     loop {
-        ticks.tick().await;
-        let now = Instant::now();
+        let is_active = has_operations(&shared) || !gates.are_idle() || !arrivals.gate.is_idle();
+        let tick = ticks.next(is_active, |_| {}).await;
         let snapshot = shared.routing.topology.snapshot();
-        let waits: Vec<_> = snapshot.pools.iter().map(|pool| pool.waits(now)).collect();
+        let pools = snapshot.pools.iter();
+        let waits: Vec<_> = pools.map(|pool| pool.waits(tick.now)).collect();
         let wait = waits.iter().map(|waits| waits.for_others).max();
         let own = waits.iter().flat_map(|waits| &waits.for_own);
         let own = own.map(|(user, wait)| ((user.name(), user.source()), *wait));
-        let elapsed = now - last;
-        shared
-            .logins
-            .gates
-            .tick(wait.unwrap_or_default(), own, elapsed);
-        shared
-            .arrivals
-            .gate
-            .tick(shared.arrivals.lateness.now(now), elapsed);
-        last = now;
+        gates.tick(wait.unwrap_or_default(), own, tick.elapsed);
+        let late = arrivals.lateness.now(tick.now);
+        arrivals.gate.tick(late, tick.elapsed);
     }
+}
+
+fn has_operations(shared: &Shared) -> bool {
+    shared.limits.operations().in_flight() > 0
 }
 
 /// Measures the lateness of the data plane, for the gate of new clients and for the metrics.
 async fn watch_data_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
     let record = |late| exporter.event_loop_late("data", late);
-    measure_lateness(&shared.arrivals.lateness, record).await;
+    watch_lateness(&shared, &shared.arrivals.lateness, record).await;
 }
 
 /// Measures the lateness of the control plane, for the metrics.
-async fn watch_control_plane(exporter: Arc<Exporter>) {
+async fn watch_control_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
     let record = |late| exporter.event_loop_late("control", late);
-    measure_lateness(&Lateness::new(Instant::now()), record).await;
+    watch_lateness(&shared, &Lateness::new(Instant::now()), record).await;
+}
+
+async fn watch_lateness(shared: &Shared, lateness: &Lateness, record: impl Fn(Duration)) {
+    let is_active = || has_operations(shared);
+    measure_lateness(&shared.arrivals.activity, lateness, is_active, record).await;
 }
 
 async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {

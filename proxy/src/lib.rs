@@ -18,7 +18,7 @@
 //! | [`limits`], [`pins`] | admission limits; cursors and transactions pinned to a server |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
 //! | [`pulse`] | samples of each server's `serverStatus` |
-//! | [`runtime`] | the threads: two runtimes, their lateness, the limit of descriptors |
+//! | [`runtime`] | the threads: two runtimes, their ticks, the limit of descriptors |
 
 pub mod admin;
 pub mod app;

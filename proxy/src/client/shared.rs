@@ -11,7 +11,7 @@ use crate::{
     observe::{ClientDirectory, Recorder},
     pins::Pins,
     pool::ServerPool,
-    runtime::Lateness,
+    runtime::{Activity, Lateness},
     topology::Topology,
 };
 use seawall_auth::NonceSource;
@@ -49,6 +49,8 @@ pub struct Arrivals {
     pub gate: Gate,
     /// How late the data plane is.
     pub lateness: Lateness,
+    /// The arrivals of clients, which end a quiet time.
+    pub activity: Activity,
 }
 
 /// Checks logins.

@@ -27,6 +27,7 @@ use super::{
     fair::{Origin, Waiters},
     recent::{NameHash, NameHasher},
 };
+use crate::runtime::TICK;
 use seawall_transport::Sharer;
 
 /// If operations wait longer than this for a connection, logins are slowed down.
@@ -55,9 +56,6 @@ const FASTER: f64 = 1.15;
 
 /// If a gate has more waiters than this, each tick removes the waiters that have left.
 const PURGE_BEYOND: usize = 8_192;
-
-/// Time between two calls of [`Gate::tick`].
-pub(crate) const GATE_TICK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A gate at which logins or new clients wait.
 #[derive(Debug)]
@@ -138,13 +136,13 @@ impl Gate {
     }
 
     /// True if the gate is open and has no waiters.
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.rate.is_none() && state.waiting.is_empty()
     }
 
     /// Adjusts the rate to the current `wait` and admits waiters at that rate. Called every
-    /// `GATE_TICK_INTERVAL`; `elapsed` is the time since the last call.
+    /// [`TICK`]; `elapsed` is the time since the last call.
     pub fn tick(&self, wait: Duration, elapsed: Duration) {
         let mut state = self.state.lock();
         state.adjust(wait > self.target, elapsed, self.min_rate);
@@ -153,7 +151,7 @@ impl Gate {
             return;
         };
         // The elapsed time is limited, so that a late tick does not admit a burst.
-        let seconds = elapsed.min(GATE_TICK_INTERVAL * 2).as_secs_f64();
+        let seconds = elapsed.min(TICK * 2).as_secs_f64();
         state.tokens = (state.tokens + rate * seconds).min(rate.mul_add(0.1, 1.0));
         while state.tokens >= 1.0 && state.release() {}
         state.purge();
@@ -175,7 +173,8 @@ impl GateState {
         let rate = f64::from(std::mem::take(&mut self.passed)) / seconds;
         self.average_rate += (rate - self.average_rate) * 0.1;
         self.missed_for = match is_missed {
-            true => self.missed_for + elapsed,
+            // One tick that is very late does not prove that the target was missed all the time.
+            true => self.missed_for + elapsed.min(TICK * 2),
             false => Duration::ZERO,
         };
         self.rate = match (self.rate, is_missed) {
@@ -249,7 +248,7 @@ impl LoginGates {
 
     /// Adjusts all gates to the times that operations wait for connections. `by_user` has, for each
     /// user, the wait for that user's own connections. `wait` is the longest of all other waits.
-    /// Called every `GATE_TICK_INTERVAL`; `elapsed` is the time since the last call.
+    /// Called every [`TICK`]; `elapsed` is the time since the last call.
     pub fn tick<'u>(
         &self,
         wait: Duration,
@@ -275,6 +274,11 @@ impl LoginGates {
         });
     }
 
+    /// True if all gates are open and have no waiters.
+    pub(crate) fn are_idle(&self) -> bool {
+        self.all.is_idle() && self.users.lock().is_empty()
+    }
+
     fn gate_of(&self, user: (&str, &str)) -> (NameHash, Option<Arc<Gate>>) {
         let user = self.names.hash(user);
         (user, self.users.lock().get(&user).cloned())
@@ -294,7 +298,7 @@ mod tests {
 
     fn tick(gate: &Gate, wait: Duration, times: u32) {
         for _ in 0..times {
-            gate.tick(wait, GATE_TICK_INTERVAL);
+            gate.tick(wait, TICK);
         }
     }
 
@@ -369,7 +373,7 @@ mod tests {
         for wait in [Duration::ZERO, BUSY] {
             for _ in 0..5 {
                 assert!((0..20).all(|_| gate.try_pass()));
-                gate.tick(wait, GATE_TICK_INTERVAL);
+                gate.tick(wait, TICK);
             }
         }
         // Each tick moves the average rate by a tenth towards 1,000 a second. After ten ticks it is
@@ -453,7 +457,7 @@ mod tests {
         tick(&gate, BUSY, 500);
         let mut passed = 0;
         for _ in 0..50 {
-            gate.tick(BUSY, GATE_TICK_INTERVAL);
+            gate.tick(BUSY, TICK);
             while gate.try_pass() {
                 passed += 1;
             }
@@ -470,19 +474,15 @@ mod tests {
         let gates = LoginGates::default();
         let (busy, other) = (("busy", "admin"), ("other", "admin"));
         for _ in 0..10 {
-            gates.tick(
-                Duration::ZERO,
-                [(busy, BUSY)].into_iter(),
-                GATE_TICK_INTERVAL,
-            );
+            gates.tick(Duration::ZERO, [(busy, BUSY)].into_iter(), TICK);
         }
         while gates.try_pass(Some(busy)) {}
         assert!((0..1_000).all(|_| gates.try_pass(Some(other)) && gates.try_pass(None)));
         // When its operations no longer wait, the user's gate opens gradually and is removed.
-        gates.tick(Duration::ZERO, std::iter::empty(), GATE_TICK_INTERVAL);
+        gates.tick(Duration::ZERO, std::iter::empty(), TICK);
         assert!(!(0..1_000).all(|_| gates.try_pass(Some(busy))));
         for _ in 0..60 {
-            gates.tick(Duration::ZERO, std::iter::empty(), GATE_TICK_INTERVAL);
+            gates.tick(Duration::ZERO, std::iter::empty(), TICK);
         }
         assert!((0..1_000).all(|_| gates.try_pass(Some(busy))));
         assert!(gates.users.lock().is_empty());
@@ -493,7 +493,7 @@ mod tests {
         let gates = LoginGates::default();
         let busy = ("busy", "admin");
         for _ in 0..10 {
-            gates.tick(BUSY, [(busy, BUSY)].into_iter(), GATE_TICK_INTERVAL);
+            gates.tick(BUSY, [(busy, BUSY)].into_iter(), TICK);
         }
         while gates.all.try_pass() {}
         let turns = || gates.gate_of(busy).1.unwrap().state.lock().tokens;
@@ -508,7 +508,7 @@ mod tests {
         let gates = Arc::new(LoginGates::default());
         let tick = |times| {
             for _ in 0..times {
-                gates.tick(BUSY, std::iter::empty(), GATE_TICK_INTERVAL);
+                gates.tick(BUSY, std::iter::empty(), TICK);
             }
         };
         tick(20);
@@ -586,7 +586,7 @@ mod tests {
                         let is_missed = matches!(event, Event::Missed);
                         gate.tick(
                             if is_missed { BUSY } else { Duration::ZERO },
-                            GATE_TICK_INTERVAL,
+                            TICK,
                         );
                         ticks += 1;
                         let released = turns(&mut waiting);

@@ -18,7 +18,6 @@ use tokio::time::Instant;
 
 use seawall_transport::Sharer;
 
-pub(crate) use self::gate::GATE_TICK_INTERVAL;
 pub use self::{
     fair::{Origin, TurnQueue},
     gate::{Gate, LoginGates},

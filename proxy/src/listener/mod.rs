@@ -255,6 +255,7 @@ pub fn newcomer(shared: &Shared, peer: &Peer) -> Option<Newcomer> {
     let Shared {
         limits, recorder, ..
     } = shared;
+    shared.arrivals.activity.record_arrival();
     if let Some(ip) = peer.ip
         && !limits.admits_arrival(ip, Instant::now())
     {

@@ -5,58 +5,66 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-/// Time between two measurements. A measurement is called a beat.
-const BEAT: Duration = Duration::from_millis(20);
+use super::activity::Activity;
 
-/// The lateness of one runtime. A task of that runtime measures it, and other tasks read it.
+/// The lateness of one runtime. A task of that runtime measures it at each tick, and other tasks
+/// read it.
 #[derive(Debug)]
 pub struct Lateness {
     base: Instant,
-    /// When the next beat is due, in microseconds since `base`.
+    /// When the next tick is due, in microseconds since `base`.
     due_us: AtomicU64,
-    /// The lateness of the last beat, in microseconds.
+    /// The lateness of the last tick, in microseconds.
     last_us: AtomicU64,
 }
 
 impl Lateness {
-    /// Creates a lateness whose first beat is due 20 ms after `now`.
+    /// Creates a lateness without a measurement.
     pub fn new(now: Instant) -> Self {
         Self {
             base: now,
-            due_us: AtomicU64::new(microseconds(BEAT)),
+            due_us: AtomicU64::new(u64::MAX),
             last_us: AtomicU64::new(0),
         }
     }
 
-    /// Records a beat and its lateness. Returns when the next beat is due.
-    fn beat(&self, late: Duration, now: Instant) -> Instant {
-        let next = now + BEAT;
-        self.last_us.store(microseconds(late), Ordering::Relaxed);
+    /// Records when the next tick is due.
+    fn expect(&self, due: Instant) {
         self.due_us
-            .store(microseconds(next - self.base), Ordering::Relaxed);
-        next
+            .store(microseconds(due - self.base), Ordering::Relaxed);
     }
 
-    /// The lateness of the last beat. If the next beat is already overdue by more, the lateness of
-    /// that next beat so far.
+    /// Records the lateness of a tick. The next tick is not due before the next call of `expect`.
+    fn record(&self, late: Duration) {
+        self.last_us.store(microseconds(late), Ordering::Relaxed);
+        self.due_us.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// The lateness of the last tick. If the next tick is already overdue by more, the lateness of
+    /// that next tick so far.
     pub fn now(&self, now: Instant) -> Duration {
-        let due = self.base + Duration::from_micros(self.due_us.load(Ordering::Relaxed));
-        let last = Duration::from_micros(self.last_us.load(Ordering::Relaxed));
-        last.max(now.saturating_duration_since(due))
+        let since = microseconds(now - self.base);
+        let overdue = since.saturating_sub(self.due_us.load(Ordering::Relaxed));
+        let last = self.last_us.load(Ordering::Relaxed);
+        Duration::from_micros(last.max(overdue))
     }
 }
 
 /// Measures the lateness of the runtime on which this future runs, forever. Passes each measurement
-/// to `record`.
-pub(crate) async fn measure_lateness(lateness: &Lateness, record: impl Fn(Duration)) {
-    let mut due = Instant::now() + BEAT;
+/// to `record`. `is_active` returns true while operations run.
+pub(crate) async fn measure_lateness(
+    activity: &Activity,
+    lateness: &Lateness,
+    is_active: impl Fn() -> bool,
+    record: impl Fn(Duration),
+) {
+    let mut ticks = activity.ticks();
     loop {
-        sleep_until(due).await;
-        let late = due.elapsed();
-        record(late);
-        due = lateness.beat(late, Instant::now());
+        let tick = ticks.next(is_active(), |due| lateness.expect(due)).await;
+        record(tick.late);
+        lateness.record(tick.late);
     }
 }
 
@@ -68,17 +76,20 @@ fn microseconds(duration: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn overdue_beat_counts_before_it_arrives() {
+    #[test]
+    fn overdue_tick_counts_before_it_arrives() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
         let ms = Duration::from_millis;
-        assert_eq!(lateness.now(begin + BEAT), Duration::ZERO);
-        assert_eq!(lateness.now(begin + BEAT + ms(70)), ms(70));
-        let next = lateness.beat(ms(70), begin + BEAT + ms(70));
-        assert_eq!(lateness.now(next), ms(70));
-        assert_eq!(lateness.now(next + ms(90)), ms(90));
-        lateness.beat(Duration::ZERO, next);
-        assert_eq!(lateness.now(next), Duration::ZERO);
+        assert_eq!(lateness.now(begin + ms(500)), Duration::ZERO);
+        lateness.expect(begin + ms(20));
+        assert_eq!(lateness.now(begin + ms(20)), Duration::ZERO);
+        assert_eq!(lateness.now(begin + ms(90)), ms(70));
+        lateness.record(ms(70));
+        lateness.expect(begin + ms(110));
+        assert_eq!(lateness.now(begin + ms(110)), ms(70));
+        assert_eq!(lateness.now(begin + ms(200)), ms(90));
+        lateness.record(Duration::ZERO);
+        assert_eq!(lateness.now(begin + ms(200)), Duration::ZERO);
     }
 }

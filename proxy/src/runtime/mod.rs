@@ -1,14 +1,16 @@
-//! The threads: two runtimes, the sleep of their workers, their lateness, and the limit of
-//! descriptors.
+//! The threads: two runtimes, the sleep of their workers, their ticks and lateness, and the
+//! limit of descriptors.
 
+mod activity;
 mod descriptors;
 mod lateness;
 mod parking;
 mod planes;
 
-pub(crate) use self::lateness::measure_lateness;
 pub use self::{
+    activity::Activity,
     descriptors::raise_descriptor_limit,
     lateness::Lateness,
     planes::{Plane, Planes},
 };
+pub(crate) use self::{activity::TICK, lateness::measure_lateness};

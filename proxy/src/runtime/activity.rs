@@ -1,0 +1,129 @@
+//! Periodic work that becomes rare while the proxy is quiet, so that an idle process uses almost no
+//! CPU time.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until, timeout_at},
+};
+
+/// Time between two ticks while clients arrive or operations run.
+pub(crate) const TICK: Duration = Duration::from_millis(20);
+
+/// Time between two ticks while the proxy is quiet.
+const QUIET_TICK: Duration = Duration::from_millis(500);
+
+/// The proxy is quiet when nothing has happened for this time.
+const QUIET_AFTER: Duration = Duration::from_secs(1);
+
+/// The arrivals of clients. Periodic tasks become frequent at the first arrival after a quiet time.
+#[derive(Debug, Default)]
+pub struct Activity {
+    arrivals: AtomicU64,
+    arrived: Notify,
+}
+
+/// The ticks of one periodic task.
+#[derive(Debug)]
+pub(crate) struct Ticks<'a> {
+    activity: &'a Activity,
+    arrivals: u64,
+    active_at: Instant,
+    last: Instant,
+}
+
+/// One tick.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tick {
+    /// The time since the last tick.
+    pub(crate) elapsed: Duration,
+    /// How late the task was woken.
+    pub(crate) late: Duration,
+    /// The time of the tick.
+    pub(crate) now: Instant,
+}
+
+impl Activity {
+    /// Records the arrival of a client.
+    pub(crate) fn record_arrival(&self) {
+        self.arrivals.fetch_add(1, Ordering::Relaxed);
+        self.arrived.notify_waiters();
+    }
+
+    /// Starts the ticks of a periodic task. The first tick is due after [`TICK`].
+    pub(crate) fn ticks(&self) -> Ticks<'_> {
+        let now = Instant::now();
+        Ticks {
+            activity: self,
+            arrivals: self.arrivals.load(Ordering::Relaxed),
+            active_at: now,
+            last: now,
+        }
+    }
+}
+
+impl Ticks<'_> {
+    /// Waits for the next tick. `is_active` is true if the task has work, for example because
+    /// operations run. `plan` gets the time at which the tick is due; it is called again if an
+    /// arrival ends a quiet time.
+    pub(crate) async fn next(&mut self, is_active: bool, plan: impl Fn(Instant)) -> Tick {
+        let began = Instant::now();
+        let arrived = self.activity.arrived.notified();
+        let arrivals = self.activity.arrivals.load(Ordering::Relaxed);
+        if is_active || arrivals != self.arrivals {
+            self.active_at = began;
+        }
+        self.arrivals = arrivals;
+        let mut due = began + TICK;
+        if began - self.active_at >= QUIET_AFTER {
+            due = began + QUIET_TICK;
+            plan(due);
+            if timeout_at(due, arrived).await.is_ok() {
+                due = Instant::now() + TICK;
+                plan(due);
+                sleep_until(due).await;
+            }
+        } else {
+            plan(due);
+            sleep_until(due).await;
+        }
+        let now = Instant::now();
+        let elapsed = now - std::mem::replace(&mut self.last, now);
+        let late = now - due;
+        Tick { elapsed, late, now }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn ticks_are_rare_while_the_proxy_is_quiet() {
+        let activity = Activity::default();
+        let mut ticks = activity.ticks();
+        let begin = Instant::now();
+        while ticks.next(false, |_| {}).await.elapsed == TICK {}
+        assert_eq!(begin.elapsed(), QUIET_AFTER + QUIET_TICK);
+        assert_eq!(ticks.next(false, |_| {}).await.elapsed, QUIET_TICK);
+        assert_eq!(ticks.next(true, |_| {}).await.elapsed, TICK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn arrival_ends_a_quiet_time_at_once() {
+        let activity = Activity::default();
+        let mut ticks = activity.ticks();
+        while ticks.next(false, |_| {}).await.elapsed == TICK {}
+        let arrive = async {
+            tokio::time::sleep(TICK).await;
+            activity.record_arrival();
+        };
+        let (tick, ()) = tokio::join!(ticks.next(false, |_| {}), arrive);
+        assert_eq!((tick.elapsed, tick.late), (2 * TICK, Duration::ZERO));
+        assert_eq!(ticks.next(false, |_| {}).await.elapsed, TICK);
+    }
+}
