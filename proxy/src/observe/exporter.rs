@@ -19,7 +19,8 @@ use seawall_stats::{
 
 use super::{
     Namespace, NamespaceSums, ObserveError, Recorder, ServerSums, Shape, ShapeRow, ShapeSums,
-    metric_handles::{Metrics, add_to_histogram},
+    histograms::{HistogramText, Histograms},
+    metric_handles::Metrics,
     metric_name::MetricName,
     own::CpuTimes,
     protobuf::{self, NativeHistograms},
@@ -35,6 +36,8 @@ const FINE_BUCKETS: usize = 100;
 pub(super) struct Collected {
     namespaces: Vec<Option<Box<NamespaceSums>>>,
     servers: Vec<Option<Box<ServerSums>>>,
+    /// The times of checkouts, by server.
+    checkouts: Vec<Option<Box<Distribution>>>,
     phases: PerPhase<Distribution>,
     /// The metric series of the heaviest shapes.
     series: ShapeSeries,
@@ -53,6 +56,7 @@ impl Collected {
         Ok(Self {
             namespaces: Vec::new(),
             servers: Vec::new(),
+            checkouts: Vec::new(),
             phases: PerPhase::default(),
             series: ShapeSeries::new()?,
             turned_over_at: Instant::now(),
@@ -129,6 +133,8 @@ impl Exporter {
         );
         self.export_codes(&rows.namespaces, &codes, &collected.namespaces);
         merge_rows(&mut collected.servers, fresh.servers, ServerSums::merge);
+        let checkouts = &mut collected.checkouts;
+        merge_rows(checkouts, fresh.checkouts, Distribution::merge);
         for (all, fresh) in collected.phases.values_mut().zip(fresh.phases.values()) {
             all.merge(fresh);
         }
@@ -251,19 +257,6 @@ impl Exporter {
                 self.export_namespace(namespace, sums);
             }
         }
-        for (phase, distribution) in fresh.phases.iter() {
-            let labels = vec![MetricLabel::new("phase", phase.as_str())];
-            let name = MetricName::OperationPhaseSeconds;
-            add_to_histogram(&self.metrics.histogram(name, labels), distribution);
-        }
-        let servers = self.recorder.servers.lock().clone();
-        for (address, sums) in servers.iter().zip(&fresh.servers) {
-            if let Some(sums) = sums {
-                let labels = vec![MetricLabel::new("server", address.to_string())];
-                let name = MetricName::ServerOperationSeconds;
-                add_to_histogram(&self.metrics.histogram(name, labels), &sums.durations);
-            }
-        }
     }
 
     fn export_namespace(&self, namespace: &Namespace, sums: &NamespaceSums) {
@@ -294,8 +287,6 @@ impl Exporter {
         for (name, sum) in seldom.into_iter().filter(|(_, sum)| *sum > 0) {
             count(name, None, sum);
         }
-        let name = MetricName::OperationDurationSeconds;
-        add_to_histogram(&self.metrics.histogram(name, labels()), &sums.durations);
     }
 
     /// Exports errors by code. `sums` are the totals. They have a limited number of codes per
@@ -343,17 +334,20 @@ impl Exporter {
     fn render_with(&self, collected: &Collected) -> String {
         let mut text = self.metrics.render();
         text.push_str(&collected.series.render());
+        let mut histograms = HistogramText::new(&mut text);
+        self.add_histograms(collected, &mut histograms);
+        let servers = self.recorder.servers.lock().clone();
+        for (address, checkouts) in servers.iter().zip(&collected.checkouts) {
+            if let Some(checkouts) = checkouts {
+                let labels = [("server", &**address)];
+                histograms.add(MetricName::CheckoutSeconds, &labels, checkouts);
+            }
+        }
         text
     }
 
-    /// Renders all metrics in Prometheus' protobuf format. Histograms whose full distribution is
-    /// kept become native histograms.
-    pub(crate) fn render_protobuf(&self) -> Vec<u8> {
-        // The classic and the native buckets come from one snapshot: a scraper refuses a histogram
-        // whose classic and native counts differ.
-        let collected = self.collect_all();
-        let text = self.render_with(&collected);
-        let mut natives = NativeHistograms::default();
+    /// Adds all distributions of operations to `histograms`.
+    fn add_histograms(&self, collected: &Collected, histograms: &mut impl Histograms) {
         let namespaces: Vec<_> = self
             .recorder
             .registry
@@ -368,21 +362,32 @@ impl Exporter {
                 ("db", &*namespace.db),
                 ("collection", &*namespace.collection),
             ];
-            let name = MetricName::OperationDurationSeconds.as_str();
-            natives.add(name, &labels, &sums.durations);
+            let name = MetricName::OperationDurationSeconds;
+            histograms.add(name, &labels, &sums.durations);
         }
         let servers = self.recorder.servers.lock().clone();
         for (address, sums) in servers.iter().zip(&collected.servers) {
             if let Some(sums) = sums {
-                let name = MetricName::ServerOperationSeconds.as_str();
-                natives.add(name, &[("server", &**address)], &sums.durations);
+                let name = MetricName::ServerOperationSeconds;
+                histograms.add(name, &[("server", &**address)], &sums.durations);
             }
         }
         for (phase, distribution) in collected.phases.iter() {
-            let name = MetricName::OperationPhaseSeconds.as_str();
-            natives.add(name, &[("phase", phase.as_str())], distribution);
+            let name = MetricName::OperationPhaseSeconds;
+            histograms.add(name, &[("phase", phase.as_str())], distribution);
         }
-        collected.series.add_natives(&mut natives);
+        collected.series.add_histograms(histograms);
+    }
+
+    /// Renders all metrics in Prometheus' protobuf format. The histograms of operations become
+    /// native histograms too.
+    pub(crate) fn render_protobuf(&self) -> Vec<u8> {
+        // The classic and the native buckets come from one snapshot: a scraper refuses a histogram
+        // whose classic and native counts differ.
+        let collected = self.collect_all();
+        let text = self.render_with(&collected);
+        let mut natives = NativeHistograms::default();
+        self.add_histograms(&collected, &mut natives);
         drop(collected);
         protobuf::encode(&text, &natives)
     }

@@ -10,12 +10,12 @@ use metrics_exporter_prometheus::{
 use metrics_util::MetricKindMask;
 
 use super::metric_name::{MetricKind, MetricName};
-use seawall_stats::{Distribution, OCTAVES, octave_bound_seconds};
+use seawall_stats::{OCTAVES, octave_bound_seconds};
 
 /// The first octave that classic histograms export. All times under 15 µs are in its bucket.
-const FIRST_EXPORTED_OCTAVE: usize = 4;
+pub(super) const FIRST_EXPORTED_OCTAVE: usize = 4;
 /// The last octave that classic histograms export. It ends at 64 s.
-const LAST_EXPORTED_OCTAVE: usize = 26;
+pub(super) const LAST_EXPORTED_OCTAVE: usize = 26;
 const _: () = assert!(LAST_EXPORTED_OCTAVE < OCTAVES);
 
 const METADATA: Metadata<'static> = Metadata::new("seawall", Level::INFO, Some("seawall"));
@@ -87,21 +87,4 @@ impl Metrics {
 
 fn key(name: MetricName, labels: Vec<Label>) -> Key {
     Key::from_parts(KeyName::from_const_str(name.as_str()), labels)
-}
-
-/// Adds a distribution to an exported histogram. The octaves are the histogram's buckets, so counts
-/// and sums are exact.
-pub(super) fn add_to_histogram<const PER_OCTAVE: usize>(
-    histogram: &Histogram,
-    distribution: &Distribution<PER_OCTAVE>,
-) {
-    for (_, count, sum) in distribution.octaves() {
-        let Ok(samples) = u32::try_from(count) else {
-            continue;
-        };
-        // The mean of an octave's values lies in the same octave, so its bucket gets the right
-        // count and the exact sum.
-        let mean = sum.as_secs_f64() / f64::from(samples);
-        histogram.record_many(mean, usize::try_from(samples).unwrap_or(0));
-    }
 }

@@ -15,6 +15,7 @@
 
 mod clients;
 mod exporter;
+mod histograms;
 mod logins;
 mod metric_handles;
 mod metric_name;
@@ -27,6 +28,7 @@ mod recorder;
 mod registry;
 mod servers;
 mod shape_series;
+mod shards;
 mod sketch;
 mod slow;
 mod slow_log;

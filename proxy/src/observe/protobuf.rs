@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
+use super::{histograms::Histograms, metric_name::MetricName};
 use seawall_stats::Distribution;
 
 /// The content type of this format, in the `Accept` header of a scraper.
@@ -112,11 +113,11 @@ struct Native {
     buckets: Vec<(i32, u64)>,
 }
 
-impl NativeHistograms {
-    pub(super) fn add<const PER_OCTAVE: usize>(
+impl Histograms for NativeHistograms {
+    fn add<const PER_OCTAVE: usize>(
         &mut self,
-        metric: &str,
-        labels: &[(&str, &str)],
+        metric: MetricName,
+        labels: &[(&'static str, &str)],
         distribution: &Distribution<PER_OCTAVE>,
     ) {
         let mut labels: Labels = labels
@@ -131,9 +132,11 @@ impl NativeHistograms {
                 .map(|(bucket, count)| (number::<PER_OCTAVE>(bucket), count))
                 .collect(),
         };
-        self.0.insert((metric.to_owned(), labels), native);
+        self.0.insert((metric.as_str().to_owned(), labels), native);
     }
+}
 
+impl NativeHistograms {
     fn find(&self, metric: &str, labels: Labels) -> Option<&Native> {
         self.0.get(&(metric.to_owned(), labels))
     }
@@ -372,14 +375,14 @@ seawall_a_total{db=\"x\\\"y\\\\z\",collection=\"c,d=\\\"\"} 3
 # TYPE seawall_b gauge
 seawall_b -1.5
 
-# TYPE seawall_c_seconds histogram
-seawall_c_seconds_bucket{phase=\"server\",le=\"0.5\"} 1
-seawall_c_seconds_bucket{phase=\"server\",le=\"+Inf\"} 4
-seawall_c_seconds_sum{phase=\"server\"} 4.25
-seawall_c_seconds_count{phase=\"server\"} 4
-seawall_c_seconds_bucket{phase=\"send\",le=\"+Inf\"} 0
-seawall_c_seconds_sum{phase=\"send\"} 0
-seawall_c_seconds_count{phase=\"send\"} 0
+# TYPE seawall_operation_phase_seconds histogram
+seawall_operation_phase_seconds_bucket{phase=\"server\",le=\"0.5\"} 1
+seawall_operation_phase_seconds_bucket{phase=\"server\",le=\"+Inf\"} 4
+seawall_operation_phase_seconds_sum{phase=\"server\"} 4.25
+seawall_operation_phase_seconds_count{phase=\"server\"} 4
+seawall_operation_phase_seconds_bucket{phase=\"send\",le=\"+Inf\"} 0
+seawall_operation_phase_seconds_sum{phase=\"send\"} 0
+seawall_operation_phase_seconds_count{phase=\"send\"} 0
 ";
 
     fn natives() -> NativeHistograms {
@@ -390,7 +393,11 @@ seawall_c_seconds_count{phase=\"send\"} 0
             distribution.record(Duration::from_millis(millis));
         }
         let mut natives = NativeHistograms::default();
-        natives.add("seawall_c_seconds", &[("phase", "server")], &distribution);
+        natives.add(
+            MetricName::OperationPhaseSeconds,
+            &[("phase", "server")],
+            &distribution,
+        );
         natives
     }
 

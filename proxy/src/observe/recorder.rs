@@ -3,12 +3,10 @@
 //! An operation costs its thread one look-up and a few additions in the thread's own table.
 
 use std::{
-    cell::Cell,
-    collections::HashMap,
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
 };
@@ -23,6 +21,7 @@ use super::{
     metric_name::MetricName,
     names::NameTable,
     registry::{OTHER, Registry},
+    shards::Shards,
     sums::{Record, Sums},
 };
 use seawall_command::CommandBytes;
@@ -36,9 +35,6 @@ const MAX_SERVERS: usize = 1_000;
 /// Maximum number of cached look-ups of a shard. A full cache is cleared.
 const MAX_CACHED_ROWS: usize = 16_384;
 
-/// Number of shards. It is large, so that two threads of the data plane rarely share a shard.
-const SHARDS: usize = 64;
-
 /// Records what happens on the data path.
 pub struct Recorder {
     pub(super) metrics: Arc<Metrics>,
@@ -51,7 +47,7 @@ pub struct Recorder {
     pub(super) servers: Mutex<Vec<Arc<str>>>,
     pub(super) slow_log: Option<SlowLog>,
     pub(super) logins: Arc<Logins>,
-    shards: Vec<Mutex<Shard>>,
+    shards: Arc<Shards>,
     settings: Settings,
 }
 
@@ -59,18 +55,6 @@ impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Recorder").finish_non_exhaustive()
     }
-}
-
-#[derive(Default)]
-struct Shard {
-    rows: HashMap<(ShapeId, bool), RowIndexes>,
-    /// The recorder's generation when the shard filled its cache.
-    generation: u64,
-    /// The learned prefixes, if there are any.
-    names: Option<Arc<LearnedNames>>,
-    /// Number of cache hits. Each time the number wraps to 0, the text of a shape is checked.
-    hits: u16,
-    sums: Sums,
 }
 
 /// Decides which row counts a command: the database and collection names in a handshake command
@@ -99,7 +83,7 @@ impl Recorder {
             servers: Mutex::default(),
             slow_log,
             logins: Arc::default(),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: Arc::default(),
             settings,
         }
     }
@@ -108,7 +92,7 @@ impl Recorder {
     pub(super) fn rows_of(&self, input: &CommandBytes<'_>, kind: CommandKind) -> RowIndexes {
         let counts_shapes = kind == CommandKind::Operation && self.settings.counts_shapes;
         let generation = self.generation.load(Ordering::Acquire);
-        let mut shard = self.shard().lock();
+        let mut shard = self.shards.mine();
         if shard.generation != generation || shard.rows.len() >= MAX_CACHED_ROWS {
             shard.rows.clear();
             shard.generation = generation;
@@ -139,7 +123,7 @@ impl Recorder {
         let mut registry = self.registry.lock();
         let rows = registry.rows_of(&fingerprint, counts_shapes, now, describe);
         drop(registry);
-        let mut shard = self.shard().lock();
+        let mut shard = self.shards.mine();
         // If rows were evicted since the look-up, its result may be wrong, so it is not cached.
         let is_current = self.generation.load(Ordering::Acquire) == generation;
         if is_current && shard.generation == generation {
@@ -187,25 +171,14 @@ impl Recorder {
     }
 
     pub(super) fn record(&self, record: &Record) {
-        self.shard().lock().sums.add(record);
-    }
-
-    fn shard(&self) -> &Mutex<Shard> {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local! {
-            static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        let mine = MINE.get() % self.shards.len();
-        self.shards
-            .get(mine)
-            .expect("the remainder is less than the number of shards")
+        self.shards.mine().tally.add(record);
     }
 
     /// Removes and returns the sums of all threads.
     pub(super) fn take_sums(&self) -> Sums {
         let mut fresh = Sums::default();
-        for shard in &self.shards {
-            let taken = std::mem::take(&mut shard.lock().sums);
+        for shard in self.shards.all() {
+            let taken = shard.lock().tally.take();
             fresh.merge(taken);
         }
         fresh
@@ -213,7 +186,7 @@ impl Recorder {
 
     /// Memory of the threads' caches, in bytes.
     pub(super) fn cache_bytes(&self) -> usize {
-        let capacities = self.shards.iter().map(|shard| shard.lock().rows.capacity());
+        let capacities = self.shards.all().map(|shard| shard.lock().rows.capacity());
         capacities.sum::<usize>() * size_of::<((ShapeId, bool), RowIndexes)>()
     }
 
@@ -292,6 +265,7 @@ impl Recorder {
         ServerMetrics::new(
             Arc::clone(&self.metrics),
             Arc::clone(&self.logins),
+            Arc::clone(&self.shards),
             address,
             self.server_index(address),
         )

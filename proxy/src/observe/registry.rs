@@ -405,7 +405,7 @@ impl Registry {
     /// returns. Returns the added sums by row.
     pub(super) fn add(
         &mut self,
-        fresh: HashMap<ShapeIndex, ShapeSums>,
+        fresh: impl IntoIterator<Item = (ShapeIndex, ShapeSums)>,
         now: SystemTime,
     ) -> BTreeMap<u32, ShapeSums> {
         let mut added = BTreeMap::new();

@@ -7,9 +7,12 @@ use std::{
     time::Duration,
 };
 
-use metrics::{Counter, Gauge, Histogram, Label};
+use metrics::{Counter, Gauge, Label};
 
-use super::{logins::Logins, metric_handles::Metrics, metric_name::MetricName, sums::ServerIndex};
+use super::{
+    logins::Logins, metric_handles::Metrics, metric_name::MetricName, shards::Shards,
+    sums::ServerIndex,
+};
 use seawall_stats::float;
 
 /// Why a connection to a server ended.
@@ -75,10 +78,10 @@ impl Drop for Relayed {
 pub struct ServerMetrics {
     metrics: Arc<Metrics>,
     logins: Arc<Logins>,
+    shards: Arc<Shards>,
     server: String,
     index: ServerIndex,
     created: Counter,
-    checkout: Histogram,
     pending: Gauge,
     available: Gauge,
     in_use: Gauge,
@@ -106,6 +109,7 @@ impl ServerMetrics {
     pub(super) fn new(
         metrics: Arc<Metrics>,
         logins: Arc<Logins>,
+        shards: Arc<Shards>,
         server: &str,
         index: ServerIndex,
     ) -> Self {
@@ -130,8 +134,8 @@ impl ServerMetrics {
             server: server.to_owned(),
             index,
             logins,
+            shards,
             created: metrics.counter(MetricName::ServerConnectionsCreatedTotal, labels()),
-            checkout: metrics.histogram(MetricName::CheckoutSeconds, labels()),
             pending: connections("pending"),
             available: connections("available"),
             in_use: connections("in_use"),
@@ -183,7 +187,8 @@ impl ServerMetrics {
 
     /// Records how long a checkout took.
     pub(crate) fn checked_out(&self, time: Duration) {
-        self.checkout.record(time.as_secs_f64());
+        let mut shard = self.shards.mine();
+        shard.tally.add_checkout(self.index, time);
     }
 
     /// Counts a relayed client until the guard is dropped.

@@ -15,11 +15,8 @@ use seawall_shape::ShapeId;
 use seawall_stats::Distribution;
 
 use super::{
-    ObserveError, Shape, ShapeSums,
-    metric_handles::{Metrics, add_to_histogram},
-    metric_name::MetricName,
-    protobuf::NativeHistograms,
-    registry::OTHER,
+    ObserveError, Shape, ShapeSums, histograms::Histograms, metric_handles::Metrics,
+    metric_name::MetricName, registry::OTHER,
 };
 
 /// Maximum number of shapes with their own series. All other shapes share the series `other`.
@@ -77,13 +74,10 @@ impl ShapeSeries {
             }
             false => OTHER.to_owned(),
         };
-        let labels = || vec![Label::new("shape", name.clone())];
+        let labels = vec![Label::new("shape", name.clone())];
         self.metrics
-            .counter(MetricName::ShapeOperationsTotal, labels())
+            .counter(MetricName::ShapeOperationsTotal, labels)
             .increment(sums.figures.count);
-        let histogram = MetricName::ShapeDurationSeconds;
-        let histogram = self.metrics.histogram(histogram, labels());
-        add_to_histogram(&histogram, &sums.figures.durations);
         let now = Instant::now();
         let kept = self.durations.entry(name).or_insert_with(|| Kept {
             durations: Distribution::default(),
@@ -123,15 +117,16 @@ impl ShapeSeries {
         }
     }
 
+    /// Renders all metrics of shapes, except the histograms.
     pub(super) fn render(&self) -> String {
         self.metrics.render()
     }
 
-    /// Adds the full distributions of durations to `natives`.
-    pub(super) fn add_natives(&self, natives: &mut NativeHistograms) {
-        let name = MetricName::ShapeDurationSeconds.as_str();
+    /// Adds the distributions of durations to `histograms`.
+    pub(super) fn add_histograms(&self, histograms: &mut impl Histograms) {
+        let name = MetricName::ShapeDurationSeconds;
         for (shape, kept) in &self.durations {
-            natives.add(name, &[("shape", shape)], &kept.durations);
+            histograms.add(name, &[("shape", shape)], &kept.durations);
         }
     }
 
@@ -147,7 +142,11 @@ const BYTES_OF_SERIES: usize = 4 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::{Namespace, protobuf};
+    use crate::observe::{
+        Namespace,
+        histograms::HistogramText,
+        protobuf::{self, NativeHistograms},
+    };
     use seawall_stats::Level;
 
     fn shape(number: u8) -> Shape {
@@ -178,8 +177,9 @@ mod tests {
         series.add(&heavy, &sums(100));
         series.add(&light, &sums(10));
         let mut natives = NativeHistograms::default();
-        series.add_natives(&mut natives);
-        let text = series.render();
+        series.add_histograms(&mut natives);
+        let mut text = series.render();
+        series.add_histograms(&mut HistogramText::new(&mut text));
         assert!(text.contains("seawall_shape_operations_total{shape=\"other\"} 10"));
         let with = protobuf::encode(&text, &natives).len();
         assert!(with > protobuf::encode(&text, &NativeHistograms::default()).len());

@@ -1,12 +1,15 @@
 //! Sums by namespace, by shape and by server: the sums of one thread since the last collection, and
 //! the totals since the start.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, mem, time::Duration};
+
+use foldhash::fast::RandomState;
 
 use seawall_command::CodeCounts;
 use seawall_shape::ShapeId;
 use seawall_stats::{
-    Distribution, Figures, FineDistribution, OUTCOMES, Outcome, PerPhase, Phase, PhaseTimes,
+    DenseDistribution, Distribution, Figures, FineDistribution, Measured, OUTCOMES, Outcome,
+    PerPhase, Phase, PhaseTimes,
 };
 
 /// Maximum number of shapes without a row that a thread distinguishes between two collections.
@@ -152,34 +155,89 @@ pub struct ServerSums {
     pub durations: FineDistribution,
 }
 
-/// The sums of one thread since the last collection.
+/// The sums of one thread since the last collection, in a form to which an operation is added at
+/// little cost.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// All sums, except [`Sums::phases`], [`Sums::checkouts`], and the operations with a server in
+    /// [`Sums::whole`].
+    sums: Sums,
+    phases: PerPhase<DenseDistribution>,
+    checkouts: Vec<DenseDistribution>,
+}
+
+/// The sums of threads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
     pub(super) namespaces: Vec<Option<Box<NamespaceSums>>>,
-    pub(super) shapes: HashMap<ShapeIndex, ShapeSums>,
+    pub(super) shapes: HashMap<ShapeIndex, ShapeSums, RandomState>,
     pub(super) servers: Vec<Option<Box<ServerSums>>>,
     pub(super) phases: PerPhase<Distribution>,
     /// All operations except awaiting operations and those that Seawall replied to itself.
     pub(super) whole: Figures,
     /// Total time of each shape without a row.
     pub(super) folded: HashMap<ShapeId, Folded>,
+    /// The times of checkouts, by server.
+    pub(super) checkouts: Vec<Option<Box<Distribution>>>,
 }
 
-impl Sums {
+impl Tally {
     pub(super) fn add(&mut self, record: &Record) {
-        let total = record.phases.total();
-        row(&mut self.namespaces, record.rows.namespace.0).add(record, total);
+        self.sums.add(record);
         if record.outcome == Outcome::Local {
             return;
         }
         for (distribution, time) in self.phases.values_mut().zip(record.phases.values()) {
             distribution.record(*time);
         }
-        if let Some(server) = record.server.filter(|_| !record.is_awaiting) {
-            row(&mut self.servers, server.0).add(record, total);
+    }
+
+    /// Adds the time of a checkout from a server's pool.
+    pub(super) fn add_checkout(&mut self, server: ServerIndex, time: Duration) {
+        if self.checkouts.len() <= server.0 {
+            self.checkouts.resize_with(server.0 + 1, Default::default);
+        }
+        if let Some(checkouts) = self.checkouts.get_mut(server.0) {
+            checkouts.record(time);
+        }
+    }
+
+    /// Removes and returns everything that was added.
+    pub(super) fn take(&mut self) -> Sums {
+        let mut sums = mem::take(&mut self.sums);
+        for server in sums.servers.iter().flatten() {
+            sums.whole.merge(&server.figures);
+        }
+        let phases = sums.phases.values_mut().zip(self.phases.values_mut());
+        phases.for_each(|(taken, mine)| *taken = mine.take());
+        let checkouts = self.checkouts.iter_mut();
+        let checkouts = checkouts.map(|mine| Some(Box::new(mine.take())));
+        sums.checkouts = checkouts.collect();
+        sums
+    }
+}
+
+/// The total time of an operation.
+#[derive(Clone, Copy)]
+struct Total {
+    time: Duration,
+    measured: Measured,
+}
+
+impl Sums {
+    fn add(&mut self, record: &Record) {
+        let time = record.phases.total();
+        let measured = time.into();
+        let total = Total { time, measured };
+        row(&mut self.namespaces, record.rows.namespace.0).add(record, total);
+        if record.outcome == Outcome::Local {
+            return;
         }
         if !record.is_awaiting {
-            add_figures(&mut self.whole, record, total);
+            match record.server {
+                Some(server) => row(&mut self.servers, server.0).add(record, total),
+                None => add_figures(&mut self.whole, record, total),
+            }
         }
         let row = record.origin.or(record.rows.shape);
         let Some(row) = row else { return };
@@ -190,7 +248,7 @@ impl Sums {
             false => sums.add(record, total),
         }
         if !record.is_awaiting {
-            self.note_folded(record, total);
+            self.note_folded(record, time);
         }
     }
 
@@ -217,6 +275,7 @@ impl Sums {
         for (index, sums) in other.shapes {
             self.shapes.entry(index).or_default().merge(&sums);
         }
+        merge_rows(&mut self.checkouts, other.checkouts, Distribution::merge);
         let pairs = self.phases.values_mut().zip(other.phases.values());
         pairs.for_each(|(mine, theirs)| mine.merge(theirs));
         self.whole.merge(&other.whole);
@@ -253,10 +312,10 @@ pub(super) fn merge_rows<T: Default>(
     }
 }
 
-fn add_figures(figures: &mut Figures, record: &Record, total: Duration) {
+fn add_figures(figures: &mut Figures, record: &Record, total: Total) {
     figures.count += 1;
     figures.errors += u64::from(record.outcome.is_failure());
-    figures.durations.record(total);
+    figures.durations.record(total.measured);
     figures.phases.merge(&record.phases);
     figures.request_bytes += record.request_bytes;
     figures.reply_bytes += record.reply_bytes;
@@ -264,13 +323,13 @@ fn add_figures(figures: &mut Figures, record: &Record, total: Duration) {
 }
 
 impl NamespaceSums {
-    fn add(&mut self, record: &Record, total: Duration) {
+    fn add(&mut self, record: &Record, total: Total) {
         if let Some(count) = self.outcomes.get_mut(record.outcome.index()) {
             *count += 1;
         }
-        self.durations.record(total);
+        self.durations.record(total.measured);
         if record.is_awaiting {
-            self.awaited_time += total;
+            self.awaited_time += total.time;
         }
         self.phases.merge(&record.phases);
         self.request_bytes += record.request_bytes;
@@ -365,7 +424,7 @@ impl ShapeSums {
         }
     }
 
-    fn add(&mut self, record: &Record, total: Duration) {
+    fn add(&mut self, record: &Record, total: Total) {
         self.add_outcome(record.outcome);
         add_figures(&mut self.figures, record, total);
         self.streamed += u64::from(record.is_streamed);
@@ -374,7 +433,7 @@ impl ShapeSums {
 
     /// Adds the bytes, documents and errors of a `getMore` to the shape that opened its cursor. The
     /// time of the `getMore` is counted separately, because the client decides when to send it.
-    fn add_more(&mut self, record: &Record, total: Duration) {
+    fn add_more(&mut self, record: &Record, total: Total) {
         self.add_outcome(record.outcome);
         self.figures.more_count += 1;
         self.figures.errors += u64::from(record.outcome.is_failure());
@@ -383,8 +442,8 @@ impl ShapeSums {
         self.figures.documents += record.documents;
         self.more_documents += record.documents;
         match record.is_awaiting {
-            true => self.awaited_time += total,
-            false => self.figures.more_time += total,
+            true => self.awaited_time += total.time,
+            false => self.figures.more_time += total.time,
         }
         if let Some(time) = record.cursor_time {
             self.cursors.record(time);
@@ -410,7 +469,7 @@ impl ShapeSums {
 }
 
 impl ServerSums {
-    fn add(&mut self, record: &Record, total: Duration) {
+    fn add(&mut self, record: &Record, total: Total) {
         add_figures(&mut self.figures, record, total);
         self.durations.record(record.phases[Phase::Server]);
     }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 use seawall_auth::IdentityId;
 
 /// What one user has.
@@ -14,7 +16,7 @@ struct Holding {
 /// The users that hold slots or wait for them.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
-    users: HashMap<IdentityId, Holding>,
+    users: HashMap<IdentityId, Holding, RandomState>,
     /// The number of users that hold exactly this many slots, by the number of slots.
     users_by_slots: Vec<usize>,
     /// The largest number of slots that one user holds.

@@ -11,6 +11,7 @@ use std::{
     sync::Arc,
 };
 
+use foldhash::fast::RandomState;
 use tokio::{sync::oneshot, time::Instant};
 
 use self::state::PoolState;
@@ -90,7 +91,7 @@ pub(super) struct Inner {
     limits: Limits,
     state: PoolState,
     generation: Generation,
-    users: HashMap<IdentityId, User>,
+    users: HashMap<IdentityId, User, RandomState>,
     slots: Slots,
     /// Number of connections of all users, in any state.
     total: usize,
@@ -134,7 +135,7 @@ impl Inner {
             limits,
             state: PoolState::Paused,
             generation: Generation::default(),
-            users: HashMap::new(),
+            users: HashMap::default(),
             total: 0,
             turns: VecDeque::new(),
             ready: Default::default(),

@@ -14,7 +14,9 @@ mod times;
 mod traffic;
 
 pub use self::{
-    distribution::{Distribution, FineDistribution, OCTAVES, octave_bound_seconds},
+    distribution::{
+        DenseDistribution, Distribution, FineDistribution, Measured, OCTAVES, octave_bound_seconds,
+    },
     figures::{Figures, Period, WeighedSeries, add_weighed},
     label::{Label, Level},
     outcome::{OUTCOMES, Outcome},

@@ -1,0 +1,59 @@
+//! The part of the recorder that each thread has for itself, so that threads do not wait for each
+//! other.
+
+use std::{
+    cell::Cell,
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use foldhash::fast::RandomState;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::{RowIndexes, sums::Tally};
+use seawall_shape::{LearnedNames, ShapeId};
+
+/// Number of shards. It is large, so that two threads of the data plane rarely share a shard.
+const SHARDS: usize = 64;
+
+/// The shards of all threads.
+pub(super) struct Shards(Vec<Mutex<Shard>>);
+
+#[derive(Default)]
+pub(super) struct Shard {
+    pub(super) rows: HashMap<(ShapeId, bool), RowIndexes, RandomState>,
+    /// The recorder's generation when the shard filled its cache.
+    pub(super) generation: u64,
+    /// The learned prefixes, if there are any.
+    pub(super) names: Option<Arc<LearnedNames>>,
+    /// Number of cache hits. Each time the number wraps to 0, the text of a shape is checked.
+    pub(super) hits: u16,
+    pub(super) tally: Tally,
+}
+
+impl Default for Shards {
+    fn default() -> Self {
+        Self((0..SHARDS).map(|_| Mutex::default()).collect())
+    }
+}
+
+impl Shards {
+    /// Locks the shard of this thread.
+    pub(super) fn mine(&self) -> MutexGuard<'_, Shard> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        let mine = MINE.get() % self.0.len();
+        let shard = self.0.get(mine);
+        let shard = shard.expect("the remainder is less than the number of shards");
+        shard.lock()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Mutex<Shard>> {
+        self.0.iter()
+    }
+}
