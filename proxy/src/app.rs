@@ -123,7 +123,6 @@ pub struct App {
     shared: Arc<Shared>,
     feed: Arc<insight::Feed>,
     draining: watch::Sender<Option<Instant>>,
-    closing: watch::Sender<u32>,
     drain_time: Duration,
     drain_requested: CancellationToken,
     stop_accepting: CancellationToken,
@@ -176,7 +175,6 @@ impl App {
             shared,
             feed,
             draining,
-            closing: watch::Sender::new(0),
             drain_time: settings.shutdown.drain,
             drain_requested: CancellationToken::new(),
             stop_accepting: CancellationToken::new(),
@@ -222,7 +220,6 @@ impl App {
                 shared: Arc::clone(&self.shared),
                 tls: tls.clone(),
                 stop: self.stop_accepting.clone(),
-                closing: self.closing.subscribe(),
                 tracker: self.tracker.clone(),
             };
             data_plane.spawn(listener::accept(listener, acceptor));
@@ -367,10 +364,10 @@ impl App {
         self.stop_accepting.cancel();
         let closed_clients = if all_left { 0 } else { self.tracker.len() };
         for percent in (0..=100).step_by(5).filter(|_| closed_clients > 0) {
-            self.closing.send_replace(percent);
+            self.shared.limits.close_clients(percent);
             sleep(CLOSING_SPREAD / 20).await;
         }
-        self.closing.send_replace(100);
+        self.shared.limits.close_clients(100);
         self.tracker.wait().await;
         self.shared.routing.topology.close();
         self.feed.close();

@@ -23,7 +23,7 @@ pub use self::{
     gate::{Gate, LoginGates},
     heavy::{Heavy, HeavyWork},
     operations::{OperationPermit, OperationPermits, Operator},
-    permits::Eviction,
+    permits::{Eviction, EvictionReason},
     recent::{NameHash, NameHasher, RecentMap, Retired},
     shares::{Share, Shares},
     turns::{StepwiseTurn, Turn, TurnKey, Turns},
@@ -166,6 +166,11 @@ impl Limits {
         permit.map(ClientPermit)
     }
 
+    /// Closes a share of the clients, in percent. A call with a larger share closes more clients.
+    pub(crate) fn close_clients(&self, percent: u64) {
+        self.clients.close(percent);
+    }
+
     /// Returns a permit for a client that has not logged in. At the limit, closes the oldest client
     /// without a login of the address that has most such clients. `None` if that is not possible.
     pub(crate) fn admit_handshake(
@@ -231,7 +236,7 @@ mod tests {
 
     use futures_util::FutureExt as _;
 
-    use super::*;
+    use super::{permits::tests::is_evicted, *};
 
     #[tokio::test(start_paused = true)]
     async fn claiming_a_user_name_does_not_delay_that_user() {
@@ -265,7 +270,6 @@ mod tests {
             admit(600).is_some(),
             "the second monitor has been silent for ten minutes"
         );
-        let is_evicted = |eviction: &Eviction| eviction.wait().now_or_never().is_some();
         assert!(is_evicted(&of_second) && !is_evicted(&of_first));
     }
 
@@ -317,7 +321,7 @@ mod tests {
         first.move_to(Sharer::User(1));
         second.move_to(Sharer::User(2));
         assert!(limits.admit_client(other, &eviction).is_none());
-        assert!(eviction.wait().now_or_never().is_none());
+        assert!(!is_evicted(&eviction));
         drop(second);
         assert!(limits.admit_client(other, &eviction).is_some());
         let handshake = limits.admit_handshake(other, &eviction);

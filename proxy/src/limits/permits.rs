@@ -10,22 +10,39 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
+    task::{Context, Poll},
 };
 
+use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
 use seawall_transport::Sharer;
 
-/// Signals a connection's task to end, so that another connection gets its permit.
+/// Signals a connection's task to end.
 #[derive(Clone, Debug, Default)]
 pub struct Eviction(Arc<EvictionState>);
 
+/// Why a connection's task must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvictionReason {
+    /// Another connection gets its permit.
+    GaveWay,
+    /// Seawall stops.
+    Closing,
+}
+
 #[derive(Debug, Default)]
 struct EvictionState {
-    notify: Notify,
+    /// The task that polls for the eviction.
+    task: AtomicWaker,
+    gave_way: AtomicBool,
+    is_closing: AtomicBool,
     /// A counter. Seawall increments it before and after it serves a message, so the counter is odd
     /// while a message is served.
     activity: AtomicU64,
@@ -33,9 +50,17 @@ struct EvictionState {
 }
 
 impl Eviction {
-    /// Waits until the connection must be closed. Cancel safe.
-    pub async fn wait(&self) {
-        self.0.notify.notified().await;
+    /// Ready when the connection must be closed. Only one task may poll. It costs little, because
+    /// the task of a client polls it each time it runs.
+    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<EvictionReason> {
+        self.0.task.register(cx.waker());
+        if self.0.gave_way.load(Acquire) {
+            Poll::Ready(EvictionReason::GaveWay)
+        } else if self.0.is_closing.load(Acquire) {
+            Poll::Ready(EvictionReason::Closing)
+        } else {
+            Poll::Pending
+        }
     }
 
     /// Records that Seawall begins to serve a message, or has served it.
@@ -58,8 +83,13 @@ impl Eviction {
         now == activity && now.is_multiple_of(2) && !self.0.is_exempt.load(Relaxed)
     }
 
-    fn evict(&self) {
-        self.0.notify.notify_one();
+    fn evict(&self, reason: EvictionReason) {
+        let flag = match reason {
+            EvictionReason::GaveWay => &self.0.gave_way,
+            EvictionReason::Closing => &self.0.is_closing,
+        };
+        flag.store(true, Release);
+        self.0.task.wake();
     }
 }
 
@@ -90,6 +120,8 @@ struct PermitTable {
     by_sharer: HashMap<Sharer, BTreeMap<u64, Connected>>,
     /// The number of permits of each sharer, in ascending order.
     counts: BTreeSet<(usize, Sharer)>,
+    /// The share of the connections that must be closed, in percent.
+    closing_percent: u64,
     /// The sharer and the number of the connection at which the next search for a silent connection
     /// begins.
     next_examined: (Sharer, u64),
@@ -145,6 +177,18 @@ impl EvictablePermits {
         self.admit_or(sharer, eviction, |table| table.remove_silent(sharer))
     }
 
+    /// Closes a share of the connections, in percent, and the same share of connections that get a
+    /// permit later. With a larger share, more connections are closed.
+    pub(super) fn close(&self, percent: u64) {
+        let mut table = self.table.lock();
+        table.closing_percent = percent;
+        for (number, connected) in table.by_sharer.values().flatten() {
+            if table.must_close(*number) {
+                connected.eviction.evict(EvictionReason::Closing);
+            }
+        }
+    }
+
     /// Returns a free permit, or the permit that `make_room` frees.
     fn admit_or(
         self: &Arc<Self>,
@@ -154,7 +198,7 @@ impl EvictablePermits {
     ) -> Option<EvictablePermit> {
         let mut table = self.table.lock();
         if table.len >= self.max {
-            make_room(&mut table)?.evict();
+            make_room(&mut table)?.evict(EvictionReason::GaveWay);
         }
         let number = table.insert(sharer, eviction.clone());
         drop(table);
@@ -191,9 +235,17 @@ impl PermitTable {
         None
     }
 
+    /// True if the connection with this number belongs to the share that must be closed.
+    fn must_close(&self, number: u64) -> bool {
+        number % 100 < self.closing_percent
+    }
+
     fn insert(&mut self, sharer: Sharer, eviction: Eviction) -> u64 {
         let number = self.next;
         self.next += 1;
+        if self.must_close(number) {
+            eviction.evict(EvictionReason::Closing);
+        }
         let own = self.by_sharer.entry(sharer).or_default();
         self.counts.remove(&(own.len(), sharer));
         let connected = Connected {
@@ -267,12 +319,17 @@ impl Drop for EvictablePermit {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
-    use futures_util::FutureExt as _;
+    use std::task::Waker;
 
     use super::*;
+
+    pub(in super::super) fn is_evicted(eviction: &Eviction) -> bool {
+        let cx = Context::from_waker(Waker::noop());
+        eviction.poll(&cx) == Poll::Ready(EvictionReason::GaveWay)
+    }
 
     fn sharer(last: u8) -> Sharer {
         Sharer::at(Some([192, 0, 2, last].into()))
@@ -285,7 +342,7 @@ mod tests {
 
     impl Client {
         fn is_evicted(&self) -> bool {
-            self.eviction.wait().now_or_never().is_some()
+            is_evicted(&self.eviction)
         }
     }
 
@@ -411,6 +468,27 @@ mod tests {
             client(&permits, 2).permit.is_none(),
             "each sharer has one permit"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_are_closed_in_shares() {
+        let permits = EvictablePermits::new(300);
+        let mut clients: Vec<_> = (0..200).map(|_| client(&permits, 1)).collect();
+        let is_closing = |client: &Client| {
+            let cx = Context::from_waker(Waker::noop());
+            client.eviction.poll(&cx) == Poll::Ready(EvictionReason::Closing)
+        };
+        for (percent, closing) in [(0, 0), (25, 50), (50, 100)] {
+            permits.close(percent);
+            assert_eq!(clients.iter().filter(|c| is_closing(c)).count(), closing);
+        }
+        clients.push(client(&permits, 1));
+        assert!(
+            is_closing(&clients[200]),
+            "a later connection is closed too"
+        );
+        permits.close(100);
+        assert!(clients.iter().all(is_closing));
     }
 
     #[tokio::test(start_paused = true)]

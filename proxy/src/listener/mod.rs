@@ -6,17 +6,18 @@
 mod tls;
 
 use std::{
+    future::poll_fn,
     io,
     net::SocketAddr,
     os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host},
-    sync::watch,
     time::{Instant, sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, TlsStream};
@@ -24,7 +25,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     client::{Newcomer, Peer, Shared, serve},
-    limits::Eviction,
+    limits::{Eviction, EvictionReason},
 };
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
 
@@ -217,8 +218,6 @@ pub struct Acceptor {
     pub tls: Option<TlsAcceptor>,
     /// Cancelling it stops the accept loops.
     pub stop: CancellationToken,
-    /// Percentage of clients to close. It rises from 0 to 100 at the end of a drain.
-    pub closing: watch::Receiver<u32>,
     /// Tracks the tasks that serve clients.
     pub tracker: TaskTracker,
 }
@@ -233,14 +232,12 @@ impl std::fmt::Debug for Acceptor {
 
 /// Accepts clients until [`Acceptor::stop`] is cancelled.
 pub async fn accept(listener: Listener, acceptor: Acceptor) {
-    let mut number: u32 = 0;
     loop {
         let accepted = acceptor.stop.run_until_cancelled(listener.accept()).await;
         let Some(accepted) = accepted else { return };
         match accepted {
             Ok((stream, peer)) => {
-                number = number.wrapping_add(1);
-                admit(&acceptor, stream, peer, number);
+                admit(&acceptor, stream, peer);
             }
             Err(error) => {
                 tracing::warn!(%error, "client not accepted");
@@ -280,22 +277,22 @@ pub fn newcomer(shared: &Shared, peer: &Peer) -> Option<Newcomer> {
 
 /// Starts to serve a client. At a limit, closes the connection without reading a byte, as a server
 /// at its connection limit does.
-fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer, number: u32) {
+fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
     let Some(newcomer) = newcomer(&acceptor.shared, &peer) else {
         return;
     };
     let eviction = newcomer.eviction.clone();
-    let mut closing = acceptor.closing.clone();
     // The future is boxed outside the task. If it were moved into the task, it would use its memory
     // twice until the connection ends.
     let mut served = Box::pin(serve_accepted(acceptor.clone(), stream, peer, newcomer));
     let recorder = Arc::clone(&acceptor.shared.recorder);
     acceptor.tracker.spawn(async move {
-        tokio::select! {
-            () = &mut served => {}
-            () = eviction.wait() => recorder.client_refused("gave_way"),
-            // Each client belongs to one of 100 groups, which are closed one after another.
-            _ = closing.wait_for(|percent| *percent > number % 100) => {}
+        let evicted = poll_fn(|cx| match served.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => eviction.poll(cx).map(Some),
+        });
+        if evicted.await == Some(EvictionReason::GaveWay) {
+            recorder.client_refused("gave_way");
         }
     });
 }
