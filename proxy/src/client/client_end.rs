@@ -26,9 +26,13 @@ pub(super) struct ClientEnd<'c> {
 }
 
 impl ClientEnd<'_> {
-    /// Runs `work` to its end. If the client leaves earlier, drops `work` and returns `None`.
-    pub(super) async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = std::pin::pin!(work);
+    /// Runs `work` to its end, or until the client leaves. Returns `None` if the client has left.
+    /// The caller pins `work`, because a future that is passed by value is copied and uses its
+    /// memory twice.
+    pub(super) async fn unless_gone<T>(
+        &mut self,
+        mut work: Pin<&mut impl Future<Output = T>>,
+    ) -> Option<T> {
         poll_fn(|cx| {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Some(done));

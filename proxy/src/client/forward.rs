@@ -34,8 +34,9 @@ const HELD_REPLY_BYTES: usize = 64 * 1024;
 
 /// A reply that was read completely from the server.
 pub(super) enum Reply {
-    /// The reply is held, and the client has not received any byte of it.
-    Held(HeldReply, ReplyFacts),
+    /// The reply is held, and the client has not received any byte of it. Its last byte arrived at
+    /// this time.
+    Held(HeldReply, ReplyFacts, Instant),
     /// The reply was forwarded as it arrived. Only its backlog must still be sent.
     Forwarded(Forwarded),
 }
@@ -68,19 +69,25 @@ pub(super) async fn relay_reply(
         }
         Some(Ok(_)) => observation.enter(Phase::Receive, Instant::now()),
     }
+    let mut arrived_at = observation.phase_began();
     let header = loop {
         if let Some(head) = held.first_chunk::<HEADER_BYTES>() {
             break check_header(head, awaited.request_id)?;
         }
         read_more(client, server, &mut held, None).await?;
+        arrived_at = Instant::now();
     };
     let length = header.message_length;
     if held.len() > length {
         return Err(RelayError::Foreign("bytes after the reply"));
     }
+    // The futures of rare replies are boxed: the future of every operation would be larger by them.
     if header.op_code == OpCode::Compressed {
-        return inflate_reply(client, server, held, length, awaited).await;
+        return Box::pin(inflate_reply(client, server, held, length, awaited)).await;
     }
+    let forward = |client, server, held| {
+        Box::pin(forward_from_head(client, server, held, length, awaited))
+    };
     let share = match length {
         _ if length <= HELD_REPLY_BYTES => None,
         // The reservation covers the reply and its compressed form.
@@ -89,14 +96,18 @@ pub(super) async fn relay_reply(
                 Some(share) => Some(share),
                 // Without memory for compression, the reply is forwarded plain, which the protocol
                 // always allows.
-                None => return forward_from_head(client, server, held, length, awaited).await,
+                None => return forward(client, server, held).await,
             }
         }
-        _ => return forward_from_head(client, server, held, length, awaited).await,
+        _ => return forward(client, server, held).await,
     };
-    read_whole(client, server, &mut held, length).await?;
+    if held.len() < length {
+        read_whole(client, server, &mut held, length).await?;
+        arrived_at = Instant::now();
+    }
     let facts = scan(&held, awaited.form)?;
-    Ok(Reply::Held(HeldReply { bytes: held, share }, facts))
+    let reply = HeldReply { bytes: held, share };
+    Ok(Reply::Held(reply, facts, arrived_at))
 }
 
 /// Reads the head of a large reply to its end, then forwards the reply.
@@ -162,7 +173,8 @@ async fn inflate_reply(
     let inflate = move || head.inflate(&held);
     let bytes = heavy.run(inflated_length, inflate).await.map_err(wrong)?;
     let facts = scan(&bytes, awaited.form)?;
-    Ok(Reply::Held(HeldReply { bytes, share }, facts))
+    let reply = HeldReply { bytes, share };
+    Ok(Reply::Held(reply, facts, Instant::now()))
 }
 
 fn scan(reply: &[u8], form: ReplyForm) -> Result<ReplyFacts, RelayError> {

@@ -1,6 +1,6 @@
 //! Serves the commands of the handshake and the login. Seawall replies to them itself.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::time::Instant;
@@ -301,10 +301,8 @@ impl Client {
             write_idle: shared.settings.client_write_idle_timeout,
             is_awaiting: true,
         };
-        match end
-            .unless_gone(shared.logins.gates.pass(user, self.sharer))
-            .await
-        {
+        let pass = pin!(shared.logins.gates.pass(user, self.sharer));
+        match end.unless_gone(pass).await {
             Some(()) => Ok(()),
             None => {
                 self.connected.record_left_unserved();

@@ -1,6 +1,6 @@
 //! A client's login: the SASL conversation, from the first payload to the verified identity.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, pin::pin, sync::Arc};
 
 use bson::{Binary, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, spec::BinarySubtype};
 use tokio::time::{Instant, sleep_until};
@@ -396,7 +396,7 @@ impl LoginContext<'_> {
         let turn = self.limits.login_turn(from, name, is_ok, Instant::now());
         let Some(turn) = turn else { return Ok(()) };
         self.recorder.login_delayed();
-        let delayed = self.client.unless_gone(sleep_until(turn)).await;
+        let delayed = self.client.unless_gone(pin!(sleep_until(turn))).await;
         delayed.ok_or(LoginError::Gone { is_ok })
     }
 

@@ -25,6 +25,10 @@ use seawall_wire::{
 /// Largest number of pieces in which an edited request is written.
 const MAX_PIECES: usize = 10;
 
+/// A request of at most this length is copied into one buffer. For the kernel, one buffer costs less
+/// than several pieces.
+const COPIED_BYTES: usize = 4 * 1024;
+
 /// Size of an element `maxTimeMS` of type int32: type, name, value.
 const MAX_TIME_ELEMENT_BYTES: usize = 1 + 10 + 4;
 
@@ -43,6 +47,8 @@ pub(super) struct Outgoing<'m> {
     /// False for commands that carry credentials, as the compression specification requires, and
     /// for streamed requests.
     may_be_compressed: bool,
+    /// False for commands that carry credentials, so that no copy of them stays in freed memory.
+    may_be_copied: bool,
     /// True if `$client` was omitted, because it would have made the message too long for a server.
     omits_client: bool,
     layout: Layout<'m>,
@@ -143,6 +149,7 @@ impl<'m> Outgoing<'m> {
             checksum: None,
             // A streamed request cannot be compressed, because its end has not arrived yet.
             may_be_compressed: !message.is_head() && command.spec.may_be_compressed,
+            may_be_copied: command.spec.may_be_compressed,
             omits_client,
             layout,
         };
@@ -202,23 +209,43 @@ impl<'m> Outgoing<'m> {
     ) -> io::Result<()> {
         let compressor = connection.compressor.filter(|_| self.may_be_compressed);
         let stream = &mut connection.stream;
+        // Only the usual case is not boxed, so that the future of an operation stays small.
         if let Some(compressor) = compressor {
-            let plain = heavy.walk(self.len(), || self.to_bytes()).await;
-            let packed = pack(plain, compressor, heavy).await;
-            stream.write_all(&packed).await?;
-            return stream.flush().await;
+            return Box::pin(self.write_compressed(stream, compressor, heavy)).await;
         }
-        let mut written = 0;
         let length = self.len();
+        if length > COPIED_BYTES || !self.may_be_copied {
+            Box::pin(self.write_pieces(stream, length)).await?;
+        } else {
+            stream.write_all(&self.to_bytes()).await?;
+        }
+        if stream.is_encrypted() {
+            poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_compressed(
+        &self,
+        stream: &mut Stream,
+        compressor: Compressor,
+        heavy: Heavy<'_>,
+    ) -> io::Result<()> {
+        let plain = heavy.walk(self.len(), || self.to_bytes()).await;
+        let packed = pack(plain, compressor, heavy).await;
+        stream.write_all(&packed).await?;
+        stream.flush().await
+    }
+
+    /// Writes the request, `length` bytes, without a copy.
+    async fn write_pieces(&self, stream: &mut Stream, length: usize) -> io::Result<()> {
+        let mut written = 0;
         while written < length {
             let step = poll_fn(|cx| self.poll_write(cx, stream, written)).await?;
             if step == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             written += step;
-        }
-        if stream.is_encrypted() {
-            poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await?;
         }
         Ok(())
     }

@@ -12,6 +12,8 @@ use std::{
     hash::Hash,
 };
 
+use foldhash::fast::RandomState;
+
 use super::recent::NameHash;
 use seawall_transport::Sharer;
 
@@ -131,7 +133,7 @@ impl<T> Queue for NewestFirst<T> {
 /// Several queues that are served in turn.
 #[derive(Debug)]
 struct RoundRobin<K, Q> {
-    queues: HashMap<K, Q>,
+    queues: HashMap<K, Q, RandomState>,
     /// Keys of the queues in the order of their turns. No queue is empty.
     turns: VecDeque<K>,
     len: usize,
@@ -140,7 +142,7 @@ struct RoundRobin<K, Q> {
 impl<K, Q> Default for RoundRobin<K, Q> {
     fn default() -> Self {
         Self {
-            queues: HashMap::new(),
+            queues: HashMap::default(),
             turns: VecDeque::new(),
             len: 0,
         }
@@ -174,14 +176,15 @@ impl<K: Copy + Eq + Hash, Q: Queue> Queue for RoundRobin<K, Q> {
     type Waiter = Q::Waiter;
 
     fn push(&mut self, (key, rest): Self::Key, waiter: Q::Waiter) {
-        if let Entry::Vacant(vacant) = self.queues.entry(key) {
-            vacant.insert(Q::default());
-            self.turns.push_back(key);
-        }
-        if let Some(queue) = self.queues.get_mut(&key) {
-            queue.push(rest, waiter);
-            self.len += 1;
-        }
+        let queue = match self.queues.entry(key) {
+            Entry::Occupied(occupied) => occupied.into_mut(),
+            Entry::Vacant(vacant) => {
+                self.turns.push_back(key);
+                vacant.insert(Q::default())
+            }
+        };
+        queue.push(rest, waiter);
+        self.len += 1;
     }
 
     fn pop(&mut self) -> Option<Q::Waiter> {

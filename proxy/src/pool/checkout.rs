@@ -1,6 +1,6 @@
 //! A connection in use, as a guard: dropping the guard checks the connection in.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -21,11 +21,12 @@ pub struct Checkout {
     pool: Arc<ServerPool>,
     identity: Arc<Identity>,
     /// `None` only during the drop.
-    held: Option<(Connection, Slot)>,
+    held: Option<(Box<Connection>, Slot)>,
     perished: Option<CloseReason>,
     checked_out_at: Instant,
     /// When the last exchange ended; `None` during an exchange and before the first one.
     finished_at: Option<Instant>,
+    latency: Option<Duration>,
     is_late: bool,
     is_streamed: bool,
 }
@@ -42,7 +43,7 @@ impl Checkout {
     pub(super) fn new(
         pool: Arc<ServerPool>,
         identity: Arc<Identity>,
-        connection: Connection,
+        connection: Box<Connection>,
         slot: Slot,
         now: Instant,
     ) -> Self {
@@ -53,6 +54,7 @@ impl Checkout {
             perished: None,
             checked_out_at: now,
             finished_at: None,
+            latency: None,
             is_late: false,
             is_streamed: false,
         }
@@ -94,6 +96,12 @@ impl Checkout {
     pub(crate) fn finish_at(&mut self, now: Instant) {
         self.perished = None;
         self.finished_at = Some(now);
+    }
+
+    /// Records how long the server took, from the last byte of the command to the last byte of the
+    /// reply.
+    pub(crate) fn set_latency(&mut self, latency: Duration) {
+        self.latency = Some(latency);
     }
 
     /// Marks the connection to be closed at check-in for this reason, even if its exchange is
@@ -139,6 +147,7 @@ impl Drop for Checkout {
             slot: Some(slot),
             usage: Usage {
                 server_time,
+                latency: self.latency,
                 is_late: self.is_late,
                 is_streamed: self.is_streamed,
             },

@@ -19,6 +19,7 @@ pub use self::{snapshot::Waits, state::Suspicion};
 use super::{
     CheckOutError, Limits, Overload,
     demand::{Demand, Need},
+    latency::Latency,
     queue::{Granted, Ticket, WaitQueue, Waiter},
     slots::{Slot, Slots, Update, Usage},
     user::User,
@@ -35,7 +36,7 @@ const MAX_USERS_GROWN: usize = 64;
 
 /// The result of the start of a checkout.
 pub(super) enum Start {
-    Ready(Connection, Slot),
+    Ready(Box<Connection>, Slot),
     Wait(Ticket, ResultReceiver),
     Refused(CheckOutError),
 }
@@ -44,7 +45,7 @@ pub(super) type ResultReceiver = oneshot::Receiver<Granted>;
 
 /// A connection that is checked in.
 pub(super) struct Returned {
-    pub(super) connection: Connection,
+    pub(super) connection: Box<Connection>,
     /// `None` if it was just established.
     pub(super) slot: Option<Slot>,
     pub(super) usage: Usage,
@@ -54,7 +55,7 @@ pub(super) struct Returned {
 
 impl Returned {
     /// A connection that was checked out and not used.
-    pub(super) fn unused(connection: Connection, slot: Slot) -> Self {
+    pub(super) fn unused(connection: Box<Connection>, slot: Slot) -> Self {
         Self {
             connection,
             slot: Some(slot),
@@ -68,7 +69,7 @@ impl Returned {
 pub(super) struct HandOver {
     pub(super) identity: Arc<Identity>,
     pub(super) answer: oneshot::Sender<Granted>,
-    pub(super) connection: Connection,
+    pub(super) connection: Box<Connection>,
     pub(super) slot: Slot,
 }
 
@@ -78,7 +79,7 @@ pub(super) struct Todo {
     pub(super) hand_over: Vec<HandOver>,
     pub(super) fail: Vec<(oneshot::Sender<Granted>, CheckOutError)>,
     /// The caller closes these connections by dropping them.
-    pub(super) close: Vec<(Connection, CloseReason)>,
+    pub(super) close: Vec<(Box<Connection>, CloseReason)>,
     pub(super) establish: Vec<(Arc<Identity>, Generation)>,
     /// True if the first deadline of a waiter is earlier than before, so that the task which calls
     /// [`Inner::expire`] must look again.
@@ -93,6 +94,7 @@ pub(super) struct Inner {
     generation: Generation,
     users: HashMap<IdentityId, User, RandomState>,
     slots: Slots,
+    latency: Latency,
     /// Number of connections of all users, in any state.
     total: usize,
     /// The users with waiters, in the order in which connections are established for them. Users
@@ -133,6 +135,7 @@ impl Inner {
         Self {
             slots: Slots::new(limits.concurrency, ceiling, seed, now),
             limits,
+            latency: Latency::default(),
             state: PoolState::Paused,
             generation: Generation::default(),
             users: HashMap::default(),
@@ -152,6 +155,11 @@ impl Inner {
 
     pub(super) fn generation(&self) -> Generation {
         self.generation
+    }
+
+    /// The server's current latency in seconds.
+    pub(super) fn latency_seconds(&self, now: Instant) -> f64 {
+        self.latency.seconds(now)
     }
 
     /// Begins a checkout. A wait ends at `deadline`, if [`Self::expire`] is called then.
@@ -279,6 +287,9 @@ impl Inner {
         } = returned;
         if let Some(slot) = slot {
             self.slots.release(slot, usage, now);
+        }
+        if let Some(latency) = usage.latency {
+            self.latency.observe(latency, now);
         }
         let is_for_other = self.must_close_for_other_user(id, &connection, now);
         let Some(user) = self.users.get_mut(&id) else {
@@ -443,11 +454,7 @@ impl Limits {
         if connection.generation != generation {
             return Some(CloseReason::Stale);
         }
-        let age = now.saturating_duration_since(connection.created_at);
-        if self
-            .max_life_time
-            .is_some_and(|limit| age >= limit.mul_f64(connection.id().life_share()))
-        {
+        if connection.expires_at.is_some_and(|at| now >= at) {
             return Some(CloseReason::Expired);
         }
         let idle = now.saturating_duration_since(connection.last_used_at);

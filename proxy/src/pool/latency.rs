@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// After this time, the weight of a measurement has fallen to about a third (1/e).
@@ -18,7 +17,7 @@ const MAX_RISE_FACTOR: f64 = 10.0;
 
 /// A server's latency, measured by its operations.
 #[derive(Debug, Default)]
-pub(super) struct Latency(Mutex<Option<Average>>);
+pub(super) struct Latency(Option<Average>);
 
 #[derive(Clone, Copy, Debug)]
 struct Average {
@@ -37,10 +36,9 @@ impl Average {
 
 impl Latency {
     /// Records how long an operation took at the server.
-    pub(super) fn observe(&self, took: Duration, now: Instant) {
+    pub(super) fn observe(&mut self, took: Duration, now: Instant) {
         let took = took.as_secs_f64();
-        let mut average = self.0.lock();
-        let seconds = match *average {
+        let seconds = match self.0 {
             None => took,
             Some(before) if took >= before.seconds => took.min(before.seconds * MAX_RISE_FACTOR),
             Some(before) => {
@@ -49,12 +47,12 @@ impl Latency {
                 left + took * (1.0 - weight)
             }
         };
-        *average = Some(Average { seconds, at: now });
+        self.0 = Some(Average { seconds, at: now });
     }
 
     /// The average at `now`, in seconds; 0 before the first operation.
     pub(super) fn seconds(&self, now: Instant) -> f64 {
-        self.0.lock().map_or(0.0, |average| average.at(now))
+        self.0.map_or(0.0, |average| average.at(now))
     }
 }
 
@@ -64,7 +62,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn latency_rises_at_once_and_falls_slowly() {
-        let (latency, began) = (Latency::default(), Instant::now());
+        let (mut latency, began) = (Latency::default(), Instant::now());
         let after = |seconds| began + Duration::from_secs(seconds);
         let millis = Duration::from_millis;
         assert!(latency.seconds(began) == 0.0);
@@ -85,7 +83,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slower_operation_raises_the_average_to_its_own_latency() {
-        let (latency, now) = (Latency::default(), Instant::now());
+        let (mut latency, now) = (Latency::default(), Instant::now());
         latency.observe(Duration::from_millis(1), now);
         latency.observe(Duration::from_millis(5), now);
         let raised = latency.seconds(now);
@@ -94,7 +92,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_faster_operation_gets_the_weight_that_the_average_has_lost() {
-        let (latency, began) = (Latency::default(), Instant::now());
+        let (mut latency, began) = (Latency::default(), Instant::now());
         latency.observe(Duration::from_millis(10), began);
         let later = began + DECAY;
         latency.observe(Duration::from_millis(1), later);

@@ -66,7 +66,6 @@ pub use self::{
 use self::{
     ending::EndQueue,
     inner::{HandOver, Inner, ResultReceiver, Returned, Start, Todo},
-    latency::Latency,
     pace::Pace,
     queue::Ticket,
     slots::WINDOW,
@@ -240,7 +239,6 @@ pub struct ServerPool {
     /// Notified when the limit must be updated again after a time without operations, and when the
     /// pool is dropped.
     ticks_wanted: Arc<Notify>,
-    latency: Latency,
     connector: Connector,
     metrics: ServerMetrics,
     wait_queue_timeout: Duration,
@@ -266,16 +264,49 @@ impl fmt::Debug for ServerPool {
     }
 }
 
+/// A checkout that has begun.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    Ready(Checkout),
+    Waits(Waiting),
+}
+
 /// An operation in the wait queue. The drop leaves the queue. If a connection was handed over
 /// before but not received, the drop checks it in.
-struct Waiting<'a> {
-    pool: &'a ServerPool,
-    identity: &'a Arc<Identity>,
+#[must_use]
+pub(crate) struct Waiting {
+    pool: Arc<ServerPool>,
+    identity: Arc<Identity>,
+    began: Instant,
     ticket: Ticket,
     result: ResultReceiver,
 }
 
-impl Drop for Waiting<'_> {
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiting")
+            .field("ticket", &self.ticket)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Waiting {
+    /// Waits for the connection. Cancel safe: a waiter that is dropped leaves the queue, and no
+    /// connection is lost.
+    ///
+    /// # Errors
+    /// See [`CheckOutError`].
+    pub(crate) async fn finish(mut self) -> Result<Checkout, CheckOutError> {
+        let result = (&mut self.result).await;
+        let (connection, slot) = result.unwrap_or(Err(CheckOutError::Closed))?;
+        let now = Instant::now();
+        self.pool.metrics.checked_out(now - self.began);
+        let (pool, identity) = (Arc::clone(&self.pool), Arc::clone(&self.identity));
+        Ok(Checkout::new(pool, identity, connection, slot, now))
+    }
+}
+
+impl Drop for Waiting {
     fn drop(&mut self) {
         // An operation that has received its result is no longer in the queue.
         if self.result.is_terminated() {
@@ -286,7 +317,7 @@ impl Drop for Waiting<'_> {
         self.result.close();
         if let Ok(Ok((connection, slot))) = self.result.try_recv() {
             let returned = Returned::unused(connection, slot);
-            self.pool.check_in(self.identity, returned, now);
+            self.pool.check_in(&self.identity, returned, now);
         }
     }
 }
@@ -308,7 +339,6 @@ impl ServerPool {
             expiry_changed: Arc::clone(&expiry_changed),
             ticks_wanted: Arc::clone(&ticks_wanted),
             wait_queue_timeout: limits.wait_queue_timeout,
-            latency: Latency::default(),
             hung: Notify::new(),
             lane: Lane::new(limits.max_pool_size.min(limits.max_server_connections)),
             pace: Mutex::new(Pace::new(limits.connections_per_second, chance())),
@@ -369,54 +399,51 @@ impl ServerPool {
         demand: Demand,
         deadline: Instant,
     ) -> Result<Checkout, CheckOutError> {
-        let now = Instant::now();
-        let deadline = deadline.min(now + self.wait_queue_timeout);
-        let (connection, slot) = match self.begin_check_out(identity, demand, now, deadline) {
-            Start::Ready(connection, slot) => (connection, slot),
-            Start::Refused(error) => return Err(error),
-            Start::Wait(ticket, receiver) => {
-                let mut waiting = Waiting {
-                    pool: self,
-                    identity,
-                    ticket,
-                    result: receiver,
-                };
-                let result = (&mut waiting.result).await;
-                result.unwrap_or(Err(CheckOutError::Closed))?
-            }
-        };
-        let checked_out_at = Instant::now();
-        self.metrics.checked_out(checked_out_at - now);
-        Ok(Checkout::new(
-            Arc::clone(self),
-            Arc::clone(identity),
-            connection,
-            slot,
-            checked_out_at,
-        ))
+        match self.begin_check_out(identity, demand, Instant::now(), deadline)? {
+            Begun::Ready(checkout) => Ok(checkout),
+            Begun::Waits(waiting) => waiting.finish().await,
+        }
     }
 
-    /// Begins a checkout. Closes connections that ended while they were available.
-    fn begin_check_out(
-        &self,
+    /// Begins a checkout at `began`, as [`Self::check_out`] does. Closes connections that ended
+    /// while they were available.
+    pub(crate) fn begin_check_out(
+        self: &Arc<Self>,
         identity: &Arc<Identity>,
         demand: Demand,
-        now: Instant,
+        began: Instant,
         deadline: Instant,
-    ) -> Start {
+    ) -> Result<Begun, CheckOutError> {
+        let deadline = deadline.min(began + self.wait_queue_timeout);
         loop {
-            let checked_out = self.inner.lock().check_out(identity, demand, now, deadline);
-            let (start, todo) = checked_out;
+            let mut inner = self.inner.lock();
+            let (start, todo) = inner.check_out(identity, demand, began, deadline);
+            drop(inner);
             self.perform(todo);
-            let Start::Ready(mut connection, slot) = start else {
-                return start;
+            let (mut connection, slot) = match start {
+                Start::Ready(connection, slot) => (connection, slot),
+                Start::Refused(error) => return Err(error),
+                Start::Wait(ticket, result) => {
+                    return Ok(Begun::Waits(Waiting {
+                        pool: Arc::clone(self),
+                        identity: Arc::clone(identity),
+                        began,
+                        ticket,
+                        result,
+                    }));
+                }
             };
-            if !connection.stream.has_ended() {
-                return Start::Ready(connection, slot);
+            if connection.stream.has_ended() {
+                let mut returned = Returned::unused(connection, slot);
+                returned.perished = Some(CloseReason::Ended);
+                self.check_in(identity, returned, began);
+                continue;
             }
-            let mut returned = Returned::unused(connection, slot);
-            returned.perished = Some(CloseReason::Ended);
-            self.check_in(identity, returned, now);
+            let (pool, identity) = (Arc::clone(self), Arc::clone(identity));
+            let now = Instant::now();
+            self.metrics.checked_out(now - began);
+            let checkout = Checkout::new(pool, identity, connection, slot, now);
+            return Ok(Begun::Ready(checkout));
         }
     }
 
@@ -427,7 +454,7 @@ impl ServerPool {
         let todo = self
             .inner
             .lock()
-            .adopt(identity, connection, Instant::now());
+            .adopt(identity, Box::new(connection), Instant::now());
         self.perform(todo);
     }
 
@@ -511,18 +538,13 @@ impl ServerPool {
         self.inner.lock().waits(now)
     }
 
-    /// Records how long an operation took at this server. `took` does not include the wait for a
-    /// connection.
-    pub(crate) fn observe_latency(&self, took: Duration, now: Instant) {
-        self.latency.observe(took, now);
-    }
-
     /// The estimated cost of one more operation, from the recent latency and the number of
     /// operations in flight or waiting.
     pub fn cost(&self, now: Instant) -> Cost {
+        let inner = self.inner.lock();
         Cost {
-            load: self.inner.lock().load(),
-            latency_seconds: self.latency.seconds(now),
+            load: inner.load(),
+            latency_seconds: inner.latency_seconds(now),
         }
     }
 
@@ -649,7 +671,7 @@ impl ServerPool {
                     connection.generation = generation;
                     pool.inner
                         .lock()
-                        .established(&identity, connection, Instant::now())
+                        .established(&identity, Box::new(connection), Instant::now())
                 }
                 Err(error) => {
                     tracing::debug!(server = %pool.address, %error, "connection not established");

@@ -12,7 +12,7 @@ use seawall_auth::IdentityId;
 use seawall_transport::{Sharer, connection::Connection};
 
 /// The result of a wait.
-pub(super) type Granted = Result<(Connection, Slot), CheckOutError>;
+pub(super) type Granted = Result<(Box<Connection>, Slot), CheckOutError>;
 
 /// Finds a waiter in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -246,7 +246,9 @@ async fn the_cost_of_an_operation_grows_with_latency_and_load() {
     let scene = Scene::ready(limits()).await;
     let now = Instant::now();
     let before = scene.pool.cost(now);
-    scene.pool.observe_latency(LIMIT, now);
+    let mut checkout = scene.check_out().await.unwrap();
+    checkout.set_latency(LIMIT);
+    drop(checkout);
     let slow = scene.pool.cost(now);
     assert!(slow.exceeds(before) && !before.exceeds(slow));
     assert!(!slow.is_busier(before));

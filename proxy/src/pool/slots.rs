@@ -106,6 +106,9 @@ pub(super) struct Slot(Option<usize>);
 pub(super) struct Usage {
     /// How long the server took. `None` if it did not reply.
     pub(super) server_time: Option<Duration>,
+    /// The time from the last byte of the command to the last byte of the reply. `None` if it says
+    /// nothing about the server.
+    pub(super) latency: Option<Duration>,
     /// True if the reply was too late to be of use.
     pub(super) is_late: bool,
     /// True if the client decided how long the operation took: the command was streamed, or the
@@ -371,10 +374,12 @@ impl Slots {
         };
         self.completed += 1;
         self.quiet_since = now;
-        let usual = self.times.median().unwrap_or_default();
+        let is_slow =
+            |times: &ServerTimes| server_time >= times.median().unwrap_or_default() * LATE_FACTOR;
+        let is_late = usage.is_late && is_slow(&self.times);
         let sample = &mut self.window.sample;
         let is_comparable = !usage.is_streamed && running.epoch == self.window.epoch;
-        if is_comparable && usage.is_late && server_time >= usual * LATE_FACTOR {
+        if is_comparable && is_late {
             sample.late += 1;
         } else if let Some(shape) = running.shape.filter(|_| is_comparable) {
             self.times.record(server_time);

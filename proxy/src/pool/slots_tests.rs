@@ -410,6 +410,7 @@ async fn clients_that_leave_at_once_do_not_lower_the_limit() {
         now += MS;
         let usage = Usage {
             server_time: Some(MS),
+            latency: None,
             is_late: true,
             is_streamed: false,
         };

@@ -52,16 +52,16 @@ pub(super) fn identity(name: &str) -> Arc<Identity> {
     ))
 }
 
-pub(super) fn connection(now: Instant, generation: Generation) -> Connection {
+pub(super) fn connection(now: Instant, generation: Generation) -> Box<Connection> {
     let (near, _far) = UnixStream::pair().unwrap();
-    let mut connection = Connection::new(Stream::Unix(near), now);
+    let mut connection = Box::new(Connection::new(Stream::Unix(near), now));
     connection.generation = generation;
     connection
 }
 
 /// A connection that is checked out, with its slot.
 pub(super) struct Held {
-    pub(super) connection: Connection,
+    pub(super) connection: Box<Connection>,
     pub(super) slot: Slot,
 }
 

@@ -20,7 +20,11 @@ pub(super) struct Room {
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// The available connections. The last one is handed out first, so the first ones become idle.
-    pub(super) available: Vec<Connection>,
+    #[expect(
+        clippy::vec_box,
+        reason = "each operation moves its connection several times"
+    )]
+    pub(super) available: Vec<Box<Connection>>,
     pub(super) in_use: usize,
     pub(super) pending: usize,
     pub(super) waiters: WaitQueue,

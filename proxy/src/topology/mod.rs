@@ -268,7 +268,7 @@ impl Topology {
         preference: &ReadPreference,
         deadline: Instant,
     ) -> Result<Arc<ServerPool>, SelectError> {
-        if let Some(pool) = self.choose(&self.published.borrow(), preference) {
+        if let Some(pool) = self.select_now(preference) {
             return Ok(pool);
         }
         let mut published = self.published.subscribe();
@@ -281,6 +281,11 @@ impl Topology {
                 Ok(Err(_)) | Err(_) => return Err(SelectError),
             }
         }
+    }
+
+    /// Selects a suitable server, if there is one now, and returns its pool.
+    pub(crate) fn select_now(&self, preference: &ReadPreference) -> Option<Arc<ServerPool>> {
+        self.choose(&self.published.borrow(), preference)
     }
 
     fn choose(&self, snapshot: &Snapshot, preference: &ReadPreference) -> Option<Arc<ServerPool>> {

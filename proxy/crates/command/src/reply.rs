@@ -7,7 +7,7 @@
 
 use super::{codes::CodeCounts, error_reply::is_state_change};
 use crate::table::ReplyForm;
-use seawall_wire::{MAX_MESSAGE_BYTES, double_to_i64};
+use seawall_wire::{MAX_MESSAGE_BYTES, double_to_i64, name_length};
 
 /// The values in a reply that Seawall uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -298,7 +298,7 @@ impl ReplyScanner {
         if kind == 0 {
             return Head::End;
         }
-        let Some(name_length) = rest.iter().position(|&b| b == 0) else {
+        let Some(name_length) = name_length(rest) else {
             return Head::Incomplete;
         };
         let (name, value) = rest.split_at_checked(name_length).unwrap_or((rest, &[]));

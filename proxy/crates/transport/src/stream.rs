@@ -37,13 +37,19 @@ impl Stream {
     /// wait, and makes no system call if nothing has arrived.
     pub fn has_ended(&mut self) -> bool {
         let mut byte = [0];
-        let mut room = ReadBuf::new(&mut byte);
-        // No waker is needed, because the next reader registers its own. For TLS, this poll also
-        // processes control records.
-        let mut no_waker = Context::from_waker(Waker::noop());
-        Pin::new(self)
-            .poll_read(&mut no_waker, &mut room)
-            .is_ready()
+        let read = match self {
+            Self::Tcp(stream) => stream.try_read(&mut byte),
+            Self::Unix(stream) => stream.try_read(&mut byte),
+            Self::Tls(stream) => {
+                // No waker is needed, because the next reader registers its own. This poll also
+                // processes control records.
+                let mut no_waker = Context::from_waker(Waker::noop());
+                let mut room = ReadBuf::new(&mut byte);
+                let read = Pin::new(stream).poll_read(&mut no_waker, &mut room);
+                return read.is_ready();
+            }
+        };
+        !matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }
 

@@ -240,6 +240,13 @@ fn split_name(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     Some((name, head, rest.get(1..)?))
 }
 
+/// The length of the name of an element, without its NUL. `bytes` begins at the name. Returns
+/// `None` if there is no NUL.
+#[inline]
+pub fn name_length(bytes: &[u8]) -> Option<usize> {
+    split_name(bytes).map(|(name, _, _)| name.len())
+}
+
 /// The length of a name of eight bytes or more.
 #[inline(never)]
 fn long_name_bytes(bytes: &[u8]) -> Option<usize> {

@@ -26,6 +26,7 @@ mod sections;
 pub use self::{
     bson::{
         BsonError, Element, ElementKind, Elements, RawElement, document_at, double_to_i64, head_of,
+        name_length,
     },
     build::{encode_op_msg_like, encode_op_reply, encode_request},
     compressed::{COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, InflateError, deflate},

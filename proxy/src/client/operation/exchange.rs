@@ -81,11 +81,11 @@ impl Operation<'_> {
         let server = &mut checkout.connection().stream;
         let relayed = relay_reply(end, server, awaited, given_up, observation).await;
         match relayed {
-            Ok(Reply::Held(reply, facts)) => {
-                let now = Instant::now();
+            Ok(Reply::Held(reply, facts, now)) => {
                 checkout.finish_at(now);
                 if slice.is_none() {
-                    checkout.pool().observe_latency(now - sent_at, now);
+                    checkout.set_latency(now - sent_at);
+                    observation.enter(Phase::Send, now);
                 }
                 self.settle(checkout, reply, facts, observation, now)
             }
@@ -220,7 +220,7 @@ impl Operation<'_> {
                 self.parsed,
                 &is_wanted,
             );
-            return rest.await;
+            return Box::pin(rest).await;
         }
         Ok(0)
     }

@@ -1,7 +1,7 @@
 //! `killCursors` with cursors on several servers: each server gets a command with its own cursors
 //! (a part), and the client gets one merged reply.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, pin::pin, sync::Arc};
 
 use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, cstr, raw::CStr};
 use tokio::time::Instant;
@@ -67,7 +67,7 @@ impl Operation<'_> {
         for (pool, cursors) in parts {
             observation.enter(Phase::Checkout, Instant::now());
             let demand = self.demand(observation, false);
-            let checkout = pool.check_out(self.identity, demand, deadline);
+            let checkout = pin!(pool.check_out(self.identity, demand, deadline));
             let checkout = end.unless_gone(checkout);
             let reply = match checkout.await {
                 None => return AttemptEnd::Gone,
@@ -79,7 +79,7 @@ impl Operation<'_> {
                 }
                 Some(Ok(checkout)) => {
                     observation.enter(Phase::Server, Instant::now());
-                    let asked = end.unless_gone(self.kill(checkout, &cursors)).await;
+                    let asked = end.unless_gone(pin!(self.kill(checkout, &cursors))).await;
                     match asked {
                         None => return AttemptEnd::Gone,
                         Some(reply) => reply.ok_or(NOT_FOUND),

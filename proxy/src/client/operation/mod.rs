@@ -19,7 +19,7 @@ mod notes;
 mod routing;
 mod slices;
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -127,7 +127,7 @@ impl Operation<'_> {
         }
         if let Some(wait) = self.wait(observation.began()) {
             observation.mark_awaiting();
-            return self.run_in_slices(&wait, end, observation).await;
+            return Box::pin(self.run_in_slices(&wait, end, observation)).await;
         }
         if let Some(ended) = self.inject_fault(end).await {
             return ended;
@@ -136,7 +136,7 @@ impl Operation<'_> {
             return AttemptEnd::Gone;
         };
         if let Some(parts) = self.parts(observation.began()) {
-            return self.kill_in_parts(parts, end, observation).await;
+            return Box::pin(self.kill_in_parts(parts, end, observation)).await;
         }
         let mut repeats_left = u32::from(self.may_be_repeated());
         loop {
@@ -162,7 +162,7 @@ impl Operation<'_> {
     ) -> AttemptEnd {
         loop {
             observation.enter(Phase::Permit, Instant::now());
-            let Some((slice, place)) = end.unless_gone(self.next_slice(wait)).await else {
+            let Some((slice, place)) = end.unless_gone(pin!(self.next_slice(wait))).await else {
                 return AttemptEnd::Gone;
             };
             let ended = match self.send_once(end, observation, Some(slice)).await {
@@ -185,10 +185,11 @@ impl Operation<'_> {
         slice: Option<Slice>,
     ) -> Attempt {
         observation.enter(Phase::Checkout, Instant::now());
-        match end
-            .unless_gone(self.check_out(observation, slice.is_some()))
-            .await
-        {
+        let checked_out = {
+            let checkout = pin!(self.check_out(observation, slice.is_some()));
+            end.unless_gone(checkout).await
+        };
+        match checked_out {
             Some(Ok(checkout)) => self.attempt(end, checkout, observation, slice).await,
             Some(Err(error)) => Attempt::Ended(self.refuse(end, error, observation).await),
             None => Attempt::Ended(AttemptEnd::Gone),
@@ -206,7 +207,7 @@ impl Operation<'_> {
         };
         match places.try_admit(operator) {
             Some(place) => Some(place),
-            None => end.unless_gone(places.admit(operator)).await,
+            None => end.unless_gone(pin!(places.admit(operator))).await,
         }
     }
 
@@ -232,7 +233,7 @@ impl Operation<'_> {
             return None;
         }
         self.shared.recorder.fault_injected(fault.kind());
-        if end.unless_gone(sleep(fault.delay)).await.is_none() {
+        if end.unless_gone(pin!(sleep(fault.delay))).await.is_none() {
             return Some(AttemptEnd::Gone);
         }
         match fault.end {
@@ -273,7 +274,7 @@ impl Operation<'_> {
                 // without a pause.
                 let held_until = observation.began() + self.shared.settings.wait_queue_timeout;
                 let until = self.within_time_limit(observation, held_until);
-                if end.unless_gone(sleep_until(until)).await.is_none() {
+                if end.unless_gone(pin!(sleep_until(until))).await.is_none() {
                     return AttemptEnd::Gone;
                 }
                 recorder.shed(overload.as_str());
@@ -297,7 +298,7 @@ impl Operation<'_> {
     /// reconnect storm.
     async fn close_in_turn(&self, end: &mut ClientEnd<'_>) -> AttemptEnd {
         let turn = self.shared.limits.closing_turn(Instant::now());
-        match end.unless_gone(sleep_until(turn)).await {
+        match end.unless_gone(pin!(sleep_until(turn))).await {
             Some(()) => AttemptEnd::Close(Outcome::Refused),
             None => AttemptEnd::Gone,
         }
@@ -311,7 +312,9 @@ impl Operation<'_> {
         end: &mut ClientEnd<'_>,
         observation: &mut Observation<'_>,
     ) -> Result<(), End> {
-        observation.enter(Phase::Send, Instant::now());
+        if observation.phase() != Phase::Send {
+            observation.enter(Phase::Send, Instant::now());
+        }
         if self.reply_to.is_unwanted() {
             // The server has run the operation although the client wants no reply, so its documents
             // count.

@@ -8,11 +8,12 @@ use tokio::time::{Instant, sleep};
 use super::context::Operation;
 use crate::{
     observe::Observation,
-    pool::{CheckOutError, Checkout, Demand, Need, Overload, ServerPool},
+    pins::SessionKey,
+    pool::{Begun, CheckOutError, Checkout, Demand, Need, Overload, ServerPool},
     topology::TopologyType,
 };
 use seawall_auth::IdentityStatus;
-use seawall_command::{Class, ReadPreference};
+use seawall_command::Class;
 
 /// Pause between two attempts to check out from a paused pool.
 const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
@@ -33,6 +34,16 @@ pub(super) enum CheckOutFailure {
     Unauthenticated,
 }
 
+/// What stays the same in all attempts to check out a connection.
+#[derive(Clone, Copy, Debug)]
+struct CheckOutAttempt {
+    demand: Demand,
+    /// When the selection of a server fails.
+    deadline: Instant,
+    /// When the wait for a connection fails.
+    turn_by: Instant,
+}
+
 impl Operation<'_> {
     /// Selects a server and checks out a connection to it. After a failure, tries again until the
     /// time limit, if another attempt can succeed. `is_slice` is true for a slice of a wait for
@@ -42,61 +53,114 @@ impl Operation<'_> {
         observation: &Observation<'_>,
         is_slice: bool,
     ) -> Result<Checkout, CheckOutFailure> {
+        let began = observation.phase_began();
         let mut limit = self.shared.settings.server_selection_timeout;
         if self.is_resumable() {
             limit = limit.min(RESUMABLE_WAIT);
         }
-        let deadline = self.within_time_limit(observation, observation.phase_began() + limit);
+        let deadline = self.within_time_limit(observation, began + limit);
         // The pool limits the wait to `wait_queue_timeout`, which may begin as late as `deadline`.
         let wait_queue_timeout = self.shared.settings.wait_queue_timeout;
-        let demand = self.demand(observation, is_slice);
-        let turn_by = self.within_time_limit(observation, deadline + wait_queue_timeout);
+        let attempt = CheckOutAttempt {
+            demand: self.demand(observation, is_slice),
+            deadline,
+            turn_by: self.within_time_limit(observation, deadline + wait_queue_timeout),
+        };
+        // Usually a server is suitable and gives a connection. Only then does the caller's future
+        // need no memory for another attempt.
+        let Some(pool) = self.server_now(observation) else {
+            return Box::pin(self.check_out_again(observation, attempt)).await;
+        };
+        let begun = pool.begin_check_out(self.identity, attempt.demand, began, attempt.turn_by);
+        let checked_out = match begun {
+            Ok(Begun::Ready(checkout)) => return Ok(checkout),
+            Ok(Begun::Waits(waiting)) => waiting.finish().await,
+            Err(error) => Err(error),
+        };
+        match checked_out {
+            Ok(checkout) => Ok(checkout),
+            Err(error) => {
+                let failed = (pool, error);
+                Box::pin(self.check_out_after(failed, observation, attempt)).await
+            }
+        }
+    }
+
+    async fn check_out_after(
+        &self,
+        (pool, error): (Arc<ServerPool>, CheckOutError),
+        observation: &Observation<'_>,
+        attempt: CheckOutAttempt,
+    ) -> Result<Checkout, CheckOutFailure> {
+        self.handle_failure(&pool, error, attempt.deadline).await?;
+        self.check_out_again(observation, attempt).await
+    }
+
+    async fn check_out_again(
+        &self,
+        observation: &Observation<'_>,
+        attempt: CheckOutAttempt,
+    ) -> Result<Checkout, CheckOutFailure> {
+        let CheckOutAttempt {
+            demand,
+            deadline,
+            turn_by,
+        } = attempt;
         loop {
             let pool = self.server(observation, deadline).await?;
             match pool.check_out(self.identity, demand, turn_by).await {
                 Ok(checkout) => return Ok(checkout),
-                Err(CheckOutError::Paused) if Instant::now() < deadline => {
-                    // The next snapshot of the topology shows that the pool is paused, so another
-                    // server is selected. A pinned operation needs this server, so it tries the
-                    // same pool again.
-                    sleep(PAUSE_WHILE_PAUSED).await;
+                Err(error) => self.handle_failure(&pool, error, deadline).await?,
+            }
+        }
+    }
+
+    /// Handles a failed checkout. Fails if no other attempt may succeed.
+    async fn handle_failure(
+        &self,
+        pool: &Arc<ServerPool>,
+        error: CheckOutError,
+        deadline: Instant,
+    ) -> Result<(), CheckOutFailure> {
+        match error {
+            CheckOutError::Paused if Instant::now() < deadline => {
+                // The next snapshot of the topology shows that the pool is paused, so another
+                // server is selected. A pinned operation needs this server, so it tries the same
+                // pool again.
+                sleep(PAUSE_WHILE_PAUSED).await;
+                Ok(())
+            }
+            CheckOutError::Paused | CheckOutError::Closed => Err(CheckOutFailure::NoServer),
+            CheckOutError::Overload(overload) => Err(CheckOutFailure::Overload(overload)),
+            CheckOutError::Establish {
+                error,
+                login_version,
+                ..
+            } if error.refuses_keys() => {
+                let credentials = &self.shared.logins.credentials;
+                credentials.keys_refused(self.identity, login_version);
+                let is_good = self.identity.status() == IdentityStatus::Good;
+                match is_good && Instant::now() < deadline {
+                    true => Ok(()),
+                    false => Err(CheckOutFailure::KeysRefused),
                 }
-                Err(CheckOutError::Paused | CheckOutError::Closed) => {
-                    return Err(CheckOutFailure::NoServer);
+            }
+            CheckOutError::Establish { error, .. } if error.requires_authentication() => {
+                self.shared.logins.credentials.anonymous_refused();
+                Err(CheckOutFailure::Unauthenticated)
+            }
+            CheckOutError::Establish {
+                error, generation, ..
+            } => {
+                if error.blames_server() {
+                    let topology = &self.shared.routing.topology;
+                    topology.report_failure(pool, generation);
+                } else {
+                    tracing::debug!(%error, "connection not established");
                 }
-                Err(CheckOutError::Overload(overload)) => {
-                    return Err(CheckOutFailure::Overload(overload));
-                }
-                Err(CheckOutError::Establish {
-                    error,
-                    login_version,
-                    ..
-                }) if error.refuses_keys() => {
-                    let credentials = &self.shared.logins.credentials;
-                    credentials.keys_refused(self.identity, login_version);
-                    if self.identity.status() != IdentityStatus::Good || Instant::now() >= deadline
-                    {
-                        return Err(CheckOutFailure::KeysRefused);
-                    }
-                }
-                Err(CheckOutError::Establish { error, .. }) if error.requires_authentication() => {
-                    self.shared.logins.credentials.anonymous_refused();
-                    return Err(CheckOutFailure::Unauthenticated);
-                }
-                Err(CheckOutError::Establish {
-                    error, generation, ..
-                }) => {
-                    if error.blames_server() {
-                        self.shared
-                            .routing
-                            .topology
-                            .report_failure(&pool, generation);
-                    } else {
-                        tracing::debug!(%error, "connection not established");
-                    }
-                    if Instant::now() >= deadline {
-                        return Err(CheckOutFailure::NoServer);
-                    }
+                match Instant::now() < deadline {
+                    true => Ok(()),
+                    false => Err(CheckOutFailure::NoServer),
                 }
             }
         }
@@ -118,12 +182,26 @@ impl Operation<'_> {
         }
     }
 
-    /// Returns the server to which the operation is pinned, or a selected server.
+    /// Returns the server to which the operation is pinned, or a selected server. Waits until
+    /// `deadline` for a suitable server.
     async fn server(
         &self,
         observation: &Observation<'_>,
         deadline: Instant,
     ) -> Result<Arc<ServerPool>, CheckOutFailure> {
+        if let Some(pool) = self.server_now(observation) {
+            return Ok(pool);
+        }
+        let topology = &self.shared.routing.topology;
+        let selected = topology.select(&self.read_preference(), deadline).await;
+        let pool = selected.map_err(|_| CheckOutFailure::NoServer)?;
+        self.pin_transaction(&pool, observation);
+        Ok(pool)
+    }
+
+    /// Returns the server to which the operation is pinned, or a suitable server. `None` if no
+    /// server is suitable now.
+    fn server_now(&self, observation: &Observation<'_>) -> Option<Arc<ServerPool>> {
         let now = observation.began();
         let pins = &self.shared.routing.pins;
         let pin = match self.command.class {
@@ -131,42 +209,34 @@ impl Operation<'_> {
             _ => self.cursor_id().and_then(|id| pins.cursor(id, now)),
         };
         if let Some(pin) = pin {
-            return Ok(pin.server);
+            return Some(pin.server);
         }
-        let is_sharded = || {
-            self.shared
-                .routing
-                .topology
-                .snapshot()
-                .description
-                .topology_type
-                == TopologyType::Sharded
-        };
-        let transaction = self.transaction();
-        if let Some((key, number)) = transaction.filter(|_| is_sharded()) {
-            if let Some(server) = pins.transaction(key, number, now) {
-                return Ok(server);
-            }
-            let pool = self.select(&ReadPreference::PRIMARY, deadline).await?;
-            if !pins.pin_transaction(key, number, Arc::clone(&pool), now) {
-                self.shared.recorder.unobserved("transaction_pins_full");
-            }
-            return Ok(pool);
+        let pinned = self.pinned_transaction();
+        let pinned = pinned.and_then(|(key, number)| pins.transaction(key, number, now));
+        if pinned.is_some() {
+            return pinned;
         }
-        self.select(&self.read_preference(), deadline).await
+        let topology = &self.shared.routing.topology;
+        let pool = topology.select_now(&self.read_preference())?;
+        self.pin_transaction(&pool, observation);
+        Some(pool)
     }
 
-    async fn select(
-        &self,
-        preference: &ReadPreference,
-        deadline: Instant,
-    ) -> Result<Arc<ServerPool>, CheckOutFailure> {
-        let selected = self
-            .shared
-            .routing
-            .topology
-            .select(preference, deadline)
-            .await;
-        selected.map_err(|_| CheckOutFailure::NoServer)
+    /// The operation's transaction, if it must be pinned to a server, as routers require.
+    fn pinned_transaction(&self) -> Option<(SessionKey, i64)> {
+        let transaction = self.transaction()?;
+        let snapshot = self.shared.routing.topology.snapshot();
+        let is_sharded = snapshot.description.topology_type == TopologyType::Sharded;
+        is_sharded.then_some(transaction)
+    }
+
+    fn pin_transaction(&self, pool: &Arc<ServerPool>, observation: &Observation<'_>) {
+        let Some((key, number)) = self.pinned_transaction() else {
+            return;
+        };
+        let pins = &self.shared.routing.pins;
+        if !pins.pin_transaction(key, number, Arc::clone(pool), observation.began()) {
+            self.shared.recorder.unobserved("transaction_pins_full");
+        }
     }
 }

@@ -140,7 +140,7 @@ impl Inner {
     pub(in super::super) fn established(
         &mut self,
         identity: &Arc<Identity>,
-        connection: Connection,
+        connection: Box<Connection>,
         now: Instant,
     ) -> Todo {
         let id = identity.id();
@@ -156,7 +156,11 @@ impl Inner {
     }
 
     /// Adds an open connection that is already counted in `total`.
-    fn add(&mut self, id: IdentityId, connection: Connection, now: Instant) -> Todo {
+    fn add(&mut self, id: IdentityId, mut connection: Box<Connection>, now: Instant) -> Todo {
+        let life_share = connection.id().life_share();
+        let life_time = self.limits.max_life_time;
+        connection.expires_at =
+            life_time.map(|limit| connection.created_at + limit.mul_f64(life_share));
         if let Some(user) = self.users.get_mut(&id) {
             user.in_use += 1;
             self.in_use += 1;
@@ -202,7 +206,7 @@ impl Inner {
     pub(in super::super) fn adopt(
         &mut self,
         identity: &Arc<Identity>,
-        mut connection: Connection,
+        mut connection: Box<Connection>,
         now: Instant,
     ) -> Todo {
         let mut todo = Todo::default();

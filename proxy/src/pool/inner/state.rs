@@ -76,7 +76,7 @@ impl Inner {
             return Suspicion::Outdated;
         }
         let mut available = self.users.values_mut().flat_map(|u| &mut u.available);
-        let another_ended = available.any(has_ended);
+        let another_ended = available.any(|connection| has_ended(connection));
         match self.state {
             PoolState::Paused | PoolState::Closed => Suspicion::Outdated,
             PoolState::Suspect { user: other, .. } if other != user => Suspicion::Failed,

@@ -65,6 +65,8 @@ pub struct Connection {
     pub created_at: Instant,
     /// When the connection was last checked in.
     pub last_used_at: Instant,
+    /// When the connection becomes too old to be used; `None` if it never does.
+    pub expires_at: Option<Instant>,
     next_request_id: i32,
 }
 
@@ -82,6 +84,7 @@ impl Connection {
             generation: Generation::default(),
             created_at: now,
             last_used_at: now,
+            expires_at: None,
             next_request_id: 1,
         }
     }
