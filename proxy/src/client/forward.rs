@@ -85,9 +85,8 @@ pub(super) async fn relay_reply(
     if header.op_code == OpCode::Compressed {
         return Box::pin(inflate_reply(client, server, held, length, awaited)).await;
     }
-    let forward = |client, server, held| {
-        Box::pin(forward_from_head(client, server, held, length, awaited))
-    };
+    let forward =
+        |client, server, held| Box::pin(forward_from_head(client, server, held, length, awaited));
     let share = match length {
         _ if length <= HELD_REPLY_BYTES => None,
         // The reservation covers the reply and its compressed form.

@@ -313,10 +313,8 @@ impl Client {
         let shared = Arc::clone(&self.shared);
         let handshake_until = self.handshake.as_ref().map(|due| due.deadline);
         let carried_until = self.login.as_ref().and_then(|login| login.deadline());
-        let max = match self.current_identity() {
-            Some(_) => MAX_MESSAGE_BYTES,
-            None => self.shared.settings.pre_auth_message_bytes,
-        };
+        self.update_identity();
+        let max = self.max_message_bytes();
         let next = self
             .reader
             .next(&mut self.stream, max, &shared.memory.requests);
@@ -542,6 +540,12 @@ impl Client {
     /// The client's identity: its user's, or the anonymous one while the deployment has no access
     /// control.
     fn current_identity(&mut self) -> Option<Arc<Identity>> {
+        self.update_identity();
+        self.identity.clone()
+    }
+
+    /// Removes or sets the anonymous identity, if the deployment's access control has changed.
+    fn update_identity(&mut self) {
         let is_over = |i: &Arc<Identity>| i.is_anonymous() && i.status() != IdentityStatus::Good;
         if self
             .identity
@@ -556,7 +560,6 @@ impl Client {
                 self.handshake = None;
             }
         }
-        self.identity.clone()
     }
 
     async fn reply_locally(
