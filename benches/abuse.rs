@@ -21,6 +21,7 @@ use seawall_benches::{
         testbed::Testbed,
     },
     insight::{Machine, Plan, say},
+    options::option,
 };
 use seawall_tests::process::binary;
 use tokio::runtime::Builder;
@@ -96,10 +97,3 @@ async fn run(plan: Plan, attacks: &[&Attack], times: Times, runs: u64) {
 
 /// The goal: an attack raises the users' p99 at most by this factor.
 const GOAL: f64 = 1.5;
-
-/// The word that follows an option on the command line.
-fn option(name: &str) -> Option<String> {
-    std::env::args()
-        .skip_while(|argument| argument != name)
-        .nth(1)
-}

@@ -1,5 +1,5 @@
-//! Compares direct connections, HAProxy and Seawall in alternating runs: `cargo bench --bench
-//! compare`.
+//! Compares direct connections, a bare relay, HAProxy and Seawall in alternating runs: `cargo bench
+//! --bench compare`. The bare relay only copies bytes: its cost is the floor for a relay.
 //!
 //! Parts; `--only NAME` runs one of them:
 //!
@@ -11,8 +11,10 @@
 //!
 //! The targets and the load generator share the machine, so only ratios within a round are
 //! meaningful. The bench prints the medians of the rounds and checks every reply. A full run writes
-//! its medians to `benches/results/compare.json`, and names the values that have become worse since
-//! the previous run in that file. A run with any option below is not a full run.
+//! its results to `benches/results/compare.json`: its commit, date and machine, and each value with
+//! its median, worst and best round. It names the values that are worse than those of the previous
+//! run in that file, by more than the noise of both runs. A run with any option below is not a full
+//! run.
 //!
 //! `--quick` runs a tenth of the load for CI, and asserts counts only. `--rounds N` and `--seconds
 //! S` set the length of a full run, and `--connections N,N` the numbers of connections. Each
@@ -23,13 +25,13 @@ use std::{io::Write, time::Duration};
 use seawall_benches::{
     comparison::{Case, Medians, Row},
     load::{self, HUGE, LARGE, Load, SMALL, Work},
+    options::{list, option, options},
     process::{Process, cpu_split, resident_bytes},
-    setup::{Instance, Setup, Target},
+    relay,
+    run::Run,
+    setup::{HAPROXY, Instance, Setup},
 };
 use tokio::{runtime::Builder, time::sleep};
-
-/// Number of connections that are established at the same time before a run.
-const CONNECTING: usize = 16;
 
 struct Plan {
     connections: Vec<usize>,
@@ -40,6 +42,9 @@ struct Plan {
 }
 
 fn main() {
+    if relay::run_if_requested() {
+        return;
+    }
     let is_quick = std::env::args().any(|argument| argument == "--quick");
     let mut plan = if is_quick {
         Plan {
@@ -60,9 +65,8 @@ fn main() {
             is_quick,
         }
     };
-    if let Some(list) = option("--connections") {
-        let numbers = list.split(',').map(|n| n.parse().expect("a number"));
-        plan.connections = numbers.collect();
+    if let Some(connections) = list("--connections") {
+        plan.connections = connections;
     }
     let runtime = Builder::new_current_thread()
         .enable_all()
@@ -71,28 +75,19 @@ fn main() {
     runtime.block_on(compare(&plan));
 }
 
-/// The words that follow an option on the command line.
-fn options(name: &str) -> impl Iterator<Item = String> {
-    let words = std::env::args().zip(std::env::args().skip(1));
-    words.filter_map(move |(option, word)| (option == name).then_some(word))
-}
-
-fn option(name: &str) -> Option<String> {
-    options(name).next()
-}
-
 async fn compare(plan: &Plan) {
     let mut instances = vec![Instance::own()];
     instances.extend(options("--with").map(|text| {
         Instance::parse(&text).unwrap_or_else(|| panic!("not NAME=BINARY,VARIABLE=VALUE: {text}"))
     }));
-    let setup = Setup::start(&instances).await;
-    if !setup.targets.iter().any(|target| target.name == "HAProxy") {
+    let mut medians = Medians::of(Run::begin(plan.rounds, plan.time));
+    let mut setup = Setup::start(&instances).await;
+    setup.add_relay().await;
+    if !setup.targets.iter().any(|target| target.name == HAPROXY) {
         say("HAProxy is not installed. To compare with it, install the Debian package haproxy.");
     }
     let only = option("--only");
     let wanted = |part: &str| only.as_ref().is_none_or(|only| only == part);
-    let mut medians = Medians::default();
     for case in cases(plan).iter().filter(|case| wanted(case.part)) {
         if medians.is_first_of(case.part) {
             say(&format!("\n### {}\n\n{}", case.part, Medians::HEADER));
@@ -152,7 +147,10 @@ async fn round(setup: &Setup, case: &Case, time: Duration) -> Vec<Row> {
     let server = setup.server_process().await;
     let mut rows = Vec::new();
     for target in &setup.targets {
-        let open = connect(setup, target, case.connections).await;
+        let open = setup
+            .clients
+            .connect_all(&target.address, case.connections)
+            .await;
         let (_, open) = load::run(open, load(time / 5)).await;
         let proxy = target.process.as_ref().map(Process::id);
         let cpu = || {
@@ -180,30 +178,6 @@ async fn round(setup: &Setup, case: &Case, time: Duration) -> Vec<Row> {
     rows
 }
 
-async fn connect(
-    setup: &Setup,
-    target: &Target,
-    count: usize,
-) -> Vec<seawall_transport::connection::Connection> {
-    let mut open = Vec::new();
-    while open.len() < count {
-        let batch = (count - open.len()).min(CONNECTING);
-        let connecting = (0..batch).map(|_| setup.connect(&target.address));
-        for connection in join_all(connecting).await {
-            open.push(connection.expect("the target accepts connections"));
-        }
-    }
-    open
-}
-
-async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
-    let mut done = Vec::new();
-    for future in futures {
-        done.push(future.await);
-    }
-    done
-}
-
 /// Measures the CPU time of processes without traffic, and the memory of idle connections that have
 /// logged in.
 async fn idle(setup: &Setup, plan: &Plan) {
@@ -227,9 +201,9 @@ async fn idle(setup: &Setup, plan: &Plan) {
         sleep(pause).await;
         let share = (cpu() - before).as_secs_f64() / pause.as_secs_f64();
         let resident = || resident_bytes(pid).expect("the proxy runs");
-        drop(connect(setup, target, 200).await);
+        drop(setup.clients.connect_all(&target.address, 200).await);
         let before = resident();
-        let open = connect(setup, target, plan.idle).await;
+        let open = setup.clients.connect_all(&target.address, plan.idle).await;
         let each = resident().saturating_sub(before) / u64::try_from(plan.idle).unwrap_or(1);
         say(&format!(
             "| {} | {:.2} % | {} KiB | {each} |",

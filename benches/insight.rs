@@ -9,7 +9,10 @@
 //! `--only PART` runs one part. `--runs N` runs each part N times. `--quick` runs a tenth for CI,
 //! and asserts counts only.
 
-use seawall_benches::insight::{Plan, changes, cost, exactness, history, stalls};
+use seawall_benches::{
+    insight::{Plan, changes, cost, exactness, history, stalls},
+    options::option,
+};
 use seawall_tests::process::binary;
 use tokio::runtime::Builder;
 
@@ -57,11 +60,4 @@ async fn run(part: &str, plan: &Plan) {
         "history" => history::run(plan),
         _ => changes::run(plan).await,
     }
-}
-
-/// The word that follows an option on the command line.
-fn option(name: &str) -> Option<String> {
-    std::env::args()
-        .skip_while(|argument| argument != name)
-        .nth(1)
 }

@@ -17,6 +17,7 @@ use std::{io::Write, time::Duration};
 
 use seawall_benches::{
     extras,
+    options::option,
     process::cpu_split,
     storm_testbed::{Counts, Load, LoadReport, Stall, StormTestbed},
 };
@@ -122,13 +123,6 @@ fn main() {
             restart(&mut testbed, &plan).await;
         }
     });
-}
-
-/// The word that follows an option on the command line.
-fn option(name: &str) -> Option<String> {
-    std::env::args()
-        .skip_while(|argument| argument != name)
-        .nth(1)
 }
 
 fn say(line: &str) {

@@ -5,7 +5,15 @@ use std::{collections::BTreeMap, fs, io, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::load::{Outcome, Work};
+use crate::{
+    load::{Outcome, Work},
+    process::CPU_TICK,
+    run::Run,
+    setup::{HAPROXY, RELAY},
+};
+
+/// The least difference between two runs that is reported, as a share of the earlier median.
+const LEAST_CHANGE: f64 = 0.05;
 
 /// One load that all targets run in each round.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +48,18 @@ impl Row {
         let operations = u32::try_from(self.outcome.operations).unwrap_or(u32::MAX);
         time.as_secs_f64() * 1e6 / f64::from(operations)
     }
+
+    /// User and system time of the proxy.
+    fn cpu(&self) -> Duration {
+        self.user + self.system
+    }
+}
+
+/// The direction in which a value improves.
+#[derive(Clone, Copy, Debug)]
+enum Better {
+    More,
+    Less,
 }
 
 /// A value of one target and case in all rounds.
@@ -48,11 +68,16 @@ struct Value {
     median: f64,
     worst: f64,
     best: f64,
+    /// Half of the difference between the quartiles of the rounds. For CPU time, at least its
+    /// resolution.
+    noise: f64,
 }
 
-/// The values of one target in one case. Ratios are to the direct connections of the same round.
+/// The values of one target in one case. Ratios are to another target in the same round.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Values {
+    /// Operations per second.
+    rate: Value,
     /// Operations per second relative to direct connections.
     throughput: Value,
     /// Time that the target adds to the median latency, in microseconds.
@@ -65,18 +90,33 @@ struct Values {
     user: Value,
     /// CPU time of the server per operation, in microseconds.
     server: Value,
+    /// CPU time of the proxy per operation relative to HAProxy. `None` without HAProxy.
+    cpu_to_haproxy: Option<Value>,
+    /// CPU time of the proxy per operation relative to the bare relay. `None` if the relay's CPU
+    /// time was too short to be measured.
+    cpu_to_relay: Option<Value>,
 }
 
 /// The medians of all cases.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Medians {
+    /// The conditions of the run.
+    run: Run,
     /// By part, connections or rate, and target.
     cases: BTreeMap<String, Values>,
 }
 
 impl Medians {
     /// The head of the tables that [`Self::add`] writes.
-    pub const HEADER: &str = "| load | target | operations/s | ratio to direct (worst) | added p50 | added p99 | CPU (user) per operation | ratio to HAProxy | server CPU |\n|---|---|---|---|---|---|---|---|---|";
+    pub const HEADER: &str = "| load | target | operations/s | ratio to direct (worst) | added p50 | added p99 | CPU (user) per operation | ratio to HAProxy | ratio to relay | server CPU |\n|---|---|---|---|---|---|---|---|---|---|";
+
+    /// The medians of a run, without cases.
+    pub fn of(run: Run) -> Self {
+        Self {
+            run,
+            cases: BTreeMap::new(),
+        }
+    }
 
     /// True if no case of this part was added.
     pub fn is_first_of(&self, part: &str) -> bool {
@@ -92,49 +132,10 @@ impl Medians {
             None => case.connections.to_string(),
         };
         let mut lines = Vec::new();
-        for index in 0..rounds.first().map_or(0, Vec::len) {
-            let each = |value: &dyn Fn(&Row, &Row) -> f64, is_better: fn(f64, f64) -> bool| {
-                let rows = rounds
-                    .iter()
-                    .filter_map(|round| Some((round.get(index)?, round.first()?)));
-                Value::of(
-                    rows.map(|(row, direct)| value(row, direct)).collect(),
-                    is_better,
-                )
-            };
-            let less: fn(f64, f64) -> bool = |a, b| a < b;
-            let added = |percent: usize| {
-                move |row: &Row, direct: &Row| {
-                    let micros = |row: &Row| row.outcome.percentile(percent).as_secs_f64() * 1e6;
-                    micros(row) - micros(direct)
-                }
-            };
-            let rate = |row: &Row, _: &Row| row.outcome.rate();
-            let values = Values {
-                throughput: each(
-                    &|r, direct| r.outcome.rate() / direct.outcome.rate(),
-                    |a, b| a > b,
-                ),
-                added_p50: each(&added(50), less),
-                added_p99: each(&added(99), less),
-                cpu: each(&|row, _| row.micros(row.user + row.system), less),
-                user: each(&|row, _| row.micros(row.user), less),
-                server: each(&|row, _| row.micros(row.server), less),
-            };
-            let target = rounds.first().and_then(|round| round.get(index));
-            let target = target.map_or("", |row| &row.target);
-            lines.push(format!(
-                "| {load} | {target} | {:.0} | {:.2} ({:.2}) | {:.0} µs | {:.0} µs | {:.1} ({:.1}) µs | {:.2} | {:.1} µs |",
-                each(&rate, |a, b| a > b).median,
-                values.throughput.median,
-                values.throughput.worst,
-                values.added_p50.median,
-                values.added_p99.median,
-                values.cpu.median,
-                values.user.median,
-                to_haproxy(rounds, index),
-                values.server.median,
-            ));
+        let targets = rounds.first().into_iter().flatten();
+        for (index, Row { target, .. }) in targets.enumerate() {
+            let values = Values::of(rounds, index);
+            lines.push(values.line(&load, target));
             if index > 0 {
                 self.cases
                     .insert(format!("{} {load} {target}", case.part), values);
@@ -143,42 +144,69 @@ impl Medians {
         lines
     }
 
-    /// Replaces the file of results with these medians. Returns a line for each value that has
-    /// become worse than in the file, by more than the differences between the rounds.
+    /// Replaces the file of results with these medians. Returns the lines of a comparison with the
+    /// results before, which names each value that is worse.
     ///
     /// # Errors
     /// If the file cannot be read or written.
     pub fn replace_previous(&self) -> io::Result<Vec<String>> {
         let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/results/compare.json"));
-        let previous: Self = match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::default(),
+        let lines = match fs::read(&path) {
+            // The new results are written even if the file has the format of another version.
+            Ok(text) => serde_json::from_slice::<Self>(&text).map_or_else(
+                |error| vec![format!("\nThe previous results cannot be read: {error}")],
+                |previous| self.compare_with(&previous),
+            ),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                vec!["\nThere are no previous results.".to_owned()]
+            }
             Err(error) => return Err(error),
         };
         fs::write(&path, serde_json::to_string_pretty(self)? + "\n")?;
-        Ok(self.worse_than(&previous))
+        Ok(lines)
     }
 
+    fn compare_with(&self, previous: &Self) -> Vec<String> {
+        let (now, before) = (&self.run, &previous.run);
+        let mut lines = vec![format!(
+            "\nCompared with the run of {} at {}, {} rounds of {} s:\n",
+            before.date, before.commit, before.rounds, before.seconds
+        )];
+        if now.machine != before.machine {
+            lines.push(format!(
+                "The machine has changed from {} to {}.",
+                before.machine, now.machine
+            ));
+        }
+        let worse = self.worse_than(previous);
+        if worse.is_empty() {
+            lines.push("No value is worse.".to_owned());
+        }
+        lines.extend(worse);
+        lines
+    }
+
+    /// A line for each value of Seawall that is worse than before.
     fn worse_than(&self, previous: &Self) -> Vec<String> {
+        let is_reference = |case: &str| {
+            let target = case.rsplit(' ').next();
+            target == Some(HAPROXY) || target == Some(RELAY)
+        };
         let mut lines = Vec::new();
-        for (case, now) in self
-            .cases
-            .iter()
-            .filter(|(case, _)| !case.ends_with("HAProxy"))
-        {
+        for (case, now) in self.cases.iter().filter(|(case, _)| !is_reference(case)) {
             let Some(before) = previous.cases.get(case) else {
                 continue;
             };
-            let pairs = [
-                ("throughput", before.throughput, now.throughput, true),
-                ("added p50", before.added_p50, now.added_p50, false),
-                ("CPU", before.cpu, now.cpu, false),
-                ("user time", before.user, now.user, false),
-            ];
-            for (name, before, now, more_is_better) in pairs {
-                if now.is_worse_than(before, more_is_better) {
+            for ((name, better, now), (_, _, before)) in now.compared().zip(before.compared()) {
+                let (Some(now), Some(before)) = (now, before) else {
+                    continue;
+                };
+                if now.is_worse_than(before, better) {
+                    let noise = now.noise_with(before);
                     let (before, now) = (before.median, now.median);
-                    lines.push(format!("WORSE: {case}: {name} {before:.2} -> {now:.2}"));
+                    lines.push(format!(
+                        "WORSE: {case}: {name} {before:.2} -> {now:.2} (noise {noise:.2})"
+                    ));
                 }
             }
         }
@@ -186,55 +214,274 @@ impl Medians {
     }
 }
 
-impl Value {
-    fn of(mut values: Vec<f64>, is_better: fn(f64, f64) -> bool) -> Self {
-        values.sort_by(f64::total_cmp);
-        let end = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
-        let (least, most) = (end(0), end(values.len().saturating_sub(1)));
-        let (worst, best) = match is_better(most, least) {
-            true => (least, most),
-            false => (most, least),
+impl Values {
+    /// The values of the target with this index in each round.
+    fn of(rounds: &[Vec<Row>], index: usize) -> Self {
+        let each = |better: Better, value: &dyn Fn(&Row, &Row) -> f64| {
+            let rows = rounds
+                .iter()
+                .filter_map(|round| Some((round.get(index)?, round.first()?)));
+            Value::of(rows.map(|(row, direct)| value(row, direct)), better)
+        };
+        let added = |percent: usize| {
+            let micros = |row: &Row| row.outcome.percentile(percent).as_secs_f64() * 1e6;
+            each(Better::Less, &|row, direct| micros(row) - micros(direct))
+        };
+        let tick = each(Better::Less, &|row, _| row.micros(CPU_TICK)).median;
+        let cpu = |time: &dyn Fn(&Row) -> Duration| {
+            each(Better::Less, &|row, _| row.micros(time(row))).with_noise_of_at_least(tick)
         };
         Self {
-            median: end(values.len() / 2),
-            worst,
-            best,
+            rate: each(Better::More, &|row, _| row.outcome.rate()),
+            throughput: each(Better::More, &|row, direct| {
+                row.outcome.rate() / direct.outcome.rate()
+            }),
+            added_p50: added(50),
+            added_p99: added(99),
+            cpu: cpu(&|row| row.cpu()),
+            user: cpu(&|row| row.user),
+            server: cpu(&|row| row.server),
+            cpu_to_haproxy: cpu_ratio(rounds, index, HAPROXY),
+            cpu_to_relay: cpu_ratio(rounds, index, RELAY),
         }
     }
 
-    /// True if even the best round is worse than the previous median, and the worst previous round
-    /// is better than the median.
-    fn is_worse_than(self, before: Self, more_is_better: bool) -> bool {
-        match more_is_better {
-            true => self.best < before.median && self.median < before.worst,
-            false => self.best > before.median && self.median > before.worst,
-        }
+    /// The line of the table.
+    fn line(&self, load: &str, target: &str) -> String {
+        let ratio = |ratio: Option<Value>| ratio.map_or(f64::NAN, |ratio| ratio.median);
+        format!(
+            "| {load} | {target} | {:.0} | {:.2} ({:.2}) | {:.0} µs | {:.0} µs | {:.1} ({:.1}) µs | {:.2} | {:.2} | {:.1} µs |",
+            self.rate.median,
+            self.throughput.median,
+            self.throughput.worst,
+            self.added_p50.median,
+            self.added_p99.median,
+            self.cpu.median,
+            self.user.median,
+            ratio(self.cpu_to_haproxy),
+            ratio(self.cpu_to_relay),
+            self.server.median,
+        )
+    }
+
+    /// The values that are compared with the previous run. Operations per second are not compared,
+    /// because they depend on the machine's load.
+    fn compared(&self) -> impl Iterator<Item = (&'static str, Better, Option<Value>)> {
+        [
+            ("throughput", Better::More, Some(self.throughput)),
+            ("added p50", Better::Less, Some(self.added_p50)),
+            ("added p99", Better::Less, Some(self.added_p99)),
+            ("CPU", Better::Less, Some(self.cpu)),
+            ("user time", Better::Less, Some(self.user)),
+            ("server CPU", Better::Less, Some(self.server)),
+            ("CPU to HAProxy", Better::Less, self.cpu_to_haproxy),
+            ("CPU to relay", Better::Less, self.cpu_to_relay),
+        ]
+        .into_iter()
     }
 }
 
-/// Median of the ratio of the proxy's CPU time per operation to that of HAProxy.
-fn to_haproxy(rounds: &[Vec<Row>], index: usize) -> f64 {
-    let cpu = |row: &Row| row.micros(row.user + row.system);
-    let ratios = rounds.iter().filter_map(|round| {
-        let other = round.iter().find(|row| row.target == "HAProxy")?;
-        Some(cpu(round.get(index)?) / cpu(other))
-    });
-    Value::of(ratios.collect(), |a, b| a < b).median
+impl Value {
+    /// The value of each round. Values that are not finite are ignored.
+    fn of(values: impl Iterator<Item = f64>, better: Better) -> Self {
+        let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        let last = values.len().saturating_sub(1);
+        let (worst, best) = match better {
+            Better::More => (at(0), at(last)),
+            Better::Less => (at(last), at(0)),
+        };
+        let quarter = values.len() / 4;
+        Self {
+            median: at(values.len() / 2),
+            worst,
+            best,
+            noise: (at(last.saturating_sub(quarter)) - at(quarter)) / 2.0,
+        }
+    }
+
+    fn with_noise_of_at_least(self, least: f64) -> Self {
+        Self {
+            noise: self.noise.max(least),
+            ..self
+        }
+    }
+
+    /// The least difference to an earlier value that is more than noise. With the noise of both
+    /// runs together, two runs of the same binary differ by more in at most two of 100 values.
+    fn noise_with(self, before: Self) -> f64 {
+        let least = before.median.abs() * LEAST_CHANGE;
+        least.max(self.noise + before.noise)
+    }
+
+    fn is_worse_than(self, before: Self, better: Better) -> bool {
+        let loss = match better {
+            Better::More => before.median - self.median,
+            Better::Less => self.median - before.median,
+        };
+        loss > self.noise_with(before)
+    }
+}
+
+/// The ratio of the proxy's CPU time per operation to that of another target. `None` if the other
+/// target is missing, or if its CPU time was too short to be measured.
+fn cpu_ratio(rounds: &[Vec<Row>], index: usize, other: &str) -> Option<Value> {
+    let mut pairs = Vec::new();
+    for round in rounds {
+        let other = round.iter().find(|row| row.target == other)?;
+        pairs.push((round.get(index)?, other));
+    }
+    let cpu = |row: &Row| row.micros(row.cpu());
+    let ratios = pairs.iter().map(|&(row, other)| cpu(row) / cpu(other));
+    let ratio = Value::of(ratios, Better::Less);
+    // A few operations take only a few ticks of CPU time, so that one tick changes the ratio much.
+    let tick = |row: &Row| CPU_TICK.as_secs_f64() / row.cpu().as_secs_f64();
+    let ticks = pairs.iter().map(|&(row, other)| tick(row) + tick(other));
+    let resolution = ratio.median * Value::of(ticks, Better::Less).median;
+    let is_known = ratio.median.is_finite();
+    is_known.then(|| ratio.with_noise_of_at_least(resolution))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{load::SMALL, run::Machine};
+
+    const CASE: Case = Case {
+        part: "small",
+        work: Work::Finds(SMALL),
+        connections: 1,
+        rate: None,
+    };
+
+    fn value(rounds: [f64; 5], better: Better) -> Value {
+        Value::of(rounds.into_iter(), better)
+    }
+
+    fn row(target: &str, cpu_ms: u64) -> Row {
+        Row {
+            target: target.to_owned(),
+            outcome: Outcome {
+                operations: 1_000,
+                elapsed: Duration::from_secs(1),
+                latencies: vec![Duration::from_millis(1)],
+            },
+            user: Duration::from_millis(cpu_ms),
+            system: Duration::ZERO,
+            server: Duration::from_millis(100),
+        }
+    }
+
+    /// The results of one case in which the relay and Seawall used this CPU time.
+    fn medians(relay_ms: u64, seawall_ms: u64) -> Medians {
+        let mut medians = Medians::of(Run {
+            commit: "1234567".to_owned(),
+            date: "2026-11-21".to_owned(),
+            machine: Machine {
+                processor: "EPYC".to_owned(),
+                cores: 2,
+                memory_gib: 8,
+                kernel: "6.18".to_owned(),
+            },
+            rounds: 3,
+            seconds: 1.0,
+        });
+        let round = vec![
+            row("direct", 0),
+            row(RELAY, relay_ms),
+            row("Seawall", seawall_ms),
+        ];
+        let lines = medians.add(&CASE, &[round.clone(), round.clone(), round]);
+        assert_eq!(lines.len(), 3);
+        medians
+    }
 
     #[test]
-    fn a_value_is_worse_only_beyond_the_differences_between_rounds() {
-        let value = |rounds: [f64; 3]| Value::of(rounds.to_vec(), |a, b| a < b);
-        let before = value([10.0, 11.0, 12.0]);
-        assert!(!value([10.5, 11.5, 13.0]).is_worse_than(before, false));
-        assert!(!value([11.5, 11.9, 20.0]).is_worse_than(before, false));
-        assert!(value([11.5, 12.5, 13.0]).is_worse_than(before, false));
-        let rate = |rounds: [f64; 3]| Value::of(rounds.to_vec(), |a, b| a > b);
-        assert!(rate([0.5, 0.6, 0.7]).is_worse_than(rate([0.8, 0.9, 1.0]), true));
-        assert!(!rate([0.5, 0.6, 0.95]).is_worse_than(rate([0.8, 0.9, 1.0]), true));
+    fn value_has_its_median_ends_and_half_the_quartile_range() {
+        let value = value([5.0, 1.0, 4.0, 2.0, 3.0], Better::More);
+        let Value {
+            median,
+            worst,
+            best,
+            noise,
+        } = value;
+        assert_eq!([median, worst, best, noise], [3.0, 1.0, 5.0, 1.0]);
+    }
+
+    #[test]
+    fn value_is_worse_only_beyond_the_noise_of_both_runs() {
+        // The noise of each run is 1.
+        let before = value([9.0, 9.0, 10.0, 11.0, 11.0], Better::Less);
+        let later = |median: f64| {
+            let rounds = [-1.0, -1.0, 0.0, 1.0, 1.0].map(|distance| median + distance);
+            value(rounds, Better::Less)
+        };
+        assert!(later(12.1).is_worse_than(before, Better::Less));
+        assert!(!later(11.9).is_worse_than(before, Better::Less));
+        assert!(!later(5.0).is_worse_than(before, Better::Less));
+        assert!(later(7.9).is_worse_than(before, Better::More));
+        assert!(!later(8.1).is_worse_than(before, Better::More));
+        assert!(!later(15.0).is_worse_than(before, Better::More));
+    }
+
+    #[test]
+    fn value_is_not_worse_by_less_than_the_least_change() {
+        for median in [100.0, -100.0] {
+            let before = value([median; 5], Better::Less);
+            assert!(!value([median + 4.9; 5], Better::Less).is_worse_than(before, Better::Less));
+            assert!(value([median + 5.1; 5], Better::Less).is_worse_than(before, Better::Less));
+        }
+    }
+
+    #[test]
+    fn cpu_time_is_compared_with_the_relay() {
+        let medians = medians(200, 400);
+        let values = medians.cases.get("small 1 Seawall").unwrap();
+        let ratio = values.cpu_to_relay.unwrap();
+        assert_eq!(ratio.median, 2.0);
+        // One tick of 10 ms is 5 % of the relay's time and 2.5 % of Seawall's.
+        assert!((ratio.noise - 0.15).abs() < 1e-9, "{}", ratio.noise);
+        assert_eq!(values.cpu.noise, 10.0);
+        assert!(values.cpu_to_haproxy.is_none());
+        assert!(medians.cases.contains_key("small 1 relay"));
+        assert!(!medians.cases.contains_key("small 1 direct"));
+    }
+
+    #[test]
+    fn worse_values_of_seawall_are_named() {
+        // All CPU times rise alike, so the ratio to the relay stays.
+        let worse = medians(300, 600).worse_than(&medians(200, 400));
+        let expected = [
+            "WORSE: small 1 Seawall: CPU 400.00 -> 600.00 (noise 20.00)",
+            "WORSE: small 1 Seawall: user time 400.00 -> 600.00 (noise 20.00)",
+        ];
+        assert_eq!(worse, expected);
+        assert!(medians(200, 400).worse_than(&medians(300, 600)).is_empty());
+        let worse = medians(200, 600).worse_than(&medians(200, 400));
+        assert_eq!(worse.len(), 3, "{worse:?}");
+    }
+
+    #[test]
+    fn comparison_names_the_previous_run_and_another_machine() {
+        let before = medians(200, 400);
+        let mut now = before.clone();
+        let lines = now.compare_with(&before);
+        assert!(lines[0].contains("2026-11-21 at 1234567"), "{lines:?}");
+        assert_eq!(lines[1..], ["No value is worse."]);
+        now.run.machine.cores = 4;
+        let lines = now.compare_with(&before);
+        assert!(lines[1].starts_with("The machine has changed"), "{lines:?}");
+    }
+
+    #[test]
+    fn written_results_can_be_read() {
+        let now = medians(200, 600);
+        let text = serde_json::to_string(&medians(200, 400)).unwrap();
+        let read: Medians = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            now.compare_with(&read),
+            now.compare_with(&medians(200, 400))
+        );
     }
 }

@@ -3,9 +3,14 @@
 
 pub mod abuse;
 pub mod comparison;
+pub mod concurrency;
 pub mod extras;
 pub mod insight;
 pub mod load;
+pub mod options;
 pub mod process;
+pub mod relay;
+pub mod run;
 pub mod setup;
+pub mod spread;
 pub mod storm_testbed;

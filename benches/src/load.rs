@@ -54,11 +54,20 @@ pub const HUGE: Collection = Collection {
     bytes: 1024 * 1024,
 };
 
+/// Documents of 100 bytes, which [`Work::TenthSlow`] finds. The bench makes these finds slow.
+pub const SLOW: Collection = Collection {
+    name: "slow",
+    documents: 1_000,
+    bytes: 100,
+};
+
 /// The operations of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Finds by `_id`.
     Finds(Collection),
+    /// Finds by `_id`, each tenth in [`SLOW`] and the others in [`SMALL`].
+    TenthSlow,
     /// 60 % finds by `_id`, 20 % inserts, 15 % updates by `_id` and 5 % aggregations over ten
     /// documents, with small documents.
     Mixed,
@@ -78,6 +87,8 @@ impl Work {
     fn command(self, number: i32) -> (RawDocumentBuf, Expected) {
         let (collection, step) = match self {
             Self::Finds(collection) => (collection, 0),
+            Self::TenthSlow if number.rem_euclid(10) == 0 => (SLOW, 0),
+            Self::TenthSlow => (SMALL, 0),
             Self::Mixed => (SMALL, number.rem_euclid(20)),
         };
         // The factor is prime, so that consecutive operations do not read adjacent documents.

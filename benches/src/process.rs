@@ -9,6 +9,12 @@ use std::{
     time::Duration,
 };
 
+/// Milliseconds between two values of a process's CPU time (USER_HZ is 100 on Linux).
+const CPU_TICK_MS: u64 = 10;
+
+/// The resolution of a process's CPU time.
+pub const CPU_TICK: Duration = Duration::from_millis(CPU_TICK_MS);
+
 /// A child process. Dropping the value kills it.
 #[derive(Debug)]
 pub struct Process {
@@ -36,6 +42,25 @@ impl Process {
         Ok(Self {
             child: child.spawn()?,
         })
+    }
+
+    /// Starts a program whose standard input stays open until the value is dropped. Returns the
+    /// process and the first line of its output.
+    ///
+    /// # Errors
+    /// If the program cannot be started, or ends before it writes a line.
+    pub fn start_and_read_line(command: &mut Command) -> io::Result<(Self, String)> {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Self {
+            child: command.spawn()?,
+        };
+        let output = process.child.stdout.take().expect("the output is a pipe");
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line)?;
+        match line.strip_suffix('\n') {
+            Some(line) => Ok((process, line.to_owned())),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 
     /// Returns the process id.
@@ -95,8 +120,8 @@ fn parse_cpu(stat: &str) -> (Duration, Duration) {
             .and_then(|f| f.parse::<u64>().ok())
             .unwrap_or(0)
     };
-    // utime and stime, in hundredths of a second (USER_HZ is 100 on Linux).
-    let time = |ticks: u64| Duration::from_millis(ticks * 10);
+    // utime and stime.
+    let time = |ticks: u64| Duration::from_millis(ticks * CPU_TICK_MS);
     (time(ticks(11)), time(ticks(12)))
 }
 

@@ -1,4 +1,4 @@
-//! The compared targets: a mongod, HAProxy in front of it, and Seawall in front of it.
+//! The compared targets: a mongod, and in front of it HAProxy, Seawall and a bare relay.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,18 +11,26 @@ use seawall_auth::{
     Identity, Login, Mechanism, NonceSource, derive_from_password, parse_users_info,
     users_info_command,
 };
+use seawall_mongod::Mongod;
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, ReplicaSet, create_user},
     process::binary,
     scratch::Scratch,
 };
-use seawall_transport::connection::{Connection, Connector, ServerAddress};
+use seawall_transport::connection::{Connection, Connector, EstablishError, ServerAddress};
 
 use crate::{
-    load::{DATABASE, HUGE, LARGE, SMALL},
+    load::{Collection, DATABASE, HUGE, LARGE, SMALL},
     process::{Process, free_port, haproxy, serve},
+    relay,
 };
+
+/// The name of the target HAProxy.
+pub const HAPROXY: &str = "HAProxy";
+
+/// The name of the target that is a bare relay.
+pub const RELAY: &str = "relay";
 
 /// The user as which the load logs in.
 const USER: &str = "load";
@@ -86,10 +94,11 @@ impl Instance {
 pub struct Setup {
     /// A replica set of one member, with authentication.
     pub set: ReplicaSet,
-    /// The compared targets: direct, HAProxy if it is installed, and each Seawall.
+    /// The compared targets: direct, the bare relay if it was added, HAProxy if it is installed,
+    /// and each Seawall.
     pub targets: Vec<Target>,
-    identity: Identity,
-    connector: Connector,
+    /// The clients of the load.
+    pub clients: Clients,
     _scratch: Scratch,
 }
 
@@ -101,31 +110,10 @@ impl Setup {
         let set = ReplicaSet::start(1, options)
             .await
             .expect("a mongod starts");
-        let client = set.client().await.expect("the server accepts connections");
-        let user = NewUser::new("admin", USER, PASSWORD).role("readWriteAnyDatabase", "admin");
-        create_user(&client, &user)
-            .await
-            .expect("the user can be created");
-        for collection in [SMALL, LARGE, HUGE] {
-            let text = "x".repeat(collection.bytes);
-            let documents = (0..collection.documents).map(|n| doc! {"_id": n, "text": &text});
-            let collection = client
-                .database(DATABASE)
-                .collection::<Document>(collection.name);
-            collection
-                .insert_many(documents)
-                .await
-                .expect("documents can be inserted");
-        }
-        let identity = identity(&client).await;
-        let nonces = Arc::new(NonceSource::new().expect("the system has random bytes"));
+        let root = set.client().await.expect("the server accepts connections");
+        let clients = Clients::prepare(&root, &[SMALL, LARGE, HUGE]).await;
         let scratch = Scratch::create().expect("the directory can be created");
-        let server = set
-            .primary()
-            .await
-            .expect("the set has a primary")
-            .address()
-            .to_string();
+        let server = server(&set).await;
         let mut targets = vec![Target {
             name: "direct".to_owned(),
             address: server.parse().expect("the address is valid"),
@@ -136,17 +124,38 @@ impl Setup {
         let setup = Self {
             set,
             targets,
-            identity,
-            connector: Connector::new(None, Vec::new(), Duration::from_secs(30), nonces),
+            clients,
             _scratch: scratch,
         };
         for target in &setup.targets {
-            let connect = || async { setup.connect(&target.address).await };
-            eventually(Duration::from_secs(20), connect)
-                .await
-                .expect("every target accepts logins");
+            setup.wait_for_login(target).await;
         }
         setup
+    }
+
+    /// Starts a bare relay and adds it to the targets, after direct connections. The calling
+    /// program must begin with [`relay::run_if_requested`].
+    ///
+    /// # Panics
+    /// If the relay does not start or does not accept logins.
+    pub async fn add_relay(&mut self) {
+        let server = server(&self.set).await;
+        let (process, address) = relay::start(&server).expect("the relay starts");
+        let target = Target {
+            name: RELAY.to_owned(),
+            address: address.parse().expect("the address is valid"),
+            process: Some(process),
+        };
+        self.wait_for_login(&target).await;
+        // Ratios are relative to the first target, so direct connections stay first.
+        self.targets.insert(1, target);
+    }
+
+    async fn wait_for_login(&self, target: &Target) {
+        let connect = || async { self.connect(&target.address).await };
+        eventually(Duration::from_secs(20), connect)
+            .await
+            .expect("every target accepts logins");
     }
 
     /// The process id of the server.
@@ -154,20 +163,89 @@ impl Setup {
     /// # Panics
     /// If the server does not run.
     pub async fn server_process(&self) -> u32 {
-        let server = self.set.primary().await.expect("the set has a primary");
-        let pid = server.pid().expect("the server runs").as_raw_nonzero();
-        pid.get().unsigned_abs()
+        process_id(self.set.primary().await.expect("the set has a primary"))
     }
 
-    /// Connects and logs in with keys that were derived once, so that PBKDF2 is not measured.
+    /// As [`Clients::connect`].
     ///
     /// # Errors
     /// If the target refuses the connection or the login.
-    pub async fn connect(
-        &self,
-        address: &ServerAddress,
-    ) -> Result<Connection, seawall_transport::connection::EstablishError> {
+    pub async fn connect(&self, address: &ServerAddress) -> Result<Connection, EstablishError> {
+        self.clients.connect(address).await
+    }
+}
+
+/// Returns the address of the set's primary.
+async fn server(set: &ReplicaSet) -> String {
+    let primary = set.primary().await.expect("the set has a primary");
+    primary.address().to_string()
+}
+
+/// Returns the process id of a mongod.
+///
+/// # Panics
+/// If the mongod does not run.
+pub fn process_id(mongod: &Mongod) -> u32 {
+    let pid = mongod.pid().expect("the server runs").as_raw_nonzero();
+    pid.get().unsigned_abs()
+}
+
+/// The clients of a load: they log in with keys that were derived once, so that PBKDF2 is not
+/// measured.
+#[derive(Debug)]
+pub struct Clients {
+    identity: Identity,
+    connector: Connector,
+}
+
+impl Clients {
+    /// Creates the user as which the clients log in, and the documents of the collections. `root`
+    /// is logged in at the server as its administrator.
+    ///
+    /// # Panics
+    /// If the server refuses a command.
+    pub async fn prepare(root: &mongodb::Client, collections: &[Collection]) -> Self {
+        let user = NewUser::new("admin", USER, PASSWORD).role("readWriteAnyDatabase", "admin");
+        create_user(root, &user)
+            .await
+            .expect("the user can be created");
+        for collection in collections {
+            let text = "x".repeat(collection.bytes);
+            let documents = (0..collection.documents).map(|n| doc! {"_id": n, "text": &text});
+            let collection = root
+                .database(DATABASE)
+                .collection::<Document>(collection.name);
+            collection
+                .insert_many(documents)
+                .await
+                .expect("documents can be inserted");
+        }
+        let nonces = Arc::new(NonceSource::new().expect("the system has random bytes"));
+        Self {
+            identity: identity(root).await,
+            connector: Connector::new(None, Vec::new(), Duration::from_secs(30), nonces),
+        }
+    }
+
+    /// Connects and logs in.
+    ///
+    /// # Errors
+    /// If the target refuses the connection or the login.
+    pub async fn connect(&self, address: &ServerAddress) -> Result<Connection, EstablishError> {
         self.connector.establish(address, &self.identity).await
+    }
+
+    /// Establishes `count` connections, one after another.
+    ///
+    /// # Panics
+    /// If the target refuses a connection or a login.
+    pub async fn connect_all(&self, address: &ServerAddress, count: usize) -> Vec<Connection> {
+        let mut open = Vec::with_capacity(count);
+        for _ in 0..count {
+            let connection = self.connect(address).await;
+            open.push(connection.expect("the target accepts connections"));
+        }
+        open
     }
 }
 
@@ -201,7 +279,7 @@ fn behind_haproxy(scratch: &Scratch, server: &str) -> Option<Target> {
         .parse()
         .expect("the address is valid");
     Some(Target {
-        name: "HAProxy".to_owned(),
+        name: HAPROXY.to_owned(),
         address,
         process: Some(process),
     })

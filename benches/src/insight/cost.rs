@@ -22,12 +22,12 @@ use seawall_tests::{
 use tokio::{task::JoinSet, time::sleep};
 
 use super::{
-    DATABASE, Machine, Plan, count, float, letters,
+    DATABASE, Machine, Plan, float, letters,
     link::{Link, Target, message},
     say,
     seawall::Seawall,
 };
-use crate::process::cpu_split;
+use crate::{process::cpu_split, spread::Spread};
 
 const CONNECTIONS: usize = 64;
 
@@ -249,27 +249,4 @@ fn report(on: &Rival, off: &Rival, time: Duration) {
         "\nRatio of on to off, CPU per operation over all rounds: {:.3}.",
         on.cpu_us() / off.cpu_us()
     ));
-}
-
-/// Minimum, median and maximum of some values.
-struct Spread {
-    count: u64,
-    least: f64,
-    median: f64,
-    most: f64,
-}
-
-impl Spread {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
-        let mut values: Vec<f64> = values.collect();
-        values.sort_by(f64::total_cmp);
-        let middle = [values.len().saturating_sub(1) / 2, values.len() / 2];
-        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
-        Self {
-            count: count(values.len()),
-            least: at(0),
-            median: middle.map(at).iter().sum::<f64>() / 2.0,
-            most: at(values.len().saturating_sub(1)),
-        }
-    }
 }

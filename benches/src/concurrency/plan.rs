@@ -1,0 +1,192 @@
+//! The settings of a run, and the situations.
+
+use std::time::Duration;
+
+use crate::{
+    load::{SMALL, Work},
+    options::{list, option},
+};
+
+/// The value of `pool.concurrency` with which Seawall finds the limit.
+pub const AUTO: &str = "auto";
+
+/// The part of the bench that simulates.
+pub const SIMULATION: &str = "simulation";
+
+/// Options that make a run partial, so that its results are not saved.
+const PARTIAL: [&str; 5] = [
+    "--only",
+    "--limits",
+    "--connections",
+    "--rounds",
+    "--seconds",
+];
+
+/// A situation in which the limits are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Situation {
+    /// Small finds.
+    Plain,
+    /// Small finds that reach the server 5 ms later.
+    Delay,
+    /// Small finds, a tenth of which take 200 ms at the server.
+    Slow,
+    /// Small finds of a number of clients that changes.
+    Change,
+}
+
+impl Situation {
+    /// All situations.
+    pub const ALL: [Self; 4] = [Self::Plain, Self::Delay, Self::Slow, Self::Change];
+
+    /// The name for `--only`, files and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Delay => "delay",
+            Self::Slow => "slow",
+            Self::Change => "change",
+        }
+    }
+
+    /// The heading of its results.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Plain => "Small finds",
+            Self::Delay => "5 ms before the server",
+            Self::Slow => "A tenth of the operations takes 200 ms",
+            Self::Change => "A change of load",
+        }
+    }
+
+    /// The operations of its clients.
+    pub fn work(self) -> Work {
+        match self {
+            Self::Plain | Self::Delay | Self::Change => Work::Finds(SMALL),
+            Self::Slow => Work::TenthSlow,
+        }
+    }
+}
+
+/// The settings of a run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The compared values of `pool.concurrency`.
+    pub limits: Vec<String>,
+    /// The numbers of clients.
+    pub connections: Vec<usize>,
+    /// Number of measurements of each cell.
+    pub rounds: usize,
+    /// The lengths of the parts of a measurement.
+    pub times: Times,
+    /// The numbers of clients in the phases of a change of load.
+    pub phases: [usize; 3],
+    /// Number of clients while a trace is recorded.
+    pub traced_connections: usize,
+    /// True for a run that only checks that all operations succeed.
+    pub is_quick: bool,
+    /// True if the results must not replace the saved ones.
+    pub is_partial: bool,
+    only: Option<String>,
+}
+
+/// The lengths of the parts of a measurement.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Time before a measurement with a fixed limit or without a limit. Server connections are
+    /// established in it.
+    pub warm_up: Duration,
+    /// Time before a measurement with `auto`. It finds its limit in it.
+    pub auto_warm_up: Duration,
+    /// How long a cell is measured.
+    pub cell: Duration,
+    /// The length of each phase of a change of load.
+    pub phase: Duration,
+    /// The length of a trace.
+    pub trace: Duration,
+}
+
+impl Plan {
+    /// The plan that the options on the command line request.
+    ///
+    /// # Panics
+    /// If an option has a wrong value.
+    pub fn from_options() -> Self {
+        let is_quick = std::env::args().any(|argument| argument == "--quick");
+        let mut plan = match is_quick {
+            true => Self::quick(),
+            false => Self::full(),
+        };
+        let number = |name: &str| {
+            option(name).map(|word| word.parse::<u64>().expect("the option takes a number"))
+        };
+        if let Some(limits) = list("--limits") {
+            plan.limits = limits;
+        }
+        if let Some(connections) = list("--connections") {
+            plan.connections = connections;
+        }
+        if let Some(rounds) = number("--rounds") {
+            plan.rounds = usize::try_from(rounds).expect("a number of rounds");
+        }
+        if let Some(seconds) = number("--seconds") {
+            plan.times.cell = Duration::from_secs(seconds);
+        }
+        plan.only = option("--only");
+        plan.is_partial = is_quick || PARTIAL.iter().any(|name| option(name).is_some());
+        let is_known = |only: &String| {
+            let names = Situation::ALL.map(Situation::name);
+            only == SIMULATION || names.contains(&only.as_str())
+        };
+        let only = plan.only.as_ref();
+        assert!(only.is_none_or(is_known), "unknown part: {only:?}");
+        plan
+    }
+
+    fn full() -> Self {
+        let limits = ["off", AUTO, "8", "16", "32", "64", "128"];
+        Self {
+            limits: limits.map(str::to_owned).to_vec(),
+            connections: vec![16, 64, 256, 1_000, 4_000],
+            rounds: 3,
+            times: Times {
+                warm_up: Duration::from_secs(3),
+                auto_warm_up: Duration::from_secs(10),
+                cell: Duration::from_secs(5),
+                phase: Duration::from_secs(15),
+                trace: Duration::from_secs(60),
+            },
+            phases: [64, 1_000, 64],
+            traced_connections: 1_000,
+            is_quick: false,
+            is_partial: false,
+            only: None,
+        }
+    }
+
+    fn quick() -> Self {
+        let second = Duration::from_secs(1);
+        let short = Duration::from_millis(200);
+        Self {
+            limits: [AUTO, "8"].map(str::to_owned).to_vec(),
+            connections: vec![16],
+            rounds: 1,
+            times: Times {
+                warm_up: short,
+                auto_warm_up: short,
+                cell: second,
+                phase: second,
+                trace: second * 2,
+            },
+            phases: [16, 64, 16],
+            traced_connections: 64,
+            is_quick: true,
+            ..Self::full()
+        }
+    }
+
+    /// True if this part of the bench is to run.
+    pub fn wants(&self, part: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only == part)
+    }
+}

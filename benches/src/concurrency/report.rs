@@ -1,0 +1,118 @@
+//! The results: Markdown tables, and the JSON file.
+
+use std::{fs, io, path::Path};
+
+use serde::Serialize;
+
+use super::{
+    cells::Figures,
+    plan::{AUTO, Situation},
+};
+use crate::{insight::say, run::Run, spread::Spread};
+
+/// The directory of saved results.
+pub const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results");
+
+/// The rounds of one cell.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    situation: &'static str,
+    /// The number of clients, and the phase of a change of load.
+    clients: String,
+    limit: String,
+    throughput: Spread,
+    p50_ms: Spread,
+    p99_ms: Spread,
+    seawall_user_us: Spread,
+    server_us: Spread,
+}
+
+/// The results of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The commit, date and machine. Its rounds and seconds are those of a cell.
+    run: Run,
+    cells: Vec<Row>,
+}
+
+impl Report {
+    /// A report without results.
+    pub fn new(run: Run) -> Self {
+        let cells = Vec::new();
+        Self { run, cells }
+    }
+
+    /// Prints the header of a situation's table.
+    pub fn say_head(situation: Situation) {
+        say(&format!("\n## {}\n", situation.title()));
+        say(
+            "| clients | limit | operations/s (least to most) | p50 | p99 | Seawall user CPU per operation | server CPU per operation |",
+        );
+        say("|---|---|---|---|---|---|---|");
+    }
+
+    /// Adds the rounds of a cell, and prints their medians as a row.
+    pub fn add(&mut self, situation: Situation, clients: &str, limit: &str, rounds: &[Figures]) {
+        let of = |figure: fn(&Figures) -> f64| Spread::of(rounds.iter().map(figure));
+        let row = Row {
+            situation: situation.name(),
+            clients: clients.to_owned(),
+            limit: limit.to_owned(),
+            throughput: of(|figures| figures.throughput),
+            p50_ms: of(|figures| figures.p50_ms),
+            p99_ms: of(|figures| figures.p99_ms),
+            seawall_user_us: of(|figures| figures.seawall_user_us),
+            server_us: of(|figures| figures.server_us),
+        };
+        say(&format!(
+            "| {clients} | {limit} | {:.0} ({:.0} to {:.0}) | {:.2} ms | {:.2} ms | {:.1} µs | {:.1} µs |",
+            row.throughput.median,
+            row.throughput.least,
+            row.throughput.most,
+            row.p50_ms.median,
+            row.p99_ms.median,
+            row.seawall_user_us.median,
+            row.server_us.median,
+        ));
+        self.cells.push(row);
+    }
+
+    /// Prints the throughput of `auto` and `off` relative to the best fixed limit. All are medians.
+    pub fn say_ratios(&self) {
+        say("\n## Throughput relative to the best fixed limit\n");
+        say("| situation | clients | best fixed limit | operations/s | `auto` | `off` |");
+        say("|---|---|---|---|---|---|");
+        let is_same = |a: &Row, b: &Row| (a.situation, &a.clients) == (b.situation, &b.clients);
+        for cells in self.cells.chunk_by(is_same) {
+            let fixed = cells.iter().filter(|row| row.limit.parse::<u32>().is_ok());
+            let median = |row: &Row| row.throughput.median;
+            let Some(best) = fixed.max_by(|a, b| median(a).total_cmp(&median(b))) else {
+                continue;
+            };
+            let ratio = |limit: &str| {
+                let row = cells.iter().find(|row| row.limit == limit);
+                row.map_or_else(
+                    || "–".to_owned(),
+                    |row| format!("{:.2}", median(row) / median(best)),
+                )
+            };
+            say(&format!(
+                "| {} | {} | {} | {:.0} | {} | {} |",
+                best.situation,
+                best.clients,
+                best.limit,
+                median(best),
+                ratio(AUTO),
+                ratio("off"),
+            ));
+        }
+    }
+
+    /// Writes the results as JSON.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        fs::write(path, serde_json::to_string_pretty(self)? + "\n")
+    }
+}

@@ -1,0 +1,132 @@
+//! A mongod with documents, a delaying relay in front of it, and Seawall processes.
+
+use std::time::Duration;
+
+use bson::doc;
+use seawall_tests::{
+    mongod::{FailTimes, Options, Standalone, clear_fail_command, fail_command},
+    process::binary,
+};
+use seawall_transport::connection::{Connection, ServerAddress};
+
+use super::{delay::DelayingRelay, plan::Situation};
+use crate::{
+    insight::{Plan, seawall::Seawall},
+    load::{DATABASE, SLOW, SMALL},
+    process::cpu_split,
+    setup::{Clients, process_id},
+};
+
+/// How much later commands reach the server in [`Situation::Delay`].
+const DELAY: Duration = Duration::from_millis(5);
+
+/// How long the server keeps a slow operation in [`Situation::Slow`].
+const SLOW_MS: i32 = 200;
+
+/// Seawall's settings besides the limit.
+///
+/// - The pool must not limit the operations before the largest fixed limit does. 500 connections
+///   are the default limit for a server, and thus the limit of `off`.
+/// - All server connections must be established in the warm-up.
+/// - With a low limit and 4,000 clients, an operation waits longer than the default limit of ten
+///   seconds.
+const SETTINGS: &str = "\
+pool.max_pool_size = 500
+pool.max_server_connections = 500
+pool.max_connecting = 16
+pool.connections_per_second = 0
+pool.wait_queue_timeout_ms = 60000
+";
+
+/// The server, and the means to start Seawall in front of it.
+#[derive(Debug)]
+pub struct Testbed {
+    server: Standalone,
+    root: mongodb::Client,
+    clients: Clients,
+    relay: DelayingRelay,
+    plan: Plan,
+}
+
+impl Testbed {
+    /// Starts a server, and creates its user and documents.
+    ///
+    /// # Panics
+    /// If the server does not start or refuses a command.
+    pub async fn start(is_quick: bool) -> Self {
+        let server = Standalone::start(Options::with_auth()).await;
+        let server = server.expect("a mongod starts");
+        let root = server.client().expect("the server accepts connections");
+        let clients = Clients::prepare(&root, &[SMALL, SLOW]).await;
+        let relay = DelayingRelay::start(server.address(), DELAY).expect("the relay starts");
+        Self {
+            server,
+            root,
+            clients,
+            relay,
+            plan: Plan {
+                binary: binary().to_owned(),
+                is_quick,
+            },
+        }
+    }
+
+    /// Prepares the server for a situation.
+    ///
+    /// # Panics
+    /// If the server refuses the command.
+    pub async fn prepare(&self, situation: Situation) {
+        let changed = match situation {
+            // A blocked operation uses no CPU time, and the others do not wait for it.
+            Situation::Slow => {
+                let data = doc! {
+                    "failCommands": ["find"], "namespace": format!("{DATABASE}.{}", SLOW.name),
+                    "blockConnection": true, "blockTimeMS": SLOW_MS,
+                };
+                fail_command(&self.root, FailTimes::Always, data).await
+            }
+            Situation::Plain | Situation::Delay | Situation::Change => {
+                clear_fail_command(&self.root).await
+            }
+        };
+        changed.expect("failCommand is accepted");
+    }
+
+    /// Starts Seawall with a value of `pool.concurrency`, and waits until clients can log in.
+    ///
+    /// # Panics
+    /// If Seawall does not become ready.
+    pub async fn seawall(&self, situation: Situation, limit: &str) -> Seawall {
+        let uri = match situation {
+            Situation::Delay => format!("mongodb://{}/", self.relay.address()),
+            Situation::Plain | Situation::Slow | Situation::Change => self.server.uri(),
+        };
+        let concurrency = match limit.parse::<u32>() {
+            Ok(number) => number.to_string(),
+            Err(_) => format!("{limit:?}"),
+        };
+        let toml = format!("pool.concurrency = {concurrency}\n{SETTINGS}");
+        let seawall = Seawall::start(&self.plan, &uri, &toml).await;
+        seawall.wait_for_credential_source().await;
+        seawall
+    }
+
+    /// Establishes client connections to Seawall.
+    ///
+    /// # Panics
+    /// If Seawall refuses one.
+    pub async fn connect(&self, seawall: &Seawall, count: usize) -> Vec<Connection> {
+        let address = seawall.address().to_string();
+        let address: ServerAddress = address.parse().expect("the address is valid");
+        self.clients.connect_all(&address, count).await
+    }
+
+    /// The CPU time of the server since its start.
+    ///
+    /// # Panics
+    /// If the server does not run.
+    pub fn server_cpu(&self) -> Duration {
+        let (user, system) = cpu_split(process_id(self.server.mongod()));
+        user + system
+    }
+}

@@ -1,0 +1,119 @@
+//! The conditions of a run, which are saved with its results: commit, date, machine and length.
+
+use std::{fmt, fs, num::NonZero, process::Command, thread, time::Duration};
+
+use bson::DateTime;
+use serde::{Deserialize, Serialize};
+
+/// Text for a fact that cannot be read.
+const UNKNOWN: &str = "unknown";
+
+/// The conditions of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// The commit of the sources, with `-dirty` if a file differs from it.
+    pub commit: String,
+    /// The date in UTC, as `YYYY-MM-DD`.
+    pub date: String,
+    /// The machine.
+    pub machine: Machine,
+    /// Number of rounds of each case.
+    pub rounds: usize,
+    /// How long each target is measured in a round, in seconds.
+    pub seconds: f64,
+}
+
+impl Run {
+    /// The conditions of a run that begins now, with rounds in which each target is measured for
+    /// `time`. A fact that cannot be read is `unknown` or zero.
+    pub fn begin(rounds: usize, time: Duration) -> Self {
+        let now = DateTime::now().try_to_rfc3339_string().ok();
+        let date = now
+            .as_deref()
+            .and_then(|now| Some(now.split_once('T')?.0.to_owned()));
+        Self {
+            commit: commit().unwrap_or_else(|| UNKNOWN.to_owned()),
+            date: date.unwrap_or_else(|| UNKNOWN.to_owned()),
+            machine: Machine::read(),
+            rounds,
+            seconds: time.as_secs_f64(),
+        }
+    }
+}
+
+/// The name that Git gives the sources. `None` without Git.
+fn commit() -> Option<String> {
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let mut command = Command::new("git");
+    command.args(["-C", folder, "describe", "--always", "--dirty"]);
+    // Without tags, the name is the commit's hash.
+    let output = command.args(["--exclude", "*"]).output().ok()?;
+    let name = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| name.trim().to_owned())
+}
+
+/// The machine of a run. Results of different machines cannot be compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The model of the processor.
+    pub processor: String,
+    /// Number of threads that can run at the same time.
+    pub cores: usize,
+    /// Memory in GiB, rounded.
+    pub memory_gib: u64,
+    /// The version of the kernel.
+    pub kernel: String,
+}
+
+impl Machine {
+    fn read() -> Self {
+        let memory = field("/proc/meminfo", "MemTotal");
+        let kibibytes = memory
+            .as_deref()
+            .and_then(|text| text.strip_suffix(" kB")?.parse::<u64>().ok());
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+        Self {
+            processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| UNKNOWN.to_owned()),
+            cores: thread::available_parallelism().map_or(0, NonZero::get),
+            memory_gib: kibibytes.map_or(0, |kibibytes| (kibibytes + (1 << 19)) >> 20),
+            kernel: kernel.map_or_else(|| UNKNOWN.to_owned(), |text| text.trim().to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            processor,
+            cores,
+            memory_gib,
+            kernel,
+        } = self;
+        write!(
+            f,
+            "{processor}, {cores} cores, {memory_gib} GiB, kernel {kernel}"
+        )
+    }
+}
+
+/// The first value with this name in a file of lines `name: value`.
+fn field(path: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = fields.find(|(key, _)| key.trim() == name)?;
+    Some(value.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_of_a_run_are_read() {
+        let run = Run::begin(10, Duration::from_secs(3));
+        assert_eq!(run.date.split('-').count(), 3, "{}", run.date);
+        assert!(run.machine.cores > 0 && run.machine.memory_gib > 0);
+        assert_ne!(run.machine.kernel, UNKNOWN);
+        assert_eq!((run.rounds, run.seconds), (10, 3.0));
+    }
+}
