@@ -545,7 +545,7 @@ async fn tick_gates(shared: Arc<Shared>) {
     let mut ticks = arrivals.activity.ticks();
     loop {
         let is_active = has_operations(&shared) || !gates.are_idle() || !arrivals.gate.is_idle();
-        let tick = ticks.next(is_active, |_| {}).await;
+        let tick = ticks.next(is_active, |due| due).await;
         let snapshot = shared.routing.topology.snapshot();
         let pools = snapshot.pools.iter();
         let waits: Vec<_> = pools.map(|pool| pool.waits(tick.now)).collect();
@@ -575,7 +575,9 @@ async fn watch_control_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
 }
 
 async fn watch_lateness(shared: &Shared, lateness: &Lateness, record: impl Fn(Duration)) {
-    let is_active = || has_operations(shared);
+    // A relayed operation has no permit.
+    let is_relaying = || shared.settings.is_relay && shared.clients.count() > 0;
+    let is_active = || has_operations(shared) || is_relaying();
     measure_lateness(&shared.arrivals.activity, lateness, is_active, record).await;
 }
 

@@ -168,12 +168,13 @@ async fn inflate_reply(
         false => None,
     };
     read_whole(client, server, &mut held, length).await?;
+    let arrived_at = Instant::now();
     let heavy = awaited.limits.heavy(awaited.sharer);
     let inflate = move || head.inflate(&held);
     let bytes = heavy.run(inflated_length, inflate).await.map_err(wrong)?;
     let facts = scan(&bytes, awaited.form)?;
     let reply = HeldReply { bytes, share };
-    Ok(Reply::Held(reply, facts, Instant::now()))
+    Ok(Reply::Held(reply, facts, arrived_at))
 }
 
 fn scan(reply: &[u8], form: ReplyForm) -> Result<ReplyFacts, RelayError> {

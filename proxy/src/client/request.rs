@@ -25,8 +25,8 @@ use seawall_wire::{
 /// Largest number of pieces in which an edited request is written.
 const MAX_PIECES: usize = 10;
 
-/// A request of at most this length is copied into one buffer. For the kernel, one buffer costs less
-/// than several pieces.
+/// A request of at most this length is copied into one buffer. For the kernel, one buffer costs
+/// less than several pieces.
 const COPIED_BYTES: usize = 4 * 1024;
 
 /// Size of an element `maxTimeMS` of type int32: type, name, value.

@@ -142,7 +142,7 @@ impl Gate {
     }
 
     /// Adjusts the rate to the current `wait` and admits waiters at that rate. Called every
-    /// [`TICK`]; `elapsed` is the time since the last call.
+    /// 20 ms while operations run or clients arrive; `elapsed` is the time since the last call.
     pub fn tick(&self, wait: Duration, elapsed: Duration) {
         let mut state = self.state.lock();
         state.adjust(wait > self.target, elapsed, self.min_rate);
@@ -248,7 +248,8 @@ impl LoginGates {
 
     /// Adjusts all gates to the times that operations wait for connections. `by_user` has, for each
     /// user, the wait for that user's own connections. `wait` is the longest of all other waits.
-    /// Called every [`TICK`]; `elapsed` is the time since the last call.
+    /// Called every 20 ms while operations run or clients arrive; `elapsed` is the time since the
+    /// last call.
     pub fn tick<'u>(
         &self,
         wait: Duration,

@@ -252,9 +252,11 @@ pub fn newcomer(shared: &Shared, peer: &Peer) -> Option<Newcomer> {
     let Shared {
         limits, recorder, ..
     } = shared;
+    let now = Instant::now();
+    shared.arrivals.lateness.expect_soon(now);
     shared.arrivals.activity.record_arrival();
     if let Some(ip) = peer.ip
-        && !limits.admits_arrival(ip, Instant::now())
+        && !limits.admits_arrival(ip, now)
     {
         recorder.client_refused("address_rate");
         return None;

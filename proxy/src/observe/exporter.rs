@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
+    iter::repeat,
     sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime},
 };
@@ -337,11 +338,14 @@ impl Exporter {
         let mut histograms = HistogramText::new(&mut text);
         self.add_histograms(collected, &mut histograms);
         let servers = self.recorder.servers.lock().clone();
-        for (address, checkouts) in servers.iter().zip(&collected.checkouts) {
-            if let Some(checkouts) = checkouts {
-                let labels = [("server", &**address)];
-                histograms.add(MetricName::CheckoutSeconds, &labels, checkouts);
-            }
+        // A server without a checkout has the series too, so that its first checkout is an
+        // increase.
+        let none = Distribution::default();
+        let checkouts = collected.checkouts.iter().map(Option::as_deref);
+        for (address, checkouts) in servers.iter().zip(checkouts.chain(repeat(None))) {
+            let labels = [("server", &**address)];
+            let name = MetricName::CheckoutSeconds;
+            histograms.add(name, &labels, checkouts.unwrap_or(&none));
         }
         text
     }

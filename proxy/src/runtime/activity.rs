@@ -68,9 +68,13 @@ impl Activity {
 
 impl Ticks<'_> {
     /// Waits for the next tick. `is_active` is true if the task has work, for example because
-    /// operations run. `plan` gets the time at which the tick is due; it is called again if an
-    /// arrival ends a quiet time.
-    pub(crate) async fn next(&mut self, is_active: bool, plan: impl Fn(Instant)) -> Tick {
+    /// operations run. `plan` gets the time at which the tick is due, and returns this time or an
+    /// earlier one. It is called again if an arrival ends a quiet time.
+    pub(crate) async fn next(
+        &mut self,
+        is_active: bool,
+        plan: impl Fn(Instant) -> Instant,
+    ) -> Tick {
         let began = Instant::now();
         let arrived = self.activity.arrived.notified();
         let arrivals = self.activity.arrivals.load(Ordering::Relaxed);
@@ -78,19 +82,16 @@ impl Ticks<'_> {
             self.active_at = began;
         }
         self.arrivals = arrivals;
-        let mut due = began + TICK;
+        let mut due;
         if began - self.active_at >= QUIET_AFTER {
-            due = began + QUIET_TICK;
-            plan(due);
+            due = plan(began + QUIET_TICK);
             if timeout_at(due, arrived).await.is_ok() {
-                due = Instant::now() + TICK;
-                plan(due);
-                sleep_until(due).await;
+                due = plan(Instant::now() + TICK).min(due);
             }
         } else {
-            plan(due);
-            sleep_until(due).await;
+            due = plan(began + TICK);
         }
+        sleep_until(due).await;
         let now = Instant::now();
         let elapsed = now - std::mem::replace(&mut self.last, now);
         let late = now - due;
@@ -107,23 +108,23 @@ mod tests {
         let activity = Activity::default();
         let mut ticks = activity.ticks();
         let begin = Instant::now();
-        while ticks.next(false, |_| {}).await.elapsed == TICK {}
+        while ticks.next(false, |due| due).await.elapsed == TICK {}
         assert_eq!(begin.elapsed(), QUIET_AFTER + QUIET_TICK);
-        assert_eq!(ticks.next(false, |_| {}).await.elapsed, QUIET_TICK);
-        assert_eq!(ticks.next(true, |_| {}).await.elapsed, TICK);
+        assert_eq!(ticks.next(false, |due| due).await.elapsed, QUIET_TICK);
+        assert_eq!(ticks.next(true, |due| due).await.elapsed, TICK);
     }
 
     #[tokio::test(start_paused = true)]
     async fn arrival_ends_a_quiet_time_at_once() {
         let activity = Activity::default();
         let mut ticks = activity.ticks();
-        while ticks.next(false, |_| {}).await.elapsed == TICK {}
+        while ticks.next(false, |due| due).await.elapsed == TICK {}
         let arrive = async {
             tokio::time::sleep(TICK).await;
             activity.record_arrival();
         };
-        let (tick, ()) = tokio::join!(ticks.next(false, |_| {}), arrive);
+        let (tick, ()) = tokio::join!(ticks.next(false, |due| due), arrive);
         assert_eq!((tick.elapsed, tick.late), (2 * TICK, Duration::ZERO));
-        assert_eq!(ticks.next(false, |_| {}).await.elapsed, TICK);
+        assert_eq!(ticks.next(false, |due| due).await.elapsed, TICK);
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::activity::Activity;
+use super::activity::{Activity, TICK};
 
 /// The lateness of one runtime. A task of that runtime measures it at each tick, and other tasks
 /// read it.
@@ -16,8 +16,10 @@ pub struct Lateness {
     base: Instant,
     /// When the next tick is due, in microseconds since `base`.
     due_us: AtomicU64,
-    /// The lateness of the last tick, in microseconds.
+    /// When the last tick came, in microseconds since `base`.
     last_us: AtomicU64,
+    /// The lateness of the last tick, in microseconds.
+    late_us: AtomicU64,
 }
 
 impl Lateness {
@@ -27,28 +29,47 @@ impl Lateness {
             base: now,
             due_us: AtomicU64::new(u64::MAX),
             last_us: AtomicU64::new(0),
+            late_us: AtomicU64::new(0),
         }
     }
 
-    /// Records when the next tick is due.
-    fn expect(&self, due: Instant) {
-        self.due_us
-            .store(microseconds(due - self.base), Ordering::Relaxed);
+    /// Records that a tick is due at `due`, unless an earlier tick is due already. Returns when the
+    /// next tick is due.
+    fn expect(&self, due: Instant) -> Instant {
+        let due_us = self.since_base(due);
+        let due_us = self.due_us.fetch_min(due_us, Ordering::Relaxed).min(due_us);
+        self.base + Duration::from_micros(due_us)
     }
 
-    /// Records the lateness of a tick. The next tick is not due before the next call of `expect`.
-    fn record(&self, late: Duration) {
-        self.last_us.store(microseconds(late), Ordering::Relaxed);
+    /// Records that a client arrives at `now`. The runtime must then tick soon, even if it was
+    /// quiet. If it does not, it is late.
+    pub(crate) fn expect_soon(&self, now: Instant) {
+        self.expect(now + TICK);
+    }
+
+    /// Records the lateness of a tick at `now`. No tick is due before the next call of `expect`.
+    fn record(&self, late: Duration, now: Instant) {
+        self.late_us.store(microseconds(late), Ordering::Relaxed);
+        self.last_us.store(self.since_base(now), Ordering::Relaxed);
         self.due_us.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// The lateness of the last tick. If the next tick is already overdue by more, the lateness of
-    /// that next tick so far.
+    /// The lateness of the last tick, if it came lately. If the next tick is overdue by more, the
+    /// lateness of that next tick so far.
     pub fn now(&self, now: Instant) -> Duration {
-        let since = microseconds(now - self.base);
-        let overdue = since.saturating_sub(self.due_us.load(Ordering::Relaxed));
-        let last = self.last_us.load(Ordering::Relaxed);
-        Duration::from_micros(last.max(overdue))
+        let now = self.since_base(now);
+        let overdue = now.saturating_sub(self.due_us.load(Ordering::Relaxed));
+        let age = now.saturating_sub(self.last_us.load(Ordering::Relaxed));
+        let late = match age <= microseconds(TICK * 2) {
+            true => self.late_us.load(Ordering::Relaxed),
+            // In a quiet time, the last tick says nothing about the current one.
+            false => 0,
+        };
+        Duration::from_micros(late.max(overdue))
+    }
+
+    fn since_base(&self, at: Instant) -> u64 {
+        microseconds(at.saturating_duration_since(self.base))
     }
 }
 
@@ -64,7 +85,7 @@ pub(crate) async fn measure_lateness(
     loop {
         let tick = ticks.next(is_active(), |due| lateness.expect(due)).await;
         record(tick.late);
-        lateness.record(tick.late);
+        lateness.record(tick.late, tick.now);
     }
 }
 
@@ -76,20 +97,43 @@ fn microseconds(duration: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    const MS: Duration = Duration::from_millis(1);
+
     #[test]
     fn overdue_tick_counts_before_it_arrives() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
-        let ms = Duration::from_millis;
-        assert_eq!(lateness.now(begin + ms(500)), Duration::ZERO);
-        lateness.expect(begin + ms(20));
-        assert_eq!(lateness.now(begin + ms(20)), Duration::ZERO);
-        assert_eq!(lateness.now(begin + ms(90)), ms(70));
-        lateness.record(ms(70));
-        lateness.expect(begin + ms(110));
-        assert_eq!(lateness.now(begin + ms(110)), ms(70));
-        assert_eq!(lateness.now(begin + ms(200)), ms(90));
-        lateness.record(Duration::ZERO);
-        assert_eq!(lateness.now(begin + ms(200)), Duration::ZERO);
+        assert_eq!(lateness.now(begin + 500 * MS), Duration::ZERO);
+        lateness.expect(begin + 20 * MS);
+        assert_eq!(lateness.now(begin + 20 * MS), Duration::ZERO);
+        assert_eq!(lateness.now(begin + 90 * MS), 70 * MS);
+        lateness.record(70 * MS, begin + 90 * MS);
+        lateness.expect(begin + 110 * MS);
+        assert_eq!(lateness.now(begin + 110 * MS), 70 * MS);
+        assert_eq!(lateness.now(begin + 200 * MS), 90 * MS);
+        lateness.record(Duration::ZERO, begin + 200 * MS);
+        assert_eq!(lateness.now(begin + 200 * MS), Duration::ZERO);
+    }
+
+    #[test]
+    fn late_tick_does_not_count_for_a_whole_quiet_time() {
+        let begin = Instant::now();
+        let lateness = Lateness::new(begin);
+        lateness.record(70 * MS, begin);
+        lateness.expect(begin + 500 * MS);
+        assert_eq!(lateness.now(begin + 40 * MS), 70 * MS);
+        assert_eq!(lateness.now(begin + 41 * MS), Duration::ZERO);
+    }
+
+    #[test]
+    fn runtime_is_late_if_no_tick_follows_an_arrival_in_a_quiet_time() {
+        let begin = Instant::now();
+        let lateness = Lateness::new(begin);
+        lateness.expect(begin + 500 * MS);
+        lateness.expect_soon(begin + 100 * MS);
+        lateness.expect_soon(begin + 110 * MS);
+        assert_eq!(lateness.now(begin + 120 * MS), Duration::ZERO);
+        assert_eq!(lateness.now(begin + 200 * MS), 80 * MS);
+        assert_eq!(lateness.expect(begin + 220 * MS), begin + 120 * MS);
     }
 }

@@ -93,6 +93,7 @@ impl Operation<'_> {
         attempt: CheckOutAttempt,
     ) -> Result<Checkout, CheckOutFailure> {
         self.handle_failure(&pool, error, attempt.deadline).await?;
+        drop(pool);
         self.check_out_again(observation, attempt).await
     }
 
