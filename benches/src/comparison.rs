@@ -286,7 +286,8 @@ impl Value {
     fn of(values: impl Iterator<Item = f64>, better: Better) -> Self {
         let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);
-        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        // JSON has no value for "not a number". A case without operations has the value 0.
+        let at = |index: usize| values.get(index).copied().unwrap_or(0.0);
         let last = values.len().saturating_sub(1);
         let (worst, best) = match better {
             Better::More => (at(0), at(last)),
@@ -308,8 +309,7 @@ impl Value {
         }
     }
 
-    /// The least difference to an earlier value that is more than noise. With the noise of both
-    /// runs together, two runs of the same binary differ by more in at most two of 100 values.
+    /// The least difference to an earlier value that is more than the noise of both runs.
     fn noise_with(self, before: Self) -> f64 {
         let least = before.median.abs() * LEAST_CHANGE;
         least.max(self.noise + before.noise)

@@ -29,7 +29,7 @@ pub enum Situation {
     Plain,
     /// Small finds that reach the server 5 ms later.
     Delay,
-    /// Small finds, a tenth of which take 200 ms at the server.
+    /// Small finds. A tenth of them take 200 ms at the server.
     Slow,
     /// Small finds of a number of clients that changes.
     Change,

@@ -43,7 +43,7 @@ const INTERVAL_SECONDS: f64 = 0.5;
 /// How long a scenario runs after its conditions have become steady, in seconds.
 const STEADY_SECONDS: f64 = 20.0;
 
-/// Simulates the scenarios in [`DRAWN`], each with its name. A quick run simulates two seconds of
+/// Simulates the scenarios to draw, each with its name. A quick run simulates two seconds of
 /// one of them.
 pub fn traces(is_quick: bool) -> impl Iterator<Item = (&'static str, Trace)> {
     let count = if is_quick { 1 } else { DRAWN.len() };

@@ -26,7 +26,7 @@ const SLOW_MS: i32 = 200;
 /// Seawall's settings besides the limit.
 ///
 /// - The pool must not limit the operations before the largest fixed limit does. 500 connections
-///   are the default limit for a server, and thus the limit of `off`.
+///   are the default limit for a server, so it is the limit of `off`.
 /// - All server connections must be established in the warm-up.
 /// - With a low limit and 4,000 clients, an operation waits longer than the default limit of ten
 ///   seconds.

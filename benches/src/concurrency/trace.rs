@@ -22,7 +22,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// One sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// The time since the begin of the trace, in seconds.
+    /// The time since the start of the trace, in seconds.
     pub at_seconds: f64,
     /// The limit in effect. During a trial it differs from `settled`.
     pub limit: f64,
