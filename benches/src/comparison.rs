@@ -10,6 +10,7 @@ use crate::{
     process::CPU_TICK,
     run::Run,
     setup::{HAPROXY, RELAY},
+    spread::Spread,
 };
 
 /// The least difference between two runs that is reported, as a share of the earlier median.
@@ -286,6 +287,7 @@ impl Value {
     fn of(values: impl Iterator<Item = f64>, better: Better) -> Self {
         let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);
+        let median = Spread::of(values.iter().copied()).median;
         // JSON has no value for "not a number". A case without operations has the value 0.
         let at = |index: usize| values.get(index).copied().unwrap_or(0.0);
         let last = values.len().saturating_sub(1);
@@ -295,7 +297,7 @@ impl Value {
         };
         let quarter = values.len() / 4;
         Self {
-            median: at(values.len() / 2),
+            median: if median.is_finite() { median } else { 0.0 },
             worst,
             best,
             noise: (at(last.saturating_sub(quarter)) - at(quarter)) / 2.0,
@@ -346,7 +348,7 @@ fn cpu_ratio(rounds: &[Vec<Row>], index: usize, other: &str) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{load::SMALL, run::Machine};
+    use crate::{load::SMALL, run::MachineFacts};
 
     const CASE: Case = Case {
         part: "small",
@@ -378,7 +380,7 @@ mod tests {
         let mut medians = Medians::of(Run {
             commit: "1234567".to_owned(),
             date: "2026-11-21".to_owned(),
-            machine: Machine {
+            machine: MachineFacts {
                 processor: "EPYC".to_owned(),
                 cores: 2,
                 memory_gib: 8,

@@ -16,7 +16,7 @@ pub struct Run {
     /// The date in UTC, as `YYYY-MM-DD`.
     pub date: String,
     /// The machine.
-    pub machine: Machine,
+    pub machine: MachineFacts,
     /// Number of rounds of each case.
     pub rounds: usize,
     /// How long each target is measured in a round, in seconds.
@@ -34,7 +34,7 @@ impl Run {
         Self {
             commit: commit().unwrap_or_else(|| UNKNOWN.to_owned()),
             date: date.unwrap_or_else(|| UNKNOWN.to_owned()),
-            machine: Machine::read(),
+            machine: MachineFacts::read(),
             rounds,
             seconds: time.as_secs_f64(),
         }
@@ -54,7 +54,7 @@ fn commit() -> Option<String> {
 
 /// The machine of a run. Results of different machines cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct MachineFacts {
     /// The model of the processor.
     pub processor: String,
     /// Number of threads that can run at the same time.
@@ -65,7 +65,7 @@ pub struct Machine {
     pub kernel: String,
 }
 
-impl Machine {
+impl MachineFacts {
     fn read() -> Self {
         let memory = field("/proc/meminfo", "MemTotal");
         let kibibytes = memory
@@ -81,7 +81,7 @@ impl Machine {
     }
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for MachineFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             processor,
