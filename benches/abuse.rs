@@ -20,8 +20,9 @@ use seawall_benches::{
         report::{Times, measure, say_head},
         testbed::Testbed,
     },
-    insight::{Machine, Plan, say},
+    insight::{Machine, Plan},
     options::option,
+    output::say,
 };
 use seawall_tests::process::binary;
 use tokio::runtime::Builder;

@@ -5,11 +5,12 @@
 //! prints the median of the rounds' ratios. `--quick` runs a tenth of the load for CI, and asserts
 //! counts only.
 
-use std::{io::Write, time::Duration};
+use std::time::Duration;
 
 use bson::{RawDocument, rawdoc};
 use seawall_benches::{
     load::{self, Load, SMALL, Work},
+    output::say,
     setup::{Instance, Setup},
 };
 use seawall_transport::connection::Connection;
@@ -135,8 +136,4 @@ fn cursor_of(reply: &RawDocument) -> i64 {
         .get_document("cursor")
         .expect("the reply has a cursor");
     cursor.get_i64("id").expect("the cursor has an id")
-}
-
-fn say(line: &str) {
-    writeln!(std::io::stdout().lock(), "{line}").expect("standard output is open");
 }

@@ -20,12 +20,13 @@
 //! S` set the length of a full run, and `--connections N,N` the numbers of connections. Each
 //! `--with NAME=BINARY,VARIABLE=VALUE` adds a Seawall with another binary or configuration.
 
-use std::{io::Write, time::Duration};
+use std::time::Duration;
 
 use seawall_benches::{
     comparison::{Case, Medians, Row},
     load::{self, HUGE, LARGE, Load, SMALL, Work},
     options::{list, option, options},
+    output::say,
     process::{Process, cpu_split, resident_bytes},
     relay,
     run::Run,
@@ -213,8 +214,4 @@ async fn idle(setup: &Setup, plan: &Plan) {
         ));
         drop(open);
     }
-}
-
-fn say(line: &str) {
-    writeln!(std::io::stdout().lock(), "{line}").expect("standard output is open");
 }

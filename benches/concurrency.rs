@@ -33,7 +33,8 @@ use seawall_benches::{
         testbed::Testbed,
         trace::record,
     },
-    insight::{Machine, say},
+    insight::Machine,
+    output::say,
     run::Run,
 };
 use seawall_tests::scratch::Scratch;

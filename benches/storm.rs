@@ -13,11 +13,12 @@
 //! `--runs N` sets the number of runs of each part, `--clients N` the number of clients in
 //! incidents. `--quick` runs a tenth for CI, and asserts counts only.
 
-use std::{io::Write, time::Duration};
+use std::time::Duration;
 
 use seawall_benches::{
     extras,
     options::option,
+    output::say,
     process::cpu_split,
     storm_testbed::{Counts, Load, LoadReport, Stall, StormTestbed},
 };
@@ -123,10 +124,6 @@ fn main() {
             restart(&mut testbed, &plan).await;
         }
     });
-}
-
-fn say(line: &str) {
-    writeln!(std::io::stdout().lock(), "{line}").expect("standard output is open");
 }
 
 fn endpoint(testbed: &StormTestbed, is_through: bool) -> String {

@@ -8,6 +8,7 @@ pub mod extras;
 pub mod insight;
 pub mod load;
 pub mod options;
+pub mod output;
 pub mod process;
 pub mod relay;
 pub mod run;

@@ -13,7 +13,8 @@ use super::{
     victims::{Phase, Victims},
 };
 use crate::{
-    insight::{say, seawall::Seawall},
+    insight::seawall::Seawall,
+    output::say,
     process::{cpu_time, peak_resident_bytes},
 };
 

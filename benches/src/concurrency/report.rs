@@ -8,7 +8,7 @@ use super::{
     cells::Figures,
     plan::{AUTO, Situation},
 };
-use crate::{insight::say, run::Run, spread::Spread};
+use crate::{output::say, run::Run, spread::Spread};
 
 /// The directory of saved results.
 pub const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results");

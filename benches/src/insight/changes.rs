@@ -14,9 +14,9 @@ use super::{
     link::{Target, message},
     pace::{Paced, Rate},
     random::Random,
-    say,
     seawall::Seawall,
 };
+use crate::output::say;
 
 const COLLECTION: &str = "items";
 

@@ -24,10 +24,9 @@ use tokio::{task::JoinSet, time::sleep};
 use super::{
     DATABASE, Machine, Plan, float, letters,
     link::{Link, Target, message},
-    say,
     seawall::Seawall,
 };
-use crate::{process::cpu_split, spread::Spread};
+use crate::{output::say, process::cpu_split, spread::Spread};
 
 const CONNECTIONS: usize = 64;
 

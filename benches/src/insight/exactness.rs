@@ -18,10 +18,10 @@ use super::{
     link::{Link, Target, message},
     logged::{Durations, Logged},
     random::{Random, Zipf},
-    say,
     seawall::Seawall,
     table::{Table, Worst},
 };
+use crate::output::say;
 
 const COLLECTIONS: u32 = 5;
 

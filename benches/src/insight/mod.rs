@@ -16,7 +16,9 @@ pub mod seawall;
 pub mod stalls;
 pub mod table;
 
-use std::{fs, io::Write, path::PathBuf};
+use std::{fs, path::PathBuf};
+
+use crate::output::say;
 
 /// Settings of a run.
 #[derive(Clone, Debug)]
@@ -32,11 +34,6 @@ impl Plan {
     pub fn either<T>(&self, whole: T, quick: T) -> T {
         if self.is_quick { quick } else { whole }
     }
-}
-
-/// Prints a line of the report.
-pub fn say(line: &str) {
-    writeln!(std::io::stdout().lock(), "{line}").expect("standard output is open");
 }
 
 /// The CPU use of all processes of the machine. Latencies are reliable only if no other process

@@ -12,13 +12,15 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::{
     LIGHT, epoch_seconds, epoch_seconds_of, fill, finds, first_reported, say_stalls, target,
 };
-use crate::insight::{
-    DATABASE, Machine, Plan, count, float,
-    link::message,
-    pace::{Answered, Paced, Rate},
-    random::Random,
-    say,
-    seawall::Seawall,
+use crate::{
+    insight::{
+        DATABASE, Machine, Plan, count, float,
+        link::message,
+        pace::{Answered, Paced, Rate},
+        random::Random,
+        seawall::Seawall,
+    },
+    output::say,
 };
 
 /// Seconds from the end of one checkpoint to the start of the next.

@@ -19,9 +19,9 @@ use super::{
     link::{Target, message},
     pace::{Paced, Rate},
     random::Random,
-    say,
     seawall::Seawall,
 };
+use crate::output::say;
 
 /// Time from the start of one stall to the start of the next.
 const PERIOD: Duration = Duration::from_secs(15);
