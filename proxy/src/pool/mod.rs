@@ -68,7 +68,7 @@ use self::{
     inner::{HandOver, Inner, ResultReceiver, Returned, Start, Todo},
     pace::Pace,
     queue::Ticket,
-    slots::WINDOW,
+    slots::{Slot, WINDOW},
 };
 
 /// Limits of the connections to one server. All servers have the same limits.
@@ -298,11 +298,8 @@ impl Waiting {
     /// See [`CheckOutError`].
     pub(crate) async fn finish(mut self) -> Result<Checkout, CheckOutError> {
         let result = (&mut self.result).await;
-        let (connection, slot) = result.unwrap_or(Err(CheckOutError::Closed))?;
-        let now = Instant::now();
-        self.pool.metrics.checked_out(now - self.began);
-        let (pool, identity) = (Arc::clone(&self.pool), Arc::clone(&self.identity));
-        Ok(Checkout::new(pool, identity, connection, slot, now))
+        let held = result.unwrap_or(Err(CheckOutError::Closed))?;
+        Ok(self.pool.checked_out(&self.identity, held, self.began))
     }
 }
 
@@ -439,12 +436,22 @@ impl ServerPool {
                 self.check_in(identity, returned, began);
                 continue;
             }
-            let (pool, identity) = (Arc::clone(self), Arc::clone(identity));
-            let now = Instant::now();
-            self.metrics.checked_out(now - began);
-            let checkout = Checkout::new(pool, identity, connection, slot, now);
+            let checkout = self.checked_out(identity, (connection, slot), began);
             return Ok(Begun::Ready(checkout));
         }
+    }
+
+    /// Completes a checkout that began at `began`.
+    fn checked_out(
+        self: &Arc<Self>,
+        identity: &Arc<Identity>,
+        (connection, slot): (Box<Connection>, Slot),
+        began: Instant,
+    ) -> Checkout {
+        let now = Instant::now();
+        self.metrics.checked_out(now - began);
+        let (pool, identity) = (Arc::clone(self), Arc::clone(identity));
+        Checkout::new(pool, identity, connection, slot, now)
     }
 
     /// Adds a connection that was established outside the pool. Closes the connection instead if

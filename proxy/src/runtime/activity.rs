@@ -120,7 +120,7 @@ mod tests {
         let mut ticks = activity.ticks();
         while ticks.next(false, |due| due).await.elapsed == TICK {}
         let arrive = async {
-            tokio::time::sleep(TICK).await;
+            tokio::time::advance(TICK).await;
             activity.record_arrival();
         };
         let (tick, ()) = tokio::join!(ticks.next(false, |due| due), arrive);

@@ -324,20 +324,18 @@ impl DenseDistribution {
             max_ns: std::mem::take(&mut self.max_ns),
             ..Distribution::default()
         };
-        let mut is_used = [false; OCTAVES];
         for (bucket, count) in self.counts.iter_mut().enumerate() {
-            if *count > 0 {
-                taken.buckets.push(short(bucket));
-                taken.counts.push(std::mem::take(count));
-                if let Some(is_used) = is_used.get_mut(bucket / 8) {
-                    *is_used = true;
-                }
+            if *count == 0 {
+                continue;
             }
-        }
-        let octaves = self.sums_ns.iter_mut().zip(is_used).enumerate();
-        for (octave, (sum, _)) in octaves.filter(|(_, (_, is_used))| *is_used) {
-            taken.octaves.push(short(octave));
-            taken.sums_ns.push(std::mem::take(sum));
+            taken.buckets.push(short(bucket));
+            taken.counts.push(std::mem::take(count));
+            let octave = bucket / 8;
+            if taken.octaves.last() != Some(&short(octave)) {
+                taken.octaves.push(short(octave));
+                let sum = self.sums_ns.get_mut(octave).map(std::mem::take);
+                taken.sums_ns.push(sum.unwrap_or(0));
+            }
         }
         taken
     }
