@@ -84,6 +84,9 @@ impl Display for Case {
     }
 }
 
+/// The values of [`Case::api`].
+pub(crate) const APIS: [&str; 2] = [Case::PLAIN.api, Case::STABLE.api];
+
 /// Every language runs all cases, except those that [`Language::runs`] excludes.
 ///
 /// [`Language::runs`]: crate::language::Language::runs

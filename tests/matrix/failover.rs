@@ -22,7 +22,7 @@ use tokio::{
 use crate::{
     case::Case,
     language::Language,
-    pair::Pair,
+    pair::{Pair, Target},
     program::{Program, call},
 };
 
@@ -110,7 +110,10 @@ impl Writing {
 async fn four_drivers_survive_killed_primaries_without_errors_or_lost_writes() {
     let mut pair = Pair::start(false).await;
     pair.create_user(NAME, None).await;
-    let uri = format!("{}&w=majority", pair.through(NAME, &Case::PLAIN));
+    let uri = format!(
+        "{}&w=majority",
+        pair.uri(NAME, &Case::PLAIN, Target::Seawall)
+    );
     let mut writing = Vec::new();
     for language in LANGUAGES {
         let program = language.prepare_writers().await;

@@ -33,18 +33,18 @@ mod refusal;
 mod rust;
 mod standalone;
 
-use std::time::Duration;
+use std::{iter, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use seawall_tests::mongod::{server_version, unique_name};
 use tokio::time::Instant;
 
 use crate::{
-    case::{CASES, Case},
+    case::{APIS, CASES, Case},
     comparison::differences,
     language::Language,
     mask::Masks,
-    pair::Pair,
+    pair::{Pair, Target},
     program::Program,
     refusal::compare_refusals,
 };
@@ -149,12 +149,12 @@ async fn compare(language: Language) {
             continue;
         }
         let pair = Pair::start(is_tls).await;
-        let comparisons = cases
-            .into_iter()
-            .map(|case| compare_case(language, &program, &pair, case, &masks));
-        // Boxed, because two concurrent runs exceed the size limit for futures.
-        let compared = stream::iter(comparisons).buffered(CASES_AT_A_TIME).concat();
-        found.extend(Box::pin(compared).await);
+        for api in APIS {
+            let cases = cases.iter().filter(|case| case.api == api);
+            let cases: Vec<_> = cases.copied().collect();
+            // Boxed, because two concurrent runs exceed the size limit for futures.
+            found.extend(Box::pin(compare_cases(language, &program, &pair, &cases, &masks)).await);
+        }
         let served = pair.seawall.metric("seawall_operations_total", &[]).await;
         assert!(served > 100.0, "too few went through Seawall: {served}");
     }
@@ -172,47 +172,53 @@ fn max_cases() -> usize {
     std::env::var("SEAWALL_MATRIX_CASES").map_or(usize::MAX, |limit| limit.parse().unwrap())
 }
 
-async fn compare_case(
+/// Compares the runs through Seawall in all of these cases with one direct run. The results depend
+/// neither on the mechanism nor on the compressor, so a direct run of each case would show nothing
+/// more.
+async fn compare_cases(
     language: Language,
     program: &Program,
     pair: &Pair,
-    case: &Case,
+    cases: &[&Case],
     masks: &Masks,
 ) -> Vec<String> {
-    let began = Instant::now();
-    let name = unique_name("matrix");
-    pair.create_user(&name, case.mechanism).await;
-    let mut direct = program
-        .run(&pair.direct(&name, case), &name, case.api)
-        .await;
-    let mut through = program
-        .run(&pair.through(&name, case), &name, case.api)
-        .await;
-    assert!(
-        direct.len() >= MIN_STEPS,
-        "{case}: only {} steps",
-        direct.len()
-    );
-    for step in direct.iter_mut().chain(&mut through) {
-        masks.apply(step);
-    }
-    report(language, case, began.elapsed());
-    let found = differences(&direct, &through).into_iter();
-    found
-        .map(|difference| format!("{case}: {difference}"))
-        .collect()
+    let Some(first) = cases.first() else {
+        return Vec::new();
+    };
+    let run = async |case: &Case, target: Target| {
+        let began = Instant::now();
+        let name = unique_name("matrix");
+        pair.create_user(&name, case.mechanism).await;
+        let uri = pair.uri(&name, case, target);
+        let mut steps = program.run(&uri, &name, case.api).await;
+        steps.iter_mut().for_each(|step| masks.apply(step));
+        report(language, case, target, began.elapsed());
+        steps
+    };
+    let runs = iter::once((*first, Target::Servers))
+        .chain(cases.iter().map(|case| (*case, Target::Seawall)))
+        .map(async |(case, target)| (case, run(case, target).await));
+    let runs: Vec<_> = stream::iter(runs).buffered(RUNS_AT_A_TIME).collect().await;
+    let ((_, direct), through) = runs.split_first().unwrap();
+    let count = direct.len();
+    assert!(count >= MIN_STEPS, "{first}: only {count} steps");
+    let found = through.iter().flat_map(|(case, through)| {
+        let differences = differences(direct, through).into_iter();
+        differences.map(move |difference| format!("{case}: {difference}"))
+    });
+    found.collect()
 }
 
-/// Prints the duration of a case. Visible with `--nocapture`.
+/// Prints the duration of a run. Visible with `--nocapture`.
 #[expect(clippy::print_stdout, reason = "the test's own report")]
-fn report(language: Language, case: &Case, took: Duration) {
-    println!("{language:?}: {case}: {took:.1?}");
+fn report(language: Language, case: &Case, target: Target, took: Duration) {
+    println!("{language:?}: {case}: {target:?}: {took:.1?}");
 }
 
 /// Minimum number of steps of a run. Every program has far more; the limit detects a program that
 /// stopped early.
 const MIN_STEPS: usize = 60;
 
-/// Number of cases that run at the same time. It is two, because a program spends half of its time
-/// waiting for servers.
-const CASES_AT_A_TIME: usize = 2;
+/// Number of runs at the same time. It is two, because a program spends half of its time waiting for
+/// servers.
+const RUNS_AT_A_TIME: usize = 2;

@@ -8,6 +8,14 @@ use seawall_tests::{
 
 use crate::case::Case;
 
+/// Where a program connects to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    Seawall,
+    /// The members of the replica set, without Seawall.
+    Servers,
+}
+
 pub(crate) struct Pair {
     pub(crate) set: ReplicaSet,
     pub(crate) seawall: Seawall,
@@ -42,20 +50,19 @@ impl Pair {
         create_user(&administrator, &user).await.unwrap();
     }
 
-    /// The connection string that bypasses Seawall.
-    pub(crate) fn direct(&self, user: &str, case: &Case) -> String {
-        let members = self.set.members().iter();
-        let members: Vec<_> = members.map(|member| member.address().to_string()).collect();
-        let set = format!("&replicaSet={}", ReplicaSet::NAME);
-        self.uri(user, case, &members.join(","), &set)
-    }
-
-    /// The connection string through Seawall.
-    pub(crate) fn through(&self, user: &str, case: &Case) -> String {
-        self.uri(user, case, self.seawall.address(), case.through)
-    }
-
-    fn uri(&self, user: &str, case: &Case, hosts: &str, more: &str) -> String {
+    /// The connection string of a case.
+    pub(crate) fn uri(&self, user: &str, case: &Case, target: Target) -> String {
+        let (hosts, more) = match target {
+            Target::Seawall => (self.seawall.address().to_owned(), case.through.to_owned()),
+            Target::Servers => {
+                let members = self.set.members().iter();
+                let members: Vec<_> = members.map(|member| member.address().to_string()).collect();
+                (
+                    members.join(","),
+                    format!("&replicaSet={}", ReplicaSet::NAME),
+                )
+            }
+        };
         let mechanism = case
             .mechanism
             .map(|mechanism| format!("&authMechanism={}", mechanism.name()));

@@ -28,7 +28,8 @@ impl Program {
         }
     }
 
-    /// Runs the program and returns all of its steps.
+    /// Runs the program and returns all of its steps. In their outcomes, `DATABASE` replaces the
+    /// database's name.
     pub(crate) async fn run(&self, uri: &str, database: &str, api: &str) -> Vec<Step> {
         let lines = match self {
             // Boxed, because all steps together exceed the size limit of a future.
@@ -42,7 +43,9 @@ impl Program {
                 lines.lines().map(str::to_owned).collect()
             }
         };
-        lines.iter().map(|line| Step::parse(line)).collect()
+        // Each run has a database of its own.
+        let lines = lines.iter().map(|line| line.replace(database, "DATABASE"));
+        lines.map(|line| Step::parse(&line)).collect()
     }
 }
 

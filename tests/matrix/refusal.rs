@@ -13,7 +13,7 @@ use tokio::{
 use crate::{
     case::Case,
     language::Language,
-    pair::Pair,
+    pair::{Pair, Target},
     program::{LIMIT, Program, call},
     rust,
 };
@@ -25,8 +25,8 @@ pub(crate) async fn compare_refusals(language: Language) {
     let name = unique_name("refused");
     pair.create_user(&name, None).await;
     let (direct, through) = tokio::join!(
-        lines(&program, pair.direct(&name, &CASE), &name),
-        lines(&program, pair.through(&name, &CASE), &name),
+        lines(&program, pair.uri(&name, &CASE, Target::Servers), &name),
+        lines(&program, pair.uri(&name, &CASE, Target::Seawall), &name),
     );
     assert!(
         direct.iter().any(|line| line.contains("wire version")),

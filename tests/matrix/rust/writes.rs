@@ -202,7 +202,7 @@ impl Application {
             .chunk_size_bytes(100 * 1024)
             .build();
         let bucket = self.db.gridfs_bucket(options);
-        let content: Vec<_> = (0..=250_u8).cycle().take(350 * 1024).collect();
+        let content = repeated(&(0..=250).collect::<Vec<_>>(), 350 * 1024);
         let upload = async || {
             let upload = bucket.open_upload_stream("name").id("file".into());
             let mut stream = upload.metadata(doc! {"a": 1}).await?;
@@ -282,7 +282,18 @@ fn sized(id: &str, length_bytes: usize) -> Document {
         doc! {"_id": id, "bytes": Binary { subtype, bytes }}
     };
     let empty = with(Vec::new()).to_vec().unwrap().len();
-    with((0..=255).cycle().take(length_bytes - empty).collect())
+    with(repeated(
+        &(0..=255).collect::<Vec<_>>(),
+        length_bytes - empty,
+    ))
+}
+
+/// The pattern repeated up to this length. A cycling iterator takes seconds for 16 MB if it is not
+/// optimised.
+fn repeated(pattern: &[u8], length_bytes: usize) -> Vec<u8> {
+    let mut bytes = pattern.repeat(length_bytes.div_ceil(pattern.len()));
+    bytes.truncate(length_bytes);
+    bytes
 }
 
 fn digest(bytes: &[u8]) -> Value {
