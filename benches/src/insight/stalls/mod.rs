@@ -69,7 +69,7 @@ pub async fn run(plan: &Plan) {
 
 /// Runs a steady load and asserts that Seawall reports no stall.
 pub async fn steady(plan: &Plan) {
-    let time = plan.either(Duration::from_mins(5), Duration::from_secs(30));
+    let time = plan.either(Duration::from_mins(5), Duration::from_secs(10));
     let server = start().await;
     let seawall = Seawall::start(plan, &server.root_uri(), "").await;
     let load = Paced::start(&target(&seawall), LIGHT, finds).await;
