@@ -7,7 +7,6 @@
 use std::{
     future::poll_fn,
     io,
-    pin::Pin,
     task::{Context, Poll},
 };
 
@@ -24,7 +23,7 @@ use super::{
 use crate::observe::Observation;
 use seawall_command::{ReplyFacts, ReplyForm};
 use seawall_stats::Phase;
-use seawall_transport::Stream;
+use seawall_transport::{Stream, connection::Interrupt};
 use seawall_wire::{
     COMPRESSED_HEAD_BYTES, CompressedHead, HEADER_BYTES, InflateError, MAX_MESSAGE_BYTES, OpCode,
 };
@@ -42,13 +41,13 @@ pub(super) enum Reply {
 }
 
 /// Reads the awaited reply. A large reply is forwarded as it arrives if it is compressed neither by
-/// the server nor for the client. The server counts as failed if `given_up` resolves before the
+/// the server nor for the client. The server counts as failed if `interrupt` is raised before the
 /// first byte of the reply.
 pub(super) async fn relay_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
     awaited: Awaited<'_>,
-    mut given_up: Pin<&mut impl Future<Output = ()>>,
+    interrupt: &Interrupt,
     observation: &mut Observation<'_>,
 ) -> Result<Reply, RelayError> {
     let mut held = Vec::new();
@@ -56,8 +55,8 @@ pub(super) async fn relay_reply(
         if let Poll::Ready(read) = poll_read_or_gone(cx, client, server, &mut held) {
             return Poll::Ready(read);
         }
-        let given_up = given_up.as_mut().poll(cx);
-        given_up.map(|()| Some(Err(io::ErrorKind::TimedOut.into())))
+        let interrupted = interrupt.poll_raised(cx);
+        interrupted.map(|()| Some(Err(io::ErrorKind::TimedOut.into())))
     })
     .await;
     match read {

@@ -74,11 +74,14 @@ impl Checkout {
 
     /// Returns the connection during an exchange, after [`Checkout::begin`].
     pub fn connection(&mut self) -> &mut Connection {
-        debug_assert!(
-            self.perished.is_some(),
-            "`begin` is called before `connection`"
-        );
-        &mut self.held.as_mut().expect("taken only in drop").0
+        self.connection_and_pool().0
+    }
+
+    /// Returns the connection and its pool during an exchange, after [`Checkout::begin`].
+    pub(crate) fn connection_and_pool(&mut self) -> (&mut Connection, &ServerPool) {
+        debug_assert!(self.perished.is_some(), "`begin` is called before");
+        let (connection, _) = self.held.as_mut().expect("taken only in drop");
+        (connection, &self.pool)
     }
 
     /// Ends an exchange whose last reply has been read completely: the connection is clean again.

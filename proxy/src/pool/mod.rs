@@ -44,7 +44,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::{Notify, futures::Notified},
+    sync::Notify,
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 
@@ -52,7 +52,7 @@ use crate::observe::{CloseReason, ServerMetrics};
 use seawall_auth::{Identity, IdentityId};
 use seawall_concurrency::Reason;
 use seawall_transport::connection::{
-    Connection, Connector, EstablishError, Generation, ServerAddress,
+    Connection, Connector, EstablishError, Generation, Interrupts, ServerAddress,
 };
 
 pub use self::{
@@ -232,7 +232,8 @@ pub struct ServerPool {
     /// Abandoned reads that must be ended.
     end_queue: EndQueue,
     lane: Lane,
-    hung: Notify,
+    /// Ends the waits for replies when the server hangs.
+    interrupts: Interrupts,
     /// Notified when a waiter with an earlier deadline than all others arrives, and when the pool
     /// is dropped.
     expiry_changed: Arc<Notify>,
@@ -336,7 +337,7 @@ impl ServerPool {
             expiry_changed: Arc::clone(&expiry_changed),
             ticks_wanted: Arc::clone(&ticks_wanted),
             wait_queue_timeout: limits.wait_queue_timeout,
-            hung: Notify::new(),
+            interrupts: Interrupts::default(),
             lane: Lane::new(limits.max_pool_size.min(limits.max_server_connections)),
             pace: Mutex::new(Pace::new(limits.connections_per_second, chance())),
             inner: Mutex::new(Inner::new(limits, has_ended, random(), Instant::now())),
@@ -363,16 +364,10 @@ impl ServerPool {
         &self.lane
     }
 
-    /// Completes when `give_up` is called. Operations that wait for a reply of this server then
-    /// fail.
-    pub fn given_up(&self) -> Notified<'_> {
-        self.hung.notified()
-    }
-
     /// Records that the server hangs: it accepts connections but does not reply to probes. The
     /// operations that wait for its replies fail, so that they can be retried at another server.
     pub(crate) fn give_up(&self) {
-        self.hung.notify_waiters();
+        self.interrupts.raise();
     }
 
     /// The server's metrics.
@@ -457,12 +452,19 @@ impl ServerPool {
     /// Adds a connection that was established outside the pool. Closes the connection instead if
     /// the pool is at a limit or not ready.
     pub fn adopt(&self, identity: &Arc<Identity>, connection: Connection) {
-        self.metrics.connection_created();
+        let connection = self.created(connection);
         let todo = self
             .inner
             .lock()
-            .adopt(identity, Box::new(connection), Instant::now());
+            .adopt(identity, connection, Instant::now());
         self.perform(todo);
+    }
+
+    /// Counts a new connection.
+    fn created(&self, connection: Connection) -> Box<Connection> {
+        self.metrics.connection_created();
+        self.interrupts.add(&connection.interrupt);
+        Box::new(connection)
     }
 
     /// The current generation.
@@ -673,12 +675,12 @@ impl ServerPool {
             let login_version = identity.login_version();
             let result = pool.establish_outside(&identity).await;
             let todo = match result {
-                Ok(mut connection) => {
-                    pool.metrics.connection_created();
+                Ok(connection) => {
+                    let mut connection = pool.created(connection);
                     connection.generation = generation;
                     pool.inner
                         .lock()
-                        .established(&identity, Box::new(connection), Instant::now())
+                        .established(&identity, connection, Instant::now())
                 }
                 Err(error) => {
                     tracing::debug!(server = %pool.address, %error, "connection not established");

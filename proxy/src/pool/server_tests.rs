@@ -1,6 +1,6 @@
 //! Tests of a pool against a scripted server that replies `{ok: 1}` to every command.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, future::poll_fn, sync::Arc, time::Duration};
 
 use bson::{RawDocument, rawdoc};
 use futures_util::FutureExt as _;
@@ -235,8 +235,10 @@ async fn an_adopted_connection_can_be_checked_out() {
 #[tokio::test]
 async fn give_up_ends_the_wait_of_operations_at_a_hung_server() {
     let scene = Scene::ready(limits()).await;
-    let mut given_up = Box::pin(scene.pool.given_up());
-    assert!(given_up.as_mut().now_or_never().is_none());
+    let mut checkout = scene.check_out().await.unwrap();
+    let interrupt = Arc::clone(&checkout.begin().interrupt);
+    let mut given_up = poll_fn(|cx| interrupt.poll_raised(cx));
+    assert!((&mut given_up).now_or_never().is_none());
     scene.pool.give_up();
     assert!(given_up.now_or_never().is_some());
 }

@@ -1,4 +1,4 @@
-use std::{future::pending, time::Duration};
+use std::time::Duration;
 
 use bson::rawdoc;
 use tokio::{io::AsyncWriteExt as _, net::UnixStream};
@@ -10,7 +10,7 @@ use crate::{
     observe::Recorder,
 };
 use seawall_command::CommandBytes;
-use seawall_transport::{MemoryBudget, MessageReader, Sharer};
+use seawall_transport::{MemoryBudget, MessageReader, Sharer, connection::Interrupt};
 use seawall_wire::encode_op_msg_like;
 
 const REQUEST_ID: i32 = 7;
@@ -53,12 +53,12 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
         sharer: Sharer::Local,
         is_wanted: &|| false,
     };
-    let mut given_up = std::pin::pin!(pending::<()>());
+    let interrupt = Interrupt::default();
     let mut relayed = std::pin::pin!(relay_reply(
         &mut end,
         server,
         awaited,
-        given_up.as_mut(),
+        &interrupt,
         &mut observation
     ));
     far.write_all(sent).await.unwrap();

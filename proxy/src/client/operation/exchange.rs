@@ -1,7 +1,14 @@
 //! One exchange of an operation with a server: sends the command, and passes the reply to the
 //! client.
 
-use std::{io, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    io,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -29,7 +36,10 @@ use seawall_command::{
     nothing_was_done,
 };
 use seawall_stats::{Outcome, Phase};
-use seawall_transport::{ReadError, connection::Generation};
+use seawall_transport::{
+    ReadError,
+    connection::{Generation, Interrupt},
+};
 use seawall_wire::encode_op_msg_like;
 
 /// Shortest wait that is subtracted from `maxTimeMS`.
@@ -51,15 +61,16 @@ impl Operation<'_> {
             Some(slice) => Some(slice.milliseconds()),
             None => self.remaining_time(checked_out_at - observation.began()),
         };
-        let generation = checkout.begin().generation;
-        let pool = Arc::clone(checkout.pool());
-        observation.set_server(pool.metrics().index());
-        let mut given_up = pin!(pool.given_up());
-        let sent = tokio::select! {
-            biased;
-            sent = self.send_request(end, &mut checkout, max_time_ms) => sent,
-            () = given_up.as_mut() => Err(StreamError::Server(io::ErrorKind::TimedOut.into())),
-        };
+        observation.set_server(checkout.pool().metrics().index());
+        let connection = checkout.begin();
+        let generation = connection.generation;
+        let interrupt = Arc::clone(&connection.interrupt);
+        interrupt.reset();
+        let sent = unless_interrupted(
+            pin!(self.send_request(end, &mut checkout, max_time_ms)),
+            &interrupt,
+        )
+        .await;
         match sent {
             Ok(statements) => observation.set_statements(statements),
             Err(error) => return self.not_sent(error, &checkout, generation),
@@ -67,6 +78,7 @@ impl Operation<'_> {
         let sent_at = Instant::now();
         observation.enter(Phase::Server, sent_at);
         let request_id = self.message.header.request_id;
+        let (connection, pool) = checkout.connection_and_pool();
         let awaited = Awaited {
             request_id,
             form: self.command.spec.reply_form,
@@ -78,8 +90,8 @@ impl Operation<'_> {
         };
         // Seawall waits for the reply even if the client wants none, so that the client's next
         // operation runs after this one.
-        let server = &mut checkout.connection().stream;
-        let relayed = relay_reply(end, server, awaited, given_up, observation).await;
+        let server = &mut connection.stream;
+        let relayed = relay_reply(end, server, awaited, &interrupt, observation).await;
         match relayed {
             Ok(Reply::Held(reply, facts, now)) => {
                 checkout.finish_at(now);
@@ -208,8 +220,8 @@ impl Operation<'_> {
         written.map_err(StreamError::Server)?;
         if self.message.is_head() {
             checkout.mark_streamed();
-            let pool = Arc::clone(checkout.pool());
-            let server = &mut checkout.connection().stream;
+            let (connection, pool) = checkout.connection_and_pool();
+            let server = &mut connection.stream;
             let ClientEnd { reader, stream, .. } = end;
             let is_wanted = || pool.has_waiting();
             let rest = forward_rest(
@@ -308,4 +320,19 @@ impl Operation<'_> {
         }
         Attempt::Ended(AttemptEnd::Reply(reply, outcome, documents))
     }
+}
+
+/// Sends a request, unless the server counts as hung before.
+async fn unless_interrupted<T>(
+    mut sending: Pin<&mut impl Future<Output = Result<T, StreamError>>>,
+    interrupt: &Interrupt,
+) -> Result<T, StreamError> {
+    poll_fn(|cx| {
+        if let Poll::Ready(sent) = sending.as_mut().poll(cx) {
+            return Poll::Ready(sent);
+        }
+        let interrupted = interrupt.poll_raised(cx);
+        interrupted.map(|()| Err(StreamError::Server(io::ErrorKind::TimedOut.into())))
+    })
+    .await
 }

@@ -8,10 +8,14 @@
 mod address;
 mod control;
 mod establish;
+mod interrupt;
 mod sasl;
 mod tls;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use tokio::time::Instant;
 
@@ -22,6 +26,7 @@ pub use self::{
     address::{AddressError, ServerAddress},
     control::{ControlError, reply_is_ok, requires_authentication},
     establish::{Connector, EstablishError, Step},
+    interrupt::{Interrupt, Interrupts},
     sasl::{SecretDocument, conversation_id, empty_exchange, payload, sasl_continue, sasl_start},
     tls::{TlsError, client_config},
 };
@@ -67,6 +72,8 @@ pub struct Connection {
     pub last_used_at: Instant,
     /// When the connection becomes too old to be used; `None` if it never does.
     pub expires_at: Option<Instant>,
+    /// Ends the wait for a reply from another task.
+    pub interrupt: Arc<Interrupt>,
     next_request_id: i32,
 }
 
@@ -85,6 +92,7 @@ impl Connection {
             created_at: now,
             last_used_at: now,
             expires_at: None,
+            interrupt: Arc::default(),
             next_request_id: 1,
         }
     }
