@@ -1,7 +1,7 @@
 //! Large replies, forwarded as they arrive.
 //!
-//! For a client that reads as fast as its server sends, Seawall holds one small piece of the reply
-//! at a time. For a slower client, Seawall stops reading from the server while no other operation
+//! For a client that reads as fast as its server sends, Seawall holds no bytes of the reply: it
+//! reads a piece into a buffer of the thread and writes it at once. For a slower client, Seawall stops reading from the server while no other operation
 //! waits for the server connection. If another operation waits, Seawall reads the rest of the reply
 //! into the memory budget and checks the connection in. When other clients need this memory, a
 //! client that reads nothing or reads slowly ([`Progress`]) is closed. If the budget has no room
@@ -9,23 +9,24 @@
 //! server connection.
 
 use std::{
+    cell::RefCell,
     collections::VecDeque,
     future::poll_fn,
-    io, mem,
+    io,
     pin::{Pin, pin},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use tokio::{
-    io::AsyncWrite as _,
+    io::{AsyncRead as _, AsyncWrite as _, ReadBuf},
     task::yield_now,
     time::{Instant, timeout, timeout_at},
 };
 
 use super::{
     client_end::ClientEnd,
-    reply::{Awaited, REPLY_HEAD_BYTES, RelayError, Unread, check_flags, poll_read_into},
+    reply::{Awaited, REPLY_HEAD_BYTES, RelayError, Unread, check_flags},
 };
 use crate::limits::StepwiseTurn;
 use seawall_command::{ReplyFacts, ReplyScanner};
@@ -33,6 +34,15 @@ use seawall_transport::{Evicted, MESSAGE_LIMIT, MemoryShare, Progress, Stream};
 
 /// Bytes of memory reserved at a time for a client that reads more slowly than its server sends.
 const PIECE_BYTES: usize = 64 * 1024;
+
+/// Bytes that are read at a time for a client that has read everything so far. Each read and each
+/// write wakes the other side, so large pieces cost less CPU time. The memory budget must have room
+/// for them, because the client may read no more.
+const LARGE_PIECE_BYTES: usize = 256 * 1024;
+
+thread_local! {
+    static PIECE: RefCell<Box<[u8]>> = RefCell::new(vec![0; LARGE_PIECE_BYTES].into_boxed_slice());
+}
 
 /// Bytes of memory that a slow client may use while no other operation waits for its server
 /// connection.
@@ -119,8 +129,6 @@ pub(super) struct Backlog {
     /// Number of bytes of all pieces. The written part of the first piece counts, because its
     /// memory is still in use.
     bytes: usize,
-    /// Buffer of the last piece that was written, for reuse.
-    spare: Vec<u8>,
     /// Memory reserved in the budget; `None` if none is reserved.
     share: Option<MemoryShare>,
 }
@@ -156,10 +164,8 @@ impl Backlog {
             .is_some_and(|first| self.written >= first.len())
         {
             self.written = 0;
-            if let Some(mut written) = self.pieces.pop_front() {
+            if let Some(written) = self.pieces.pop_front() {
                 self.bytes -= written.len();
-                written.clear();
-                self.spare = written;
             }
         }
     }
@@ -345,7 +351,11 @@ pub(super) async fn forward_large(
     };
     let turn = awaited.limits.forwarding().stepwise(awaited.sharer);
     let mut turns = ForwardingTurns::new(turn);
-    transfer.add_piece(client, first)?;
+    transfer.scan(&first)?;
+    // A client that sent `moreToCome` must not get a reply.
+    if client.is_awaiting {
+        transfer.backlog.push(first);
+    }
     while transfer.seen < length {
         let check_again_at = transfer.check_again_at();
         let moving = poll_fn(|cx| {
@@ -390,22 +400,23 @@ impl Transfer<'_> {
         }
     }
 
-    /// Parses a piece of the reply and adds it to the backlog.
-    fn add_piece(&mut self, client: &ClientEnd<'_>, piece: Vec<u8>) -> Result<(), RelayError> {
+    /// Parses a piece of the reply.
+    fn scan(&mut self, piece: &[u8]) -> Result<(), RelayError> {
         if self.seen + piece.len() > self.length {
             return Err(RelayError::Foreign("bytes after the reply"));
         }
         if self.seen == 0 {
-            check_flags(&piece)?;
+            check_flags(piece)?;
         }
         let before = REPLY_HEAD_BYTES.saturating_sub(self.seen);
         self.scanner.feed(piece.get(before..).unwrap_or_default());
         self.seen += piece.len();
-        // A client that sent `moreToCome` must not get a reply.
-        if client.is_awaiting {
-            self.backlog.push(piece);
-        }
         Ok(())
+    }
+
+    fn record_written(&mut self, bytes: usize) {
+        self.client_read_at = Instant::now();
+        self.progress.record_bytes(bytes, self.client_read_at);
     }
 
     fn pause(&mut self) {
@@ -427,8 +438,7 @@ impl Transfer<'_> {
             match self.backlog.poll_write(cx, client.stream) {
                 Poll::Ready(Ok(bytes)) => {
                     moved += bytes;
-                    self.client_read_at = Instant::now();
-                    self.progress.record_bytes(bytes, self.client_read_at);
+                    self.record_written(bytes);
                 }
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(self.client_gone())),
                 Poll::Pending => {
@@ -440,7 +450,7 @@ impl Transfer<'_> {
         }
         if self.backlog.is_empty() {
             self.client_read_at = Instant::now();
-            if moved > 0 && client.stream.is_encrypted() {
+            if client.stream.is_encrypted() {
                 // If this flush is incomplete, the next piece or the end of the reply completes it.
                 let flushed = Pin::new(&mut *client.stream).poll_flush(cx);
                 if matches!(flushed, Poll::Ready(Err(_))) {
@@ -453,27 +463,78 @@ impl Transfer<'_> {
         if is_behind {
             self.backlog.record_stall(cx);
         }
-        if self.room == Room::Given {
-            let mut piece = mem::take(&mut self.backlog.spare);
-            match poll_read_into(cx, server, &mut piece) {
-                Poll::Ready(Ok(0)) => {
-                    let ended = io::ErrorKind::UnexpectedEof.into();
-                    return Poll::Ready(Err(RelayError::MidReply(ended)));
-                }
-                Poll::Ready(Ok(read)) => {
-                    let added = self.add_piece(client, piece);
-                    return Poll::Ready(added.map(|()| moved + read));
-                }
-                Poll::Ready(Err(error)) => {
-                    return Poll::Ready(Err(RelayError::MidReply(error)));
-                }
-                Poll::Pending => self.backlog.spare = piece,
-            }
+        if self.room == Room::Given
+            && let Poll::Ready(passed) = self.poll_pass(cx, client, server)
+        {
+            return Poll::Ready(passed.map(|passed| moved + passed));
         }
         if moved > 0 {
             return Poll::Ready(Ok(moved));
         }
         client.poll_gone(cx).map(|()| Err(self.client_gone()))
+    }
+
+    /// Reads a piece of the reply and passes it to the client. Ready with the number of bytes read.
+    fn poll_pass(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut ClientEnd<'_>,
+        server: &mut Stream,
+    ) -> Poll<Result<usize, RelayError>> {
+        let share = self.share_for_large_piece();
+        let limit = share.as_ref().map_or(PIECE_BYTES, MemoryShare::bytes);
+        PIECE.with_borrow_mut(|buffer| {
+            let mut room = ReadBuf::new(buffer.get_mut(..limit).unwrap_or_default());
+            let read = ready!(Pin::new(server).poll_read(cx, &mut room));
+            read.map_err(RelayError::MidReply)?;
+            let piece = room.filled();
+            if piece.is_empty() {
+                let ended = io::ErrorKind::UnexpectedEof.into();
+                return Poll::Ready(Err(RelayError::MidReply(ended)));
+            }
+            self.scan(piece)?;
+            if client.is_awaiting {
+                self.pass_on(cx, client, piece, share)?;
+            }
+            Poll::Ready(Ok(piece.len()))
+        })
+    }
+
+    /// Memory for the next piece if it may be larger than [`PIECE_BYTES`]. `None` if the client has
+    /// not read everything so far, or if the budget has no room.
+    fn share_for_large_piece(&self) -> Option<MemoryShare> {
+        let left = self.length - self.seen;
+        let Awaited { budget, sharer, .. } = self.awaited;
+        (left > PIECE_BYTES && self.backlog.is_empty())
+            .then(|| budget.try_reserve(sharer, left.min(LARGE_PIECE_BYTES)))?
+    }
+
+    /// Writes a piece to the client. The backlog keeps the bytes that the client's socket does not
+    /// accept. `share` has room for them if the piece is large.
+    fn pass_on(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut ClientEnd<'_>,
+        piece: &[u8],
+        share: Option<MemoryShare>,
+    ) -> Result<(), RelayError> {
+        let mut rest = piece;
+        while self.backlog.is_empty() && !rest.is_empty() {
+            match Pin::new(&mut *client.stream).poll_write(cx, rest) {
+                Poll::Ready(Ok(0) | Err(_)) => return Err(self.client_gone()),
+                Poll::Ready(Ok(written)) => {
+                    self.record_written(written);
+                    rest = rest.get(written..).unwrap_or_default();
+                }
+                Poll::Pending => break,
+            }
+        }
+        self.backlog.push(rest.to_vec());
+        if let Some(mut share) = share.filter(|_| !rest.is_empty()) {
+            share.settle(rest.len(), 0, None);
+            self.backlog.share = Some(share);
+        }
+        Ok(())
     }
 
     /// Fails if the client has read nothing for `write_idle`, if the reply takes longer than
@@ -537,7 +598,6 @@ mod tests {
         assert_eq!((backlog.bytes, backlog.pieces.len()), (150, 2));
         backlog.advance(1);
         assert_eq!((backlog.bytes, backlog.pieces.len()), (50, 1));
-        assert!(backlog.spare.is_empty() && backlog.spare.capacity() >= 100);
         backlog.advance(50);
         assert!(backlog.is_empty());
         assert_eq!(backlog.bytes, 0);
