@@ -234,6 +234,7 @@ fn pool(c: &mut Criterion) {
         max_connecting: 2,
         concurrency: Concurrency::Auto,
         connections_per_second: None,
+        max_exempt_operations: None,
         max_idle_time: None,
         max_life_time: None,
         wait_queue_timeout: Duration::from_secs(1),

@@ -256,6 +256,10 @@ section! {
     /// finds the number by measuring the server's throughput, `"off"` sets no limit.
     concurrency: Concurrency = key("pool.concurrency",
         Concurrency::KIND, Restart, default "auto", unit "operations");
+    /// Maximum number of operations that run much longer than others on one server and so leave
+    /// the count of `pool.concurrency`; 0 for the current limit.
+    max_exempt_operations: Option<NonZeroU32> = key("pool.max_exempt_operations",
+        Kind::Integer { min: 0, max: 1_000_000 }, Restart, default 0, unit "operations");
     // After a peak, closing idle connections frees resources of the servers.
     /// Idle time after which a server connection is closed; 0 for never.
     max_idle_time: Option<Duration> = key("pool.max_idle_time_ms",

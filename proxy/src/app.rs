@@ -647,6 +647,7 @@ fn topology_settings(settings: &config::Settings) -> topology::Settings {
                 config::Concurrency::Fixed(limit) => pool::Concurrency::Fixed(limit),
                 config::Concurrency::Off => pool::Concurrency::Off,
             },
+            max_exempt_operations: pool.max_exempt_operations,
             max_idle_time: pool.max_idle_time,
             max_life_time: pool.max_life_time,
             wait_queue_timeout: pool.wait_queue_timeout,

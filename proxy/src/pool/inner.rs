@@ -131,9 +131,8 @@ impl Inner {
         seed: u64,
         now: Instant,
     ) -> Self {
-        let ceiling = u32::try_from(limits.max_server_connections).unwrap_or(u32::MAX);
         Self {
-            slots: Slots::new(limits.concurrency, ceiling, seed, now),
+            slots: Slots::new(&limits, seed, now),
             limits,
             latency: Latency::default(),
             state: PoolState::Paused,

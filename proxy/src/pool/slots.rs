@@ -11,6 +11,7 @@ use slab::Slab;
 use tokio::time::Instant;
 
 use super::{
+    Limits,
     demand::{Demand, Need},
     holdings::Holdings,
 };
@@ -165,6 +166,8 @@ pub(super) struct Slots {
     in_progress: u32,
     reserved: u32,
     exempt: u32,
+    /// Maximum of `exempt`; `None` for the current limit.
+    max_exempt: Option<NonZeroU32>,
     /// Number of operations that wait and need a slot.
     waiting: usize,
     /// Number of operations that have completed.
@@ -182,9 +185,11 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Creates the slots of a server. `ceiling` is the highest limit. `seed` makes the times of the
-    /// controller's trials different for each proxy and server.
-    pub(super) fn new(mode: Concurrency, ceiling: u32, seed: u64, now: Instant) -> Self {
+    /// Creates the slots of a server. `seed` makes the times of the controller's trials different
+    /// for each proxy and server.
+    pub(super) fn new(limits: &Limits, seed: u64, now: Instant) -> Self {
+        let mode = limits.concurrency;
+        let ceiling = u32::try_from(limits.max_server_connections).unwrap_or(u32::MAX);
         let controller = match mode {
             Concurrency::Auto | Concurrency::Fixed(_) => Some(Controller::new(ceiling, seed)),
             Concurrency::Off => None,
@@ -199,6 +204,7 @@ impl Slots {
             in_progress: 0,
             reserved: 0,
             exempt: 0,
+            max_exempt: limits.max_exempt_operations,
             waiting: 0,
             completed: 0,
             times: ServerTimes::default(),
@@ -469,7 +475,8 @@ impl Slots {
         };
         let decision = controller.update(&sample, since_creation);
         self.set_limit();
-        self.exemption = Some(Exemption::new(&self.times, &decision, Some(self.limit)));
+        let bound = self.max_exempt.map_or(self.limit, NonZeroU32::get);
+        self.exemption = Some(Exemption::new(&self.times, &decision, Some(bound)));
         self.search_at = now;
         if self.waiting > 0 && self.in_progress >= self.limit {
             self.exempt_long(now);

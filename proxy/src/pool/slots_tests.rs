@@ -222,6 +222,33 @@ async fn long_operations_leave_the_count() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_configured_number_of_operations_can_leave_the_count() {
+    let [long, short] = ["long", "short"].map(identity);
+    for (max_exempt_operations, exempt) in [(None, 2), (NonZeroU32::new(1), 1)] {
+        let mut now = Instant::now();
+        let mut inner = inner(Limits {
+            max_pool_size: 100,
+            max_server_connections: 100,
+            max_exempt_operations,
+            concurrency: fixed(2),
+            ..limits()
+        });
+        run_short(&mut inner, &short, &mut now, 300);
+        let mut slow = Vec::new();
+        for _ in 0..2 {
+            slow.extend(take(&mut inner, &long, Need::Slot, now));
+            run_short(&mut inner, &short, &mut now, 100);
+        }
+        // Both slow operations are long. Three operations fit into two slots only if one of them
+        // has left the count, and four only if both have.
+        slow.extend((0..2).filter_map(|_| take(&mut inner, &short, Need::Slot, now)));
+        let snapshot = inner.snapshot().concurrency;
+        assert_eq!((snapshot.exempt, slow.len()), (exempt, exempt + 2));
+        inner.check_invariants();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn while_a_server_completes_nothing_few_operations_leave_the_count() {
     let user = identity("u");
     let mut now = Instant::now();

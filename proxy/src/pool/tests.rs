@@ -27,6 +27,7 @@ pub(crate) fn limits() -> Limits {
         max_connecting: 2,
         concurrency: Concurrency::Off,
         connections_per_second: None,
+        max_exempt_operations: None,
         max_idle_time: Some(Duration::from_secs(60)),
         max_life_time: Some(Duration::from_secs(600)),
         wait_queue_timeout: Duration::from_secs(10),

@@ -280,6 +280,7 @@ async fn topology(recorder: &Arc<Recorder>) -> Arc<Topology> {
             max_connecting: 1,
             concurrency: pool::Concurrency::Off,
             connections_per_second: None,
+            max_exempt_operations: None,
             max_idle_time: None,
             max_life_time: None,
             wait_queue_timeout: second,
