@@ -8,6 +8,7 @@
 //! - `mixed`: finds, inserts, updates and aggregations over 64 connections.
 //! - `paced`: latencies at 100 and 1,000 operations per second over 16 connections.
 //! - `idle`: memory of idle connections, and CPU time without traffic.
+//! - `calls`: Seawall's system calls for each operation, by strace.
 //!
 //! The targets and the load generator share the machine, so only ratios within a round are
 //! meaningful. The bench prints the medians of the rounds and checks every reply. A full run writes
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use seawall_benches::{
     comparison::{Case, Medians, Row},
+    insight::float,
     load::{self, HUGE, LARGE, Load, SMALL, Work},
     options::{list, option, options},
     output::say,
@@ -31,6 +33,7 @@ use seawall_benches::{
     relay,
     run::Run,
     setup::{HAPROXY, Instance, Setup},
+    strace::Traced,
 };
 use tokio::{runtime::Builder, time::sleep};
 
@@ -103,6 +106,9 @@ async fn compare(plan: &Plan) {
     }
     if wanted("idle") {
         idle(&setup, plan).await;
+    }
+    if wanted("calls") {
+        calls(&setup, plan).await;
     }
     let is_partial = ["--only", "--with", "--connections", "--rounds", "--seconds"]
         .iter()
@@ -215,3 +221,54 @@ async fn idle(setup: &Setup, plan: &Plan) {
         drop(open);
     }
 }
+
+/// Counts Seawall's system calls for each operation. The floor is two reads and two writes.
+async fn calls(setup: &Setup, plan: &Plan) {
+    say("\n### calls: system calls for each operation\n");
+    say(
+        "| connections | operations | read | written | waits | wake-ups | all |\n|---|---|---|---|---|---|---|",
+    );
+    let own = Instance::own().name;
+    let target = setup.targets.iter().find(|target| target.name == own);
+    let target = target.expect("Seawall is a target");
+    let process = target.process.as_ref().map(Process::id);
+    for count in CALLS_CONNECTIONS {
+        let open = setup.clients.connect_all(&target.address, count).await;
+        let load = Load {
+            work: Work::Finds(SMALL),
+            rate: None,
+            time: plan.time,
+        };
+        let (_, open) = load::run(open, load).await;
+        let Some(traced) = Traced::attach(process.expect("a process")).await else {
+            assert!(!plan.is_quick, "CI needs strace");
+            say("strace is not installed: calls are not counted");
+            return;
+        };
+        let (outcome, _) = load::run(open, load).await;
+        let calls = traced.finish();
+        let operations = float(outcome.operations);
+        let each = |name| calls.count(name) / operations;
+        say(&format!(
+            "| {count} | {operations} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
+            each("recvfrom"),
+            each("sendto"),
+            each("epoll_wait"),
+            each("futex"),
+            calls.total() / operations,
+        ));
+        // Each operation reads and writes one request and one reply. The other calls depend on the
+        // timing.
+        for call in ["recvfrom", "sendto"] {
+            let calls = each(call);
+            assert!(calls < MAX_CALLS, "{calls:.2} {call} for each operation");
+        }
+    }
+}
+
+/// The numbers of connections for which system calls are counted.
+const CALLS_CONNECTIONS: [usize; 2] = [1, 64];
+
+/// Maximum number of reads for each operation, and of writes. Seawall's own questions to the server
+/// need some.
+const MAX_CALLS: f64 = 2.1;

@@ -2,59 +2,33 @@
 //! client, and scripts with one connection per run.
 
 use std::{
-    io,
     path::Path,
     process::{Command, Output, Stdio},
     time::Duration,
 };
 
-use seawall_tests::{eventually::eventually, scratch::Scratch};
-use tokio::{process as tokio_process, time::Instant};
+use seawall_tests::scratch::Scratch;
+use tokio::time::Instant;
 
-use crate::{process::resident_bytes, storm_testbed::StormTestbed};
+use crate::{
+    process::resident_bytes,
+    storm_testbed::StormTestbed,
+    strace::{Calls, Traced},
+};
 
 /// System calls of Seawall during some logins.
 #[derive(Debug)]
-pub struct Calls {
+pub struct LoginCalls {
     /// Client logins while the calls were counted.
     pub logins: f64,
-    /// Calls by name, the most frequent first.
-    pub by_name: Vec<(String, f64)>,
-}
-
-impl Calls {
-    /// Number of calls with this name.
-    pub fn count(&self, name: &str) -> f64 {
-        let found = self.by_name.iter().find(|(other, _)| other == name);
-        found.map_or(0.0, |(_, count)| *count)
-    }
+    /// The calls.
+    pub calls: Calls,
 }
 
 /// Counts Seawall's system calls for `seconds` seconds, while `clients` clients repeatedly connect,
 /// log in, run a find and disconnect. `None` if strace is not installed.
-pub async fn calls(testbed: &StormTestbed, clients: usize, seconds: u64) -> Option<Calls> {
-    let scratch = Scratch::create().expect("the directory can be created");
-    let table = scratch.path().join("calls");
-    let process = testbed.seawall_id()?.to_string();
-    let mut command = tokio_process::Command::new("strace");
-    command
-        .args(["-f", "-c", "-o"])
-        .arg(&table)
-        .args(["-p", &process]);
-    command.stdin(Stdio::null()).stderr(Stdio::null());
-    let mut tracing = match command.kill_on_drop(true).spawn() {
-        Ok(tracing) => tracing,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => panic!("strace: {error}"),
-    };
-    let is_traced = || async {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-        let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"))?;
-        (tracer.trim() != "0").then_some(())
-    };
-    eventually(Duration::from_secs(10), is_traced)
-        .await
-        .expect("strace is attached");
+pub async fn calls(testbed: &StormTestbed, clients: usize, seconds: u64) -> Option<LoginCalls> {
+    let traced = Traced::attach(testbed.seawall_id()?).await?;
     let before = testbed.client_logins().await;
     let arguments = [
         "storm".to_owned(),
@@ -68,25 +42,8 @@ pub async fn calls(testbed: &StormTestbed, clients: usize, seconds: u64) -> Opti
     ];
     testbed.load(&arguments).report().await;
     let logins = testbed.client_logins().await - before;
-    let id = tracing.id().and_then(|id| i32::try_from(id).ok());
-    let id = id.and_then(rustix::process::Pid::from_raw);
-    rustix::process::kill_process(id.expect("strace runs"), rustix::process::Signal::INT)
-        .expect("strace can be interrupted");
-    tracing.wait().await.expect("strace ends");
-    let text = std::fs::read_to_string(&table).expect("strace wrote its table");
-    let mut by_name: Vec<_> = text.lines().filter_map(row).collect();
-    by_name.sort_by(|a, b| b.1.total_cmp(&a.1));
-    Some(Calls { logins, by_name })
-}
-
-/// Parses one line of `% time, seconds, usecs/call, calls, [errors,] name`.
-fn row(line: &str) -> Option<(String, f64)> {
-    let words: Vec<_> = line.split_whitespace().collect();
-    let [_, _, _, calls, .., name] = *words else {
-        return None;
-    };
-    let calls = calls.parse().ok()?;
-    (name != "total").then(|| (name.to_owned(), calls))
+    let calls = traced.finish();
+    Some(LoginCalls { logins, calls })
 }
 
 /// Memory and connections with idle clients that have logged in.

@@ -15,3 +15,4 @@ pub mod run;
 pub mod setup;
 pub mod spread;
 pub mod storm_testbed;
+pub mod strace;
