@@ -219,6 +219,6 @@ fn report(language: Language, case: &Case, target: Target, took: Duration) {
 /// stopped early.
 const MIN_STEPS: usize = 60;
 
-/// Number of runs at the same time. It is two, because a program spends half of its time waiting for
-/// servers.
+/// Number of runs at the same time. It is two, because a program spends half of its time waiting
+/// for servers.
 const RUNS_AT_A_TIME: usize = 2;

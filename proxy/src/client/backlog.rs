@@ -1,12 +1,12 @@
 //! Large replies, forwarded as they arrive.
 //!
 //! For a client that reads as fast as its server sends, Seawall holds no bytes of the reply: it
-//! reads a piece into a buffer of the thread and writes it at once. For a slower client, Seawall stops reading from the server while no other operation
-//! waits for the server connection. If another operation waits, Seawall reads the rest of the reply
-//! into the memory budget and checks the connection in. When other clients need this memory, a
-//! client that reads nothing or reads slowly ([`Progress`]) is closed. If the budget has no room
-//! for the rest of the reply, a slow client is closed as soon as another operation waits for its
-//! server connection.
+//! reads a piece into a buffer of the thread and writes it at once. For a slower client, Seawall
+//! stops reading from the server while no other operation waits for the server connection. If
+//! another operation waits, Seawall reads the rest of the reply into the memory budget and checks
+//! the connection in. When other clients need this memory, a client that reads nothing or reads
+//! slowly ([`Progress`]) is closed. If the budget has no room for the rest of the reply, a slow
+//! client is closed as soon as another operation waits for its server connection.
 
 use std::{
     cell::RefCell,
