@@ -1,8 +1,9 @@
 //! Large replies, forwarded as they arrive.
 //!
-//! For a client that reads as fast as its server sends, Seawall holds no bytes of the reply: it
-//! reads a piece into a buffer of the thread and writes it at once. For a slower client, Seawall
-//! stops reading from the server while no other operation waits for the server connection. If
+//! For a client that reads as fast as its server sends, Seawall reads a piece of the reply into a
+//! buffer of the thread, and writes it at once. It keeps only the last piece until it has recorded
+//! the facts of the reply, such as its cursor: with the last byte, the client may send its next
+//! command. For a slower client, Seawall stops reading from the server while no other operation waits for the server connection. If
 //! another operation waits, Seawall reads the rest of the reply into the memory budget and checks
 //! the connection in. When other clients need this memory, a client that reads nothing or reads
 //! slowly ([`Progress`]) is closed. If the budget has no room for the rest of the reply, a slow
@@ -14,7 +15,7 @@ use std::{
     future::poll_fn,
     io,
     pin::{Pin, pin},
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -32,7 +33,8 @@ use crate::limits::StepwiseTurn;
 use seawall_command::{ReplyFacts, ReplyScanner};
 use seawall_transport::{Evicted, MESSAGE_LIMIT, MemoryShare, Progress, Stream};
 
-/// Bytes of memory reserved at a time for a client that reads more slowly than its server sends.
+/// Bytes of memory reserved at a time for a client that reads more slowly than its server sends, and
+/// bytes that are read at a time without reserved memory.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// Bytes that are read at a time for a client that has read everything so far. Each read and each
@@ -129,8 +131,10 @@ pub(super) struct Backlog {
     /// Number of bytes of all pieces. The written part of the first piece counts, because its
     /// memory is still in use.
     bytes: usize,
-    /// Memory reserved in the budget; `None` if none is reserved.
+    /// Memory reserved in the budget; `None` if none has been reserved yet.
     share: Option<MemoryShare>,
+    /// True while the share waits in the budget for more memory.
+    waits_for_memory: bool,
 }
 
 impl Backlog {
@@ -188,10 +192,21 @@ impl Backlog {
             }
         };
         self.advance(written);
+        self.settle(written);
+        Poll::Ready(Ok(written))
+    }
+
+    /// Records that the client has read `written` bytes, and releases memory that is not in use.
+    fn settle(&mut self, written: usize) {
         if let Some(share) = &mut self.share {
             share.settle(self.bytes, written, None);
         }
-        Poll::Ready(Ok(written))
+    }
+
+    /// The share of the budget for the rest of the reply.
+    fn share(&mut self, awaited: &Awaited<'_>) -> &mut MemoryShare {
+        let Awaited { budget, sharer, .. } = *awaited;
+        self.share.get_or_insert_with(|| budget.open(sharer))
     }
 
     /// True if the budget has reclaimed the backlog's memory for other clients.
@@ -218,16 +233,19 @@ impl Backlog {
     /// send.
     fn poll_room(&mut self, cx: &mut Context<'_>, awaited: &Awaited<'_>, left: usize) -> Room {
         if self.is_empty() {
+            if self.waits_for_memory {
+                // A request for no memory is granted at once and ends the wait.
+                self.waits_for_memory = self.share(awaited).poll_grow(cx, 0, left).is_pending();
+            }
             return Room::Given;
         }
         if self.bytes >= SMALL_BACKLOG_BYTES && !(awaited.is_wanted)() {
             return Room::NotRequested;
         }
-        let share = self
-            .share
-            .get_or_insert_with(|| awaited.budget.open(awaited.sharer));
         let wanted = self.bytes + PIECE_BYTES.min(left);
-        match share.poll_grow(cx, wanted, left) {
+        let grown = self.share(awaited).poll_grow(cx, wanted, left);
+        self.waits_for_memory = grown.is_pending();
+        match grown {
             Poll::Ready(Ok(())) => Room::Given,
             Poll::Ready(Err(Evicted)) | Poll::Pending => Room::Refused,
         }
@@ -377,8 +395,11 @@ pub(super) async fn forward_large(
                 Err(_) => 0,
             },
         };
-        transfer.check_pace(client)?;
-        turns.count_moved(moved).await;
+        // The server connection is released as soon as the whole reply was read.
+        if transfer.seen < length {
+            transfer.check_pace(client)?;
+            turns.count_moved(moved).await;
+        }
     }
     Ok(Forwarded {
         facts: *transfer.scanner.facts(),
@@ -450,7 +471,7 @@ impl Transfer<'_> {
         }
         if self.backlog.is_empty() {
             self.client_read_at = Instant::now();
-            if client.stream.is_encrypted() {
+            if client.is_awaiting && client.stream.is_encrypted() {
                 // If this flush is incomplete, the next piece or the end of the reply completes it.
                 let flushed = Pin::new(&mut *client.stream).poll_flush(cx);
                 if matches!(flushed, Poll::Ready(Err(_))) {
@@ -481,12 +502,19 @@ impl Transfer<'_> {
         client: &mut ClientEnd<'_>,
         server: &mut Stream,
     ) -> Poll<Result<usize, RelayError>> {
-        let share = self.share_for_large_piece();
-        let limit = share.as_ref().map_or(PIECE_BYTES, MemoryShare::bytes);
+        let limit = self.piece_limit();
         PIECE.with_borrow_mut(|buffer| {
             let mut room = ReadBuf::new(buffer.get_mut(..limit).unwrap_or_default());
-            let read = ready!(Pin::new(server).poll_read(cx, &mut room));
-            read.map_err(RelayError::MidReply)?;
+            match Pin::new(server).poll_read(cx, &mut room) {
+                Poll::Ready(read) => read.map_err(RelayError::MidReply)?,
+                Poll::Pending => {
+                    // Releases the memory for the large piece.
+                    if self.backlog.is_empty() {
+                        self.backlog.settle(0);
+                    }
+                    return Poll::Pending;
+                }
+            }
             let piece = room.filled();
             if piece.is_empty() {
                 let ended = io::ErrorKind::UnexpectedEof.into();
@@ -494,45 +522,55 @@ impl Transfer<'_> {
             }
             self.scan(piece)?;
             if client.is_awaiting {
-                self.pass_on(cx, client, piece, share)?;
+                self.pass_on(cx, client, piece)?;
             }
             Poll::Ready(Ok(piece.len()))
         })
     }
 
-    /// Memory for the next piece if it may be larger than [`PIECE_BYTES`]. `None` if the client has
-    /// not read everything so far, or if the budget has no room.
-    fn share_for_large_piece(&self) -> Option<MemoryShare> {
+    /// Maximum size of the next piece. It is above [`PIECE_BYTES`] only if the client has read
+    /// everything so far, and the budget has room. Then the memory is reserved.
+    fn piece_limit(&mut self) -> usize {
         let left = self.length - self.seen;
-        let Awaited { budget, sharer, .. } = self.awaited;
-        (left > PIECE_BYTES && self.backlog.is_empty())
-            .then(|| budget.try_reserve(sharer, left.min(LARGE_PIECE_BYTES)))?
+        if left <= PIECE_BYTES || !self.backlog.is_empty() {
+            return PIECE_BYTES;
+        }
+        // With one byte more than the rest, bytes after the reply are noticed.
+        let wanted = (left + 1).min(LARGE_PIECE_BYTES);
+        match self.backlog.share(&self.awaited).try_grow(wanted) {
+            true => wanted,
+            false => PIECE_BYTES,
+        }
     }
 
-    /// Writes a piece to the client. The backlog keeps the bytes that the client's socket does not
-    /// accept. `share` has room for them if the piece is large.
+    /// Writes a piece to the client. The backlog keeps the end of the reply, and the bytes that the
+    /// client's socket does not accept.
     fn pass_on(
         &mut self,
         cx: &mut Context<'_>,
         client: &mut ClientEnd<'_>,
         piece: &[u8],
-        share: Option<MemoryShare>,
     ) -> Result<(), RelayError> {
-        let mut rest = piece;
-        while self.backlog.is_empty() && !rest.is_empty() {
+        let is_end = self.seen == self.length;
+        let kept = if is_end { PIECE_BYTES } else { 0 };
+        let wanted = piece.len().saturating_sub(kept);
+        let mut written = 0;
+        while self.backlog.is_empty() && written < wanted {
+            let rest = piece.get(written..wanted).unwrap_or_default();
             match Pin::new(&mut *client.stream).poll_write(cx, rest) {
                 Poll::Ready(Ok(0) | Err(_)) => return Err(self.client_gone()),
-                Poll::Ready(Ok(written)) => {
-                    self.record_written(written);
-                    rest = rest.get(written..).unwrap_or_default();
+                Poll::Ready(Ok(bytes)) => {
+                    self.record_written(bytes);
+                    written += bytes;
                 }
                 Poll::Pending => break,
             }
         }
-        self.backlog.push(rest.to_vec());
-        if let Some(mut share) = share.filter(|_| !rest.is_empty()) {
-            share.settle(rest.len(), 0, None);
-            self.backlog.share = Some(share);
+        let was_empty = self.backlog.is_empty();
+        self.backlog
+            .push(piece.get(written..).unwrap_or_default().to_vec());
+        if was_empty {
+            self.backlog.settle(written);
         }
         Ok(())
     }
@@ -554,52 +592,4 @@ impl Transfer<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use parking_lot::Mutex;
-
-    use super::*;
-    use crate::limits::Turns;
-    use seawall_transport::Sharer;
-
-    #[tokio::test]
-    async fn a_task_moves_a_full_turn_of_bytes_before_another_task_runs() {
-        const STEP_BYTES: usize = TURN_BYTES / 4;
-        let turns = Turns::new(1);
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let tasks: Vec<_> = (0..3)
-            .map(|task| {
-                let (turns, order) = (turns.clone(), Arc::clone(&order));
-                tokio::spawn(async move {
-                    let mut turns = ForwardingTurns::new(turns.stepwise(Sharer::Local));
-                    for _ in 0..8 {
-                        poll_fn(|cx| turns.poll_turn(cx)).await;
-                        assert!(turns.poll(|| Poll::Ready(())).is_ready());
-                        order.lock().push(task);
-                        turns.count_moved(STEP_BYTES).await;
-                    }
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.await.unwrap();
-        }
-        let expected = [0, 1, 2, 0, 1, 2].map(|task| [task; 4]);
-        assert_eq!(*order.lock(), expected.as_flattened());
-    }
-
-    #[test]
-    fn a_piece_counts_as_memory_until_all_its_bytes_are_written() {
-        let mut backlog = Backlog::of(vec![1; 100], None);
-        backlog.push(vec![2; 50]);
-        backlog.push(Vec::new());
-        backlog.advance(99);
-        assert_eq!((backlog.bytes, backlog.pieces.len()), (150, 2));
-        backlog.advance(1);
-        assert_eq!((backlog.bytes, backlog.pieces.len()), (50, 1));
-        backlog.advance(50);
-        assert!(backlog.is_empty());
-        assert_eq!(backlog.bytes, 0);
-    }
-}
+mod tests;

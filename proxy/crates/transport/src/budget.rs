@@ -545,6 +545,26 @@ impl MemoryShare {
         }
     }
 
+    /// Grows to `bytes` bytes in total, if they are free now and no message waits for memory. Returns
+    /// false if it has not grown.
+    pub fn try_grow(&mut self, bytes: usize) -> bool {
+        if self.budget.is_short() {
+            return false;
+        }
+        let more = bytes.saturating_sub(self.bytes);
+        let mut inner = self.budget.shared.inner.lock();
+        let holder = inner.holders.get(&self.id);
+        let Some(holder) = holder.filter(|holder| !holder.is_evicted) else {
+            return false;
+        };
+        let fits = inner.fits(holder.sharer, more);
+        if fits {
+            inner.charge(self.id, more, 0);
+            self.bytes += more;
+        }
+        fits
+    }
+
     /// Time after which a waiting share must request memory again without being woken. Other
     /// holders may have become silent in this time, and they are evicted only by a request.
     pub(crate) const RETRY_AFTER: Duration = SILENT_AFTER;

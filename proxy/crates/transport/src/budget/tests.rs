@@ -455,3 +455,20 @@ async fn a_message_keeps_the_reserve_when_another_message_ends() {
     inner.close(finishing);
     assert_eq!(inner.grow(waiting, 10, 10, now), Grant::Granted);
 }
+
+#[tokio::test(start_paused = true)]
+async fn try_grow_takes_free_memory_only_while_no_message_waits() {
+    let budget = MemoryBudget::of_bytes(ALL);
+    let [mut share, mut other] = [1, 2].map(|last| budget.open(sharer(last)));
+    assert!(share.try_grow(CHUNK));
+    assert!(!share.try_grow(ALL), "more than is free");
+    assert_eq!((share.bytes(), budget.used_bytes()), (CHUNK, CHUNK));
+    let mut wait = Box::pin(other.grow(ALL, ALL));
+    assert!(futures_util::poll!(wait.as_mut()).is_pending());
+    assert!(!share.try_grow(2 * CHUNK), "another message waits");
+    drop(wait);
+    drop(other);
+    assert!(share.try_grow(2 * CHUNK));
+    share.settle(0, 0, None);
+    assert_eq!(budget.used_bytes(), 0);
+}
