@@ -256,8 +256,9 @@ section! {
     /// finds the number by measuring the server's throughput, `"off"` sets no limit.
     concurrency: Concurrency = key("pool.concurrency",
         Concurrency::KIND, Restart, default "auto", unit "operations");
-    /// Maximum number of operations that run much longer than others on one server and so leave
-    /// the count of `pool.concurrency`; 0 for the current limit.
+    /// Maximum number of operations on one server that run much longer than others and so do not
+    /// count toward `pool.concurrency`; 0 for as many as the current limit. While no operation
+    /// completes, one more leaves the count every 250 ms.
     max_exempt_operations: Option<NonZeroU32> = key("pool.max_exempt_operations",
         Kind::Integer { min: 0, max: 1_000_000 }, Restart, default 0, unit "operations");
     // After a peak, closing idle connections frees resources of the servers.

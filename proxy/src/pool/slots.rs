@@ -476,7 +476,9 @@ impl Slots {
         let decision = controller.update(&sample, since_creation);
         self.set_limit();
         let bound = self.max_exempt.map_or(self.limit, NonZeroU32::get);
-        self.exemption = Some(Exemption::new(&self.times, &decision, Some(bound)));
+        let may_exempt = decision.may_exempt;
+        let rule = Exemption::new(&self.times, may_exempt, self.limit, bound);
+        self.exemption = Some(rule);
         self.search_at = now;
         if self.waiting > 0 && self.in_progress >= self.limit {
             self.exempt_long(now);

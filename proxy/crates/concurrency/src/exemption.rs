@@ -98,19 +98,22 @@ pub struct Exemption {
     pub threshold: Duration,
     /// Maximum number of exempt operations.
     pub bound: u32,
+    /// The limit of the operations that count.
+    pub limit: u32,
     /// False while fewer operations complete than usual.
     pub is_open: bool,
 }
 
 impl Exemption {
-    /// The rule for a limit. `bound` is the configured bound; by default it is the limit itself.
-    pub fn new(times: &ServerTimes, decision: &crate::Decision, bound: Option<u32>) -> Self {
+    /// The rule for a limit. `may_exempt` is false while fewer operations complete than usual.
+    pub fn new(times: &ServerTimes, may_exempt: bool, limit: u32, bound: u32) -> Self {
         let median = times.median();
         let threshold = median.map(|median| median.mul_f64(LONG).max(MIN_LONG));
         Self {
             threshold: threshold.unwrap_or(PROBE_INTERVAL),
-            bound: bound.unwrap_or(decision.limit),
-            is_open: median.is_some() && decision.may_exempt,
+            bound,
+            limit,
+            is_open: median.is_some() && may_exempt,
         }
     }
 
@@ -128,7 +131,7 @@ impl Exemption {
     ) -> bool {
         let is_overtaken = self.is_open
             && exempt < self.bound
-            && completed_since >= u64::from(self.bound.div_ceil(2));
+            && completed_since >= u64::from(self.limit.div_ceil(2));
         running >= self.threshold && (is_overtaken || quiet_for >= PROBE_INTERVAL)
     }
 }
@@ -176,6 +179,7 @@ mod tests {
     const RULE: Exemption = Exemption {
         threshold: Duration::from_millis(10),
         bound: 32,
+        limit: 32,
         is_open: true,
     };
 
@@ -193,6 +197,18 @@ mod tests {
             ..RULE
         };
         assert!(!closed.applies(Duration::from_secs(1), 0, 1_000, none));
+    }
+
+    #[test]
+    fn a_high_bound_does_not_delay_an_exemption() {
+        let unbounded = Exemption {
+            bound: u32::MAX,
+            ..RULE
+        };
+        let none = Duration::ZERO;
+        assert!(unbounded.applies(Duration::from_secs(1), 1_000, 16, none));
+        assert!(!unbounded.applies(Duration::from_secs(1), 1_000, 15, none));
+        assert!(!RULE.applies(Duration::from_secs(1), 32, 16, none));
     }
 
     #[test]

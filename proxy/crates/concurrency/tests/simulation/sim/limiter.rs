@@ -198,7 +198,12 @@ impl Limiter {
             decision.limit = self.limit;
         }
         self.limit = decision.limit;
-        self.exemption = Some(Exemption::new(&self.times, &decision, None));
+        self.exemption = Some(Exemption::new(
+            &self.times,
+            decision.may_exempt,
+            decision.limit,
+            decision.limit,
+        ));
         self.controller.is_some().then_some(decision)
     }
 }
