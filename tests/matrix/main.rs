@@ -149,6 +149,8 @@ async fn compare(language: Language) {
             continue;
         }
         let pair = Pair::start(is_tls).await;
+        let is_known = |case: &&Case| APIS.contains(&case.api);
+        assert!(cases.iter().all(is_known), "a case would not run");
         for api in APIS {
             let cases = cases.iter().filter(|case| case.api == api);
             let cases: Vec<_> = cases.copied().collect();
@@ -172,9 +174,9 @@ fn max_cases() -> usize {
     std::env::var("SEAWALL_MATRIX_CASES").map_or(usize::MAX, |limit| limit.parse().unwrap())
 }
 
-/// Compares the runs through Seawall in all of these cases with one direct run. The results depend
-/// neither on the mechanism nor on the compressor, so a direct run of each case would show nothing
-/// more.
+/// Compares the runs through Seawall in all of these cases with one direct run. The results do not
+/// depend on the mechanism, the compressor, `loadBalanced` or `useUnifiedTopology`, so a direct run
+/// of each case would show nothing more.
 async fn compare_cases(
     language: Language,
     program: &Program,
