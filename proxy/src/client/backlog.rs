@@ -3,11 +3,12 @@
 //! For a client that reads as fast as its server sends, Seawall reads a piece of the reply into a
 //! buffer of the thread, and writes it at once. It keeps only the last piece until it has recorded
 //! the facts of the reply, such as its cursor: with the last byte, the client may send its next
-//! command. For a slower client, Seawall stops reading from the server while no other operation waits for the server connection. If
-//! another operation waits, Seawall reads the rest of the reply into the memory budget and checks
-//! the connection in. When other clients need this memory, a client that reads nothing or reads
-//! slowly ([`Progress`]) is closed. If the budget has no room for the rest of the reply, a slow
-//! client is closed as soon as another operation waits for its server connection.
+//! command. For a slower client, Seawall stops reading from the server while no other operation
+//! waits for the server connection. If another operation waits, Seawall reads the rest of the reply
+//! into the memory budget and checks the connection in. When other clients need this memory, a
+//! client that reads nothing or reads slowly ([`Progress`]) is closed. If the budget has no room
+//! for the rest of the reply, a slow client is closed as soon as another operation waits for its
+//! server connection.
 
 use std::{
     cell::RefCell,
@@ -33,8 +34,8 @@ use crate::limits::StepwiseTurn;
 use seawall_command::{ReplyFacts, ReplyScanner};
 use seawall_transport::{Evicted, MESSAGE_LIMIT, MemoryShare, Progress, Stream};
 
-/// Bytes of memory reserved at a time for a client that reads more slowly than its server sends, and
-/// bytes that are read at a time without reserved memory.
+/// Bytes of memory reserved at a time for a client that reads more slowly than its server sends,
+/// and bytes that are read at a time without reserved memory.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// Bytes that are read at a time for a client that has read everything so far. Each read and each

@@ -545,8 +545,8 @@ impl MemoryShare {
         }
     }
 
-    /// Grows to `bytes` bytes in total, if they are free now and no message waits for memory. Returns
-    /// false if it has not grown.
+    /// Grows to `bytes` bytes in total, if they are free now and no message waits for memory.
+    /// Returns false if it has not grown.
     pub fn try_grow(&mut self, bytes: usize) -> bool {
         if self.budget.is_short() {
             return false;
