@@ -200,7 +200,7 @@ fn sources_by_row() -> BTreeMap<String, Vec<PathBuf>> {
 }
 
 #[test]
-fn crates_and_modules_use_what_their_rows_allow() {
+fn crates_and_modules_use_only_what_their_table_row_allows() {
     let table = table();
     let by_row = sources_by_row();
     let crates = crates();

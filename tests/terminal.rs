@@ -150,7 +150,7 @@ async fn top_shows_sorts_filters_and_opens_shapes_and_restores_the_terminal() {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_shows_one_shapes_histogram_and_timeline_and_obeys_every_sort_key() {
+async fn top_shows_the_histogram_and_timeline_of_one_shape_and_obeys_every_sort_key() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;

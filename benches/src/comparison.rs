@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn value_has_its_median_ends_and_half_the_quartile_range() {
+    fn value_contains_median_worst_best_and_half_of_the_quartile_range() {
         let value = value([5.0, 1.0, 4.0, 2.0, 3.0], Better::More);
         let Value {
             median,
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn value_is_not_worse_by_less_than_the_least_change() {
+    fn value_is_worse_only_beyond_the_minimum_change() {
         for median in [100.0, -100.0] {
             let before = value([median; 5], Better::Less);
             assert!(!value([median + 4.9; 5], Better::Less).is_worse_than(before, Better::Less));

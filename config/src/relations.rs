@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn default_limits_let_every_client_wait_with_one_operation() {
+    fn default_limits_let_every_client_have_one_waiting_operation() {
         let Settings {
             listen,
             pool,

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_bytes_have_their_length_and_debug_does_not_print_them() {
+    fn secret_bytes_have_a_fixed_length_and_debug_does_not_print_them() {
         let key = SecretBytes::<3>::decoded("AQID").unwrap();
         assert_eq!(key.expose(), &[1, 2, 3]);
         assert_eq!(format!("{key:?}"), "SecretBytes(hidden)");

@@ -234,7 +234,7 @@ fn every_example_loads() {
 }
 
 #[test]
-fn minimal_and_full_examples_are_all_defaults() {
+fn minimal_and_full_examples_equal_the_default_settings() {
     for name in ["minimal.toml", "full.toml"] {
         let settings = load(&Sources {
             file: Some(folder().join("examples").join(name)),

@@ -22,7 +22,7 @@ fn every_example_is_valid() {
 }
 
 #[test]
-fn words_and_numbers_of_one_key_are_valid() {
+fn a_key_may_accept_both_words_and_numbers() {
     for value in ["\"auto\"", "\"off\"", "1", "1000000"] {
         let text = format!("pool.concurrency = {value}");
         assert_eq!(errors(&text), [""; 0], "{text}");

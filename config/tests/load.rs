@@ -57,7 +57,7 @@ fn a_full_file_of_an_earlier_version_has_its_meaning() {
 }
 
 #[test]
-fn command_line_wins_over_environment_over_file_over_default() {
+fn precedence_is_command_line_then_environment_then_file_then_default() {
     let scratch = Scratch::new("precedence");
     let file = scratch.file(
         "seawall.toml",
@@ -110,7 +110,7 @@ fn command_line_wins_over_environment_over_file_over_default() {
 }
 
 #[test]
-fn a_connection_string_replaces_one_of_lower_precedence_in_either_form() {
+fn a_connection_string_or_its_file_replaces_either_form_of_lower_precedence() {
     let scratch = Scratch::new("either_form");
     let uri = scratch.file("uri", "mongodb://secret-file/\n");
     let with_file = scratch.file("a.toml", &format!("deployment.uri_file = {uri:?}\n"));

@@ -108,7 +108,7 @@ async fn an_old_password_fails_before_any_login_with_the_new_one() {
 }
 
 #[tokio::test]
-async fn keys_that_a_server_refuses_are_evicted_and_their_users_clients_are_closed() {
+async fn keys_that_a_server_refuses_are_evicted_and_the_clients_of_their_user_are_closed() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut connected = logged_in(&seawall, &user.login()).await;

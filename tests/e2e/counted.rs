@@ -132,7 +132,7 @@ async fn write_errors_count_by_code_for_replies_of_any_size() {
 }
 
 #[tokio::test]
-async fn write_concern_errors_count_by_the_code_in_the_clients_reply() {
+async fn write_concern_errors_count_by_the_code_in_the_reply_to_the_client() {
     // A relay forwards replies unchanged, so its clients get the server's code.
     for (toml, reported) in [("", 6), (RELAYED, 91)] {
         let scene = Scene::start(toml).await;
@@ -160,7 +160,7 @@ async fn write_concern_errors_count_by_the_code_in_the_clients_reply() {
 }
 
 #[tokio::test]
-async fn errors_that_seawall_creates_or_rewrites_count_by_the_code_in_the_clients_reply() {
+async fn errors_that_seawall_creates_or_rewrites_count_by_the_code_in_the_reply_to_the_client() {
     let fault = "fault = {command = \"count\", share_percent = 100, error_code = 189}";
     let scene = Scene::start(fault).await;
     let mut client = scene.client().await;
@@ -356,7 +356,7 @@ async fn write_statements_are_counted_by_shape_in_messages_of_any_form_and_size(
 }
 
 #[tokio::test]
-async fn unacknowledged_writes_count_the_servers_documents_and_errors() {
+async fn documents_and_errors_of_unacknowledged_writes_are_counted_as_the_server_reports_them() {
     let scene = Scene::start("").await;
     let mut client = scene.client().await;
     let unacknowledged = |command: Document| OpMsg::new(command).flags(MORE_TO_COME);

@@ -325,7 +325,7 @@ async fn all_configuration_errors_are_reported_at_once_before_a_port_is_bound() 
 }
 
 #[tokio::test]
-async fn an_address_in_use_ends_with_code_69() {
+async fn the_process_ends_with_code_69_if_an_address_is_in_use() {
     let scratch = Scratch::create().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -62,7 +62,7 @@ async fn follow(
 }
 
 #[tokio::test]
-async fn a_killed_primary_loses_no_write_and_fails_no_operation() {
+async fn no_write_is_lost_and_no_operation_fails_when_a_primary_is_killed() {
     let mut set = ReplicaSet::start(3, Options::with_auth()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let follower = driver(&seawall.uri()).await;

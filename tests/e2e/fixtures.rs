@@ -19,7 +19,7 @@ use seawall_tests::recorder::{Cut, Recorder};
 use seawall_tests::scratch::Scratch;
 
 #[tokio::test]
-async fn raw_client_logs_in_by_both_mechanisms_and_every_start() {
+async fn raw_client_logs_in_with_both_mechanisms_and_every_way_to_start() {
     let server = shared_standalone().await.unwrap();
     let db = unique_name("login");
     let user = NewUser::new(&db, "a=b,c.d", "pass word").role("readWrite", &db);

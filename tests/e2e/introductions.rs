@@ -61,7 +61,7 @@ async fn users_of(client: &mut RawClient) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn introductions_forward_only_the_clients_payloads() {
+async fn introductions_forward_only_the_payloads_of_the_client() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut client = connect(&seawall).await;
@@ -332,7 +332,7 @@ async fn conversation_codes(client: &mut RawClient, users: &[NewUser; 3]) -> Vec
 }
 
 #[tokio::test]
-async fn conversation_errors_have_a_servers_codes() {
+async fn errors_in_a_login_conversation_have_the_codes_of_a_server() {
     let seawall = seawall("").await;
     let other_db = NewUser::new(&unique_name("db"), "other", "p");
     create_user(&root().await, &other_db).await.unwrap();

@@ -124,7 +124,7 @@ async fn an_unacknowledged_large_write_of_a_disconnected_client_completes() {
 }
 
 #[tokio::test]
-async fn malformed_large_requests_get_a_servers_reaction_and_close_no_server_connection() {
+async fn malformed_large_requests_get_the_reaction_of_a_server_and_close_no_server_connection() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let large = || Section::Sequence {
@@ -203,7 +203,7 @@ async fn a_truncated_large_request_has_no_effect() {
 }
 
 #[tokio::test]
-async fn a_server_close_during_a_large_write_returns_an_error_and_keeps_the_client() {
+async fn a_client_gets_an_error_and_stays_connected_if_the_server_closes_during_a_large_write() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let db = unique_name("large");

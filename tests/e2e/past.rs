@@ -243,7 +243,7 @@ async fn changes_report_their_time_ranges_or_why_they_are_not_comparable() {
 }
 
 #[tokio::test]
-async fn disabled_history_returns_404() {
+async fn requests_for_history_return_404_if_it_is_disabled() {
     let scene = Scene::start("history.enabled = false").await;
     scene.finds(5).await;
     let past = [

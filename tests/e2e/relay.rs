@@ -66,7 +66,7 @@ fn comparable(reply: &RawReply, db: &str) -> (i32, u32, String) {
 }
 
 #[tokio::test]
-async fn relayed_client_gets_the_servers_reply_bytes_unchanged() {
+async fn relayed_client_gets_the_bytes_of_server_replies_unchanged() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = relaying(&set.uri(), "").await;
     let member = set.members().first().unwrap();
@@ -381,7 +381,7 @@ async fn plain_bytes_after_a_tls_record_are_not_relayed() {
 }
 
 #[tokio::test]
-async fn no_client_can_log_in_with_seawalls_certificate() {
+async fn no_client_can_log_in_with_the_certificate_of_seawall() {
     let set = shared_replica_set().await.unwrap();
     let seawall = relaying(&set.uri(), "").await;
     let start = doc! {"mechanism": "MONGODB-X509", "payload": "", "db": "$external"};
@@ -505,7 +505,7 @@ async fn legacy_queries_that_a_server_reads_differently_are_not_relayed() {
 }
 
 #[tokio::test]
-async fn a_legacy_command_on_a_database_not_in_utf8_is_not_relayed() {
+async fn a_legacy_command_is_not_relayed_if_the_name_of_its_database_is_not_utf8() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());

@@ -286,7 +286,7 @@ async fn a_client_over_the_limit_is_closed_without_a_byte_and_counted() {
 }
 
 #[tokio::test]
-async fn a_drivers_monitor_may_stay_without_a_login() {
+async fn a_monitor_of_a_driver_may_stay_connected_without_a_login() {
     let server = shared_standalone().await.unwrap();
     let toml = "auth.authentication_timeout_ms = 3000\nlimits.unauthenticated_connections = 1";
     let seawall = Seawall::start_with(&server.uri(), with(toml)).await;

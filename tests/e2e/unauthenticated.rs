@@ -117,7 +117,7 @@ async fn no_command_of_an_unauthenticated_client_reaches_a_server() {
 }
 
 #[tokio::test]
-async fn unauthenticated_commands_return_a_servers_codes() {
+async fn commands_before_a_login_return_the_error_codes_of_a_server() {
     let (seawall, _recorder) = recorded("").await;
     let mut client = connect(&seawall).await;
     let mut direct = server().await.raw_client().await.unwrap();
@@ -159,7 +159,7 @@ async fn unauthenticated_commands_return_a_servers_codes() {
 }
 
 #[tokio::test]
-async fn replies_before_a_login_have_the_form_of_a_servers_replies() {
+async fn replies_before_a_login_have_the_form_of_server_replies() {
     let (seawall, _recorder) = recorded("").await;
     let mut client = connect(&seawall).await;
     let mut direct = server().await.raw_client().await.unwrap();

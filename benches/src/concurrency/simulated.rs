@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_drawn_scenario_exists() {
+    fn every_scenario_with_a_picture_exists() {
         let all = sim::all().concat();
         let exists = |name: &&str| all.iter().any(|scenario| scenario.name == *name);
         assert!(DRAWN.iter().all(exists));

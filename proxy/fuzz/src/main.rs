@@ -112,8 +112,8 @@ fn report(line: &str) {
     io::stdout().flush().ok();
 }
 
-/// Returns the contents of the folder's files, ordered by name, so that a seed gives the same
-/// inputs everywhere.
+/// Returns the contents of the folder's files, ordered by name, so that the same random seed gives
+/// the same inputs on every machine.
 fn corpus(folder: &Path) -> io::Result<Vec<Vec<u8>>> {
     let entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     let mut files: Vec<_> = entries.iter().map(fs::DirEntry::path).collect();

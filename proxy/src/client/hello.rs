@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_hellos_are_refused_with_the_servers_codes() {
+    fn invalid_hellos_are_refused_with_the_error_codes_of_a_server() {
         let with = |field: &str, value: bson::Bson| {
             let mut client = metadata();
             client.insert(field, value);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_api_versions_get_the_servers_codes() {
+    fn invalid_api_versions_are_refused_with_the_error_codes_of_a_server() {
         let strict = || doc! {"hello": 1, "apiVersion": "1", "apiStrict": true};
         let cases = [
             (doc! {"hello": 1}, true, None),

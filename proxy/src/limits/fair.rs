@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_queue_serves_addresses_in_turn_and_the_oldest_of_each_first() {
+    fn turn_queue_serves_addresses_in_turn_and_the_oldest_waiter_of_each_first() {
         let from = |address: u8| Sharer::at(Some([192, 0, 2, address].into()));
         let mut queue = TurnQueue::default();
         (0..4).for_each(|n| queue.push(from(1), n));

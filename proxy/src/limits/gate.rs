@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_for_a_users_own_connections_delay_only_logins_of_that_user() {
+    async fn waits_of_a_user_for_its_own_connections_delay_only_logins_of_that_user() {
         let gates = LoginGates::default();
         let (busy, other) = (("busy", "admin"), ("other", "admin"));
         for _ in 0..10 {
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_that_the_common_gate_stops_uses_no_turn_of_its_users_gate() {
+    fn a_login_stopped_by_the_common_gate_uses_no_token_of_the_gate_of_its_user() {
         let gates = LoginGates::default();
         let busy = ("busy", "admin");
         for _ in 0..10 {

@@ -239,7 +239,7 @@ mod tests {
     use super::{permits::tests::is_evicted, *};
 
     #[tokio::test(start_paused = true)]
-    async fn claiming_a_user_name_does_not_delay_that_user() {
+    async fn failed_logins_with_the_name_of_a_user_do_not_delay_that_user() {
         let limits = Limits::new(1, 1, 1, 1, OperationPermits::new(1)).with_rates(None, Some(2));
         let [shared, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let (user, now) = (("app", "admin"), Instant::now());
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn closes_are_spread_over_time() {
+    async fn the_closing_of_connections_is_spread_over_time() {
         let limits = Limits::new(1, 1, 1, 1, OperationPermits::new(1));
         let now = Instant::now();
         let turns: Vec<_> = (0..3).map(|_| limits.closing_turn(now) - now).collect();

@@ -443,7 +443,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn search_of_another_sharer_begins_with_its_oldest_connection() {
+    async fn search_among_the_connections_of_another_sharer_begins_with_the_oldest() {
         let permits = EvictablePermits::new(4);
         let oldest = client(&permits, 2);
         let crowd: Vec<_> = (0..3).map(|_| client(&permits, 1)).collect();
@@ -471,7 +471,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn connections_are_closed_in_shares() {
+    async fn close_closes_the_given_percentage_of_connections() {
         let permits = EvictablePermits::new(300);
         let mut clients: Vec<_> = (0..200).map(|_| client(&permits, 1)).collect();
         let is_closing = |client: &Client| {

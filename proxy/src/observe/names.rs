@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_65th_name_below_a_prefix_makes_its_names_data() {
+    fn names_below_a_prefix_are_treated_as_data_once_there_are_65_of_them() {
         let table = NameTable::default();
         for number in 0..64 {
             let path = format!("scores.{}", word(number));

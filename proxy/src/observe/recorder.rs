@@ -334,7 +334,7 @@ mod tests {
     use seawall_stats::Outcome;
 
     #[test]
-    fn unauthenticated_names_get_no_rows() {
+    fn names_sent_by_unauthenticated_clients_get_no_rows() {
         let settings = Settings {
             counts_shapes: true,
             max_shapes: 100,

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn folded_operation_is_logged_with_the_id_and_text_of_its_row() {
+    fn operation_without_its_own_row_is_logged_with_the_id_and_text_of_the_row_that_counts_it() {
         let (observer, written) = observer(every_operation());
         let (first, folded) = (Command::find("a"), Command::find("b"));
         run(&observer, &first);

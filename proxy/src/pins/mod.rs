@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_with_the_number_of_the_last_one_is_a_retry() {
+    async fn a_write_with_the_same_number_as_the_previous_write_of_its_session_is_a_retry() {
         let pins = pins(9, 9);
         let (now, lsid) = (Instant::now(), [1; 16]);
         let key = |user| SessionKey { user, lsid };

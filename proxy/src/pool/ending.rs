@@ -216,7 +216,7 @@ impl ServerPool {
         loop {
             if let Some(batch) = self.end_queue.next(worker.first()) {
                 if let Err(error) = worker.end(batch).await {
-                    tracing::warn!(server = %self.address, %error, "abandoned reads not ended");
+                    tracing::warn!(server = %self.address, %error, "could not end abandoned reads on the server");
                 }
             } else if !self.end_queue.wait_for_more().await {
                 return;

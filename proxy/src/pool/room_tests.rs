@@ -48,7 +48,7 @@ async fn user_with_its_share_of_a_full_queue_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn full_queue_refuses_a_user_with_only_one_waiter_fewer_than_the_greediest_user() {
+async fn full_queue_refuses_a_user_if_the_user_with_most_waiters_has_just_one_more() {
     let now = Instant::now();
     let (mut inner, [_, _, user]) = crowded([3, 3, 2], now);
     let (start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
@@ -60,7 +60,7 @@ async fn full_queue_refuses_a_user_with_only_one_waiter_fewer_than_the_greediest
 }
 
 #[tokio::test(start_paused = true)]
-async fn busy_users_connection_is_closed_only_for_a_user_with_two_connections_fewer() {
+async fn a_busy_user_loses_a_connection_only_to_a_user_with_at_least_two_fewer() {
     let now = Instant::now();
     let [own, other] = ["own", "other"].map(identity);
     for (count, is_closed) in [(2, false), (3, true)] {
@@ -79,7 +79,7 @@ async fn busy_users_connection_is_closed_only_for_a_user_with_two_connections_fe
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_connection_is_closed_for_another_user_below_the_servers_limit() {
+async fn no_connection_is_closed_for_another_user_below_the_connection_limit_of_the_server() {
     let (mut inner, now) = (inner(limits()), Instant::now());
     let users = ["one", "other"].map(identity);
     let held = obtain(&mut inner, &users[0], now);

@@ -200,7 +200,7 @@ fn run_short(inner: &mut Inner, user: &Arc<Identity>, now: &mut Instant, ms: u32
 }
 
 #[tokio::test(start_paused = true)]
-async fn long_operations_leave_the_count() {
+async fn long_operations_become_exempt_from_the_limit() {
     let [long, short] = ["long", "short"].map(identity);
     let mut now = Instant::now();
     let mut inner = limited(fixed(2));
@@ -222,7 +222,7 @@ async fn long_operations_leave_the_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_configured_number_of_operations_can_leave_the_count() {
+async fn the_configured_number_of_operations_can_become_exempt_from_the_limit() {
     let [long, short] = ["long", "short"].map(identity);
     for (max_exempt_operations, exempt) in [(None, 2), (NonZeroU32::new(1), 1)] {
         let mut now = Instant::now();
@@ -249,7 +249,7 @@ async fn the_configured_number_of_operations_can_leave_the_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_a_server_completes_nothing_few_operations_leave_the_count() {
+async fn few_operations_become_exempt_from_the_limit_while_a_server_completes_nothing() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(fixed(8));
@@ -288,7 +288,7 @@ async fn a_clear_and_a_new_role_reset_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn updates_stop_without_operations_and_begin_again() {
+async fn limit_updates_stop_without_operations_and_resume_with_the_next_one() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(Concurrency::Auto);
@@ -306,7 +306,7 @@ async fn updates_stop_without_operations_and_begin_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_of_a_user_with_its_share_of_the_slots_are_its_own() {
+async fn waits_of_a_user_that_has_its_share_of_the_slots_count_only_for_that_user() {
     let [greedy, other] = ["greedy", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, _held) = full(4, &[&greedy], now);
@@ -402,7 +402,7 @@ async fn operations_that_may_unblock_others_share_freed_slots_with_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_get_the_slots_that_long_operations_leave_at_an_arrival() {
+async fn waiters_get_the_slots_of_long_operations_when_another_operation_arrives() {
     let [long, short] = ["long", "short"].map(identity);
     let mut now = Instant::now();
     let mut inner = limited(fixed(4));
@@ -493,7 +493,7 @@ async fn a_cleared_pool_counts_no_earlier_operation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_operation_after_an_idle_time_is_no_stall() {
+async fn a_long_operation_after_an_idle_time_does_not_count_as_a_stall() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(Concurrency::Auto);

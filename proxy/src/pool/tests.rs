@@ -180,7 +180,7 @@ async fn waiters_are_served_in_order_of_arrival() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_than_max_connecting_are_established_at_a_time() {
+async fn at_most_max_connecting_connections_are_established_at_a_time() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let established: usize = (0..3)
         .map(|_| {
@@ -277,7 +277,7 @@ pub(super) fn suspect(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_ended_connection_pauses_the_hand_out_until_a_probe_gets_a_reply() {
+async fn after_a_connection_ends_none_is_handed_out_until_a_probe_gets_a_reply() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut held = held.into_iter();
@@ -322,7 +322,7 @@ fn obtain_after_recovery(inner: &mut Inner, user: &Arc<Identity>, now: Instant) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn ended_connections_pause_the_hand_out_at_most_ten_times_a_second() {
+async fn ended_connections_pause_the_handing_out_of_others_at_most_ten_times_a_second() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let mut pauses = 0;
     for ms in 0..1000 {
@@ -335,7 +335,7 @@ async fn ended_connections_pause_the_hand_out_at_most_ten_times_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_hand_out_pauses_again_after_a_tenth_of_a_second() {
+async fn the_handing_out_of_connections_can_pause_again_after_100_ms() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
     inner.recover(now, now);
@@ -358,7 +358,7 @@ async fn ended_connection_of_an_earlier_generation_is_ignored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_servers_limit_an_idle_connection_is_closed_for_another_user() {
+async fn an_idle_connection_is_closed_for_another_user_at_the_connection_limit_of_the_server() {
     let now = Instant::now();
     let mut inner = inner(limits());
     let users: Vec<_> = (0..5).map(|n| identity(&format!("u{n}"))).collect();
@@ -373,7 +373,7 @@ async fn at_the_servers_limit_an_idle_connection_is_closed_for_another_user() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn busy_users_connection_is_closed_for_another_user_after_100_ms() {
+async fn a_connection_of_a_busy_user_is_closed_for_another_user_after_100_ms() {
     let now = Instant::now();
     let mut inner = inner(Limits {
         max_pool_size: 4,
@@ -451,7 +451,7 @@ async fn a_failure_to_establish_fails_one_waiter_and_refused_keys_fail_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_for_a_users_own_connections_are_reported_separately() {
+async fn waits_of_a_user_for_its_own_connections_are_reported_separately() {
     let now = Instant::now();
     let (busy, other) = (identity("busy"), identity("other"));
     let mut inner = inner(limits());
@@ -549,7 +549,7 @@ async fn a_full_queue_drops_a_waiter_for_another_address_or_another_user() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_servers_limit_users_get_connections_in_turn() {
+async fn users_get_connections_in_turn_at_the_connection_limit_of_the_server() {
     let now = Instant::now();
     let mut inner = inner(Limits {
         max_pool_size: 4,
@@ -571,7 +571,7 @@ async fn at_the_servers_limit_users_get_connections_in_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_servers_limit_users_with_equally_many_connections_keep_them() {
+async fn users_with_equally_many_connections_keep_them_at_the_connection_limit_of_the_server() {
     let (mut inner, now) = (inner(limits()), Instant::now());
     let users = ["one", "other"].map(identity);
     let held: Vec<_> = [0, 0, 1, 1]

@@ -136,7 +136,7 @@ async fn anonymous_clients_lose_their_rights_when_access_control_is_switched_on(
 }
 
 #[tokio::test]
-async fn a_clients_own_error_ends_no_other_clients_rights() {
+async fn an_error_caused_by_one_client_does_not_end_the_rights_of_other_clients() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), "").await;
     let mut client = connect(&seawall).await;

@@ -158,7 +158,7 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_senders_do_not_block_other_clients_large_requests() {
+async fn slow_senders_do_not_block_large_requests_of_other_clients() {
     const SENDERS: u8 = 60;
     let server = Standalone::start(Options::default()).await.unwrap();
     for (mode, op_code) in [
@@ -227,7 +227,7 @@ async fn check_slow_readers(
 /// Ten clients request a large document, and read a few bytes of it after each reply to another
 /// client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_read_a_few_bytes_at_a_time_do_not_block_other_clients_replies() {
+async fn clients_that_read_a_few_bytes_at_a_time_do_not_block_replies_to_other_clients() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), SLOW_READERS_TOML).await;
     let mut client = connect_from(&seawall, [127, 0, 0, 7]).await;
@@ -259,7 +259,7 @@ const REPLY_LIMIT: Duration = Duration::from_secs(5);
 const SLOW_READERS_TOML: &str = "limits.message_memory_bytes = 134217728\npool.max_pool_size = 2\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_readers_do_not_block_other_clients_replies() {
+async fn slow_readers_do_not_block_replies_to_other_clients() {
     let server = Standalone::start(Options::default()).await.unwrap();
     for compressors in ["", "&compressors=snappy"] {
         let uri = format!("{}?directConnection=true{compressors}", server.uri());
@@ -286,7 +286,7 @@ async fn connect_with_tls(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_readers_with_tls_do_not_block_other_clients_replies() {
+async fn slow_readers_with_tls_do_not_block_replies_to_other_clients() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let certificates = Certificates::generate().unwrap();
     let seawall = encrypted(&server, &certificates).await;

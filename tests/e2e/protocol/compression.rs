@@ -101,7 +101,7 @@ fn request(document: Document) -> OpMsg {
 }
 
 #[tokio::test]
-async fn compressors_are_negotiated_in_the_clients_order() {
+async fn compressors_are_negotiated_in_the_order_of_the_client() {
     let rig = Rig::shared().await;
     let offers = [
         doc! {"compression": ["zlib", "none", "snappy"]},
@@ -215,7 +215,7 @@ async fn compressed_messages_with_false_headers_close_their_connection() {
 }
 
 #[tokio::test]
-async fn messages_to_servers_use_the_connection_strings_compressor() {
+async fn messages_to_servers_use_the_compressor_of_the_connection_string() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     for (name, compressor) in [("snappy", SNAPPY), ("zlib", ZLIB), ("zstd", ZSTD)] {
         let recorder = Recorder::start(set.members()[0].address()).await.unwrap();

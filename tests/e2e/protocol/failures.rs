@@ -15,7 +15,7 @@ fn retryable(mut command: Document) -> Document {
 }
 
 #[tokio::test]
-async fn not_primary_errors_are_repeated_where_safe_and_concealed_elsewhere() {
+async fn not_primary_errors_cause_a_repeat_if_it_is_safe_and_are_concealed_otherwise() {
     let rig = Rig::start("").await;
     let mut direct = rig.direct().await;
     let mut through = rig.through().await;
@@ -122,7 +122,7 @@ async fn errors_reach_clients_unchanged_if_repeating_is_off() {
 }
 
 #[tokio::test]
-async fn a_server_close_during_an_operation_closes_no_client() {
+async fn no_client_is_closed_when_a_server_closes_its_connection_during_an_operation() {
     let rig = Rig::start("").await;
     let mut through = rig.through().await;
     let close = |command: &str| doc! {"failCommands": [command], "closeConnection": true};
@@ -346,7 +346,7 @@ async fn operation_without_a_connection_waits_and_then_gets_an_error() {
 }
 
 #[tokio::test]
-async fn a_read_preference_without_a_suitable_member_gets_a_routers_error() {
+async fn a_read_preference_without_a_suitable_member_gets_the_error_of_a_router() {
     let rig = Rig::start("deployment.server_selection_timeout_ms = 300").await;
     let mut client = rig.through().await;
     let find = doc! {"find": "c", "$readPreference": {"mode": "secondary"}};

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn unacknowledged_write_is_visible_to_the_clients_next_read() {
+async fn unacknowledged_write_is_visible_to_the_next_read_of_its_client() {
     let rig = Rig::shared().await;
     let db = unique_name("unacknowledged");
     let mut through = rig.through().await;
@@ -200,7 +200,7 @@ async fn unix_socket_is_served() {
 }
 
 #[tokio::test]
-async fn servers_receive_the_applications_name() {
+async fn servers_receive_the_name_of_the_application() {
     let rig = Rig::shared().await;
     let db = unique_name("named");
     let mut direct = rig.direct().await;

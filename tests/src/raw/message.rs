@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequences_size_includes_its_size_field() {
+    fn the_size_of_a_sequence_includes_its_size_field() {
         let message = OpMsg::new(doc! {})
             .sequence("x", vec![doc! {}, doc! {}])
             .to_bytes();

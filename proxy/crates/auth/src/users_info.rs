@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn all_fields_of_a_servers_reply_are_parsed() {
+    fn all_fields_of_a_server_reply_are_parsed() {
         let credentials = parse_user(user()).unwrap();
         assert_eq!(credentials.user_id, Some(USER_ID));
         assert_eq!(credentials.name, "own");
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_may_lack_mechanisms_and_an_id() {
+    fn mechanisms_and_id_of_a_user_are_optional() {
         let credentials = parse_user(without("credentials.SCRAM-SHA-1")).unwrap();
         assert!(credentials.keys(Mechanism::ScramSha1).is_none());
         assert!(credentials.keys(Mechanism::ScramSha256).is_some());

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_bodies_are_refused_with_the_servers_codes() {
+    fn invalid_bodies_are_refused_with_the_same_codes_as_on_a_server() {
         let cases = [
             (doc! {}, 40571),
             (doc! {"ping": 1}, 40571),
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_and_transaction_ends_have_a_session_and_number() {
+    fn retryable_writes_and_transaction_ends_have_a_session_and_a_number() {
         let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] }};
         let numbered = |mut body: bson::Document| {
             body.extend(doc! {"lsid": &lsid, "txnNumber": 3i64, "$db": "d"});

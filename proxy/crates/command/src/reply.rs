@@ -698,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_longer_than_any_message_is_opaque() {
+    fn a_root_document_with_an_impossible_length_is_opaque() {
         for length in [-1, i32::MIN, i32::MAX] {
             let mut reply = doc! {"ok": 1.0}.to_vec().unwrap();
             reply[..4].copy_from_slice(&length.to_le_bytes());

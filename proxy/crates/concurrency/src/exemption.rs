@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn median_is_at_most_a_quarter_too_long() {
+    fn median_is_between_the_exact_value_and_125_percent_of_it() {
         assert_eq!(times([]).median(), None);
         for us in [1, 2, 3, 5, 45, 99, 1_000, 12_345, 5_000_000, 900_000_000] {
             let median = times([us]).median().unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenth_of_long_operations_does_not_move_the_median() {
+    fn median_stays_the_same_if_a_tenth_of_the_operations_is_long() {
         let times = times((0..1_000).map(|i| if i % 10 == 0 { 200_000 } else { 1_000 }));
         assert!(times.median().unwrap() <= Duration::from_micros(1_250));
     }
@@ -184,7 +184,7 @@ mod tests {
     };
 
     #[test]
-    fn exempt_operations_are_long_few_and_overtaken() {
+    fn an_operation_is_exempt_only_if_it_is_long_and_overtaken_and_few_are_exempt() {
         let none = Duration::ZERO;
         let applies =
             |ms, exempt, since| RULE.applies(Duration::from_millis(ms), exempt, since, none);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn while_nothing_completes_an_operation_becomes_exempt_now_and_then() {
+    fn an_operation_becomes_exempt_at_each_probe_interval_while_nothing_completes() {
         let closed = Exemption {
             is_open: false,
             ..RULE

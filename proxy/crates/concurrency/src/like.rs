@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn another_mix_with_the_same_time_is_the_same_work() {
+    fn mixes_of_operations_with_the_same_total_time_are_the_same_amount_of_work() {
         let mut like = Like::default();
         like.learn(&sample(&[(100, 1), (10, 10)]));
         let (before, after) = (sample(&[(180, 1), (2, 10)]), sample(&[(20, 1), (18, 10)]));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn few_heavy_operations_are_noisy() {
+    fn a_few_heavy_operations_lower_the_effective_count() {
         let mut like = Like::default();
         like.learn(&sample(&[(1_000, 1), (10, 1_000)]));
         let even = like.work(&sample(&[(1_000, 1)])).effective_count();

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_losses_and_obvious_gains_need_one_value() {
+    fn one_value_is_enough_for_a_clear_loss_or_an_obvious_gain() {
         assert_eq!(run(64, 0.01, &[0.0, -0.2]), (Verdict::Drop, 1));
         assert_eq!(run(64, 0.01, &[0.0, 0.6]), (Verdict::Keep, 1));
     }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn small_gain_does_not_pay_for_a_large_step() {
+    fn small_gain_is_dropped_after_a_large_step_and_kept_after_a_small_step() {
         assert_eq!(run(64, 0.001, &[0.0, 0.02, 0.0]).0, Verdict::Drop);
         assert_eq!(run(35, 0.001, &[0.0, 0.02, 0.0]).0, Verdict::Keep);
     }

@@ -76,7 +76,7 @@ impl Bench {
 }
 
 #[test]
-fn limit_does_not_creep_up_while_a_queue_hides_that_nothing_is_gained() {
+fn limit_does_not_rise_over_time_if_throughput_is_the_same_at_every_limit() {
     // Throughput is the same at every limit, and operations always wait.
     for seed in 0..10 {
         let mut bench = Bench::new(seed);
@@ -124,7 +124,7 @@ fn limit_recovers_from_the_floor_after_it_has_settled_there() {
 }
 
 #[test]
-fn probes_never_halve_the_throughput_for_a_measurement() {
+fn trials_lower_the_limit_by_at_most_half_at_first_and_a_fifth_later() {
     // Controllers that measure the minimum time shed load for it. Here a trial lowers the limit by
     // half during the search, and by a tenth later.
     let mut bench = Bench::new(1);

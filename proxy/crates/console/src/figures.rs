@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_and_bytes_are_scaled_without_a_fourth_digit() {
+    fn counts_and_bytes_are_scaled_to_at_most_three_digits() {
         assert_eq!(count(812.0), "812");
         assert_eq!(count(999.6), "1k");
         assert_eq!(count(12_340.0), "12.3k");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_dates_of_the_calendar() {
+    fn times_are_printed_as_calendar_dates() {
         assert_eq!(moment(0.0), "1970-01-01 00:00:00");
         assert_eq!(moment(951_782_399.9), "2000-02-28 23:59:59");
         assert_eq!(moment(951_782_400.0), "2000-02-29 00:00:00");

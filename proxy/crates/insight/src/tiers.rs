@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn every_resolution_has_the_same_sum_with_open_steps() {
+    fn sums_are_the_same_at_every_resolution_while_steps_are_open() {
         // The last step of each tier is still open, because the load lasted a little over an hour.
         let history = filled(3_725);
         let sum = |from: u64, to: u64| (from..to).map(|at| 1 + at % 3).sum::<u64>();
@@ -715,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_expire_after_their_tiers_retention() {
+    fn steps_expire_after_the_retention_of_their_tier() {
         let history = filled(700);
         let oldest = |tier: usize| history.tiers[tier].frames.front().map(|f| f.start - START);
         assert_eq!(oldest(0), Some(99));

@@ -149,7 +149,7 @@ impl Record {
         self.second(Instant::now()).lateness.record(by);
     }
 
-    /// The sum of all seconds.
+    /// The records of all seconds, added together.
     pub(super) fn total(&self) -> Second {
         let mut total = Second::default();
         self.seconds.values().for_each(|second| total.add(second));

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_to_another_operation_is_wrong() {
+    fn a_reply_that_does_not_match_the_operation_is_an_error() {
         let found = |id: i64| rawdoc! { "cursor": { "firstBatch": [{ "_id": id }] }, "ok": 1.0 };
         assert!(check(Ask::Find(7), &found(7)).is_ok());
         assert!(check(Ask::Find(7), &found(8)).is_err());

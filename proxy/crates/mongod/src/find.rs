@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn work_directory_is_removed_with_its_guard() {
+    fn work_directory_is_removed_when_its_guard_is_dropped() {
         let scratch = scratch();
         let path = scratch.path.clone();
         fs::write(path.join("part"), "x").unwrap();

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_slow_after_a_window_below_the_rate() {
+    fn a_peer_is_slow_if_its_average_rate_over_the_window_is_too_low() {
         let after_a_window: Vec<_> = (29..100).collect();
         assert_eq!(slow_seconds(|_| 0, 100), after_a_window);
         assert_eq!(

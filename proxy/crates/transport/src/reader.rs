@@ -92,7 +92,7 @@ pub fn with_scratch<R>(use_it: impl FnOnce(&mut [u8]) -> R) -> R {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// Reading from the stream failed.
-    #[error("reading: {0}")]
+    #[error("cannot read from the connection: {0}")]
     Io(#[from] io::Error),
     /// A header is invalid.
     #[error(transparent)]
@@ -678,7 +678,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn poll_gone_notices_a_closed_peer_behind_a_request_sent_ahead() {
+    async fn poll_gone_notices_that_a_peer_closed_after_it_sent_a_request_ahead() {
         let (mut near, mut far) = tokio::io::duplex(1 << 16);
         far.write_all(&request(5, 30)).await.unwrap();
         let mut reader = MessageReader::default();

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_heads_are_refused_as_by_a_server() {
+    fn invalid_heads_are_refused_as_on_a_server() {
         let sound = deflate(&message(), Compressor::Snappy).unwrap();
         let with = |at: usize, bytes: &[u8]| {
             let mut message = sound.clone();

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_has_the_code_of_the_servers_reply() {
+    fn each_error_has_the_same_code_as_on_a_server() {
         let ping = body(&doc! {"ping": 1});
         let mut bad_length = ping.clone();
         bad_length[1] = 0xff;

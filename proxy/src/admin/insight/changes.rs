@@ -101,7 +101,7 @@ mod tests {
     use seawall_insight::{Incomparable, Side};
 
     #[test]
-    fn missing_baseline_is_reported_and_differs_from_no_change() {
+    fn changes_without_a_baseline_are_reported_as_not_comparable() {
         let compared = |from, to| Compared {
             from,
             to,

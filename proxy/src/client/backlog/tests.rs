@@ -86,7 +86,7 @@ async fn forward_to_reader(budget: &MemoryBudget) -> (usize, Vec<u8>, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn the_client_gets_the_end_of_a_large_reply_only_after_its_facts_are_known() {
+async fn the_client_gets_the_end_of_a_large_reply_only_after_the_reply_is_inspected() {
     let budget = MemoryBudget::of_bytes(64 << 20);
     let (before, read, sent) = forward_to_reader(&budget).await;
     assert!(before < sent.len(), "the client had the whole reply");
@@ -134,7 +134,7 @@ async fn bytes_that_a_client_does_not_read_are_charged_to_the_budget() {
 }
 
 #[tokio::test]
-async fn bytes_after_a_large_reply_are_noticed() {
+async fn bytes_after_a_large_reply_are_an_error() {
     let mut sent = reply(2 * PIECE_BYTES);
     let length = sent.len();
     sent.push(0);

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn oldest_conversation_of_the_address_with_the_most_is_ended_to_make_room() {
+    async fn oldest_conversation_of_the_address_with_most_conversations_is_ended_for_a_new_one() {
         let conversations = Conversations::new(4);
         let mut held = Vec::new();
         for (last, name) in [(2, "a"), (1, "b"), (1, "c"), (3, "d")] {

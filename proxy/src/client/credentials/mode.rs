@@ -23,7 +23,7 @@ pub enum CredentialMode {
     Undecided,
     /// Each user reads its own keys. The configuration calls this mode `self`.
     Own,
-    /// The service account reads all keys.
+    /// The service account reads the SCRAM keys of each user.
     Lookup,
     /// Passwords or keys are configured.
     Users,

@@ -182,7 +182,7 @@ mod tests {
     use crate::pool::Overload;
 
     #[test]
-    fn cursors_of_an_overloaded_server_are_alive_and_of_an_unavailable_one_not_found() {
+    fn cursors_are_reported_alive_on_an_overloaded_server_and_not_found_on_an_unavailable_one() {
         for overload in [
             CheckOutError::Overload(Overload::QueueFull),
             CheckOutError::Overload(Overload::TimedOut),

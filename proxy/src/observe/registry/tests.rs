@@ -231,7 +231,7 @@ fn the_heaviest_shapes_under_one_coarse_shape_have_rows() {
 }
 
 #[test]
-fn namespaces_beyond_the_limit_count_in_the_commands_other_row() {
+fn namespaces_beyond_the_limit_count_in_the_other_row_of_their_command() {
     let mut table = Table::new(1_000);
     for n in 0..30 {
         table.run(&find(&format!("c{}", name(n)), 1, 0), MS);

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn milliseconds_lose_no_nanosecond() {
+    fn times_in_milliseconds_are_exact_to_the_nanosecond() {
         #[derive(Serialize)]
         struct Written(#[serde(serialize_with = "milliseconds")] Duration);
         for (ns, expected) in [

@@ -246,7 +246,7 @@ fn a_tampered_signature_is_refused() {
 }
 
 #[test]
-fn tampered_carried_proof_is_refused() {
+fn a_tampered_proof_in_a_carried_conversation_is_refused() {
     for vector in Vector::all() {
         for client_final in tampered(vector.client_final) {
             let carried = vector
@@ -488,7 +488,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
-    fn keys_or_password_are_enough_to_log_in(
+    fn a_client_can_log_in_with_either_keys_or_a_password(
         is_sha1: bool,
         user in "[^\0]{1,12}",
         password in "[ -~äßé]{1,12}",

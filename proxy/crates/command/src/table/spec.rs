@@ -158,7 +158,8 @@ pub enum Streaming {
     Never,
     /// As soon as the command's body has arrived.
     AfterBody,
-    /// As soon as the command's body has arrived, with as many statements as a fingerprint reads.
+    /// As soon as the command's body and as many of its statements as a fingerprint reads have
+    /// arrived.
     AfterStatements,
 }
 

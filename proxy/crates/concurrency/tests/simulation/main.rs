@@ -119,7 +119,7 @@ fn check(group: usize) {
 }
 
 #[test]
-fn closed_loops_before_one_server_reach_the_best_fixed_limit() {
+fn closed_loops_with_one_server_reach_the_best_fixed_limit() {
     check(0);
 }
 

@@ -223,7 +223,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn unlisted_shapes_and_reversed_reports_are_caveats() {
+    fn caveats_name_unlisted_shapes_and_reports_in_reversed_order() {
         let mut cut = report();
         cut.other.count = 5;
         let comparison = compared(report(), cut);

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn baseline_is_a_name_a_time_or_a_moment() {
+    fn baseline_is_a_name_a_duration_or_a_moment() {
         let path = |arguments: &[&str]| parsed(arguments).unwrap().path();
         assert_eq!(path(&[]), "/api/v1/report?since=10m&against=yesterday");
         assert!(path(&["--against", "2h"]).ends_with("&against=2h"));

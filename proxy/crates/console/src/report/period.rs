@@ -130,7 +130,7 @@ mod tests {
     use seawall_api::Other;
 
     #[test]
-    fn counts_sums_and_maximum_survive_a_round_trip_through_json() {
+    fn counts_sums_and_maximum_are_restored_from_json() {
         let report = report();
         let period = period(&report);
         assert_eq!(period.length, Duration::from_secs(600));

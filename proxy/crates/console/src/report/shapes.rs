@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_baseline_differs_from_no_change() {
+    fn missing_baseline_is_shown_as_not_compared() {
         let missing = Changes {
             comparable: Some(false),
             reason: Some("no data for <it>".to_owned()),

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn part_of_the_period_without_data_is_reported() {
+    fn report_states_how_much_of_the_period_has_data() {
         let mut young = example();
         young.since_seconds = 90.0;
         assert_eq!(
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn time_share_includes_get_mores_and_shapes_not_shown_are_counted() {
+    fn time_share_includes_get_mores_and_operations_of_hidden_shapes_are_counted() {
         let mut many = example();
         let shape = many.shapes[0].clone();
         many.shapes = vec![shape.clone(); SHOWN_SHAPES + 3];

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_baseline_differs_from_no_change() {
+    fn missing_baseline_is_shown_as_not_compared() {
         let span = |from, to, seconds| {
             Some(Span {
                 count: 0,
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_limits_differ_from_no_limit() {
+    fn unknown_limits_and_disabled_limits_are_shown_differently() {
         let mut pools = model().pools.pools;
         pools[0].concurrency = Concurrency {
             mode: "off".to_owned(),

@@ -241,7 +241,7 @@ fn new_and_gone_shapes_of_a_deploy_are_found() {
 }
 
 #[test]
-fn one_shape_more_or_less_frequent_is_found() {
+fn shapes_that_become_more_or_less_frequent_are_found() {
     for seed in 0..SEEDS {
         let changes = found(seed, |loads| {
             loads[3].per_second *= 6.0;
@@ -288,7 +288,7 @@ fn changes_below_the_thresholds_are_not_reported() {
 }
 
 #[test]
-fn drift_is_not_reported_without_other_shapes() {
+fn a_slowdown_without_other_shapes_is_reported_only_if_it_is_large() {
     let (slow, slower) = (minute(&[(500, 1.9)]), minute(&[(500, 5.0)]));
     let before = minute(&[(500, 1.0)]);
     assert_eq!(compare(&before, &slow), []);
@@ -360,7 +360,7 @@ fn kinds_have_the_names_of_the_api() {
 }
 
 #[test]
-fn a_shape_whose_names_have_become_data_is_neither_new_nor_gone() {
+fn a_shape_whose_field_names_are_replaced_by_a_star_is_neither_new_nor_gone() {
     let named = |text: &str| {
         Arc::new(Label::Shape {
             level: Level::Fine,

@@ -20,7 +20,8 @@ pub struct Recurrence {
     pub times: usize,
     /// Start of the last episode, in seconds since the epoch.
     pub last_at: f64,
-    /// The phase that lost the most time in most of these episodes.
+    /// The most frequent phase of these episodes. The phase of an episode is the one in which its
+    /// operations lost the most time.
     pub phase: Phase,
     /// True if another episode can be expected, because at most three periods have passed since the
     /// last.
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn length_is_the_median_and_phase_the_most_frequent() {
+    fn length_is_the_median_and_phase_is_the_most_frequent_one() {
         let mut episodes = at(&[0.0, 20.0, 40.0, 60.0, 80.0]);
         episodes[2] = episode(40.0, 9.0, Phase::Checkout);
         let found = recurrence(&episodes).unwrap();

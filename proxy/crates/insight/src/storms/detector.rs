@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn start_under_constant_churn_is_no_storm() {
+    fn constant_churn_from_the_start_is_no_storm() {
         assert_eq!(changes([(600, 500, 500)]), []);
     }
 
@@ -216,7 +216,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn changes_alternate_and_the_normal_churn_stays_finite(
+        fn storm_starts_and_ends_alternate_and_the_normal_churn_is_finite(
             series in prop::collection::vec((0_u64..10_000, 0_u64..10_000), 1..500)
         ) {
             let mut detector = StormDetector::default();

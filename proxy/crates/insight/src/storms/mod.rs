@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn storm_reports_its_clients_and_the_connections_spared() {
+    fn storm_reports_its_clients_and_the_absorbed_connections() {
         let mut scene = Scene::new();
         let leaving = Leaving {
             ip: Some([10, 1, 2, 3].into()),

@@ -46,7 +46,7 @@ proptest! {
     }
 
     #[test]
-    fn texts_and_hashes_agree_with_learned_names(seeds in vec(vec(any::<u8>(), 0..40), 12)) {
+    fn text_and_hash_agree_with_each_other_when_names_are_learned(seeds in vec(vec(any::<u8>(), 0..40), 12)) {
         let bodies: Vec<_> =
             seeds.iter().map(|seed| Dice::new(seed).command().to_vec().unwrap()).collect();
         let inputs: Vec<_> = bodies.iter().map(|body| CommandBytes { body, sequences: &[] }).collect();

@@ -36,7 +36,7 @@ fn is_evicted(inner: &Inner, id: HolderId) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_message_at_a_time_uses_the_reserve_fewest_bytes_left_first() {
+async fn one_message_at_a_time_uses_the_reserve_in_the_order_of_fewest_bytes_left() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [a, b] = [2, 2].map(|last| inner.open(sharer(last), now));

@@ -186,7 +186,7 @@ async fn a_large_message_inside_a_compressed_message_is_charged() {
 }
 
 #[tokio::test]
-async fn a_message_is_read_if_exactly_its_own_bytes_are_free() {
+async fn a_message_is_read_if_the_free_memory_is_exactly_its_length() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let sent = request_of(20_000);
     let mut other = budget.open(Sharer::User(2));
@@ -401,7 +401,7 @@ async fn with_messages_sent_ahead() -> (MessageReader, DuplexStream, DuplexStrea
 }
 
 #[tokio::test]
-async fn bytes_behind_a_message_are_charged_while_the_message_is_served() {
+async fn bytes_that_follow_a_message_are_charged_while_the_message_is_served() {
     let budget = budget();
     let (mut reader, mut near, _far) = with_messages_sent_ahead().await;
     for (bytes, charged) in [(100, 23_000), (20_000, 0), (3_000, 0)] {
@@ -421,7 +421,7 @@ async fn bytes_behind_a_message_are_charged_while_the_message_is_served() {
 }
 
 #[tokio::test]
-async fn a_message_is_returned_only_when_the_bytes_behind_it_are_charged() {
+async fn a_message_is_returned_only_when_the_bytes_that_follow_it_are_charged() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut full = budget.open(Sharer::User(2));
     full.grow(1 << 20, 1).await.unwrap();

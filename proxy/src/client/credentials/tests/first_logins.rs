@@ -216,7 +216,7 @@ async fn configured_keys_that_the_server_does_not_have_are_refused() {
 }
 
 #[tokio::test]
-async fn a_users_mechanisms_are_requested_from_the_server_once() {
+async fn the_server_is_asked_only_once_for_the_mechanisms_of_a_user() {
     let scene = Scene::new().await;
     let mechanisms = |name| {
         let user = user(name);

@@ -205,7 +205,7 @@ async fn a_user_that_a_server_no_longer_knows_loses_its_identity() {
 }
 
 #[tokio::test]
-async fn a_users_restrictions_limit_its_clients_addresses() {
+async fn the_restrictions_of_a_user_limit_the_addresses_of_its_clients() {
     let scene = Scene::new().await;
     let restricted = users_info("u", &stored_keys("u", "secret"), ["10.0.0.0/8"]);
     scene.server.reply_instead("usersInfo", restricted);

@@ -251,7 +251,7 @@ fn stalls_every_minute_are_recognised_after_the_third_stall() {
 }
 
 #[test]
-fn a_stop_is_found_under_few_operations() {
+fn a_stop_is_found_with_few_operations_per_second() {
     for seed in 0..SEEDS {
         let workload = Workload {
             rate: 3.0,
