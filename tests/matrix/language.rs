@@ -116,15 +116,12 @@ async fn java(version: Option<&str>) -> Program {
         .arg("package");
     output(&mut build).await;
     // A run takes seconds. Only the first compiler and the simplest collector start fast enough.
-    let fast_start = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"];
-    let [first_compiler, serial] = fast_start.map(Path::new);
-    let jar = folder.join("driver.jar");
     Program::command([
         "java".as_ref(),
-        first_compiler,
-        serial,
+        "-XX:TieredStopAtLevel=1".as_ref(),
+        "-XX:+UseSerialGC".as_ref(),
         "-jar".as_ref(),
-        &jar,
+        &folder.join("driver.jar"),
     ])
 }
 

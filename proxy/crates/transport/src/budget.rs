@@ -473,14 +473,7 @@ impl MemoryBudget {
     /// Returns a share of `bytes` bytes, if they are free now.
     pub fn try_reserve(&self, sharer: Sharer, bytes: usize) -> Option<MemoryShare> {
         let mut share = self.open(sharer);
-        let mut inner = self.shared.inner.lock();
-        let fits = inner.fits(sharer, bytes);
-        if fits {
-            inner.charge(share.id, bytes, 0);
-            share.bytes = bytes;
-        }
-        drop(inner);
-        fits.then_some(share)
+        share.grow_if_free(bytes).then_some(share)
     }
 
     /// Number of bytes in use, including the used bytes of the reserve.
@@ -548,9 +541,11 @@ impl MemoryShare {
     /// Grows to `bytes` bytes in total, if they are free now and no message waits for memory.
     /// Returns false if it has not grown.
     pub fn try_grow(&mut self, bytes: usize) -> bool {
-        if self.budget.is_short() {
-            return false;
-        }
+        !self.budget.is_short() && self.grow_if_free(bytes)
+    }
+
+    /// Grows to `bytes` bytes in total, if they are free now, even while messages wait for memory.
+    fn grow_if_free(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         let mut inner = self.budget.shared.inner.lock();
         let holder = inner.holders.get(&self.id);
