@@ -53,28 +53,39 @@ impl Masks {
 struct Mask {
     path: Vec<String>,
     is_anywhere: bool,
-    /// Only the text after this part is masked. A text without this part is not masked.
-    after: Option<String>,
+    part: Part,
+}
+
+/// What a mask hides of a value.
+#[derive(Debug)]
+enum Part {
+    /// All but the type.
+    Value,
+    /// The text after this one. A text without this part is not masked.
+    TextAfter(String),
+    /// The order of an array's elements.
+    Order,
 }
 
 impl Mask {
     fn parse(line: &str) -> Self {
-        let (path, after) = match line.split_once(" after ") {
-            None => (line, None),
-            Some((path, quoted)) => {
-                let text = quoted
-                    .strip_prefix('"')
-                    .and_then(|text| text.strip_suffix('"'));
-                let text = text.unwrap_or_else(|| panic!("not a quoted text: {line}"));
-                (path, Some(text.to_owned()))
-            }
+        let (path, part) = if let Some(path) = line.strip_suffix(" unordered") {
+            (path, Part::Order)
+        } else if let Some((path, quoted)) = line.split_once(" after ") {
+            let text = quoted
+                .strip_prefix('"')
+                .and_then(|text| text.strip_suffix('"'));
+            let text = text.unwrap_or_else(|| panic!("not a quoted text: {line}"));
+            (path, Part::TextAfter(text.to_owned()))
+        } else {
+            (line, Part::Value)
         };
         let anywhere = path.strip_prefix("**.");
         let names = anywhere.unwrap_or(path).split('.');
         Self {
             path: names.map(str::to_owned).collect(),
             is_anywhere: anywhere.is_some(),
-            after,
+            part,
         }
     }
 
@@ -87,15 +98,16 @@ impl Mask {
     }
 
     fn hide(&self, value: &mut Value) {
-        match (&self.after, &mut *value) {
-            (None, _) => *value = Value::String(format!("masked {}", kind(value))),
-            (Some(after), Value::String(text)) => {
+        match (&self.part, &mut *value) {
+            (Part::Value, _) => *value = Value::String(format!("masked {}", kind(value))),
+            (Part::Order, Value::Array(elements)) => elements.sort_by_key(Value::to_string),
+            (Part::TextAfter(after), Value::String(text)) => {
                 if let Some(start) = text.find(after.as_str()) {
                     text.truncate(start + after.len());
                     text.push_str("masked");
                 }
             }
-            (Some(_), _) => {}
+            (Part::Order | Part::TextAfter(_), _) => {}
         }
     }
 }
@@ -147,6 +159,14 @@ mod tests {
         assert_eq!(masked("a step.value.a.b", outcome.clone()), left);
         assert_eq!(masked("another step.value.a.b", outcome.clone()), outcome);
         assert_eq!(masked("value.a.b", outcome.clone()), outcome);
+    }
+
+    #[test]
+    fn an_unordered_array_has_one_order() {
+        let [a, b] = ["a", "b"].map(|role| json!({"role": role, "db": "admin"}));
+        let one = json!({"value": {"roles": [a, b], "list": [2, 1]}});
+        let other = json!({"value": {"roles": [b, a], "list": [2, 1]}});
+        assert_eq!(masked("**.roles unordered", other), one);
     }
 
     #[test]
