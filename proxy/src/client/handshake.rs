@@ -199,6 +199,9 @@ impl Client {
             .speculative
             .as_ref()
             .filter(|start| {
+                if self.shared.logins.gates.try_pass_as_anyone() {
+                    return true;
+                }
                 let source = start.get_str("db").unwrap_or_default();
                 let user = claimed_user(start, source);
                 let user = user.as_ref().map(|user| (&*user.name, &*user.source));
@@ -287,6 +290,9 @@ impl Client {
     /// The client left during the wait.
     pub(super) async fn pass_login_gates(&mut self, start: &Command<'_>) -> Result<(), End> {
         let shared = Arc::clone(&self.shared);
+        if shared.logins.gates.try_pass_as_anyone() {
+            return Ok(());
+        }
         let body = RawDocument::from_bytes(start.body).ok();
         let user = body.and_then(|body| claimed_user(body, start.db));
         let user = user.as_ref().map(|user| (&*user.name, &*user.source));

@@ -87,40 +87,41 @@ impl Hello {
         is_legacy: bool,
         is_first: bool,
     ) -> Result<Self, ErrorReply> {
-        check_awaitable(body)?;
+        let fields = HelloFields::of(body)?;
+        fields.check_awaitable()?;
         let mut hello = Self {
             is_legacy,
+            hello_ok: is_true(fields.hello_ok),
+            is_load_balanced: is_true(fields.load_balanced),
             ..Self::default()
         };
-        hello.hello_ok = truthy(body, "helloOk");
-        hello.is_load_balanced = truthy(body, "loadBalanced");
-        hello.announces_backpressure = match body.get("backpressure") {
-            Ok(Some(RawBsonRef::String(version))) => !version.is_empty(),
-            Ok(Some(RawBsonRef::Boolean(announced))) => announced,
+        hello.announces_backpressure = match fields.backpressure {
+            Some(RawBsonRef::String(version)) => !version.is_empty(),
+            Some(RawBsonRef::Boolean(announced)) => announced,
             _ => false,
         };
-        hello.sasl_supported_mechs = match body.get("saslSupportedMechs") {
-            Ok(Some(RawBsonRef::String(user))) if user.contains('.') => Some(user.to_owned()),
-            Ok(Some(RawBsonRef::String(user))) => {
+        hello.sasl_supported_mechs = match fields.sasl_supported_mechs {
+            Some(RawBsonRef::String(user)) if user.contains('.') => Some(user.to_owned()),
+            Some(RawBsonRef::String(user)) => {
                 let message =
                     format!("UserName must contain a '.' separated database.user pair: {user}");
                 return Err(ErrorReply::new(2, message));
             }
-            Ok(Some(RawBsonRef::Document(_))) | Ok(None) => None,
+            Some(RawBsonRef::Document(_)) | None => None,
             _ => return Err(ErrorReply::new(14, "saslSupportedMechs must be a string")),
         };
-        if let Ok(Some(RawBsonRef::Document(command))) = body.get("speculativeAuthenticate") {
+        if let Some(RawBsonRef::Document(command)) = fields.speculative {
             hello.speculative = Some(check_speculative(command)?);
         }
-        hello.compressors = match body.get("compression") {
-            Ok(Some(RawBsonRef::Array(names))) => {
+        hello.compressors = match fields.compression {
+            Some(RawBsonRef::Array(names)) => {
                 let names = names.into_iter().filter_map(Result::ok);
                 Some(Compressors::of(names.filter_map(|name| name.as_str())))
             }
-            Ok(None) => None,
+            None => None,
             _ => return Err(ErrorReply::new(14, "compression must be an array")),
         };
-        if let Ok(Some(RawBsonRef::Document(metadata))) = body.get("client") {
+        if let Some(RawBsonRef::Document(metadata)) = fields.client {
             hello.metadata = Some(check_metadata(metadata, is_first)?);
         }
         Ok(hello)
@@ -136,11 +137,63 @@ impl Hello {
     }
 }
 
-fn truthy(body: &RawDocument, name: &str) -> bool {
-    match body.get(name) {
-        Ok(Some(RawBsonRef::Boolean(value))) => value,
-        Ok(Some(RawBsonRef::Int32(value))) => value != 0,
-        Ok(Some(RawBsonRef::Double(value))) => value != 0.0,
+/// The elements of a hello that Seawall reads. The first of several elements with one name counts.
+#[derive(Default)]
+struct HelloFields<'a> {
+    hello_ok: Option<RawBsonRef<'a>>,
+    load_balanced: Option<RawBsonRef<'a>>,
+    backpressure: Option<RawBsonRef<'a>>,
+    sasl_supported_mechs: Option<RawBsonRef<'a>>,
+    speculative: Option<RawBsonRef<'a>>,
+    compression: Option<RawBsonRef<'a>>,
+    client: Option<RawBsonRef<'a>>,
+    topology_version: Option<RawBsonRef<'a>>,
+    max_await_time: Option<RawBsonRef<'a>>,
+}
+
+impl<'a> HelloFields<'a> {
+    fn of(body: &'a RawDocument) -> Result<Self, ErrorReply> {
+        let mut fields = Self::default();
+        let invalid = |_| ErrorReply::new(22, "invalid BSON");
+        for element in body.iter_elements() {
+            let element = element.map_err(invalid)?;
+            let field = match element.key().as_str() {
+                "helloOk" => &mut fields.hello_ok,
+                "loadBalanced" => &mut fields.load_balanced,
+                "backpressure" => &mut fields.backpressure,
+                "saslSupportedMechs" => &mut fields.sasl_supported_mechs,
+                "speculativeAuthenticate" => &mut fields.speculative,
+                "compression" => &mut fields.compression,
+                "client" => &mut fields.client,
+                "topologyVersion" => &mut fields.topology_version,
+                "maxAwaitTimeMS" => &mut fields.max_await_time,
+                _ => continue,
+            };
+            if field.is_none() {
+                *field = Some(element.value().map_err(invalid)?);
+            }
+        }
+        Ok(fields)
+    }
+
+    /// Refuses a hello that has only one of `topologyVersion` and `maxAwaitTimeMS`, as a server
+    /// does.
+    fn check_awaitable(&self) -> Result<(), ErrorReply> {
+        if self.topology_version.is_some() != self.max_await_time.is_some() {
+            let message = "A request with a 'topologyVersion' must include 'maxAwaitTimeMS', and the other way round";
+            return Err(ErrorReply::new(31368, message));
+        }
+        // Seawall sends no topologyVersion, so this one comes from another process. Like a server,
+        // Seawall then replies at once.
+        Ok(())
+    }
+}
+
+fn is_true(value: Option<RawBsonRef<'_>>) -> bool {
+    match value {
+        Some(RawBsonRef::Boolean(value)) => value,
+        Some(RawBsonRef::Int32(value)) => value != 0,
+        Some(RawBsonRef::Double(value)) => value != 0.0,
         _ => false,
     }
 }
@@ -148,7 +201,7 @@ fn truthy(body: &RawDocument, name: &str) -> bool {
 /// Refuses an `apiVersion` as a server with the Stable API does.
 pub(super) fn check_api_version(body: &RawDocument, is_legacy: bool) -> Result<(), ErrorReply> {
     match body.get("apiVersion") {
-        Ok(Some(RawBsonRef::String("1"))) if is_legacy && truthy(body, "apiStrict") => {
+        Ok(Some(RawBsonRef::String("1"))) if is_legacy && is_strict(body) => {
             let message =
                 "Provided apiStrict:true, but the command isMaster is not in API Version 1";
             Err(ErrorReply::new(323, message))
@@ -159,18 +212,8 @@ pub(super) fn check_api_version(body: &RawDocument, is_legacy: bool) -> Result<(
     }
 }
 
-/// Refuses a hello that has only one of `topologyVersion` and `maxAwaitTimeMS`, as a server does.
-fn check_awaitable(body: &RawDocument) -> Result<(), ErrorReply> {
-    let has = |name| matches!(body.get(name), Ok(Some(_)));
-    match (has("topologyVersion"), has("maxAwaitTimeMS")) {
-        (true, false) | (false, true) => {
-            let message = "A request with a 'topologyVersion' must include 'maxAwaitTimeMS', and the other way round";
-            Err(ErrorReply::new(31368, message))
-        }
-        // Seawall sends no topologyVersion, so this one comes from another process. Like a server,
-        // Seawall then replies at once.
-        (true, true) | (false, false) => Ok(()),
-    }
+fn is_strict(body: &RawDocument) -> bool {
+    is_true(body.get("apiStrict").ok().flatten())
 }
 
 fn check_speculative(command: &RawDocument) -> Result<RawDocumentBuf, ErrorReply> {
@@ -366,6 +409,34 @@ mod tests {
                 .unwrap()
                 .announces_backpressure
         );
+    }
+
+    #[test]
+    fn the_first_of_two_fields_with_one_name_counts() {
+        let twice = |values: [bool; 2]| {
+            let mut body = RawDocumentBuf::new();
+            for value in values {
+                body.append(bson::raw::cstr!("helloOk"), value);
+            }
+            Hello::parse(&body, false, true).unwrap().hello_ok
+        };
+        assert!(twice([true, false]));
+        assert!(!twice([false, true]));
+    }
+
+    #[test]
+    fn only_fields_that_seawall_reads_are_decoded() {
+        let with_invalid_text = |name: &str| {
+            let body = RawDocumentBuf::try_from(&doc! {name: "??"}).unwrap();
+            let mut bytes = body.into_bytes();
+            let text = bytes.iter().position(|byte| *byte == b'?').unwrap();
+            bytes[text] = 0xff;
+            let body = RawDocumentBuf::from_bytes(bytes).unwrap();
+            let parsed = Hello::parse(&body, false, true);
+            parsed.map(|_| ()).map_err(|error| error.code)
+        };
+        assert_eq!(with_invalid_text("comment"), Ok(()));
+        assert_eq!(with_invalid_text("backpressure"), Err(22));
     }
 
     #[test]
