@@ -16,10 +16,27 @@ use crate::suggestion::{did_you_mean, most_similar};
 
 /// The source of a value. Problems name it, because the value must be corrected there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub enum Origin {
+    /// No source has the key.
+    Default,
+    /// The configuration file.
     File,
+    /// A variable of the environment.
     Environment,
+    /// A flag of the command line.
     CommandLine,
+}
+
+impl Origin {
+    /// The name of the source in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::File => "file",
+            Self::Environment => "environment",
+            Self::CommandLine => "flag",
+        }
+    }
 }
 
 /// Returns `table` without unknown keys and wrong values. Each of these is added to `problems`.
@@ -154,7 +171,7 @@ impl Check<'_> {
 
     fn with_origin(&self, given: String, key: &Key) -> String {
         match self.origin {
-            Origin::File => given,
+            Origin::Default | Origin::File => given,
             Origin::Environment => {
                 let variable = key.variable().unwrap_or_default();
                 format!("{given} from {variable}")

@@ -1,8 +1,8 @@
 //! The macros that declare sections, keys and words.
 //!
 //! [`section!`] generates a section's settings: the struct, its [`Section`](crate::Section) for the
-//! check and the documentation, and the function that reads the struct from a table. Each key is
-//! one field:
+//! check and the documentation, the function that reads the struct from a table, and the comparison
+//! with the running settings at a reload. Each key is one field:
 //!
 //! ```text
 //! /// Connections of one user to one server.                     meaning, and the field's rustdoc
@@ -40,6 +40,38 @@ macro_rules! section {
                 is_optional: !stringify!($($optional)?).is_empty(),
                 keys: keys! { $($(#[doc = $meaning])* key $key;)* },
             };
+        }
+
+        impl $crate::change::Reloadable for $name {
+            fn changed(&self, running: &Self, changed: &mut Vec<&'static str>) {
+                let mut keys = Self::SECTION.keys.iter();
+                $(
+                    let key = keys.next();
+                    if self.$field != running.$field {
+                        changed.extend(key.map(|key| key.path));
+                    }
+                )*
+                $($(
+                    if self.$other != running.$other {
+                        changed.push(concat!($path, ".", stringify!($other)));
+                    }
+                )*)?
+            }
+
+            fn adopt_live(&mut self, newer: &Self) {
+                let mut keys = Self::SECTION.keys.iter();
+                $(
+                    if keys.next().is_some_and(|key| key.change == $crate::Change::Live) {
+                        self.$field.clone_from(&newer.$field);
+                    }
+                )*
+                $($(
+                    let path = concat!($path, ".", stringify!($other));
+                    if $crate::change::of_path(path) == $crate::Change::Live {
+                        self.$other.clone_from(&newer.$other);
+                    }
+                )*)?
+            }
         }
 
         impl $crate::read::ReadSection for $name {

@@ -1,15 +1,60 @@
 //! Bounded reading of files.
 
-use std::fs::File;
+use std::fmt;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// A file that was read together with the configuration, for example a certificate. Two of them are
+/// equal only if their contents are equal.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ReadFile {
+    path: PathBuf,
+    content: String,
+}
+
+impl ReadFile {
+    /// Reads a file of at most [`MAX_PEM_BYTES`].
+    pub(crate) fn read(path: PathBuf) -> Result<Self, (PathBuf, io::Error)> {
+        match read_bounded(&path, MAX_PEM_BYTES) {
+            Ok(content) => Ok(Self { path, content }),
+            Err(error) => Err((path, error)),
+        }
+    }
+
+    /// The path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The content of the file. It may be a private key, so it must not appear in a log or an
+    /// error.
+    pub fn expose(&self) -> &str {
+        &self.content
+    }
+}
+
+impl fmt::Debug for ReadFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReadFile").field(&self.path).finish()
+    }
+}
 
 /// Reads a file of at most `max_bytes` bytes. The limit protects the memory if the path names a
-/// device or a log file by mistake.
+/// device or a log file by mistake. A file that changes while it is read is refused, because only a
+/// part of the change may have been read.
 pub(crate) fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<String> {
+    read_and_then(path, max_bytes, || {})
+}
+
+/// Like [`read_bounded`], but calls `read` after the content was read.
+fn read_and_then(path: &Path, max_bytes: u64, read: impl FnOnce()) -> io::Result<String> {
     let mut text = String::new();
+    let mut file = File::open(path)?;
+    let before = file.metadata()?;
     // One byte more than `max_bytes` is read. If this byte exists, the file is too large.
-    let mut bounded = File::open(path)?.take(max_bytes.saturating_add(1));
+    let mut bounded = (&mut file).take(max_bytes.saturating_add(1));
     bounded.read_to_string(&mut text)?;
     if bounded.limit() == 0 {
         return Err(io::Error::new(
@@ -17,7 +62,16 @@ pub(crate) fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<String> {
             format!("larger than {max_bytes} bytes"),
         ));
     }
+    read();
+    if before.is_file() && version(&before) != version(&file.metadata()?) {
+        return Err(io::Error::other("the file changed while it was read"));
+    }
     Ok(text)
+}
+
+/// The part of the metadata that a write changes.
+fn version(metadata: &Metadata) -> (u64, Option<SystemTime>) {
+    (metadata.len(), metadata.modified().ok())
 }
 
 /// Maximum size of the configuration file, in bytes. It is enough for thousands of
@@ -27,3 +81,27 @@ pub(crate) const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 /// Maximum size of a secret file, in bytes. A connection string with a hundred hosts is much
 /// smaller.
 pub(crate) const MAX_SECRET_BYTES: u64 = 64 * 1024;
+
+/// Maximum size of a PEM file, in bytes. A certificate chain is much smaller.
+const MAX_PEM_BYTES: u64 = 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_refused() {
+        let name = format!("seawall-config-file-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, "one").unwrap();
+        assert_eq!(read_bounded(&path, 10).unwrap(), "one");
+        let changed = read_and_then(&path, 10, || fs::write(&path, "three").unwrap());
+        assert_eq!(
+            changed.unwrap_err().to_string(),
+            "the file changed while it was read"
+        );
+        fs::remove_file(&path).unwrap();
+    }
+}

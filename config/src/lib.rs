@@ -20,6 +20,7 @@
 //! files that are named there.
 
 mod address;
+mod change;
 mod check;
 mod connection_string;
 mod declare;
@@ -38,6 +39,7 @@ mod secret;
 mod settings;
 mod suggestion;
 mod users;
+mod values;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -45,6 +47,9 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 pub use address::{AddressError, AdminAddress, ListenAddress};
+pub use change::Changed;
+pub use check::Origin;
+pub use file::ReadFile;
 pub use json_schema::json_schema;
 pub use keys::KEYS;
 pub use overrides::Overrides;
@@ -52,15 +57,16 @@ pub use problem::{Problem, Problems};
 pub use schema::{Change, Key, Kind, Section};
 pub use secret::{Secret, SecretBytes};
 pub use settings::{
-    Admin, Auth, Deployment, Fault, History, Limits, Listen, Log, Pool, Pulse, Runtime, SECTIONS,
-    Settings, Shapes, Shutdown, SlowLog, Tls,
+    Admin, Auth, Deployment, Fault, History, Limits, Listen, Log, Pool, Pulse, Reload, Runtime,
+    SECTIONS, Settings, Shapes, Shutdown, SlowLog, Tls,
 };
 pub use users::{ScramKeys, User, UserCredential, UserKeys};
+pub use values::{EffectiveValue, configuration_hash};
 pub use words::{Compressor, Concurrency, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms};
 
-use check::Origin;
 use file::{MAX_FILE_BYTES, read_bounded};
 use read::Part;
+use values::Layers;
 
 /// The sources of the configuration. The caller provides all of them, because this crate does not
 /// read the environment.
@@ -74,11 +80,28 @@ pub struct Sources {
     pub overrides: Overrides,
 }
 
+/// A valid configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    /// The settings.
+    pub settings: Settings,
+    /// The value and the origin of each key.
+    pub values: Vec<EffectiveValue>,
+}
+
 /// Reads, merges and validates all sources.
 ///
 /// # Errors
 /// All problems of the configuration.
 pub fn load(sources: &Sources) -> Result<Settings, Problems> {
+    load_with_values(sources).map(|loaded| loaded.settings)
+}
+
+/// Like [`load`], and also returns the value and the origin of each key.
+///
+/// # Errors
+/// All problems of the configuration.
+pub fn load_with_values(sources: &Sources) -> Result<Loaded, Problems> {
     let mut problems = Problems::default();
     let file = match &sources.file {
         Some(path) => read_table(path, &mut problems),
@@ -87,7 +110,7 @@ pub fn load(sources: &Sources) -> Result<Settings, Problems> {
     merge_and_convert(file, sources, problems)
 }
 
-impl Settings {
+impl Loaded {
     /// Loads the text of a configuration file, without the environment and the command line.
     ///
     /// # Errors
@@ -96,6 +119,16 @@ impl Settings {
         let mut problems = Problems::default();
         let file = parse_table("configuration", text, &mut problems);
         merge_and_convert(file, &Sources::default(), problems)
+    }
+}
+
+impl Settings {
+    /// Loads the text of a configuration file, without the environment and the command line.
+    ///
+    /// # Errors
+    /// All problems of the text.
+    pub fn from_toml(text: &str) -> Result<Self, Problems> {
+        Loaded::from_toml(text).map(|loaded| loaded.settings)
     }
 
     /// Returns the settings with all defaults, for the deployment with the connection string `uri`.
@@ -119,7 +152,7 @@ fn merge_and_convert(
     file: Option<Table>,
     sources: &Sources,
     mut problems: Problems,
-) -> Result<Settings, Problems> {
+) -> Result<Loaded, Problems> {
     let file = file.map(|table| check::table(table, Origin::File, &mut problems));
     let environment = environment::table(&sources.environment, &mut problems);
     let environment = check::table(environment, Origin::Environment, &mut problems);
@@ -131,8 +164,8 @@ fn merge_and_convert(
     let Some(mut merged) = file else {
         return Err(problems);
     };
-    overrides::override_with(&mut merged, environment);
-    overrides::override_with(&mut merged, flags);
+    overrides::override_with(&mut merged, environment.clone());
+    overrides::override_with(&mut merged, flags.clone());
 
     let mut part = Part::file(&merged, &mut problems);
     let settings = Settings::read(&mut part);
@@ -141,7 +174,15 @@ fn merge_and_convert(
         relations::check(settings, user_count, &mut problems);
     }
     match settings {
-        Some(settings) if problems.is_empty() => Ok(settings),
+        Some(settings) if problems.is_empty() => Ok(Loaded {
+            settings,
+            values: Layers {
+                merged: &merged,
+                environment: &environment,
+                command_line: &flags,
+            }
+            .values(),
+        }),
         _ => Err(problems),
     }
 }

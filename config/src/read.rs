@@ -5,7 +5,6 @@
 //! not reported. For example, a connection string of the wrong type is not also reported as
 //! missing.
 
-use std::fs;
 use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ use ipnet::IpNet;
 use toml::{Table, Value};
 
 use crate::address::{AdminAddress, ListenAddress};
-use crate::file::{MAX_SECRET_BYTES, read_bounded};
+use crate::file::{MAX_SECRET_BYTES, ReadFile, read_bounded};
 use crate::path::KeyPath;
 use crate::problem::{Problem, Problems, shown_text};
 use crate::schema::{Key, Kind, Section, shape_id};
@@ -217,15 +216,16 @@ impl Setting for Secret {
 
 impl Setting for PathBuf {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
-        let path = Self::from(given.text(value)?);
-        // The file is opened here, because a later error would be less clear.
-        if given.kind == Kind::ReadableFile
-            && let Err(error) = fs::File::open(&path)
-        {
-            given.problems.add(unreadable(given.path, &path, &error));
-            return None;
-        }
-        Some(path)
+        given.text(value).map(Self::from)
+    }
+}
+
+impl Setting for ReadFile {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let read = Self::read(PathBuf::from(given.text(value)?));
+        let problem = |(path, error): (PathBuf, _)| unreadable(given.path, &path, &error);
+        read.map_err(|failed| given.problems.add(problem(failed)))
+            .ok()
     }
 }
 

@@ -73,9 +73,9 @@ pub enum Kind {
     Secret,
     /// The path of a file. This crate does not access the file.
     Path,
-    /// The path of a file that must be readable at the start.
+    /// The path of a file that is read together with the configuration.
     ReadableFile,
-    /// The path of a file whose content is the value. It is read at the start.
+    /// The path of a file whose content is the value. It is read together with the configuration.
     SecretFile,
     /// The path of a directory. This crate does not access the directory.
     Directory,

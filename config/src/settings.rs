@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use crate::address::{AdminAddress, ListenAddress};
 use crate::connection_string;
 use crate::declare::{keys, section};
+use crate::file::ReadFile;
 use crate::kinds::{
     CONNECTIONS, ENTRIES, LARGEST_MESSAGE_BYTES, MAX_COMMAND_BYTES, MAX_CONNECTIONS,
     MAX_DURATION_MS, MAX_MEMORY_BYTES, MAX_PULSE_MS, MIN_HEARTBEAT_FREQUENCY_MS, MIN_HISTORY_BYTES,
@@ -58,6 +59,8 @@ pub struct Settings {
     pub admin: Admin,
     /// Logging.
     pub log: Log,
+    /// The reload of the configuration.
+    pub reload: Reload,
 }
 
 impl Settings {
@@ -79,6 +82,7 @@ impl Settings {
             runtime: file.section("runtime")?,
             admin: file.section("admin")?,
             log: file.section("log")?,
+            reload: file.section("reload")?,
         })
     }
 }
@@ -104,6 +108,7 @@ pub const SECTIONS: &[Section] = &[
     Runtime::SECTION,
     Admin::SECTION,
     Log::SECTION,
+    Reload::SECTION,
 ];
 
 section! {
@@ -118,7 +123,7 @@ section! {
     /// Maximum number of client connections; further ones are refused. Each needs a file
     /// descriptor.
     max_client_connections: NonZeroUsize = key("listen.max_client_connections",
-        CONNECTIONS, Restart, default 18000, unit "connections");
+        CONNECTIONS, Live, default 18000, unit "connections");
     // In a reconnect storm, connections wait in the backlog instead of being reset. The kernel may
     // limit the number (`net.core.somaxconn`).
     /// Maximum number of connections that wait in the kernel, per address, until Seawall accepts
@@ -142,11 +147,11 @@ section! {
 
     /// PEM file with the certificate chain, beginning with this host's certificate; required in
     /// `[listen.tls]`.
-    certificate_file: PathBuf = key("listen.tls.certificate_file",
-        Kind::ReadableFile, Restart, example "/etc/seawall/certificate.pem");
+    certificate_file: ReadFile = key("listen.tls.certificate_file",
+        Kind::ReadableFile, Live, example "/etc/seawall/certificate.pem");
     /// PEM file with the certificate's private key; required in `[listen.tls]`.
-    key_file: PathBuf = key("listen.tls.key_file",
-        Kind::ReadableFile, Restart, example "/etc/seawall/key.pem");
+    key_file: ReadFile = key("listen.tls.key_file",
+        Kind::ReadableFile, Live, example "/etc/seawall/key.pem");
 }
 
 fn tls(listen: &mut Part<'_>) -> Option<Option<Tls>> {
@@ -171,20 +176,20 @@ section! {
         Kind::Boolean, Restart, default false);
     /// How long an operation waits for a suitable server; elections take 10 s or more.
     server_selection_timeout: Duration = key("deployment.server_selection_timeout_ms",
-        TIMEOUT, Restart, default 30000, unit "ms");
+        TIMEOUT, Live, default 30000, unit "ms");
     /// Add the client's metadata to each operation, so that servers' logs name the application and
     /// not the proxy.
     name_applications: bool = key("deployment.name_applications",
-        Kind::Boolean, Restart, default true);
+        Kind::Boolean, Live, default true);
     /// Repeat an operation once if that is safe, as a mongos does; with false, errors reach clients
     /// unchanged, and if a server closes a connection during an operation, Seawall closes the
     /// client's connection.
     repeat: bool = key("deployment.repeat",
-        Kind::Boolean, Restart, default true);
+        Kind::Boolean, Live, default true);
     /// Width of the latency window of server selection: the round-trip time of a selected server
     /// may exceed that of the fastest suitable server by this time.
     local_threshold: Duration = key("deployment.local_threshold_ms",
-        TIME_OR_0, Restart, default 15, unit "ms");
+        TIME_OR_0, Live, default 15, unit "ms");
     /// Time between two checks of a server.
     heartbeat_frequency: Duration = key("deployment.heartbeat_frequency_ms",
         Kind::Integer { min: MIN_HEARTBEAT_FREQUENCY_MS, max: MAX_DURATION_MS }, Restart,
@@ -192,7 +197,7 @@ section! {
     /// How long establishing a connection to a server may take, and how long a server may take to
     /// reply to a probe.
     connect_timeout: Duration = key("deployment.connect_timeout_ms",
-        TIMEOUT, Restart, default 10000, unit "ms");
+        TIMEOUT, Live, default 10000, unit "ms");
     {
         /// The connection string. Only its scheme has been checked.
         uri: Secret = connection_string::read;
@@ -210,15 +215,15 @@ section! {
     // unavailable.
     /// How long cached credentials are used after a server has last confirmed them.
     max_stale: Duration = key("auth.max_stale_ms",
-        TIMEOUT, Restart, default 300000, unit "ms");
+        TIMEOUT, Live, default 300000, unit "ms");
     /// How long a client may take from connecting to the end of its login.
     authentication_timeout: Duration = key("auth.authentication_timeout_ms",
-        TIMEOUT, Restart, default 30000, unit "ms");
+        TIMEOUT, Live, default 30000, unit "ms");
     // Such clients are refused by default, because each relayed client costs a server connection.
     /// Refuse clients that log in by a mechanism other than SCRAM, or relay each over a server
     /// connection of its own; X.509 is always refused.
     other_mechanisms: OtherMechanisms = key("auth.other_mechanisms",
-        OtherMechanisms::KIND, Restart, default "refuse");
+        OtherMechanisms::KIND, Live, default "refuse");
     {
         /// Configured users, without duplicates; only with [`Credentials::Users`] and
         /// [`Credentials::Auto`].
@@ -232,50 +237,50 @@ section! {
 
     /// Maximum number of connections of one user to one server.
     max_pool_size: NonZeroUsize = key("pool.max_pool_size",
-        CONNECTIONS, Restart, default 100, unit "connections");
+        CONNECTIONS, Live, default 100, unit "connections");
     // Each connection costs the server a thread and about 1 MiB.
     /// Maximum number of connections of all users to one server.
     max_server_connections: NonZeroUsize = key("pool.max_server_connections",
-        CONNECTIONS, Restart, default 500, unit "connections");
+        CONNECTIONS, Live, default 500, unit "connections");
     /// Number of connections of one user to one server that are kept even if they are idle.
     min_pool_size: usize = key("pool.min_pool_size",
-        Kind::Integer { min: 0, max: MAX_CONNECTIONS }, Restart, default 0, unit "connections");
+        Kind::Integer { min: 0, max: MAX_CONNECTIONS }, Live, default 0, unit "connections");
     // The limit protects the server from a storm of logins, whose cryptography is expensive.
     /// Maximum number of connections that one pool establishes at a time.
     max_connecting: NonZeroUsize = key("pool.max_connecting",
-        Kind::Integer { min: 1, max: 1_000 }, Restart, default 2, unit "connections");
+        Kind::Integer { min: 1, max: 1_000 }, Live, default 2, unit "connections");
     // The limit protects a server that has just recovered from a burst of logins.
     /// Maximum number of connections per second that are begun to one server, for all users
     /// together; after a pause, 8 are begun at once; 0 for no limit.
     connections_per_second: Option<NonZeroU32> = key("pool.connections_per_second",
-        Kind::Integer { min: 0, max: 100_000 }, Restart,
+        Kind::Integer { min: 0, max: 100_000 }, Live,
         default 200, unit "connections a second");
     // A server that runs fewer operations at a time uses less CPU for each, so more of them
     // complete per second.
     /// Maximum number of operations that run on one server at a time; further ones wait. `"auto"`
     /// finds the number by measuring the server's throughput, `"off"` sets no limit.
     concurrency: Concurrency = key("pool.concurrency",
-        Concurrency::KIND, Restart, default "auto", unit "operations");
+        Concurrency::KIND, Live, default "auto", unit "operations");
     /// Maximum number of operations on one server that run much longer than others and so do not
     /// count toward `pool.concurrency`; 0 for as many as the current limit. While no operation
     /// completes, one more leaves the count every 250 ms.
     max_exempt_operations: Option<NonZeroU32> = key("pool.max_exempt_operations",
-        Kind::Integer { min: 0, max: 1_000_000 }, Restart, default 0, unit "operations");
+        Kind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "operations");
     // After a peak, closing idle connections frees resources of the servers.
     /// Idle time after which a server connection is closed; 0 for never.
     max_idle_time: Option<Duration> = key("pool.max_idle_time_ms",
-        TIME_OR_0, Restart, default 600000, unit "ms");
+        TIME_OR_0, Live, default 600000, unit "ms");
     // Closing old connections lets the load move to new servers and addresses.
     /// Age at which an idle server connection is closed; 0 for never.
     max_life_time: Option<Duration> = key("pool.max_life_time_ms",
-        TIME_OR_0, Restart, default 1800000, unit "ms");
+        TIME_OR_0, Live, default 1800000, unit "ms");
     /// How long an operation waits for a connection before it is shed.
     wait_queue_timeout: Duration = key("pool.wait_queue_timeout_ms",
-        TIMEOUT, Restart, default 10000, unit "ms");
+        TIMEOUT, Live, default 10000, unit "ms");
     // Every client can wait with one operation, and a client runs only one at a time.
     /// Maximum number of operations that wait for connections to one server.
     wait_queue_size: NonZeroUsize = key("pool.wait_queue_size",
-        ENTRIES, Restart, default 20000, unit "operations");
+        ENTRIES, Live, default 20000, unit "operations");
 }
 
 section! {
@@ -285,74 +290,74 @@ section! {
     // Clients that have not logged in may use only little memory.
     /// Largest message of a client that has not logged in.
     pre_auth_message_bytes: usize = key("limits.pre_auth_message_bytes",
-        Kind::Integer { min: 4_096, max: LARGEST_MESSAGE_BYTES }, Restart,
+        Kind::Integer { min: 4_096, max: LARGEST_MESSAGE_BYTES }, Live,
         default 16384, unit "bytes");
     /// Memory for the large messages of all clients together.
     message_memory_bytes: usize = key("limits.message_memory_bytes",
-        Kind::Integer { min: MIN_MESSAGE_MEMORY_BYTES, max: MAX_MEMORY_BYTES }, Restart,
+        Kind::Integer { min: MIN_MESSAGE_MEMORY_BYTES, max: MAX_MEMORY_BYTES }, Live,
         default 536870912, unit "bytes");
     // The default is the same as that of `pool.max_server_connections`.
     /// Maximum number of clients that are relayed because of `auth.other_mechanisms`.
     relayed_connections: NonZeroUsize = key("limits.relayed_connections",
-        CONNECTIONS, Restart, default 500, unit "connections");
+        CONNECTIONS, Live, default 500, unit "connections");
     // A client that does not read its reply must not use memory forever.
     /// How long a client may stall while reading a reply.
     client_write_idle_timeout: Duration = key("limits.client_write_idle_timeout_ms",
-        TIMEOUT, Restart, default 30000, unit "ms");
+        TIMEOUT, Live, default 30000, unit "ms");
     /// Maximum number of open cursors that are pinned to their servers.
     max_cursors: NonZeroUsize = key("limits.max_cursors",
-        ENTRIES, Restart, default 100000, unit "cursors");
+        ENTRIES, Live, default 100000, unit "cursors");
     /// Maximum number of open transactions that are pinned to their servers.
     max_transactions: NonZeroUsize = key("limits.max_transactions",
-        ENTRIES, Restart, default 100000, unit "transactions");
+        ENTRIES, Live, default 100000, unit "transactions");
     /// How long the server of an unused cursor is remembered; must not be less than the servers'
     /// cursorTimeoutMillis.
     cursor_idle: Duration = key("limits.cursor_idle_ms",
-        TIMEOUT, Restart, default 600000, unit "ms");
+        TIMEOUT, Live, default 600000, unit "ms");
     // The default is twice the servers' maximum length of a transaction, so that a commit can be
     // retried after that time.
     /// How long the server of an unused transaction is remembered; should be twice the servers'
     /// transactionLifetimeLimitSeconds.
     transaction_idle: Duration = key("limits.transaction_idle_ms",
-        TIMEOUT, Restart, default 120000, unit "ms");
+        TIMEOUT, Live, default 120000, unit "ms");
     // The limit protects the memory from clients that invent names.
     /// Maximum number of users whose credentials are cached.
     max_users: NonZeroUsize = key("limits.max_users",
-        ENTRIES, Restart, default 10000, unit "users");
+        ENTRIES, Live, default 10000, unit "users");
     /// Maximum number of first logins that exchange messages with servers at a time.
     introductions: NonZeroUsize = key("limits.introductions",
-        Kind::Integer { min: 1, max: 1_000 }, Restart, default 8, unit "logins");
+        Kind::Integer { min: 1, max: 1_000 }, Live, default 8, unit "logins");
     // Clients that never send their proofs must not block others.
     /// Maximum number of first logins that wait for the client's proof, each on a server connection
     /// of its own; at the limit, the oldest one of the address with most of them is ended.
     introduction_conversations: NonZeroUsize = key("limits.introduction_conversations",
-        CONNECTIONS, Restart, default 64, unit "connections");
+        CONNECTIONS, Live, default 64, unit "connections");
     // In a storm, the limit bounds memory and cryptography. Other connections wait in the backlog.
     /// Maximum number of client connections that have not logged in.
     unauthenticated_connections: NonZeroUsize = key("limits.unauthenticated_connections",
-        CONNECTIONS, Restart, default 4096, unit "connections");
+        CONNECTIONS, Live, default 4096, unit "connections");
     // Any client can pretend to be a monitor, so monitors must not use up all connections.
     /// Maximum number of connections of drivers' monitors, which never log in; at the limit, a
     /// monitor without a hello for ten minutes is closed, else new monitors are refused.
     monitor_connections: NonZeroUsize = key("limits.monitor_connections",
-        CONNECTIONS, Restart, default 8192, unit "connections");
+        CONNECTIONS, Live, default 8192, unit "connections");
     /// Maximum number of operations in flight, for all clients and servers together; further ones
     /// wait.
     max_in_flight_operations: NonZeroUsize = key("limits.max_in_flight_operations",
-        ENTRIES, Restart, default 20000, unit "operations");
+        ENTRIES, Live, default 20000, unit "operations");
     /// Maximum number of connections per second from one address (IPv6: /64); further ones are
     /// closed before their first byte is read; 0 for no limit.
     connections_per_second_per_address: Option<u32> = key(
         "limits.connections_per_second_per_address",
-        Kind::Integer { min: 0, max: 1_000_000 }, Restart, default 0, unit "per second");
+        Kind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "per second");
     /// Maximum number of logins per second of one user; further ones are delayed by at most 10 s; 0
     /// for no limit.
     logins_per_second_per_user: Option<u32> = key("limits.logins_per_second_per_user",
-        Kind::Integer { min: 0, max: 1_000_000 }, Restart, default 0, unit "per second");
+        Kind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "per second");
     /// IP addresses or ranges (10.0.0.0/8) of load balancers, separated by commas; after their
     /// login, clients behind them share limits by user instead of by address.
     shared_addresses: Vec<IpNet> = key("limits.shared_addresses",
-        Kind::Text, Restart, example "10.0.0.0/8,192.0.2.7");
+        Kind::Text, Live, example "10.0.0.0/8,192.0.2.7");
 }
 
 section! {
@@ -361,15 +366,15 @@ section! {
 
     /// Compute the fingerprint of each operation, and count operations by shape.
     enabled: bool = key("shapes.enabled",
-        Kind::Boolean, Restart, default true);
+        Kind::Boolean, Live, default true);
     // The limit protects the memory from applications that create a new shape with each operation.
     /// Maximum number of rows of the shape table; further shapes are counted in group rows, which
     /// are at most a tenth of all rows.
     max_shapes: NonZeroUsize = key("shapes.max_shapes",
-        ENTRIES, Restart, default 10000, unit "shapes");
+        ENTRIES, Live, default 10000, unit "shapes");
     /// Maximum number of namespaces that appear as labels; the others are counted as `other`.
     max_namespaces: NonZeroUsize = key("shapes.max_namespaces",
-        ENTRIES, Restart, default 2000, unit "namespaces");
+        ENTRIES, Live, default 2000, unit "namespaces");
     /// File with a secret; with it, shapes contain keyed hashes (HMAC-SHA-256) instead of field
     /// names.
     name_key: Option<Secret> = key("shapes.name_key_file",
@@ -423,29 +428,29 @@ section! {
     // The default is the same as in the servers' profiler.
     /// Operations of at least this duration are logged; 0 for every operation.
     threshold: Duration = key("slow_log.threshold_ms",
-        TIME_OR_0, Restart, default 100, unit "ms");
+        TIME_OR_0, Live, default 100, unit "ms");
     /// Thresholds of single shapes, instead of `threshold_ms`.
     shape_thresholds: Vec<(u64, Duration)> = key("slow_log.shape_thresholds_ms",
-        Kind::ShapeThresholds { max_ms: MAX_DURATION_MS }, Restart,
+        Kind::ShapeThresholds { max_ms: MAX_DURATION_MS }, Live,
         example "{ 0123456789abcdef = 5 }", unit "ms");
     /// Percentage of the operations over their threshold that are logged.
     sample_percent: f64 = key("slow_log.sample_percent",
-        Kind::Percent, Restart, default 100, unit "percent");
+        Kind::Percent, Live, default 100, unit "percent");
     /// File to which the lines are appended; without it, they are written to standard error.
     file: Option<PathBuf> = key("slow_log.file",
-        Kind::Path, Restart, example "/var/log/seawall/slow.jsonl");
+        Kind::Path, Live, example "/var/log/seawall/slow.jsonl");
     // In a stall, every operation is slow. The limit keeps the log from filling the disk.
     /// Maximum number of lines per second; the next line has the number of dropped lines; 0 for no
     /// limit.
     max_lines_per_second: Option<NonZeroU32> = key("slow_log.max_lines_per_second",
-        Kind::Integer { min: 0, max: 1_000_000 }, Restart, default 100, unit "per second");
+        Kind::Integer { min: 0, max: 1_000_000 }, Live, default 100, unit "per second");
     // The default is true, because values are data of the applications.
     /// Log only shapes; with false, lines also contain the values of commands.
     redact: bool = key("slow_log.redact",
-        Kind::Boolean, Restart, default true);
+        Kind::Boolean, Live, default true);
     /// Maximum length of a command's values in a line; longer values are cut.
     max_command_bytes: usize = key("slow_log.max_command_bytes",
-        Kind::Integer { min: 1, max: MAX_COMMAND_BYTES }, Restart, default 4096, unit "bytes");
+        Kind::Integer { min: 1, max: MAX_COMMAND_BYTES }, Live, default 4096, unit "bytes");
 }
 
 section! {
@@ -455,23 +460,23 @@ section! {
 
     /// Name of the command that gets the fault; without it, all commands get it.
     command: Option<String> = key("fault.command",
-        Kind::Text, Restart, example "find");
+        Kind::Text, Live, example "find");
     /// Database or database.collection whose operations get the fault; without it, all operations
     /// get it.
     namespace: Option<String> = key("fault.namespace",
-        Kind::Text, Restart, example "shop.orders");
+        Kind::Text, Live, example "shop.orders");
     /// Percentage of the matching operations that get the fault.
     share_percent: u64 = key("fault.share_percent",
-        Kind::Integer { min: 0, max: 100 }, Restart, default 100, unit "percent");
+        Kind::Integer { min: 0, max: 100 }, Live, default 100, unit "percent");
     /// How long an operation with the fault is delayed; 0 for no delay.
     delay: Duration = key("fault.delay_ms",
-        TIME_OR_0, Restart, default 0, unit "ms");
+        TIME_OR_0, Live, default 0, unit "ms");
     /// Error code that the client gets instead of the operation's reply; 0 for none.
     error_code: Option<i32> = key("fault.error_code",
-        Kind::Integer { min: 0, max: 1_000_000 }, Restart, default 0, unit "code");
+        Kind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "code");
     /// Close the client connection of an operation with the fault.
     close: bool = key("fault.close",
-        Kind::Boolean, Restart, default false);
+        Kind::Boolean, Live, default false);
 }
 
 impl Fault {
@@ -487,7 +492,7 @@ section! {
 
     /// How long operations, cursors and transactions may continue after Seawall was asked to stop.
     drain: Duration = key("shutdown.drain_ms",
-        TIME_OR_0, Restart, default 10000, unit "ms");
+        TIME_OR_0, Live, default 10000, unit "ms");
 }
 
 section! {
@@ -511,15 +516,15 @@ section! {
         Kind::AdminAddress, Restart, default "127.0.0.1:9909");
     /// File with the token that requests must contain; required unless the address is loopback.
     token: Option<Secret> = key("admin.token_file",
-        Kind::SecretFile, Restart, example "/run/secrets/admin-token");
+        Kind::SecretFile, Live, example "/run/secrets/admin-token");
     /// Host names, separated by commas, under which requests without a token are accepted; IP
     /// addresses and localhost are always accepted.
     allowed_hosts: Vec<String> = key("admin.allowed_hosts",
-        Kind::Text, Restart, example "seawall.internal");
+        Kind::Text, Live, example "seawall.internal");
     // Off by default, because profiles show the names of Seawall's functions and cost CPU time.
     /// Serve CPU profiles of Seawall at /api/v1/profile.
     profile: bool = key("admin.profile",
-        Kind::Boolean, Restart, default false);
+        Kind::Boolean, Live, default false);
 }
 
 section! {
@@ -528,8 +533,19 @@ section! {
 
     /// The least severe events that are logged.
     level: LogLevel = key("log.level",
-        LogLevel::KIND, Restart, default "info");
+        LogLevel::KIND, Live, default "info");
     /// Format of the log: text for people, json for programs.
     format: LogFormat = key("log.format",
-        LogFormat::KIND, Restart, default "text");
+        LogFormat::KIND, Live, default "text");
+}
+
+section! {
+    /// The reload of the configuration.
+    "reload" => Reload;
+
+    // Off by default, because an edit of a file then takes effect without a command.
+    /// Compare the contents of the configuration file and of all files that it names once a second,
+    /// and reload the configuration if one has changed.
+    watch: bool = key("reload.watch",
+        Kind::Boolean, Live, default false);
 }

@@ -66,17 +66,17 @@ pub(crate) const USER: Section = Section {
     keys: keys! {
         /// The user's name; required in `[[auth.users]]`.
         key("auth.users[].name",
-            Kind::Text, Restart, example "app");
+            Kind::Text, Live, example "app");
         /// The database in which the user is defined.
         key("auth.users[].source",
-            Kind::Text, Restart, default "admin");
+            Kind::Text, Live, default "admin");
         /// The user's password; a user needs exactly one of `password`, `password_file` and SCRAM
         /// keys.
         key("auth.users[].password",
-            Kind::Secret, Restart, example "…");
+            Kind::Secret, Live, example "…");
         /// File with the user's password.
         key("auth.users[].password_file",
-            Kind::Path, Restart, example "/run/secrets/app");
+            Kind::Path, Live, example "/run/secrets/app");
     },
 };
 
@@ -88,16 +88,16 @@ pub(crate) const SCRAM_SHA_1: Section = Section {
     keys: keys! {
         /// Salt of the user's SHA-1 keys.
         key("auth.users[].scram_sha_1.salt",
-            SALT, Restart, example "…");
+            SALT, Live, example "…");
         /// Rounds of PBKDF2 of the user's SHA-1 keys.
         key("auth.users[].scram_sha_1.iterations",
-            ITERATIONS, Restart, example 10000, unit "rounds");
+            ITERATIONS, Live, example 10000, unit "rounds");
         /// StoredKey of the user for SCRAM-SHA-1.
         key("auth.users[].scram_sha_1.stored_key",
-            Kind::Base64 { min: 20, max: 20 }, Restart, example "…");
+            Kind::Base64 { min: 20, max: 20 }, Live, example "…");
         /// ServerKey of the user for SCRAM-SHA-1.
         key("auth.users[].scram_sha_1.server_key",
-            Kind::Base64 { min: 20, max: 20 }, Restart, example "…");
+            Kind::Base64 { min: 20, max: 20 }, Live, example "…");
     },
 };
 
@@ -108,16 +108,16 @@ pub(crate) const SCRAM_SHA_256: Section = Section {
     keys: keys! {
         /// Salt of the user's SHA-256 keys.
         key("auth.users[].scram_sha_256.salt",
-            SALT, Restart, example "…");
+            SALT, Live, example "…");
         /// Rounds of PBKDF2 of the user's SHA-256 keys.
         key("auth.users[].scram_sha_256.iterations",
-            ITERATIONS, Restart, example 15000, unit "rounds");
+            ITERATIONS, Live, example 15000, unit "rounds");
         /// StoredKey of the user for SCRAM-SHA-256.
         key("auth.users[].scram_sha_256.stored_key",
-            Kind::Base64 { min: 32, max: 32 }, Restart, example "…");
+            Kind::Base64 { min: 32, max: 32 }, Live, example "…");
         /// ServerKey of the user for SCRAM-SHA-256.
         key("auth.users[].scram_sha_256.server_key",
-            Kind::Base64 { min: 32, max: 32 }, Restart, example "…");
+            Kind::Base64 { min: 32, max: 32 }, Live, example "…");
     },
 };
 

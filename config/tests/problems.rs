@@ -583,7 +583,7 @@ const MISTAKES: &[(&str, &str)] = &[
         "admins.address = \"off\"",
         "admins = (a table): unknown section; did you mean admin? the sections are listen, \
          deployment, auth, pool, limits, shapes, history, pulse, slow_log, fault, shutdown, runtime, \
-         admin, log",
+         admin, log, reload",
     ),
     (
         "shutdown.\"drain\\nms\" = 1",
@@ -592,6 +592,6 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "\"shutdown.drain_ms\" = 1",
         "\"shutdown.drain_ms\" = (an integer): unknown section; the sections are listen, deployment, \
-         auth, pool, limits, shapes, history, pulse, slow_log, fault, shutdown, runtime, admin, log",
+         auth, pool, limits, shapes, history, pulse, slow_log, fault, shutdown, runtime, admin, log, reload",
     ),
 ];

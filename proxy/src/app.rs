@@ -1,51 +1,51 @@
 //! The composition root: builds every part from its settings, connects, runs and drains the parts.
 
+mod convert;
 mod insight;
+mod reload;
 
 use std::{
     fmt, io,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, SystemTime},
 };
 
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bson::oid::ObjectId;
+use parking_lot::Mutex;
 use seawall_config as config;
 use tokio::{
     net::TcpListener,
-    sync::{Semaphore, watch},
+    sync::{Semaphore, mpsc, watch},
     time::{Instant, interval, sleep, sleep_until},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use zeroize::Zeroizing;
 
 use crate::{
-    admin::{self, Window},
-    client::{
-        self, Arrivals, CredentialMode, CredentialSettings, Credentials, Fault, FaultEnd, Logins,
-        MessageMemory, Peer, Routing, Shared, UserSecret,
-    },
+    admin::{self, ReloadRequest, Window},
+    client::{self, Arrivals, Credentials, Logins, MessageMemory, Peer, Routing, Shared},
     limits::{Gate, Limits, LoginGates, OperationPermits},
-    listener::{self, Acceptor, Address, Listener, ServerTlsError, server_config},
+    listener::{self, Acceptor, Address, Listener, ServerTlsError},
     observe::{ClientDirectory, Exporter, ObserveError, Observer},
-    pins::{PinLimits, Pins},
-    pool,
-    runtime::{Activity, Lateness, Planes, measure_lateness, raise_descriptor_limit},
-    topology::{self, DeploymentError, DeploymentOptions, Topology},
+    pins::Pins,
+    runtime::{Activity, Lateness, Planes, measure_lateness},
+    topology::{DeploymentError, DeploymentOptions, Topology},
 };
-use seawall_auth::{Key, Mechanism, NonceSource, ScramKeys, SeedError};
+use seawall_auth::{NonceSource, SeedError};
 use seawall_insight::StoreError;
-use seawall_transport::{
-    Stream,
-    connection::{Connector, TlsError, client_config},
-};
-use seawall_wire::Compressor;
+use seawall_transport::{Stream, connection::TlsError};
+
+pub(crate) use self::convert::pem;
 
 /// The closing of the remaining clients at the end of a drain is spread over this time.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
 
 /// Interval at which pools and pins are maintained and statistics are collected.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum number of requests for a reload that wait. Each is handled before the next one.
+const MAX_RELOAD_REQUESTS: usize = 8;
 
 /// The reason why Seawall could not start.
 #[derive(Debug, thiserror::Error)]
@@ -123,7 +123,16 @@ pub struct App {
     shared: Arc<Shared>,
     feed: Arc<insight::Feed>,
     draining: watch::Sender<Option<Instant>>,
-    drain_time: Duration,
+    /// The settings and values in effect.
+    running: Mutex<config::Loaded>,
+    has_service_account: bool,
+    tls: Arc<ArcSwapOption<TlsAcceptor>>,
+    /// The state of the admin address; `None` if it is off.
+    window: Option<Arc<Window>>,
+    /// The values in effect, for the API.
+    configuration: watch::Sender<Arc<seawall_api::Configuration>>,
+    reloads: mpsc::Sender<ReloadRequest>,
+    reload_requests: tokio::sync::Mutex<mpsc::Receiver<ReloadRequest>>,
     drain_requested: CancellationToken,
     stop_accepting: CancellationToken,
     stop: CancellationToken,
@@ -157,7 +166,8 @@ impl App {
     ///
     /// # Errors
     /// See [`StartError`]. In this case all parts have been stopped.
-    pub async fn start(settings: config::Settings) -> Result<Self, StartError> {
+    pub async fn start(loaded: config::Loaded) -> Result<Self, StartError> {
+        let settings = loaded.settings.clone();
         let operations = OperationPermits::new(settings.limits.max_in_flight_operations.get());
         let in_flight = operations.clone();
         let planes = Planes::start(settings.runtime.worker_threads, move || {
@@ -168,14 +178,24 @@ impl App {
             shared,
             feed,
             draining,
+            has_service_account,
         } = wire(&settings, &planes, operations).await?;
+        feed.exporter
+            .set_info(&config::configuration_hash(&loaded.values))?;
+        let (reloads, reload_requests) = mpsc::channel(MAX_RELOAD_REQUESTS);
         let mut app = Self {
             client_addresses: Vec::new(),
             admin_address: None,
             shared,
             feed,
             draining,
-            drain_time: settings.shutdown.drain,
+            configuration: watch::Sender::new(Arc::new(reload::described(&loaded.values, &[]))),
+            running: Mutex::new(loaded),
+            has_service_account,
+            tls: Arc::default(),
+            window: None,
+            reloads,
+            reload_requests: tokio::sync::Mutex::new(reload_requests),
             drain_requested: CancellationToken::new(),
             stop_accepting: CancellationToken::new(),
             stop: CancellationToken::new(),
@@ -188,13 +208,7 @@ impl App {
 
     async fn listen(&mut self, settings: &config::Settings) -> Result<(), StartError> {
         let data_plane = self.planes.data.handle().clone();
-        let tls = match &settings.listen.tls {
-            Some(tls) => {
-                let config = server_config(&tls.certificate_file, &tls.key_file)?;
-                Some(TlsAcceptor::from(Arc::new(config)))
-            }
-            None => None,
-        };
+        self.tls.store(convert::client_tls(&settings.listen)?);
         let mut listeners = Vec::new();
         for address in &settings.listen.addresses {
             let name = address.to_string();
@@ -218,7 +232,7 @@ impl App {
             self.client_addresses.push(listener.local_address());
             let acceptor = Acceptor {
                 shared: Arc::clone(&self.shared),
-                tls: tls.clone(),
+                tls: Arc::clone(&self.tls),
                 stop: self.stop_accepting.clone(),
                 tracker: self.tracker.clone(),
             };
@@ -280,20 +294,20 @@ impl App {
             pulse: self.feed.pulse.clone(),
             draining: self.draining.subscribe(),
             drain: self.drain_requested.clone(),
-            injects_faults: settings.fault.is_some(),
+            injects_faults: AtomicBool::new(settings.fault.is_some()),
             mode: match settings.deployment.mode {
                 config::Mode::Pooled => "pooled",
                 config::Mode::Relay => "relay",
             },
             credentials: Box::new(move || credentials.mode().as_str()),
-            guard: admin::Guard {
-                token: (settings.admin.token.as_ref()).map(|token| token.expose().to_owned()),
-                allowed_hosts: settings.admin.allowed_hosts.clone(),
-            },
-            profiles: settings.admin.profile,
+            guard: ArcSwap::from_pointee(convert::guard(&settings.admin)),
+            profiles: AtomicBool::new(settings.admin.profile),
+            configuration: self.configuration.subscribe(),
+            reloads: self.reloads.clone(),
             places: Arc::new(Semaphore::new(admin::MAX_REQUESTS)),
             started_at: SystemTime::now(),
         });
+        self.window = Some(Arc::clone(&window));
         let stop = self.stop.clone();
         self.planes.control.spawn(async move {
             if let Err(error) = admin::serve(listener, window, stop).await {
@@ -352,7 +366,7 @@ impl App {
     /// served until no client is left, the drain time is over or `hasten` resolves. Then the
     /// remaining clients are closed, spread over half a second.
     pub async fn drain(&self, hasten: impl Future<Output = ()>) -> Drained {
-        let until = Instant::now() + self.drain_time;
+        let until = Instant::now() + self.running.lock().settings.shutdown.drain;
         self.draining.send_replace(Some(until));
         self.tracker.close();
         let mut all_left = false;
@@ -381,6 +395,7 @@ struct Wired {
     shared: Arc<Shared>,
     feed: Arc<insight::Feed>,
     draining: watch::Sender<Option<Instant>>,
+    has_service_account: bool,
 }
 
 /// Builds the parts that clients share, and starts to monitor the deployment.
@@ -402,11 +417,13 @@ async fn wire(
     let deployment = deployment.await?;
     let control = planes.control.handle().clone();
     let feed = insight::Feed::open(settings, &deployment, exporter, control)?;
-    let credential_settings = credential_settings(&settings.auth, &settings.limits, &deployment)?;
-    let connector = connector(settings, &deployment, &nonces)?;
+    let has_service_account = deployment.has_credentials();
+    let credential_settings =
+        convert::credential_settings(&settings.auth, &settings.limits, has_service_account)?;
+    let connector = convert::connector(settings, &deployment, &nonces)?;
     let topology = Topology::start(
         deployment,
-        topology_settings(settings),
+        convert::topology_settings(settings),
         connector,
         Arc::clone(&recorder),
         planes.data.handle().clone(),
@@ -421,11 +438,12 @@ async fn wire(
     let (draining, draining_seen) = watch::channel(None);
     let limits = &settings.limits;
     let shared = Arc::new(Shared {
-        settings: client_settings(settings),
+        current_settings: ArcSwap::from_pointee(convert::client_settings(settings)),
         service_id: ObjectId::new(),
         recorder,
         clients,
-        limits: client_limits(settings, planes.workers, operations),
+        limits: Limits::new(convert::limit_numbers(settings), operations)
+            .with_workers(planes.workers),
         arrivals: Arrivals {
             gate: Gate::of_arrivals(),
             lateness: Lateness::new(Instant::now()),
@@ -438,9 +456,9 @@ async fn wire(
         },
         routing: Routing {
             topology,
-            pins: Pins::new(pin_limits(limits)),
-            relay_pins: Pins::new(pin_limits(limits)),
-            fault: settings.fault.as_ref().map(fault),
+            pins: Pins::new(convert::pin_limits(limits)),
+            relay_pins: Pins::new(convert::pin_limits(limits)),
+            fault: ArcSwapOption::from_pointee(settings.fault.as_ref().map(convert::fault)),
         },
         memory: MessageMemory::of_bytes(limits.message_memory_bytes),
         draining: draining_seen,
@@ -449,93 +467,8 @@ async fn wire(
         shared,
         feed,
         draining,
+        has_service_account,
     })
-}
-
-fn client_limits(
-    settings: &config::Settings,
-    workers: usize,
-    operations: OperationPermits,
-) -> Limits {
-    let limits = &settings.limits;
-    Limits::new(
-        max_clients(settings),
-        limits.unauthenticated_connections.get(),
-        limits.monitor_connections.get(),
-        limits.relayed_connections.get(),
-        operations,
-    )
-    .with_workers(workers)
-    .with_rates(
-        limits.connections_per_second_per_address,
-        limits.logins_per_second_per_user,
-    )
-}
-
-fn connector(
-    settings: &config::Settings,
-    deployment: &DeploymentOptions,
-    nonces: &Arc<NonceSource>,
-) -> Result<Connector, StartError> {
-    let tls = match deployment.tls() {
-        Some((ca, identity, trusts_anyone)) => {
-            if trusts_anyone {
-                tracing::warn!("certificates of servers are not verified");
-            }
-            let tls = client_config(ca.as_deref(), identity.as_deref(), trusts_anyone)?;
-            Some(Arc::new(tls))
-        }
-        None => None,
-    };
-    Ok(Connector::new(
-        tls,
-        named(&deployment.compressors()),
-        settings.deployment.connect_timeout,
-        Arc::clone(nonces),
-    ))
-}
-
-/// Converts the configured fault. Logs a warning, so that the fault is not left in the
-/// configuration by mistake.
-fn fault(fault: &config::Fault) -> Fault {
-    let config::Fault {
-        command,
-        namespace,
-        share_percent,
-        delay,
-        error_code,
-        close,
-    } = fault;
-    tracing::warn!(
-        command,
-        namespace,
-        share_percent,
-        ?delay,
-        error_code,
-        close,
-        "faults are injected"
-    );
-    Fault {
-        command: command.clone(),
-        namespace: namespace.clone(),
-        share_percent: *share_percent,
-        delay: *delay,
-        end: match (close, error_code) {
-            (true, _) => FaultEnd::Close,
-            (false, Some(code)) => FaultEnd::Error(*code),
-            (false, None) => FaultEnd::Continue,
-        },
-        matched: AtomicU64::new(0),
-    }
-}
-
-fn pin_limits(limits: &config::Limits) -> PinLimits {
-    PinLimits {
-        max_cursors: limits.max_cursors.get(),
-        max_transactions: limits.max_transactions.get(),
-        cursor_idle: limits.cursor_idle,
-        transaction_idle: limits.transaction_idle,
-    }
 }
 
 /// Adjusts the gates: for logins to the waits of operations, and for new clients to the lateness of
@@ -576,7 +509,7 @@ async fn watch_control_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
 
 async fn watch_lateness(shared: &Shared, lateness: &Lateness, record: impl Fn(Duration)) {
     // A relayed operation has no permit.
-    let is_relaying = || shared.settings.is_relay && shared.clients.count() > 0;
+    let is_relaying = || shared.settings().is_relay && shared.clients.count() > 0;
     let is_active = || has_operations(shared) || is_relaying();
     measure_lateness(&shared.arrivals.activity, lateness, is_active, record).await;
 }
@@ -591,170 +524,4 @@ async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
         feed.exporter.collect();
         insight::update_process_metrics(&shared, &feed);
     }
-}
-
-/// Number of descriptors that are reserved for listeners, logs and monitors. Clients and
-/// `pool.max_server_connections` need further descriptors.
-const OTHER_DESCRIPTORS: u64 = 200;
-
-/// Returns the maximum number of clients: the configured number, or fewer if the limit of
-/// descriptors is too low. Logs the result.
-fn max_clients(settings: &config::Settings) -> usize {
-    let wanted = settings.listen.max_client_connections.get();
-    let servers = settings.pool.max_server_connections.get();
-    let Some(allowed) = raise_descriptor_limit() else {
-        return wanted;
-    };
-    let others = OTHER_DESCRIPTORS + u64::try_from(servers).unwrap_or(u64::MAX);
-    let each = match settings.deployment.mode {
-        config::Mode::Pooled => 1,
-        // A relayed client needs a second descriptor, for its server connection.
-        config::Mode::Relay => 2,
-    };
-    let room = allowed.saturating_sub(others) / each;
-    let room = usize::try_from(room).unwrap_or(usize::MAX);
-    if room < wanted {
-        tracing::warn!(
-            descriptors = allowed,
-            wanted,
-            allowed_clients = room,
-            "fewer clients than configured: descriptor limit"
-        );
-    } else {
-        tracing::info!(
-            descriptors = allowed,
-            clients = wanted,
-            servers,
-            "descriptor limit suffices"
-        );
-    }
-    room.min(wanted)
-}
-
-fn topology_settings(settings: &config::Settings) -> topology::Settings {
-    let pool = &settings.pool;
-    topology::Settings {
-        local_threshold: settings.deployment.local_threshold,
-        heartbeat_frequency: settings.deployment.heartbeat_frequency,
-        pool: pool::Limits {
-            max_pool_size: pool.max_pool_size.get(),
-            min_pool_size: pool.min_pool_size,
-            max_server_connections: pool.max_server_connections.get(),
-            connections_per_second: pool.connections_per_second,
-            max_connecting: pool.max_connecting.get(),
-            concurrency: match pool.concurrency {
-                config::Concurrency::Auto => pool::Concurrency::Auto,
-                config::Concurrency::Fixed(limit) => pool::Concurrency::Fixed(limit),
-                config::Concurrency::Off => pool::Concurrency::Off,
-            },
-            max_exempt_operations: pool.max_exempt_operations,
-            max_idle_time: pool.max_idle_time,
-            max_life_time: pool.max_life_time,
-            wait_queue_timeout: pool.wait_queue_timeout,
-            wait_queue_size: pool.wait_queue_size.get(),
-        },
-    }
-}
-
-fn client_settings(settings: &config::Settings) -> client::Settings {
-    let first = settings.listen.addresses.first();
-    let host = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
-    client::Settings {
-        pre_auth_message_bytes: settings.limits.pre_auth_message_bytes,
-        authentication_timeout: settings.auth.authentication_timeout,
-        server_selection_timeout: settings.deployment.server_selection_timeout,
-        wait_queue_timeout: settings.pool.wait_queue_timeout,
-        client_write_idle_timeout: settings.limits.client_write_idle_timeout,
-        name_applications: settings.deployment.name_applications,
-        repeats: settings.deployment.repeat,
-        is_relay: settings.deployment.mode == config::Mode::Relay,
-        original_destination: settings.deployment.original_destination,
-        relays_encrypted: settings.deployment.relay_encrypted,
-        shared_addresses: settings.limits.shared_addresses.clone(),
-        relays_other_mechanisms: settings.auth.other_mechanisms == config::OtherMechanisms::Relay,
-        compressors: named(
-            &settings
-                .listen
-                .compressors
-                .iter()
-                .map(|c| c.name())
-                .collect::<Vec<_>>(),
-        ),
-        host: first.map_or(host.clone(), |address| format!("{host} {address}")),
-    }
-}
-
-fn named(compressors: &[&str]) -> Vec<Compressor> {
-    let named = compressors.iter().copied().filter_map(Compressor::parse);
-    named.collect()
-}
-
-fn credential_settings(
-    auth: &config::Auth,
-    limits: &config::Limits,
-    deployment: &DeploymentOptions,
-) -> Result<CredentialSettings, StartError> {
-    let mode = match auth.credentials {
-        config::Credentials::Auto if deployment.has_credentials() => CredentialMode::Lookup,
-        config::Credentials::Auto if !auth.users.is_empty() => CredentialMode::Users,
-        config::Credentials::Auto => CredentialMode::Undecided,
-        config::Credentials::Own => CredentialMode::Own,
-        config::Credentials::Lookup if !deployment.has_credentials() => {
-            return Err(StartError::NoServiceAccount);
-        }
-        config::Credentials::Lookup => CredentialMode::Lookup,
-        config::Credentials::Users => CredentialMode::Users,
-        config::Credentials::None => CredentialMode::None,
-    };
-    let users = auth.users.iter().map(user).collect::<Result<_, _>>()?;
-    Ok(CredentialSettings {
-        mode,
-        users,
-        max_stale: auth.max_stale,
-        max_users: limits.max_users.get(),
-        introductions: limits.introductions.get(),
-        conversations: limits.introduction_conversations.get(),
-    })
-}
-
-fn user(user: &config::User) -> Result<(String, String, UserSecret), StartError> {
-    let secret = match &user.credential {
-        config::UserCredential::Password(password) => {
-            UserSecret::Password(Zeroizing::new(password.expose().to_owned()))
-        }
-        config::UserCredential::Keys(keys) => UserSecret::Keys {
-            sha1: keys
-                .scram_sha_1
-                .as_ref()
-                .map(|k| scram_keys(Mechanism::ScramSha1, k))
-                .transpose()?,
-            sha256: keys
-                .scram_sha_256
-                .as_ref()
-                .map(|k| scram_keys(Mechanism::ScramSha256, k))
-                .transpose()?,
-        },
-    };
-    Ok((user.name.clone(), user.source.clone(), secret))
-}
-
-fn scram_keys<const N: usize>(
-    mechanism: Mechanism,
-    keys: &config::ScramKeys<N>,
-) -> Result<ScramKeys, StartError> {
-    let key = |bytes: &config::SecretBytes<N>| {
-        Key::new(mechanism, bytes.expose())
-            .ok_or_else(|| StartError::User(format!("a {mechanism} key has the wrong length")))
-    };
-    let (stored_key, server_key) = (key(&keys.stored_key)?, key(&keys.server_key)?);
-    ScramKeys::new(
-        keys.salt.clone(),
-        keys.iterations.get(),
-        stored_key,
-        server_key,
-    )
-    .map_err(|error| StartError::User(error.to_string()))
 }

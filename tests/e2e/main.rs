@@ -30,6 +30,7 @@ mod past;
 mod profile;
 mod protocol;
 mod relay;
+mod reload;
 mod routers;
 mod routing;
 mod scene;

@@ -138,6 +138,13 @@ impl Process {
         line.cloned()
     }
 
+    /// Number of lines of the log with this message.
+    pub fn said_times(&self, message: &str) -> usize {
+        let lines = self.lines.lock();
+        let said = |line: &&Value| field(line, "message").is_some_and(|said| said == message);
+        lines.iter().filter(said).count()
+    }
+
     /// The whole log as text.
     pub fn log(&self) -> String {
         let lines = self.lines.lock();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mongodb::{Client, options::ClientOptions};
 use seawall::app::{App, StartError};
-use seawall_api::Status;
-use seawall_config::Settings;
+use seawall_api::{Reload, Status};
+use seawall_config::Loaded;
 use serde::de::DeserializeOwned;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -22,6 +22,8 @@ const READY_LIMIT: Duration = Duration::from_secs(20);
 pub struct Seawall {
     /// The running application. Tests read state from it that clients cannot see.
     pub app: App,
+    /// The part of the configuration that the fixture sets.
+    base: String,
 }
 
 /// Configuration of the Seawall under test.
@@ -55,14 +57,24 @@ impl Seawall {
     /// If Seawall cannot start.
     pub async fn launch(deployment: &str, options: Options) -> Result<Self, StartError> {
         let listen = options.listen.unwrap_or_else(|| "127.0.0.1:0".to_owned());
-        let toml = format!(
-            "listen.address = {listen:?}\ndeployment.uri = {deployment:?}\nadmin.address = \"127.0.0.1:0\"\n{}",
-            options.toml
+        let base = format!(
+            "listen.address = {listen:?}\ndeployment.uri = {deployment:?}\nadmin.address = \"127.0.0.1:0\"\n"
         );
-        let settings = Settings::from_toml(&toml).unwrap_or_else(|problems| panic!("{problems}"));
-        Ok(Self {
-            app: App::start(settings).await?,
-        })
+        let app = App::start(load(&base, &options.toml)).await?;
+        Ok(Self { app, base })
+    }
+
+    /// Applies a new configuration: `toml` replaces [`Options::toml`].
+    ///
+    /// # Errors
+    /// The problems because of which nothing has changed.
+    ///
+    /// # Panics
+    /// If the text itself has problems.
+    pub fn reload(&self, toml: &str) -> Result<Reload, Vec<String>> {
+        let loaded = load(&self.base, toml);
+        // The earlier slow log may have to write its last lines.
+        tokio::task::block_in_place(|| self.app.reload(&loaded, false))
     }
 
     /// Waits until Seawall can serve operations.
@@ -171,6 +183,11 @@ impl Seawall {
             "{connected} of {opened}"
         );
     }
+}
+
+fn load(base: &str, toml: &str) -> Loaded {
+    let loaded = Loaded::from_toml(&format!("{base}{toml}"));
+    loaded.unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 /// The sum of a metric over the series whose lines contain all of `labels`. `text` is in

@@ -64,7 +64,7 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    match window.guard.admit(request.uri(), request.headers()) {
+    match window.guard.load().admit(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }

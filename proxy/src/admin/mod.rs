@@ -1,5 +1,5 @@
-//! Serves metrics, health checks and the JSON API over HTTP. Requests read snapshots. Only one
-//! request has an effect on clients: it starts a drain.
+//! Serves metrics, health checks and the JSON API over HTTP. Requests read snapshots. Two requests
+//! have an effect on clients: one starts a drain, the other reloads the configuration.
 
 mod guard;
 mod insight;
@@ -8,8 +8,16 @@ mod profile;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, io, sync::Arc, time::SystemTime};
+use std::{
+    fmt, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
 
+use arc_swap::ArcSwap;
 use axum::{
     Json, Router,
     extract::{Query, State},
@@ -21,8 +29,8 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use tokio::{
     net::TcpListener,
-    sync::{Semaphore, watch},
-    time::Instant,
+    sync::{Semaphore, mpsc, oneshot, watch},
+    time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tower::limit::ConcurrencyLimitLayer;
@@ -40,6 +48,9 @@ use seawall_stats::float;
 /// Maximum number of requests that are served at the same time. Further requests wait. A scrape
 /// takes milliseconds of CPU time.
 pub const MAX_REQUESTS: usize = 8;
+
+/// Time limit of a reload. It reads some files and connects to no server.
+const RELOAD_LIMIT: Duration = Duration::from_secs(30);
 
 /// Number of rows in a response if the request has no `limit`.
 const DEFAULT_LIMIT: usize = 50;
@@ -64,19 +75,41 @@ pub struct Window {
     /// Starts a drain when cancelled.
     pub drain: CancellationToken,
     /// True if faults are injected for an experiment.
-    pub injects_faults: bool,
+    pub injects_faults: AtomicBool,
     /// The configured mode: `pooled` or `relay`.
     pub mode: &'static str,
     /// Returns the name of the credential source; `auto` until the source is determined.
     pub credentials: Box<dyn Fn() -> &'static str + Send + Sync>,
     /// Decides which requests are admitted.
-    pub guard: Guard,
+    pub guard: ArcSwap<Guard>,
     /// True if CPU profiles are served.
-    pub profiles: bool,
+    pub profiles: AtomicBool,
+    /// The values of the configuration in effect.
+    pub configuration: watch::Receiver<Arc<seawall_api::Configuration>>,
+    /// Takes requests for a reload of the configuration.
+    pub reloads: mpsc::Sender<ReloadRequest>,
     /// Limits the number of blocking tasks that run at the same time.
     pub places: Arc<Semaphore>,
     /// The time at which Seawall started.
     pub started_at: SystemTime,
+}
+
+/// A request to read the configuration again.
+#[derive(Debug)]
+pub struct ReloadRequest {
+    /// True if the changes are only reported.
+    pub is_dry_run: bool,
+    /// Takes the result.
+    pub reply: oneshot::Sender<seawall_api::Reload>,
+}
+
+impl Window {
+    /// Applies changed settings of the admin address.
+    pub(crate) fn configure(&self, guard: Guard, profiles: bool, injects_faults: bool) {
+        self.guard.store(Arc::new(guard));
+        self.profiles.store(profiles, Ordering::Relaxed);
+        self.injects_faults.store(injects_faults, Ordering::Relaxed);
+    }
 }
 
 impl fmt::Debug for Window {
@@ -118,6 +151,8 @@ pub fn router(window: Arc<Window>) -> Router {
         .route("/api/v1/storms", get(storms))
         .route("/api/v1/profile", get(profile::profile))
         .route("/api/v1/drain", post(drain))
+        .route("/api/v1/config", get(configuration))
+        .route("/api/v1/reload", post(reload))
         .route_layer(middleware::from_fn_with_state(
             Arc::clone(&window),
             guard::check,
@@ -195,7 +230,7 @@ fn status_of(window: &Window) -> seawall_api::Status {
             bytes: json::whole(window.insight.size().bytes),
             on: Some(window.insight.is_on()),
         },
-        injects_faults: window.injects_faults,
+        injects_faults: window.injects_faults.load(Ordering::Relaxed),
         mode: window.mode.to_owned(),
         operations: operations.sum(),
         server_connections: seawall_api::Connections {
@@ -307,4 +342,43 @@ fn storms_of(window: &Window) -> seawall_api::Storms {
 async fn drain(State(window): State<Arc<Window>>) -> StatusCode {
     window.drain.cancel();
     StatusCode::ACCEPTED
+}
+
+async fn configuration(State(window): State<Arc<Window>>) -> Json<seawall_api::Configuration> {
+    Json(seawall_api::Configuration::clone(
+        &window.configuration.borrow(),
+    ))
+}
+
+#[derive(Deserialize)]
+struct ReloadOptions {
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Reads the configuration again. The status is 422 if the new configuration has problems, and 503
+/// if Seawall is not able to reload, for example during a drain.
+async fn reload(
+    State(window): State<Arc<Window>>,
+    Query(options): Query<ReloadOptions>,
+) -> Response {
+    let (reply, replied) = oneshot::channel();
+    let request = ReloadRequest {
+        is_dry_run: options.dry_run,
+        reply,
+    };
+    let unavailable = || {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "no reload is possible now\n",
+        )
+    };
+    if window.draining.borrow().is_some() || window.reloads.try_send(request).is_err() {
+        return unavailable().into_response();
+    }
+    match timeout(RELOAD_LIMIT, replied).await {
+        Ok(Ok(result)) if result.problems.is_empty() => Json(result).into_response(),
+        Ok(Ok(result)) => (StatusCode::UNPROCESSABLE_ENTITY, Json(result)).into_response(),
+        Ok(Err(_)) | Err(_) => unavailable().into_response(),
+    }
 }

@@ -4,7 +4,10 @@
 //! by frame pointers and not by the unwinder, because the unwinder takes locks, and the thread that
 //! the signal stopped may hold one of these locks. The profiler runs only during a request.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use axum::{
     extract::{Query, State},
@@ -43,7 +46,7 @@ pub(super) async fn profile(
     State(window): State<Arc<Window>>,
     Query(parameters): Query<Parameters>,
 ) -> Response {
-    if !window.profiles {
+    if !window.profiles.load(Ordering::Relaxed) {
         let why = "profiles are off: set admin.profile = true\n";
         return (StatusCode::FORBIDDEN, why).into_response();
     }

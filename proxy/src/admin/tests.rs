@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::AtomicU64,
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -166,6 +166,25 @@ fn second(at: u64, known: &str) -> Second {
     }
 }
 
+fn configuration() -> seawall_api::Configuration {
+    let value = seawall_api::ConfigurationValue {
+        pending: Some("9".to_owned()),
+        ..Default::default()
+    };
+    seawall_api::Configuration {
+        values: vec![value],
+        ..Default::default()
+    }
+}
+
+fn reload() -> seawall_api::Reload {
+    seawall_api::Reload {
+        changes: vec![seawall_api::ConfigurationChange::default()],
+        problems: vec![String::new()],
+        ..Default::default()
+    }
+}
+
 /// The state of Seawall after half an hour, with storms, stalls and changes.
 fn window() -> Window {
     let settings = observe::Settings {
@@ -214,14 +233,16 @@ fn window() -> Window {
         topology: Topology::of_standalone(address, limits(), connector, recorder),
         draining: watch::channel(None).1,
         drain: CancellationToken::new(),
-        injects_faults: false,
+        injects_faults: AtomicBool::new(false),
         mode: "pooled",
         credentials: Box::new(|| "self"),
-        guard: Guard {
+        guard: ArcSwap::from_pointee(Guard {
             token: None,
             allowed_hosts: Vec::new(),
-        },
-        profiles: false,
+        }),
+        profiles: AtomicBool::new(false),
+        configuration: watch::channel(Arc::new(configuration())).1,
+        reloads: mpsc::channel(1).0,
         places: Arc::new(Semaphore::new(MAX_REQUESTS)),
         started_at: SystemTime::now(),
     }
@@ -351,6 +372,7 @@ async fn replies_have_the_documented_members() {
     let mut replies = part_described("part: pool", json::pool(&address, &pool()));
     let topology = json::topology(&replica_set(&window));
     replies += &part_described("part: topology", topology);
+    replies += &part_described("part: reload", reload());
     let window = Arc::new(window);
     for path in [
         "status",
@@ -372,6 +394,7 @@ async fn replies_have_the_documented_members() {
         "topology",
         "clients",
         "storms",
+        "config",
     ] {
         let path = path.replace("ID", &id);
         replies += &get_described(&window, &format!("/api/v1/{path}")).await;

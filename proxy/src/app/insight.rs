@@ -32,7 +32,7 @@ pub(super) fn observer(settings: &config::Settings) -> Result<Observer, StartErr
     )?)
 }
 
-fn slow_log(settings: &config::Settings) -> Result<Option<SlowLog>, StartError> {
+pub(super) fn slow_log(settings: &config::Settings) -> Result<Option<SlowLog>, StartError> {
     let Some(log) = &settings.slow_log else {
         return Ok(None);
     };

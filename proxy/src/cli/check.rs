@@ -8,7 +8,7 @@ use mongodb::{Client, bson::doc, options::ClientOptions};
 use seawall_config::Settings;
 
 use super::ConfigArguments;
-use crate::{listener::server_config, topology::DeploymentOptions};
+use crate::{app::pem, listener::server_config, topology::DeploymentOptions};
 use seawall_console::{Exit, complain, say};
 use seawall_transport::connection::client_config;
 
@@ -45,6 +45,16 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
 
 /// Problems that the configuration parser cannot find: connection string, TLS files.
 pub(super) async fn problems(settings: &Settings) -> Vec<String> {
+    let mut problems = deployment_problems(settings).await;
+    if let Some(tls) = &settings.listen.tls {
+        let config = server_config(pem(&tls.certificate_file), pem(&tls.key_file));
+        problems.extend(config.err().map(|error| format!("listen.tls: {error}")));
+    }
+    problems
+}
+
+/// Problems of the connection string. A string with `mongodb+srv` needs DNS.
+pub(super) async fn deployment_problems(settings: &Settings) -> Vec<String> {
     let mut problems = Vec::new();
     let uri = settings.deployment.uri.expose();
     match DeploymentOptions::parse(uri, settings.deployment.heartbeat_frequency).await {
@@ -59,10 +69,6 @@ pub(super) async fn problems(settings: &Settings) -> Vec<String> {
                 problems.push("auth.credentials: lookup needs a user in deployment.uri".to_owned());
             }
         }
-    }
-    if let Some(tls) = &settings.listen.tls {
-        let config = server_config(&tls.certificate_file, &tls.key_file);
-        problems.extend(config.err().map(|error| format!("listen.tls: {error}")));
     }
     problems
 }

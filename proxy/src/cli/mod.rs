@@ -66,8 +66,8 @@ struct ConfigArguments {
 }
 
 impl ConfigArguments {
-    fn load(self) -> Result<Settings, Problems> {
-        seawall_config::load(&Sources {
+    fn sources(self) -> Sources {
+        Sources {
             file: self.config,
             environment: std::env::vars().collect(),
             overrides: Overrides {
@@ -75,7 +75,11 @@ impl ConfigArguments {
                 deployment: self.deployment.map(Secret::new),
                 admin: self.admin,
             },
-        })
+        }
+    }
+
+    fn load(self) -> Result<Settings, Problems> {
+        seawall_config::load(&self.sources())
     }
 }
 

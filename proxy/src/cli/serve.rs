@@ -1,45 +1,47 @@
 //! `seawall serve`: runs the proxy until a signal or a drain request.
 
-use std::io::{self, IsTerminal as _};
+mod log;
+mod reload;
+
+use std::{io, time::Duration};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use seawall_config::{LogFormat, Problem, Problems, Settings};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use seawall_config::{Problem, Problems, load_with_values};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::{MissedTickBehavior, interval},
+};
 
+use self::{log::LogControl, reload::Reloader};
 use super::{ConfigArguments, check};
 use crate::app::{App, StartError};
 use seawall_console::{Exit, complain};
 
-/// Environment variable that overrides the log level, with the syntax of `tracing`'s filters.
-const LOG_VARIABLE: &str = "SEAWALL_LOG";
+/// Time between two looks at the files of the configuration (`reload.watch`).
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(arguments: ConfigArguments) -> Exit {
-    let settings = match arguments.load() {
-        Ok(settings) => settings,
+    let sources = arguments.sources();
+    let loaded = match load_with_values(&sources) {
+        Ok(loaded) => loaded,
         Err(problems) => return complain(&with_hint(&problems), Exit::Usage),
     };
     // `App::start` would report only the first problem.
-    let problems = check::problems(&settings).await;
+    let problems = check::problems(&loaded.settings).await;
     if !problems.is_empty() {
         return complain(&problems.join("\n"), Exit::Usage);
     }
-    init_log(&settings);
-    if !settings.runtime.core_dumps
+    let log = LogControl::init(&loaded.settings.log);
+    if !loaded.settings.runtime.core_dumps
         && let Err(error) = forbid_core_dumps()
     {
         return complain(&format!("runtime.core_dumps: {error}"), Exit::Internal);
     }
-    let (terminate, interrupt) = match (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    ) {
-        (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
-        (Err(error), _) | (_, Err(error)) => {
-            return complain(&format!("signals: {error}"), Exit::Internal);
-        }
+    let signals = match Signals::new() {
+        Ok(signals) => signals,
+        Err(error) => return complain(&format!("signals: {error}"), Exit::Internal),
     };
-    let app = match App::start(settings).await {
+    let app = match App::start(loaded.clone()).await {
         Ok(app) => app,
         Err(error) => return complain(&error.to_string(), exit_of(&error)),
     };
@@ -48,7 +50,24 @@ pub(super) async fn run(arguments: ConfigArguments) -> Exit {
         admin = app.admin_address().unwrap_or("off"),
         "serving"
     );
-    serve_until_signal(&app, terminate, interrupt).await
+    serve_until_signal(&app, signals, Reloader::new(sources, loaded, log)).await
+}
+
+/// The signals to which Seawall reacts.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
 }
 
 /// The problems, and how to try Seawall if the deployment is missing.
@@ -76,11 +95,26 @@ fn forbid_core_dumps() -> io::Result<()> {
     Ok(())
 }
 
-async fn serve_until_signal(app: &App, mut terminate: Signal, mut interrupt: Signal) -> Exit {
-    let exit = tokio::select! {
-        _ = terminate.recv() => Exit::Success,
-        _ = interrupt.recv() => Exit::Interrupted,
-        () = app.drain_requested() => Exit::Success,
+async fn serve_until_signal(app: &App, mut signals: Signals, mut reloader: Reloader) -> Exit {
+    let mut looks = interval(LOOK_INTERVAL);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let exit = loop {
+        tokio::select! {
+            _ = signals.terminate.recv() => break Exit::Success,
+            _ = signals.interrupt.recv() => break Exit::Interrupted,
+            () = app.drain_requested() => break Exit::Success,
+            _ = signals.hang_up.recv() => drop(reloader.reload(app, false).await),
+            Some(request) = app.reload_requested() => {
+                let result = reloader.reload(app, request.is_dry_run).await;
+                // The caller may have left.
+                drop(request.reply.send(result));
+            }
+            _ = looks.tick() => {
+                if app.settings().reload.watch {
+                    reloader.look(app).await;
+                }
+            }
+        }
     };
     tracing::info!("draining");
     let drained = app
@@ -89,8 +123,8 @@ async fn serve_until_signal(app: &App, mut terminate: Signal, mut interrupt: Sig
             // drain.
             if exit != Exit::Interrupted {
                 tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
+                    _ = signals.terminate.recv() => {}
+                    _ = signals.interrupt.recv() => {}
                 }
             }
         })
@@ -104,21 +138,5 @@ pub(super) fn exit_of(error: &StartError) -> Exit {
         error if error.blames_configuration() => Exit::Usage,
         StartError::Bind { .. } => Exit::Unavailable,
         _ => Exit::Internal,
-    }
-}
-
-fn init_log(settings: &Settings) {
-    let filter = EnvFilter::builder()
-        .with_env_var(LOG_VARIABLE)
-        .try_from_env()
-        .unwrap_or_else(|_| EnvFilter::new(settings.log.level.name()));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr);
-    match settings.log.format {
-        // The log library obeys `NO_COLOR`, but it would write colours to files too.
-        LogFormat::Text if io::stderr().is_terminal() => log.with_target(false).init(),
-        LogFormat::Text => log.with_target(false).with_ansi(false).init(),
-        LogFormat::Json => log.json().init(),
     }
 }

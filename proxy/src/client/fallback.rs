@@ -27,7 +27,7 @@ impl Client {
             let mut terminated = Mechanism::ALL.into_iter().map(Mechanism::name);
             name != "MONGODB-X509" && terminated.all(|known| known != name)
         });
-        self.shared.settings.relays_other_mechanisms && is_new && is_other
+        self.shared.settings().relays_other_mechanisms && is_new && is_other
     }
 
     /// Establishes a server connection for this client alone, and ends pooled mode for the client.

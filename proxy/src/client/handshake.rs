@@ -113,13 +113,13 @@ impl Client {
         if let Some(metadata) = hello
             .metadata
             .as_ref()
-            .filter(|_| self.shared.settings.name_applications)
+            .filter(|_| self.shared.settings().name_applications)
         {
-            let host = &self.shared.settings.host;
-            self.client_element = client_element(metadata, host, &self.peer.text);
+            let settings = self.shared.settings();
+            self.client_element = client_element(metadata, &settings.host, &self.peer.text);
         }
         if let Some(offered) = hello.compressors {
-            self.compressors = offered.among(&self.shared.settings.compressors);
+            self.compressors = offered.among(&self.shared.settings().compressors);
         }
     }
 
@@ -141,7 +141,7 @@ impl Client {
         if self.monitor.is_none() {
             // The hello may come from a client that will log in by a mechanism other than SCRAM.
             // Such a client is not refused: it keeps its deadline for the login.
-            if self.shared.settings.relays_other_mechanisms && self.handshake.is_some() {
+            if self.shared.settings().relays_other_mechanisms && self.handshake.is_some() {
                 return Ok(());
             }
             self.shared.recorder.client_refused("monitor_connections");
@@ -255,7 +255,7 @@ impl Client {
             client: ClientEnd {
                 stream: &mut self.stream,
                 reader: &mut self.reader,
-                write_idle: self.shared.settings.client_write_idle_timeout,
+                write_idle: self.shared.settings().client_write_idle_timeout,
                 is_awaiting: true,
             },
         }
@@ -304,7 +304,7 @@ impl Client {
         let mut end = ClientEnd {
             stream: &mut self.stream,
             reader: &mut self.reader,
-            write_idle: shared.settings.client_write_idle_timeout,
+            write_idle: shared.settings().client_write_idle_timeout,
             is_awaiting: true,
         };
         let pass = pin!(shared.logins.gates.pass(user, self.sharer));
@@ -375,7 +375,7 @@ impl Client {
     /// Requires the client to log in before a new deadline. The client keeps its connection even if
     /// no permit is left for clients that have not logged in.
     pub(super) fn require_login(&mut self) {
-        let deadline = Instant::now() + self.shared.settings.authentication_timeout;
+        let deadline = Instant::now() + self.shared.settings().authentication_timeout;
         self.share_as(Sharer::at(self.peer.ip));
         let limits = &self.shared.limits;
         let permit = limits.admit_handshake(self.sharer, &self.eviction);
@@ -393,8 +393,9 @@ impl Client {
         let Some(ip) = self.peer.ip.map(|ip| ip.to_canonical()) else {
             return;
         };
-        let shared = &self.shared.settings.shared_addresses;
-        if shared.iter().any(|network| network.contains(&ip)) {
+        let settings = self.shared.settings();
+        let mut shared = settings.shared_addresses.iter();
+        if shared.any(|network| network.contains(&ip)) {
             self.share_as(Sharer::User(identity.id().as_u64()));
         }
     }

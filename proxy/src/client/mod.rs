@@ -55,7 +55,9 @@ use seawall_transport::{LARGE_MESSAGE_BYTES, Message, MessageReader, ReadError, 
 use seawall_wire::Sequence;
 use seawall_wire::{CompressedHead, Compressor, MAX_MESSAGE_BYTES, OpCode, OpMsg, OpQuery};
 
-pub use self::credentials::{CredentialMode, CredentialSettings, Credentials, UserSecret};
+pub use self::credentials::{
+    ConfiguredUser, CredentialMode, CredentialSettings, Credentials, UserSecret,
+};
 pub use self::fault::{Fault, FaultEnd};
 pub use self::shared::{Arrivals, Logins, MessageMemory, Routing, Shared};
 use self::{
@@ -184,7 +186,7 @@ pub async fn serve(
     newcomer: Newcomer,
     original: Option<SocketAddr>,
 ) {
-    match shared.settings.is_relay {
+    match shared.settings().is_relay {
         true => Box::pin(serve_relayed(shared, stream, peer, newcomer, original)).await,
         false => serve_pooled(shared, stream, peer, newcomer).await,
     }
@@ -192,7 +194,7 @@ pub async fn serve(
 
 async fn serve_pooled(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Newcomer) {
     let connected = shared.clients.connected(&peer.text, peer.ip);
-    let deadline = Instant::now() + shared.settings.authentication_timeout;
+    let deadline = Instant::now() + shared.settings().authentication_timeout;
     let identity = shared.logins.credentials.anonymous();
     let Newcomer {
         client: client_permit,
@@ -363,8 +365,8 @@ impl Client {
     async fn inflate(&mut self, message: Message) -> Result<Message, End> {
         let shared = Arc::clone(&self.shared);
         let is_configured = |head: CompressedHead| {
-            let mut configured = shared.settings.compressors.iter();
-            configured.any(|compressor| *compressor == head.compressor)
+            let configured = &shared.settings().compressors;
+            configured.contains(&head.compressor)
         };
         let head = CompressedHead::parse(&message.bytes, MAX_MESSAGE_BYTES);
         if self.current_identity().is_none() || !head.is_ok_and(is_configured) {
@@ -392,7 +394,7 @@ impl Client {
     fn max_message_bytes(&self) -> usize {
         match &self.identity {
             Some(_) => MAX_MESSAGE_BYTES,
-            None => self.shared.settings.pre_auth_message_bytes,
+            None => self.shared.settings().pre_auth_message_bytes,
         }
     }
 
@@ -470,7 +472,7 @@ impl Client {
     /// Closes the connection if a command of the handshake is much larger than drivers send. Such a
     /// command would cost too much time, because Seawall searches it once for each field.
     fn check_handshake_size(&self, message: &Message) -> Result<(), End> {
-        let before_login = self.shared.settings.pre_auth_message_bytes;
+        let before_login = self.shared.settings().pre_auth_message_bytes;
         match message.header.message_length > LARGE_MESSAGE_BYTES.max(before_login) {
             true => self.close("message_length"),
             false => Ok(()),
@@ -595,7 +597,7 @@ impl Client {
         self.next_reply_id = self.next_reply_id.wrapping_add(1);
         let bytes = reply_to.pack(reply_to.encode(id, reply), self.heavy());
         let bytes = bytes.await;
-        let write_idle = self.shared.settings.client_write_idle_timeout;
+        let write_idle = self.shared.settings().client_write_idle_timeout;
         let mut end = ClientEnd {
             stream: &mut self.stream,
             reader: &mut self.reader,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use bson::oid::ObjectId;
 use tokio::{sync::watch, time::Instant};
 
@@ -21,7 +22,7 @@ use seawall_transport::MemoryBudget;
 #[derive(Debug)]
 pub struct Shared {
     /// Settings that apply to all clients.
-    pub settings: Settings,
+    pub current_settings: ArcSwap<Settings>,
     /// `serviceId` in replies to load-balanced clients: it identifies this process.
     pub service_id: ObjectId,
     /// Counts operations and events.
@@ -40,6 +41,14 @@ pub struct Shared {
     pub memory: MessageMemory,
     /// End of the drain; `None` while Seawall is not draining.
     pub draining: watch::Receiver<Option<Instant>>,
+}
+
+impl Shared {
+    /// The settings that apply to all clients now. Do not keep them across an `await`, because a
+    /// reload replaces them.
+    pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
+        self.current_settings.load()
+    }
 }
 
 /// Delays new clients while the data plane is late.
@@ -75,7 +84,7 @@ pub struct Routing {
     /// session its last write.
     pub relay_pins: Pins<()>,
     /// The fault to inject, if any.
-    pub fault: Option<Fault>,
+    pub fault: ArcSwapOption<Fault>,
 }
 
 /// Limits the memory of messages.
@@ -98,5 +107,11 @@ impl MessageMemory {
             requests: MemoryBudget::of_bytes(bytes / 2),
             replies: MemoryBudget::of_bytes(bytes / 2),
         }
+    }
+
+    /// Changes the memory of requests and replies together.
+    pub(crate) fn set_bytes(&self, bytes: usize) {
+        self.requests.set_bytes(bytes / 2);
+        self.replies.set_bytes(bytes / 2);
     }
 }

@@ -11,8 +11,9 @@ mod recent;
 mod shares;
 mod turns;
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{hash::Hash, net::IpAddr, sync::Arc, time::Duration};
 
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -47,10 +48,37 @@ pub struct Limits {
     operations: OperationPermits,
     forwarding: Turns,
     heavy: HeavyWork,
-    arrivals: Option<Rates<Sharer>>,
-    logins: Option<Rates<NameHash>>,
+    arrivals: ArcSwapOption<Rates<Sharer>>,
+    logins: ArcSwapOption<Rates<NameHash>>,
     names: NameHasher,
     next_close: Mutex<Option<Instant>>,
+}
+
+/// The numbers of [`Limits`] that can change while clients are connected.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitNumbers {
+    /// Maximum number of clients.
+    pub clients: usize,
+    /// Maximum number of clients that have not logged in.
+    pub handshakes: usize,
+    /// Maximum number of monitors of drivers.
+    pub monitors: usize,
+    /// Maximum number of relayed clients in pooled mode.
+    pub relays: usize,
+    /// Maximum number of operations in flight.
+    pub operations: usize,
+    /// Maximum number of connections per second from one address; `None` for no limit.
+    pub arrivals_per_address: Option<u32>,
+    /// Maximum number of logins per second of one user; `None` for no limit.
+    pub logins_per_user: Option<u32>,
+}
+
+/// Sets a rate. If it has not changed, the events that were counted stay counted.
+fn set_rate<K: Copy + Eq + Hash>(rates: &ArcSwapOption<Rates<K>>, per_second: Option<u32>) {
+    let is_same = rates.load().as_ref().map(|rates| rates.per_second()) == per_second;
+    if !is_same {
+        rates.store(per_second.map(|rate| Arc::new(Rates::new(rate))));
+    }
 }
 
 /// The permit of one connected client.
@@ -91,39 +119,51 @@ const MONITOR_GRACE_TIME: Duration = Duration::from_secs(10 * 60);
 #[must_use]
 pub struct RelayPermit(#[expect(dead_code, reason = "held for its drop")] Share<Sharer>);
 
-impl Limits {
-    /// Creates limits with these numbers of permits.
-    pub fn new(
-        max_clients: usize,
-        max_handshakes: usize,
-        max_monitors: usize,
-        max_relays: usize,
-        operations: OperationPermits,
-    ) -> Self {
+impl LimitNumbers {
+    /// The same number for all permits, and no rates, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_each(number: usize) -> Self {
         Self {
-            clients: EvictablePermits::new(max_clients),
-            handshakes: EvictablePermits::new(max_handshakes),
-            monitors: EvictablePermits::new(max_monitors),
-            relays: Shares::new(max_relays),
+            clients: number,
+            handshakes: number,
+            monitors: number,
+            relays: number,
+            operations: number,
+            arrivals_per_address: None,
+            logins_per_user: None,
+        }
+    }
+}
+
+impl Limits {
+    /// Creates limits with these numbers. `operations` are the permits of operations.
+    pub fn new(numbers: LimitNumbers, operations: OperationPermits) -> Self {
+        let limits = Self {
+            clients: EvictablePermits::new(numbers.clients),
+            handshakes: EvictablePermits::new(numbers.handshakes),
+            monitors: EvictablePermits::new(numbers.monitors),
+            relays: Shares::new(numbers.relays),
             operations,
             forwarding: Turns::new(1),
             heavy: HeavyWork::new(1),
-            arrivals: None,
-            logins: None,
+            arrivals: ArcSwapOption::empty(),
+            logins: ArcSwapOption::empty(),
             names: NameHasher::default(),
             next_close: Mutex::new(None),
-        }
+        };
+        limits.set(numbers);
+        limits
     }
 
-    /// Sets the limits of connections per second from each address, and of logins per second of
-    /// each user. `None` means no limit.
-    #[must_use]
-    pub(crate) fn with_rates(self, per_address: Option<u32>, per_user: Option<u32>) -> Self {
-        Self {
-            arrivals: per_address.map(Rates::new),
-            logins: per_user.map(Rates::new),
-            ..self
-        }
+    /// Applies changed limits. Work over a lower limit keeps its permits.
+    pub(crate) fn set(&self, numbers: LimitNumbers) {
+        self.clients.set_max(numbers.clients);
+        self.handshakes.set_max(numbers.handshakes);
+        self.monitors.set_max(numbers.monitors);
+        self.relays.set_max(numbers.relays);
+        self.operations.set_max(numbers.operations);
+        set_rate(&self.arrivals, numbers.arrivals_per_address);
+        set_rate(&self.logins, numbers.logins_per_user);
     }
 
     /// Sets the number of threads that serve clients. The default is one.
@@ -138,7 +178,8 @@ impl Limits {
 
     /// Returns true, and counts the client, if another client may connect from this address now.
     pub(crate) fn admits_arrival(&self, ip: IpAddr, now: Instant) -> bool {
-        let rates = self.arrivals.as_ref();
+        let rates = self.arrivals.load();
+        let rates = rates.as_ref();
         rates.is_none_or(|rates| rates.admit(Sharer::at(Some(ip)), now))
     }
 
@@ -154,7 +195,8 @@ impl Limits {
         is_ok: bool,
         now: Instant,
     ) -> Option<Instant> {
-        let rates = self.logins.as_ref()?;
+        let rates = self.logins.load();
+        let rates = rates.as_ref()?;
         let turn = rates.turn(self.names.hash((from, user, is_ok)), now);
         (turn > now).then_some(turn)
     }
@@ -240,7 +282,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failed_logins_with_the_name_of_a_user_do_not_delay_that_user() {
-        let limits = Limits::new(1, 1, 1, 1, OperationPermits::new(1)).with_rates(None, Some(2));
+        let limits = Limits::new(
+            LimitNumbers {
+                logins_per_user: Some(2),
+                ..LimitNumbers::of_each(1)
+            },
+            OperationPermits::new(1),
+        );
         let [shared, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let (user, now) = (("app", "admin"), Instant::now());
         let turn = |from, user, is_ok| limits.login_turn(from, user, is_ok, now);
@@ -253,7 +301,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn monitor_keeps_its_permit_for_ten_minutes_after_its_hello() {
-        let limits = Limits::new(9, 9, 2, 9, OperationPermits::new(9));
+        let limits = Limits::new(
+            LimitNumbers {
+                monitors: 2,
+                ..LimitNumbers::of_each(9)
+            },
+            OperationPermits::new(9),
+        );
         let [crowd, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let [of_first, of_second] = [(); 2].map(|()| Eviction::default());
         let began = Instant::now();
@@ -275,9 +329,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn arrivals_and_logins_beyond_their_rates_are_limited() {
-        let unlimited = Limits::new(1, 1, 1, 1, OperationPermits::new(1));
-        let limited =
-            Limits::new(1, 1, 1, 1, OperationPermits::new(1)).with_rates(Some(2), Some(2));
+        let unlimited = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
+        let limited = Limits::new(
+            LimitNumbers {
+                arrivals_per_address: Some(2),
+                logins_per_user: Some(2),
+                ..LimitNumbers::of_each(1)
+            },
+            OperationPermits::new(1),
+        );
         let (ip, now) = ("192.0.2.1".parse().unwrap(), Instant::now());
         let sharer = Sharer::at(Some(ip));
         let arrivals = |limits: &Limits| (0..9).filter(|_| limits.admits_arrival(ip, now)).count();
@@ -293,7 +353,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_number_of_turns_grows_with_the_number_of_workers() {
-        let limits = Limits::new(1, 1, 1, 1, OperationPermits::new(1)).with_workers(4);
+        let limits =
+            Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1)).with_workers(4);
         let take = || limits.forwarding().take(Sharer::Local).now_or_never();
         let turns: Vec<_> = (0..9).map_while(|_| take()).collect();
         assert_eq!(turns.len(), 4);
@@ -311,7 +372,15 @@ mod tests {
 
     #[test]
     fn each_kind_of_permit_has_its_own_limit() {
-        let limits = Limits::new(2, 1, 1, 2, OperationPermits::new(1));
+        let limits = Limits::new(
+            LimitNumbers {
+                handshakes: 1,
+                monitors: 1,
+                operations: 1,
+                ..LimitNumbers::of_each(2)
+            },
+            OperationPermits::new(1),
+        );
         let [balancer, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let eviction = Eviction::default();
         let mut first = limits.admit_client(balancer, &eviction).unwrap();
@@ -332,7 +401,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_closing_of_connections_is_spread_over_time() {
-        let limits = Limits::new(1, 1, 1, 1, OperationPermits::new(1));
+        let limits = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
         let now = Instant::now();
         let turns: Vec<_> = (0..3).map(|_| limits.closing_turn(now) - now).collect();
         assert_eq!(turns, [Duration::ZERO, CLOSE_INTERVAL, CLOSE_INTERVAL * 2]);

@@ -21,8 +21,9 @@ pub struct OperationPermits(Arc<SharedPermits>);
 
 #[derive(Debug)]
 struct SharedPermits {
-    all: usize,
-    free: AtomicUsize,
+    all: AtomicUsize,
+    /// Number of permits that are taken. It may exceed `all` after `all` was reduced.
+    taken: AtomicUsize,
     waiters: Mutex<TurnQueue<(u64, Sharer), Waiter>>,
     waiting: AtomicUsize,
 }
@@ -56,8 +57,8 @@ impl OperationPermits {
     /// Creates permits for `max_operations` operations at a time.
     pub fn new(max_operations: usize) -> Self {
         Self(Arc::new(SharedPermits {
-            all: max_operations,
-            free: AtomicUsize::new(max_operations),
+            all: AtomicUsize::new(max_operations),
+            taken: AtomicUsize::new(0),
             waiters: Mutex::default(),
             waiting: AtomicUsize::new(0),
         }))
@@ -65,7 +66,13 @@ impl OperationPermits {
 
     /// Number of operations that have a permit now.
     pub fn in_flight(&self) -> usize {
-        self.0.all - self.0.free.load(Ordering::Relaxed)
+        self.0.taken.load(Ordering::Relaxed)
+    }
+
+    /// Changes the number of permits. Operations over a lower number keep their permits.
+    pub(crate) fn set_max(&self, max_operations: usize) {
+        self.0.all.store(max_operations, Ordering::SeqCst);
+        self.0.serve_waiters();
     }
 
     /// Returns a permit without waiting, if one is free and the user's share allows it.
@@ -119,10 +126,11 @@ impl Drop for Waiting<'_> {
 impl SharedPermits {
     fn try_admit(self: &Arc<Self>, in_flight: &Arc<AtomicUsize>) -> Option<OperationPermit> {
         let held = in_flight.load(Ordering::Relaxed);
+        let all = self.all.load(Ordering::Relaxed);
         let admitted = self
-            .free
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |free| {
-                is_within_share(held, free).then(|| free - 1)
+            .taken
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |taken| {
+                is_within_share(held, all.saturating_sub(taken)).then(|| taken + 1)
             });
         admitted.ok()?;
         in_flight.fetch_add(1, Ordering::Relaxed);
@@ -137,7 +145,9 @@ impl SharedPermits {
             let mut waiters = self.waiters.lock();
             let is_ready = |waiter: &Waiter| {
                 let held = waiter.in_flight.load(Ordering::Relaxed);
-                is_within_share(held, self.free.load(Ordering::SeqCst))
+                let all = self.all.load(Ordering::SeqCst);
+                let free = all.saturating_sub(self.taken.load(Ordering::SeqCst));
+                is_within_share(held, free)
             };
             let Some(waiter) = waiters.pop_if(MAX_USERS_TRIED, is_ready) else {
                 return;
@@ -162,7 +172,7 @@ impl SharedPermits {
 impl Drop for OperationPermit {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.permits.free.fetch_add(1, Ordering::SeqCst);
+        self.permits.taken.fetch_sub(1, Ordering::SeqCst);
         if self.permits.waiting.load(Ordering::SeqCst) > 0 {
             self.permits.serve_waiters();
         }
@@ -205,6 +215,22 @@ mod tests {
         drop(held);
         assert_eq!(permits.in_flight(), 0);
         assert_eq!(greedy.1.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn the_number_of_permits_can_change_while_permits_are_held() {
+        let permits = OperationPermits::new(2);
+        let user = User::new(1);
+        let mut held = user.admit_all(&permits);
+        let mut waiting = Box::pin(permits.admit(user.operator()));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        permits.set_max(1);
+        drop(held.pop());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        permits.set_max(2);
+        let served = waiting.now_or_never();
+        assert!(served.is_some());
+        assert_eq!(permits.in_flight(), 2);
     }
 
     #[test]

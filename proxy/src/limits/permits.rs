@@ -11,7 +11,7 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicBool, AtomicU64,
+            AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{Acquire, Relaxed, Release},
         },
     },
@@ -108,7 +108,7 @@ struct Connected {
 /// A bounded number of permits for connections.
 #[derive(Debug)]
 pub(super) struct EvictablePermits {
-    max: usize,
+    max: AtomicUsize,
     table: Mutex<PermitTable>,
 }
 
@@ -139,9 +139,14 @@ pub(super) struct EvictablePermit {
 impl EvictablePermits {
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
-            max,
+            max: AtomicUsize::new(max),
             table: Mutex::default(),
         })
+    }
+
+    /// Changes the number of permits. Connections over a lower number keep their permits.
+    pub(super) fn set_max(&self, max: usize) {
+        self.max.store(max, Relaxed);
     }
 
     /// Returns a permit. If none is free, closes the oldest connection of the sharer with the most
@@ -197,7 +202,7 @@ impl EvictablePermits {
         make_room: impl FnOnce(&mut PermitTable) -> Option<Eviction>,
     ) -> Option<EvictablePermit> {
         let mut table = self.table.lock();
-        if table.len >= self.max {
+        if table.len >= self.max.load(Relaxed) {
             make_room(&mut table)?.evict(EvictionReason::GaveWay);
         }
         let number = table.insert(sharer, eviction.clone());
@@ -358,7 +363,7 @@ pub(super) mod tests {
         assert_eq!(counts.collect::<BTreeSet<_>>(), table.counts);
         let len: usize = table.by_sharer.values().map(BTreeMap::len).sum();
         assert_eq!(len, table.len);
-        assert!(len <= permits.max);
+        assert!(len <= permits.max.load(Relaxed));
         assert!(
             table.by_sharer.values().all(|own| !own.is_empty()),
             "sharers without permits are removed"

@@ -25,6 +25,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// A rate limit for each key.
 #[derive(Debug)]
 pub(super) struct Rates<K> {
+    per_second: u32,
     /// Time between two events at the highest allowed rate.
     interval: Duration,
     paid_until: Mutex<RecentMap<K, Instant>>,
@@ -34,9 +35,15 @@ impl<K: Copy + Eq + Hash> Rates<K> {
     /// Allows `per_second` events a second for each key.
     pub(super) fn new(per_second: u32) -> Self {
         Self {
+            per_second,
             interval: Duration::from_secs(1) / per_second.max(1),
             paid_until: Mutex::new(RecentMap::new(MAX_KEYS)),
         }
+    }
+
+    /// The number of events a second that this rate allows for each key.
+    pub(super) fn per_second(&self) -> u32 {
+        self.per_second
     }
 
     /// Returns true, and counts the event, if one more event may happen now.

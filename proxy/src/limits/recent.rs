@@ -34,6 +34,11 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
         }
     }
 
+    /// Changes the bound. The number of entries follows with the next writes.
+    pub(crate) fn set_max(&mut self, max_entries: usize) {
+        self.max_younger = (max_entries / 2).max(1);
+    }
+
     /// The value of a key.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.younger.get(key).or_else(|| self.older.get(key))

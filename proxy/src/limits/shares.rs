@@ -4,7 +4,10 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     hash::Hash,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
@@ -14,7 +17,7 @@ use seawall_transport::is_within_share;
 /// A bounded resource, shared by holders.
 #[derive(Debug)]
 pub struct Shares<K> {
-    max: usize,
+    max: AtomicUsize,
     taken: Mutex<Taken<K>>,
 }
 
@@ -39,14 +42,21 @@ impl<K: Copy + Eq + Hash> Shares<K> {
             total: 0,
             by_holder: HashMap::new(),
         });
+        let max = AtomicUsize::new(max);
         Arc::new(Self { max, taken })
+    }
+
+    /// Changes the number of units. Holders keep units over a lower number.
+    pub(crate) fn set_max(&self, max: usize) {
+        self.max.store(max, Ordering::Relaxed);
     }
 
     /// Returns one unit, if the holder's share allows it.
     pub fn take(self: &Arc<Self>, holder: K) -> Option<Share<K>> {
         let mut taken = self.taken.lock();
         let held = taken.by_holder.get(&holder).copied().unwrap_or_default();
-        if !is_within_share(held, self.max.saturating_sub(taken.total)) {
+        let max = self.max.load(Ordering::Relaxed);
+        if !is_within_share(held, max.saturating_sub(taken.total)) {
             return None;
         }
         taken.by_holder.insert(holder, held + 1);

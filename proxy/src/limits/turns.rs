@@ -28,7 +28,9 @@ pub struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
 
 #[derive(Debug)]
 struct TurnsState<K: TurnKey> {
-    free: usize,
+    count: usize,
+    /// Number of turns that are taken. It may exceed `count` after `count` was reduced.
+    taken: usize,
     /// At this number of waiters, waiters that have left are removed.
     clean_at: usize,
     /// The waiting work. While turns are free, it contains only waiters that have left.
@@ -44,7 +46,8 @@ impl<K: TurnKey> Turns<K> {
     /// Allows `count` turns at a time.
     pub fn new(count: usize) -> Self {
         Self(Arc::new(Mutex::new(TurnsState {
-            free: count,
+            count,
+            taken: 0,
             clean_at: CLEAN_AT,
             waiters: TurnQueue::default(),
         })))
@@ -74,15 +77,31 @@ impl<K: TurnKey> Turns<K> {
         }
     }
 
+    /// Changes the number of turns. If it falls, turns that are taken are not withdrawn, but turns
+    /// that end are not passed on until the number is reached.
+    pub(crate) fn set_count(&self, count: usize) {
+        self.0.lock().count = count;
+        while let Some((waiter, turn)) = self.next_served() {
+            // If the waiter has just left, the send fails and drops the turn.
+            drop(waiter.send(turn));
+        }
+    }
+
     /// Number of free turns.
     pub fn free(&self) -> usize {
-        self.0.lock().free
+        let state = self.0.lock();
+        state.count.saturating_sub(state.taken)
+    }
+
+    /// Number of turns that are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.0.lock().taken
     }
 
     fn take_or_wait(&self, key: K) -> Result<Turn<K>, oneshot::Receiver<Turn<K>>> {
         let mut state = self.0.lock();
-        if state.free > 0 {
-            state.free -= 1;
+        if state.taken < state.count {
+            state.taken += 1;
             return Ok(Turn(self.clone()));
         }
         if state.waiters.len() >= state.clean_at {
@@ -96,25 +115,30 @@ impl<K: TurnKey> Turns<K> {
         Err(given)
     }
 
-    /// Returns the next waiter that has not left. If there is none, the turn becomes free.
-    fn next_waiter(&self) -> Option<oneshot::Sender<Turn<K>>> {
+    /// Takes a free turn for the next waiter that has not left. `None` if no turn is free or no
+    /// waiter is left.
+    fn next_served(&self) -> Option<(oneshot::Sender<Turn<K>>, Turn<K>)> {
         let mut state = self.0.lock();
+        if state.taken >= state.count {
+            return None;
+        }
         while let Some(waiter) = state.waiters.pop() {
             if !waiter.is_closed() {
-                return Some(waiter);
+                state.taken += 1;
+                return Some((waiter, Turn(self.clone())));
             }
         }
-        state.free += 1;
         None
     }
 }
 
 impl<K: TurnKey> Drop for Turn<K> {
     fn drop(&mut self) {
-        if let Some(waiter) = self.0.next_waiter() {
+        self.0.0.lock().taken -= 1;
+        if let Some((waiter, turn)) = self.0.next_served() {
             // If the waiter has just left, the send fails and drops the turn, which serves the next
             // waiter.
-            drop(waiter.send(Self(self.0.clone())));
+            drop(waiter.send(turn));
         }
     }
 }
@@ -178,6 +202,23 @@ mod tests {
 
     fn take_now(turns: &Turns, sharer: Sharer) -> Option<Turn> {
         turns.take(sharer).now_or_never()
+    }
+
+    #[test]
+    fn the_number_of_turns_can_change_while_turns_are_taken() {
+        let turns = Turns::new(2);
+        let [first, second] = [1, 2].map(|address| take_now(&turns, from(address)).unwrap());
+        turns.set_count(1);
+        drop(first);
+        assert!(take_now(&turns, from(3)).is_none());
+        let mut waiting = Box::pin(turns.take(from(3)));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        turns.set_count(2);
+        let third = waiting.now_or_never();
+        assert!(third.is_some());
+        assert_eq!((turns.taken(), turns.free()), (2, 0));
+        drop((second, third));
+        assert_eq!((turns.taken(), turns.free()), (0, 2));
     }
 
     #[test]

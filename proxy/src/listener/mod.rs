@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwapOption;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host},
     time::{Instant, sleep, timeout},
@@ -30,7 +31,7 @@ use crate::{
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
 
 pub use self::tls::ServerTlsError;
-pub(crate) use self::tls::server_config;
+pub(crate) use self::tls::{Pem, server_config};
 
 /// Time limit for a TLS handshake.
 const TLS_LIMIT: Duration = Duration::from_secs(10);
@@ -215,7 +216,7 @@ pub struct Acceptor {
     /// State that all clients share.
     pub shared: Arc<Shared>,
     /// The TLS configuration for clients; `None` if clients connect without TLS.
-    pub tls: Option<TlsAcceptor>,
+    pub tls: Arc<ArcSwapOption<TlsAcceptor>>,
     /// Cancelling it stops the accept loops.
     pub stop: CancellationToken,
     /// Tracks the tasks that serve clients.
@@ -225,7 +226,7 @@ pub struct Acceptor {
 impl std::fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Acceptor")
-            .field("tls", &self.tls.is_some())
+            .field("tls", &self.tls.load().is_some())
             .finish_non_exhaustive()
     }
 }
@@ -300,12 +301,12 @@ fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
 }
 
 async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcomer: Newcomer) {
-    let asks = acceptor.shared.settings.original_destination;
+    let asks = acceptor.shared.settings().original_destination;
     let original = match &stream {
         Accepted::Tcp(stream) if asks => original_destination(stream),
         Accepted::Tcp(_) | Accepted::Plain(_) => None,
     };
-    let stream = match (stream, &acceptor.tls) {
+    let stream = match (stream, acceptor.tls.load_full()) {
         (Accepted::Plain(stream), _) => stream,
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
         (Accepted::Tcp(stream), Some(tls_acceptor)) => {

@@ -35,26 +35,35 @@ pub enum ServerTlsError {
     },
 }
 
+/// A PEM file that has been read.
+#[derive(Clone, Copy)]
+pub(crate) struct Pem<'a> {
+    /// The path, for errors.
+    pub(crate) path: &'a Path,
+    /// The content.
+    pub(crate) content: &'a str,
+}
+
 /// Creates the TLS configuration for connections from clients, from a certificate chain and its
-/// key. Each is in a PEM file.
+/// key.
 ///
 /// # Errors
 /// See [`ServerTlsError`].
 pub(crate) fn server_config(
-    certificate: &Path,
-    key: &Path,
+    certificate: Pem<'_>,
+    key: Pem<'_>,
 ) -> Result<ServerConfig, ServerTlsError> {
-    let wrong = |path: &Path| {
-        let path = path.to_owned();
+    let wrong = |pem: Pem<'_>| {
+        let path = pem.path.to_owned();
         move |source| ServerTlsError::Pem { path, source }
     };
-    let chain = CertificateDer::pem_file_iter(certificate).map_err(wrong(certificate))?;
+    let chain = CertificateDer::pem_slice_iter(certificate.content.as_bytes());
     let chain = chain
         .collect::<Result<Vec<_>, _>>()
         .map_err(wrong(certificate))?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(wrong(key))?;
+    let key = PrivateKeyDer::from_pem_slice(key.content.as_bytes()).map_err(wrong(key))?;
     let refused = |source| ServerTlsError::Refused {
-        path: certificate.to_owned(),
+        path: certificate.path.to_owned(),
         source,
     };
     ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -89,6 +89,9 @@ pub struct Exporter {
     pub(super) cpu: Mutex<CpuTimes>,
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     keeps_seconds: bool,
+    /// The series of `seawall_info`; `None` until [`Exporter::set_info`] is called. A series cannot
+    /// be removed from its recorder, so each hash has a recorder of its own.
+    info: Mutex<Option<Metrics>>,
 }
 
 impl fmt::Debug for Exporter {
@@ -105,7 +108,23 @@ impl Exporter {
             collected: Mutex::new(Collected::new()?),
             cpu: Mutex::default(),
             keeps_seconds,
+            info: Mutex::new(None),
         })
+    }
+
+    /// Exports the hash of the configuration in the labels of `seawall_info`.
+    ///
+    /// # Errors
+    /// [`ObserveError`] if the exporter refuses its own buckets.
+    pub(crate) fn set_info(&self, config_hash: &str) -> Result<(), ObserveError> {
+        let metrics = Metrics::new(None)?;
+        let labels = vec![
+            MetricLabel::new("version", env!("CARGO_PKG_VERSION")),
+            MetricLabel::new("config_hash", config_hash.to_owned()),
+        ];
+        metrics.gauge(MetricName::Info, labels).set(1.0);
+        *self.info.lock() = Some(metrics);
+        Ok(())
     }
 
     /// Moves the threads' figures into the totals. Must be called once a second; the functions that
@@ -335,6 +354,9 @@ impl Exporter {
     fn render_with(&self, collected: &Collected) -> String {
         let mut text = self.metrics.render();
         text.push_str(&collected.series.render());
+        if let Some(info) = &*self.info.lock() {
+            text.push_str(&info.render());
+        }
         let mut histograms = HistogramText::new(&mut text);
         self.add_histograms(collected, &mut histograms);
         let servers = self.recorder.servers.lock().clone();

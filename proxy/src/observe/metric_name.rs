@@ -49,6 +49,10 @@ macro_rules! metrics {
 }
 
 metrics! {
+    /// This instance: its version and the hash of its configuration; the value is always 1.
+    Info: Gauge = "seawall_info", "This instance: version and config_hash, the hash of its configuration; always 1.";
+    /// Reloads of the configuration, by `result`.
+    ReloadsTotal: Counter = "seawall_reloads_total", "Reloads of the configuration.";
     /// Clients connected now.
     ClientConnections: Gauge = "seawall_client_connections", "Clients connected now.";
     /// Client connections accepted.

@@ -6,11 +6,12 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
 };
 
+use arc_swap::ArcSwapOption;
 use metrics::Label;
 use parking_lot::Mutex;
 
@@ -25,7 +26,7 @@ use super::{
     sums::{Record, Sums},
 };
 use seawall_command::CommandBytes;
-use seawall_shape::{Collection, Description, Fingerprint, LearnedNames, ShapeId};
+use seawall_shape::{Collection, Description, Fingerprint, LearnedNames, NameKey, ShapeId};
 use seawall_stats::Phase;
 
 /// Maximum number of server rows. No deployment has this many servers: the limit protects memory if
@@ -45,10 +46,13 @@ pub struct Recorder {
     pub(super) generation: AtomicU64,
     pub(super) names: NameTable,
     pub(super) servers: Mutex<Vec<Arc<str>>>,
-    pub(super) slow_log: Option<SlowLog>,
+    pub(super) slow_log: ArcSwapOption<SlowLog>,
+    /// Lines that earlier slow logs dropped.
+    pub(super) left_out_before: AtomicU64,
     pub(super) logins: Arc<Logins>,
     shards: Arc<Shards>,
-    settings: Settings,
+    counts_shapes: AtomicBool,
+    name_key: Option<NameKey>,
 }
 
 impl fmt::Debug for Recorder {
@@ -81,16 +85,30 @@ impl Recorder {
             generation: AtomicU64::new(0),
             names: NameTable::default(),
             servers: Mutex::default(),
-            slow_log,
+            slow_log: ArcSwapOption::from_pointee(slow_log),
+            left_out_before: AtomicU64::new(0),
             logins: Arc::default(),
             shards: Arc::default(),
-            settings,
+            counts_shapes: AtomicBool::new(settings.counts_shapes),
+            name_key: settings.name_key,
         }
+    }
+
+    /// Applies changed settings of shapes. The key for names stays.
+    pub(crate) fn set_shapes(&self, counts_shapes: bool, max_shapes: usize, max_namespaces: usize) {
+        self.counts_shapes.store(counts_shapes, Ordering::Relaxed);
+        let now = SystemTime::now();
+        self.registry
+            .lock()
+            .set_max(max_shapes, max_namespaces, now);
+        // Shards discard the rows that they have cached.
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Finds the rows that count a command.
     pub(super) fn rows_of(&self, input: &CommandBytes<'_>, kind: CommandKind) -> RowIndexes {
-        let counts_shapes = kind == CommandKind::Operation && self.settings.counts_shapes;
+        let counts_shapes =
+            kind == CommandKind::Operation && self.counts_shapes.load(Ordering::Relaxed);
         let generation = self.generation.load(Ordering::Acquire);
         let mut shard = self.shards.mine();
         if shard.generation != generation || shard.rows.len() >= MAX_CACHED_ROWS {
@@ -148,7 +166,7 @@ impl Recorder {
     fn describe(&self, input: &CommandBytes<'_>, names: Option<&LearnedNames>) -> Description {
         let none = LearnedNames::default();
         let names = names.unwrap_or(&none);
-        names.describe(input, self.settings.name_key.as_ref())
+        names.describe(input, self.name_key.as_ref())
     }
 
     /// Checks that the row has the command's text. A difference means that two shapes have the same
@@ -234,6 +252,12 @@ impl Recorder {
     /// late.
     pub(crate) fn arrival_delayed(&self) {
         self.metrics.count(MetricName::ArrivalsDelayedTotal, &[]);
+    }
+
+    /// Counts a reload of the configuration.
+    pub(crate) fn reloaded(&self, result: &'static str) {
+        self.metrics
+            .count(MetricName::ReloadsTotal, &[("result", result)]);
     }
 
     /// Counts an injected fault.

@@ -188,6 +188,13 @@ impl Registry {
         rows
     }
 
+    /// Changes the limits. Evicts the lightest rows over a lower number of shapes. Namespace rows
+    /// over a lower number are kept.
+    pub(super) fn set_max(&mut self, max_shapes: usize, max_namespaces: usize, now: SystemTime) {
+        (self.max_shapes, self.max_namespaces) = (max_shapes, max_namespaces);
+        self.evict_excess(now);
+    }
+
     fn namespace(&mut self, fingerprint: &Fingerprint<'_>) -> usize {
         let name_bytes = fingerprint.db.len() + fingerprint.collection.as_bytes().len();
         if name_bytes <= MAX_NAME_BYTES {
@@ -306,16 +313,22 @@ impl Registry {
             return self.rest(namespace, now);
         }
         let serial = self.add_coarse(coarse, namespace, &describe().coarse, now);
-        // An eviction may add a coarse row, so one eviction may not be enough.
-        if self.taken() > self.max_shapes {
-            let mut lightest = self.lightest();
-            while self.taken() > self.max_shapes
-                && let Some((_, lightest)) = lightest.pop()
-            {
-                self.evict(lightest, now);
-            }
-        }
+        self.evict_excess(now);
         serial
+    }
+
+    /// Evicts the lightest rows over the maximum. An eviction may add a coarse row, so one eviction
+    /// may not be enough.
+    fn evict_excess(&mut self, now: SystemTime) {
+        if self.taken() <= self.max_shapes {
+            return;
+        }
+        let mut lightest = self.lightest();
+        while self.taken() > self.max_shapes
+            && let Some((_, lightest)) = lightest.pop()
+        {
+            self.evict(lightest, now);
+        }
     }
 
     /// True if a namespace may have one more coarse row.

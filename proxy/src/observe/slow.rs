@@ -1,6 +1,9 @@
 //! Writes slow operations to the slow log.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::SystemTime,
+};
 
 use seawall_command::CommandBytes;
 use seawall_shape::ShapeId;
@@ -30,7 +33,8 @@ pub(super) struct Sender<'a> {
 impl Recorder {
     /// Writes a line about an operation that has just ended, if the operation was slow.
     pub(super) fn log_if_slow(&self, record: &Record, sender: Sender<'_>) {
-        let Some(log) = &self.slow_log else {
+        let log = self.slow_log.load();
+        let Some(log) = log.as_ref() else {
             return;
         };
         let is_excluded = matches!(record.outcome, Outcome::Local) || record.is_awaiting;
@@ -86,15 +90,32 @@ impl Recorder {
         });
     }
 
+    /// Replaces the slow log; `None` switches it off. Writes the queued lines of the earlier log
+    /// first, so the caller may have to wait for a disk.
+    pub(crate) fn set_slow_log(&self, log: Option<SlowLog>) {
+        let earlier = self.slow_log.swap(log.map(Arc::new));
+        let Some(earlier) = earlier else { return };
+        // A thread that serves clients may still use the log for some microseconds. It must not be
+        // the one that drops the log, because the drop waits for the writing thread.
+        while Arc::strong_count(&earlier) > 1 {
+            std::thread::yield_now();
+        }
+        earlier.flush();
+        self.left_out_before
+            .fetch_add(earlier.left_out(), Ordering::Relaxed);
+    }
+
     /// Number of lines that the slow log dropped.
     pub(crate) fn slow_log_left_out(&self) -> u64 {
-        self.slow_log.as_ref().map_or(0, SlowLog::left_out)
+        let log = self.slow_log.load();
+        let current = log.as_ref().map_or(0, |log| log.left_out());
+        self.left_out_before.load(Ordering::Relaxed) + current
     }
 
     /// Waits at most two seconds until all lines of the slow log are written, including the count
     /// of dropped lines.
     pub(crate) fn flush_slow_log(&self) {
-        if let Some(log) = &self.slow_log {
+        if let Some(log) = self.slow_log.load_full() {
             log.flush();
         }
     }

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::{
@@ -87,6 +87,13 @@ impl<S: Clone> Pins<S> {
         }
     }
 
+    /// Applies changed limits. Pins over a lower number are kept until they are unused or expire.
+    pub(crate) fn set_limits(&self, limits: PinLimits) {
+        self.cursors.set(limits.max_cursors, limits.cursor_idle);
+        self.transactions
+            .set(limits.max_transactions, limits.transaction_idle);
+    }
+
     /// Pins a user's cursor to its server. Returns false if the table or the user's share of it is
     /// full.
     pub(crate) fn pin_cursor(&self, id: i64, user: u64, pin: CursorPin<S>, now: Instant) -> bool {
@@ -147,7 +154,7 @@ impl<S: Clone> Pins<S> {
 struct Table<K, V> {
     shards: Vec<Mutex<HashMap<K, Pinned<V>>>>,
     shares: Arc<Shares<u64>>,
-    idle: Duration,
+    idle: RwLock<Duration>,
 }
 
 #[derive(Debug)]
@@ -163,8 +170,13 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
         Self {
             shards,
             shares: Shares::new(max),
-            idle,
+            idle: RwLock::new(idle),
         }
+    }
+
+    fn set(&self, max: usize, idle: Duration) {
+        self.shares.set_max(max);
+        *self.idle.write() = idle;
     }
 
     fn shard(&self, key: &K) -> &Mutex<HashMap<K, Pinned<V>>> {
@@ -199,7 +211,7 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
     fn find(&self, key: &K, now: Instant) -> Option<V> {
         let mut shard = self.shard(key).lock();
         let pinned = shard.get_mut(key)?;
-        if now.saturating_duration_since(pinned.used_at) >= self.idle {
+        if now.saturating_duration_since(pinned.used_at) >= *self.idle.read() {
             return None;
         }
         pinned.used_at = now;
@@ -211,10 +223,11 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
     }
 
     fn expire(&self, now: Instant) {
+        let idle = *self.idle.read();
         for shard in &self.shards {
             shard
                 .lock()
-                .retain(|_, pinned| now.saturating_duration_since(pinned.used_at) < self.idle);
+                .retain(|_, pinned| now.saturating_duration_since(pinned.used_at) < idle);
         }
     }
 

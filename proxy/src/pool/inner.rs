@@ -161,7 +161,8 @@ impl Inner {
         self.latency.seconds(now)
     }
 
-    /// Begins a checkout. A wait ends at `deadline`, if [`Self::expire`] is called then.
+    /// Begins a checkout. A wait ends at `deadline` or after [`Limits::wait_queue_timeout`], if
+    /// [`Self::expire`] is called then.
     pub(super) fn check_out(
         &mut self,
         identity: &Arc<Identity>,
@@ -202,6 +203,7 @@ impl Inner {
             };
             self.fail(vec![waiter], &full, now, &mut todo);
         }
+        let deadline = deadline.min(now + self.limits.wait_queue_timeout);
         let (ticket, receiver) = self.enqueue(identity, demand, now, deadline);
         todo.must_wake_expiry = self.expires_at.is_none_or(|at| deadline < at);
         if todo.must_wake_expiry {
@@ -297,6 +299,8 @@ impl Inner {
             debug_assert!(false, "checked in to an unknown user");
             return todo;
         };
+        let is_excess = user.total() > self.limits.max_pool_size
+            || self.total > self.limits.max_server_connections;
         user.in_use -= 1;
         self.in_use -= 1;
         let is_closed = self.state == PoolState::Closed;
@@ -307,7 +311,7 @@ impl Inner {
                     .then_some(CloseReason::Unauthorized)
             })
             .or_else(|| self.limits.perished(&connection, self.generation, now))
-            .or_else(|| is_for_other.then_some(CloseReason::GaveWay));
+            .or_else(|| (is_for_other || is_excess).then_some(CloseReason::GaveWay));
         if let Some(reason) = reason {
             self.total -= 1;
             todo.close.push((connection, reason));
@@ -367,6 +371,39 @@ impl Inner {
             ids.into_iter().for_each(|id| self.grow(id, &mut todo));
         }
         Some((update, todo))
+    }
+
+    /// Applies changed limits. Connections over a new maximum are closed when they are not in use.
+    /// Connections keep the maximum age with which they were established.
+    pub(super) fn set_limits(&mut self, limits: Limits, now: Instant) -> Todo {
+        self.slots.configure(&limits, now);
+        self.limits = limits;
+        let mut todo = Todo {
+            must_wake_ticks: self.waiting > 0 && self.slots.wake(now),
+            ..Todo::default()
+        };
+        self.close_excess(&mut todo);
+        let ids: Vec<_> = self.users.keys().copied().collect();
+        for id in ids {
+            self.hand_over(id, now, &mut todo);
+            self.use_room(id, &mut todo);
+        }
+        todo
+    }
+
+    /// Closes available connections over the maximum of a user or of all users.
+    fn close_excess(&mut self, todo: &mut Todo) {
+        for user in self.users.values_mut() {
+            while user.total() > self.limits.max_pool_size
+                || self.total > self.limits.max_server_connections
+            {
+                let Some(connection) = user.available.pop() else {
+                    break;
+                };
+                todo.close.push((connection, CloseReason::GaveWay));
+                self.total -= 1;
+            }
+        }
     }
 
     /// Forgets what was learned of the server, because it has another role now.

@@ -33,7 +33,7 @@ pub type LaneKey = (u64, Sharer);
 #[derive(Debug)]
 pub struct Lane {
     turns: Turns<LaneKey>,
-    permits: usize,
+    permits: AtomicUsize,
     waiting: AtomicUsize,
 }
 
@@ -58,12 +58,19 @@ impl Drop for Waiting<'_> {
 impl Lane {
     /// Creates the lane of a pool of at most `max_pool_size` connections.
     pub(super) fn new(max_pool_size: usize) -> Self {
-        let permits = (max_pool_size / SHARE).max(1);
+        let permits = permits_of(max_pool_size);
         Self {
             turns: Turns::new(permits),
-            permits,
+            permits: AtomicUsize::new(permits),
             waiting: AtomicUsize::new(0),
         }
+    }
+
+    /// Changes the number of permits to that of a pool of at most `max_pool_size` connections.
+    pub(super) fn set_permits(&self, max_pool_size: usize) {
+        let permits = permits_of(max_pool_size);
+        self.permits.store(permits, Ordering::Relaxed);
+        self.turns.set_count(permits);
     }
 
     /// Waits for a permit. Cancel safe.
@@ -73,7 +80,7 @@ impl Lane {
         let turn = self.turns.take(from).await;
         drop(waiting);
         let still_waiting = self.waiting.load(Ordering::Relaxed);
-        let slice = if still_waiting > self.permits {
+        let slice = if still_waiting > self.permits.load(Ordering::Relaxed) {
             SHORTEST_SLICE
         } else if still_waiting > 0 || self.turns.free() == 0 {
             SHORT_SLICE
@@ -85,9 +92,12 @@ impl Lane {
 
     /// Returns the number of permits in use, and the number of operations that wait for a permit.
     pub(super) fn counts(&self) -> (usize, usize) {
-        let running = self.permits.saturating_sub(self.turns.free());
-        (running, self.waiting.load(Ordering::Relaxed))
+        (self.turns.taken(), self.waiting.load(Ordering::Relaxed))
     }
+}
+
+fn permits_of(max_pool_size: usize) -> usize {
+    (max_pool_size / SHARE).max(1)
 }
 
 #[cfg(test)]

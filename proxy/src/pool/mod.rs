@@ -216,6 +216,11 @@ pub struct UserSnapshot {
 /// this time.
 const MIN_EXPIRY_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Number of connections of which a part may be used for waits for data.
+fn lane_size(limits: &Limits) -> usize {
+    limits.max_pool_size.min(limits.max_server_connections)
+}
+
 /// A random number, different in each process and pool.
 fn random() -> u64 {
     RandomState::new().hash_one(0_u8)
@@ -245,7 +250,6 @@ pub struct ServerPool {
     ticks_wanted: Arc<Notify>,
     connector: Connector,
     metrics: ServerMetrics,
-    wait_queue_timeout: Duration,
     /// The data plane's runtime, on which the tasks of connections run.
     runtime: Handle,
     /// A weak reference for the tasks that establish connections, so that they do not keep the pool
@@ -339,9 +343,8 @@ impl ServerPool {
             address,
             expiry_changed: Arc::clone(&expiry_changed),
             ticks_wanted: Arc::clone(&ticks_wanted),
-            wait_queue_timeout: limits.wait_queue_timeout,
             interrupts: Interrupts::default(),
-            lane: Lane::new(limits.max_pool_size.min(limits.max_server_connections)),
+            lane: Lane::new(lane_size(&limits)),
             pace: Mutex::new(Pace::new(limits.connections_per_second, chance())),
             inner: Mutex::new(Inner::new(limits, has_ended, random(), Instant::now())),
             end_queue: EndQueue::default(),
@@ -378,6 +381,14 @@ impl ServerPool {
         &self.metrics
     }
 
+    /// Applies changed limits. Connections keep the maximum age with which they were established.
+    pub(crate) fn set_limits(&self, limits: &Limits) {
+        self.lane.set_permits(lane_size(limits));
+        self.pace.lock().set_rate(limits.connections_per_second);
+        let todo = self.inner.lock().set_limits(limits.clone(), Instant::now());
+        self.perform(todo);
+    }
+
     /// Checks out a connection authenticated as `identity`, and what else `demand` needs. Waits
     /// until `deadline`, but at most [`Limits::wait_queue_timeout`]. Free slots pass to the users
     /// in turn. Among one user's waiters, addresses are served in turn, and each address in order
@@ -409,7 +420,6 @@ impl ServerPool {
         began: Instant,
         deadline: Instant,
     ) -> Result<Begun, CheckOutError> {
-        let deadline = deadline.min(began + self.wait_queue_timeout);
         loop {
             let mut inner = self.inner.lock();
             let (start, todo) = inner.check_out(identity, demand, began, deadline);

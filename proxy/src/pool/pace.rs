@@ -31,10 +31,15 @@ impl Pace {
     /// from 0 to 1, varies the first interval.
     pub(super) fn new(per_second: Option<NonZeroU32>, variation: f64) -> Self {
         Self {
-            interval: per_second.map(|rate| Duration::from_secs(1) / rate.get()),
+            interval: interval(per_second),
             due: None,
             variation,
         }
+    }
+
+    /// Changes the number of connections per second.
+    pub(super) fn set_rate(&mut self, per_second: Option<NonZeroU32>) {
+        self.interval = interval(per_second);
     }
 
     /// Schedules one connection that is needed now. Returns the time at which it may be begun.
@@ -48,6 +53,10 @@ impl Pace {
         let tolerance = interval * BURST;
         due.checked_sub(tolerance).map_or(now, |turn| turn.max(now))
     }
+}
+
+fn interval(per_second: Option<NonZeroU32>) -> Option<Duration> {
+    per_second.map(|rate| Duration::from_secs(1) / rate.get())
 }
 
 #[cfg(test)]

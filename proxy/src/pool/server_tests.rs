@@ -1,6 +1,6 @@
 //! Tests of a pool against a scripted server that replies `{ok: 1}` to every command.
 
-use std::{collections::HashSet, future::poll_fn, sync::Arc, time::Duration};
+use std::{collections::HashSet, future::poll_fn, num::NonZeroU32, sync::Arc, time::Duration};
 
 use bson::{RawDocument, rawdoc};
 use futures_util::FutureExt as _;
@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    CheckOutError, Cost, Limits, ServerPool, Suspicion, chance,
+    CheckOutError, Concurrency, Cost, Limits, ServerPool, Suspicion, chance,
     tests::{CLIENT, identity, limits},
 };
 use crate::{
@@ -286,4 +286,59 @@ fn random_numbers_differ() {
     assert!(tenths.collect::<HashSet<_>>().len() > 50);
     assert!(chances.iter().any(|chance| *chance < 0.5));
     assert!(chances.iter().any(|chance| *chance > 0.5));
+}
+
+#[tokio::test]
+async fn connections_over_a_new_maximum_are_closed_when_they_are_not_in_use() {
+    let scene = Scene::ready(limits()).await;
+    let mut checkouts = Vec::new();
+    for _ in 0..3 {
+        checkouts.push(scene.check_out().await.unwrap());
+    }
+    let finish = |mut checkout: Checkout| {
+        checkout.begin();
+        checkout.finish();
+    };
+    finish(checkouts.pop().unwrap());
+    assert_eq!(scene.available(), 1);
+    scene.pool.set_limits(&Limits {
+        max_pool_size: 1,
+        ..limits()
+    });
+    assert_eq!(scene.available(), 0);
+    finish(checkouts.pop().unwrap());
+    assert_eq!(scene.available(), 0);
+    finish(checkouts.pop().unwrap());
+    assert_eq!(scene.available(), 1);
+}
+
+#[tokio::test]
+async fn a_waiter_is_served_when_the_maximum_rises() {
+    let scene = Scene::with_one_connection().await;
+    let first = scene.check_out().await.unwrap();
+    let mut waiting = Box::pin(scene.check_out());
+    assert!((&mut waiting).now_or_never().is_none());
+    scene.pool.set_limits(&limits());
+    assert!(waiting.await.is_ok());
+    drop(first);
+}
+
+#[tokio::test]
+async fn a_waiter_is_served_when_the_concurrency_limit_is_switched_off() {
+    let fixed = Limits {
+        concurrency: Concurrency::Fixed(NonZeroU32::MIN),
+        ..limits()
+    };
+    let scene = Scene::ready(fixed).await;
+    let deadline = Instant::now() + LIMIT;
+    let check_out = || scene.pool.check_out(&scene.user, CLIENT, deadline);
+    let first = check_out().await.unwrap();
+    let mut waiting = Box::pin(check_out());
+    assert!((&mut waiting).now_or_never().is_none());
+    scene.pool.set_limits(&Limits {
+        concurrency: Concurrency::Off,
+        ..limits()
+    });
+    assert!(waiting.await.is_ok());
+    drop(first);
 }

@@ -155,6 +155,9 @@ impl Window {
 /// The slots of one server.
 pub(super) struct Slots {
     mode: Concurrency,
+    /// The highest limit that the controller may find.
+    ceiling: u32,
+    seed: u64,
     /// Finds the limit, and decides when operations may become exempt. `None` without a limit.
     controller: Option<Controller>,
     last_decision: Option<Decision>,
@@ -188,14 +191,11 @@ impl Slots {
     /// Creates the slots of a server. `seed` makes the times of the controller's trials different
     /// for each proxy and server.
     pub(super) fn new(limits: &Limits, seed: u64, now: Instant) -> Self {
-        let mode = limits.concurrency;
-        let ceiling = u32::try_from(limits.max_server_connections).unwrap_or(u32::MAX);
-        let controller = match mode {
-            Concurrency::Auto | Concurrency::Fixed(_) => Some(Controller::new(ceiling, seed)),
-            Concurrency::Off => None,
-        };
+        let (mode, ceiling) = (limits.concurrency, ceiling(limits));
         let mut slots = Self {
             mode,
+            ceiling,
+            seed,
             last_decision: None,
             limit: u32::MAX,
             settled: u32::MAX,
@@ -215,11 +215,26 @@ impl Slots {
             window: Window::new(Epoch::default(), now),
             created_at: now,
             is_asleep: true,
-            controller,
+            controller: controller(mode, ceiling, seed),
         };
         slots.set_limit();
         slots.settled = slots.limit;
         slots
+    }
+
+    /// Applies changed limits. If the mode or the ceiling has changed, what was learned about the
+    /// server is forgotten. Operations in progress keep their slots.
+    pub(super) fn configure(&mut self, limits: &Limits, now: Instant) {
+        self.max_exempt = limits.max_exempt_operations;
+        let (mode, ceiling) = (limits.concurrency, ceiling(limits));
+        if (mode, ceiling) == (self.mode, self.ceiling) {
+            return;
+        }
+        self.touch(now);
+        (self.mode, self.ceiling) = (mode, ceiling);
+        self.controller = controller(mode, ceiling, self.seed);
+        self.begin_again(now);
+        self.is_asleep = true;
     }
 
     fn set_limit(&mut self) {
@@ -540,8 +555,19 @@ impl Slots {
             return;
         };
         controller.reset();
-        controller.resume(now.saturating_duration_since(self.created_at));
-        self.window = Window::new(controller.epoch(), now);
+        self.begin_again(now);
+    }
+
+    /// Begins to measure with a new controller.
+    fn begin_again(&mut self, now: Instant) {
+        let epoch = match &mut self.controller {
+            Some(controller) => {
+                controller.resume(now.saturating_duration_since(self.created_at));
+                controller.epoch()
+            }
+            None => Epoch::default(),
+        };
+        self.window = Window::new(epoch, now);
         self.times = ServerTimes::default();
         self.groups = ShapeGroups::default();
         self.exemption = None;
@@ -585,6 +611,17 @@ impl Slots {
         assert_eq!(most == 0, self.in_progress == 0);
         assert!(count_of(self.reserved) <= RESERVE, "the reserve is bounded");
         assert_eq!(waiting, self.waiting, "all waiters for a slot are counted");
+    }
+}
+
+fn ceiling(limits: &Limits) -> u32 {
+    u32::try_from(limits.max_server_connections).unwrap_or(u32::MAX)
+}
+
+fn controller(mode: Concurrency, ceiling: u32, seed: u64) -> Option<Controller> {
+    match mode {
+        Concurrency::Auto | Concurrency::Fixed(_) => Some(Controller::new(ceiling, seed)),
+        Concurrency::Off => None,
     }
 }
 

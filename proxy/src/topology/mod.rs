@@ -25,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
@@ -119,7 +120,7 @@ impl TopologyState {
 
 /// The current view of the deployment, updated by the monitoring.
 pub struct Topology {
-    settings: Settings,
+    settings: ArcSwap<Settings>,
     state: Mutex<TopologyState>,
     published: watch::Sender<Arc<Snapshot>>,
     connector: Connector,
@@ -180,7 +181,7 @@ impl Topology {
         control_plane: Handle,
     ) -> Self {
         Self {
-            settings,
+            settings: ArcSwap::from_pointee(settings),
             state: Mutex::default(),
             published: watch::Sender::new(Arc::default()),
             connector,
@@ -233,6 +234,28 @@ impl Topology {
         let topology = Self::unwatched(settings, connector, recorder, runtime.clone(), runtime);
         topology.published.send_replace(Arc::new(snapshot));
         Arc::new(topology)
+    }
+
+    /// Applies a changed latency window, and changed limits to all pools. `connect_timeout` is the
+    /// new time limit for establishing a connection. The heartbeat frequency stays.
+    pub(crate) fn configure(
+        &self,
+        local_threshold: Duration,
+        pool: Limits,
+        connect_timeout: Duration,
+    ) {
+        self.connector.set_limit(connect_timeout);
+        // With the lock, no pool is created with the earlier limits after the pools were listed.
+        let state = self.state.lock();
+        self.settings.store(Arc::new(Settings {
+            local_threshold,
+            pool: pool.clone(),
+            heartbeat_frequency: self.settings.load().heartbeat_frequency,
+        }));
+        let members = state.members.values();
+        let pools: Vec<_> = members.map(|member| Arc::clone(&member.pool)).collect();
+        drop(state);
+        pools.iter().for_each(|server| server.set_limits(&pool));
     }
 
     /// The latest snapshot of the deployment.
@@ -289,7 +312,7 @@ impl Topology {
     }
 
     fn choose(&self, snapshot: &Snapshot, preference: &ReadPreference) -> Option<Arc<ServerPool>> {
-        let window = self.settings.local_threshold;
+        let window = self.settings.load().local_threshold;
         let suitable = selection::select(&snapshot.description, preference, window);
         let pool = |index: &usize| snapshot.pools.get(*index);
         match suitable.as_slice() {
@@ -412,7 +435,7 @@ impl Topology {
             topology_type: state.topology_type,
             set_name: state.set_name.clone(),
             servers: members.iter().map(|member| member.server.clone()).collect(),
-            heartbeat_frequency: self.settings.heartbeat_frequency,
+            heartbeat_frequency: self.settings.load().heartbeat_frequency,
             was_seen: state.was_seen,
             is_standalone: state.is_standalone,
             lacks_hello: state.lacks_hello,

@@ -216,7 +216,7 @@ impl Topology {
     fn member(self: &Arc<Self>, address: ServerAddress) -> Member {
         let pool = ServerPool::new(
             address.clone(),
-            self.settings.pool.clone(),
+            self.settings.load().pool.clone(),
             self.connector.clone(),
             self.recorder.server(&address.to_string()),
             self.data_plane.clone(),

@@ -204,7 +204,7 @@ impl Topology {
                 member.pool.recover(reply.asked_at);
             }
         });
-        self.settings.heartbeat_frequency
+        self.settings.load().heartbeat_frequency
     }
 }
 

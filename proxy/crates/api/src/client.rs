@@ -5,7 +5,7 @@ use std::{error, fmt, time::Duration};
 
 use axum::{
     body::{self, Body},
-    http::{Request, StatusCode, Uri, header, uri::PathAndQuery},
+    http::{Method, Request, StatusCode, Uri, header, uri::PathAndQuery},
 };
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -77,12 +77,25 @@ impl AdminClient {
         read(reply).map_err(ClientError::NotJson)
     }
 
+    /// Sends a request that has an effect, and returns its reply.
+    ///
+    /// # Errors
+    /// If there is no reply, the request is refused, or the reply cannot be parsed as `T`.
+    pub async fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        let reply = self.within_limit(Method::POST, path).await?;
+        read(reply).map_err(ClientError::NotJson)
+    }
+
     /// Requests a reply as JSON, including members that this version of Seawall does not know.
     ///
     /// # Errors
     /// If there is no reply, the request is refused, or the reply is not JSON.
     pub async fn ask_for_json(&self, path: &str) -> Result<Value, ClientError> {
-        match timeout(RESPONSE_LIMIT, self.exchange(path)).await {
+        self.within_limit(Method::GET, path).await
+    }
+
+    async fn within_limit(&self, method: Method, path: &str) -> Result<Value, ClientError> {
+        match timeout(RESPONSE_LIMIT, self.exchange(method, path)).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::TimedOut {
                 address: self.base.clone(),
@@ -90,8 +103,10 @@ impl AdminClient {
         }
     }
 
-    async fn exchange(&self, path: &str) -> Result<Value, ClientError> {
-        let mut request = Request::get(format!("{}{path}", self.base));
+    async fn exchange(&self, method: Method, path: &str) -> Result<Value, ClientError> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.base));
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -105,7 +120,10 @@ impl AdminClient {
         let body = body::to_bytes(Body::new(response.into_body()), MAX_RESPONSE_BYTES).await;
         let body = body.map_err(|error| ClientError::Broken(root_cause(&error)))?;
         match status {
-            StatusCode::OK => serde_json::from_slice(&body).map_err(ClientError::NotJson),
+            // A refused reload replies with its problems.
+            StatusCode::OK | StatusCode::UNPROCESSABLE_ENTITY => {
+                serde_json::from_slice(&body).map_err(ClientError::NotJson)
+            }
             StatusCode::UNAUTHORIZED => Err(ClientError::Unauthorized),
             _ => {
                 let said = String::from_utf8_lossy(&body);

@@ -8,6 +8,7 @@
 
 mod changes;
 mod client;
+mod configuration;
 mod deployment;
 mod figures;
 mod report;
@@ -25,6 +26,7 @@ use serde_json::Value;
 pub use self::{
     changes::{Change, Changes, Rates, SeriesName, Span},
     client::{AdminClient, ClientError, percent_encode},
+    configuration::{Configuration, ConfigurationChange, ConfigurationValue, Reload},
     deployment::{
         Client, Clients, Concurrency, Connections, HistoryStatus, Pool, PoolUser, Pools, Status,
         Topology, TopologyServer,

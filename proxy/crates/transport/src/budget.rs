@@ -437,17 +437,29 @@ impl Inner {
     }
 }
 
+fn reserve_of(bytes: usize) -> usize {
+    seawall_wire::MAX_MESSAGE_BYTES.min(bytes / 2)
+}
+
 impl MemoryBudget {
     /// Creates a budget of `bytes` bytes in total. The reserve is a part of them. It has the size
     /// of the largest message, but at most half of `bytes`.
     pub fn of_bytes(bytes: usize) -> Self {
-        let reserve = seawall_wire::MAX_MESSAGE_BYTES.min(bytes / 2);
+        let reserve = reserve_of(bytes);
         Self {
             shared: Arc::new(Shared {
                 inner: Mutex::new(Inner::new(bytes - reserve, reserve)),
                 is_short: AtomicBool::new(false),
             }),
         }
+    }
+
+    /// Changes the size of the budget. Messages keep the memory that they have.
+    pub fn set_bytes(&self, bytes: usize) {
+        let reserve = reserve_of(bytes);
+        let mut inner = self.shared.inner.lock();
+        (inner.all, inner.reserve) = (bytes - reserve, reserve);
+        inner.wake_first();
     }
 
     /// Returns an empty share for a connection of this sharer.

@@ -27,7 +27,7 @@ use seawall_insight::{Clock, Insight, Second};
 use seawall_transport::connection::Connector;
 use tokio::{
     runtime::{Builder, Runtime},
-    sync::{Semaphore, watch},
+    sync::{Semaphore, mpsc, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -223,15 +223,19 @@ impl Parts {
             topology: Arc::clone(&self.topology),
             draining: self.draining.subscribe(),
             drain: CancellationToken::new(),
-            injects_faults: false,
+            injects_faults: false.into(),
             mode: "pooled",
             credentials: Box::new(|| "none"),
-            guard: Guard {
+            guard: Arc::new(Guard {
                 token,
                 allowed_hosts: vec![ALLOWED_HOST.to_owned()],
-            },
+            })
+            .into(),
             // A profile takes seconds.
-            profiles: false,
+            profiles: false.into(),
+            configuration: watch::Sender::new(Arc::default()).subscribe(),
+            // Nothing receives the requests, so each gets 503.
+            reloads: mpsc::channel(1).0,
             places: Arc::new(Semaphore::new(MAX_REQUESTS)),
             started_at: SystemTime::now(),
         }

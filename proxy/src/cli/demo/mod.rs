@@ -18,7 +18,7 @@ use std::{error::Error, fmt::Write as _, path::PathBuf, sync::Arc, time::Duratio
 
 use clap::Args;
 use mongodb::options::ClientOptions;
-use seawall_config::{Problems, Settings};
+use seawall_config::{Loaded, Problems};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::{Instant, sleep, timeout},
@@ -151,8 +151,8 @@ async fn start_seawall(deployment: &Deployment) -> Result<App, Failure> {
         "deployment.uri = {:?}\nlisten.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n",
         deployment.uri()
     );
-    let settings = Settings::from_toml(&toml).map_err(Failure::Settings)?;
-    let app = App::start(settings).await.map_err(Failure::Start)?;
+    let loaded = Loaded::from_toml(&toml).map_err(Failure::Settings)?;
+    let app = App::start(loaded).await.map_err(Failure::Start)?;
     let mut topology = app.topology().subscribe();
     let is_seen = topology.wait_for(|snapshot| snapshot.description.is_available());
     if !matches!(timeout(SEEN_LIMIT, is_seen).await, Ok(Ok(_))) {

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::limits::{Limits, OperationPermits, Turns};
+use crate::limits::{LimitNumbers, Limits, OperationPermits, Turns};
 use seawall_command::ReplyForm;
 use seawall_transport::{MemoryBudget, MessageReader, Sharer};
 use seawall_wire::encode_op_msg_like;
@@ -57,7 +57,7 @@ fn end<'c>(stream: &'c mut Stream, reader: &'c mut MessageReader) -> ClientEnd<'
 }
 
 fn limits() -> Limits {
-    Limits::new(1, 1, 1, 1, OperationPermits::new(1))
+    Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1))
 }
 
 /// Forwards a reply of 1 MiB to a client that reads fast. Returns the number of bytes that the

@@ -8,7 +8,15 @@
 //! conversations, but not before this conversation is half a second old. The client of the ended
 //! conversation may begin another login.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -24,7 +32,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// The conversations in progress. Each conversation can store one `T`, which is dropped when the
 /// conversation ends.
 pub(super) struct Conversations<T> {
-    max: usize,
+    max: AtomicUsize,
     open: Mutex<Open<T>>,
     /// Notified when a conversation ends.
     has_room: Notify,
@@ -59,13 +67,19 @@ pub(super) struct Conversation<T> {
 impl<T> Conversations<T> {
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
-            max,
+            max: AtomicUsize::new(max),
             open: Mutex::new(Open {
                 slots: HashMap::new(),
                 next: 0,
             }),
             has_room: Notify::new(),
         })
+    }
+
+    /// Changes the number of conversations. Conversations over a lower number continue.
+    pub(super) fn set_max(&self, max: usize) {
+        self.max.store(max, Ordering::Relaxed);
+        self.has_room.notify_waiters();
     }
 
     /// Begins a conversation as soon as there is room; `None` if there is no room by `deadline`.
@@ -106,7 +120,7 @@ impl<T> Conversations<T> {
     ) -> Result<Conversation<T>, Option<Instant>> {
         let mut open = self.open.lock();
         let mut ended = None;
-        if open.slots.len() >= self.max {
+        if open.slots.len() >= self.max.load(Ordering::Relaxed) {
             let (number, grace_until) = open.to_end_for(sharer).ok_or(None)?;
             if now < grace_until {
                 return Err(Some(grace_until));

@@ -78,7 +78,7 @@ impl Credentials {
         } = *request;
         let begun = async {
             let conversation = self.conversations.begin(sharer, deadline).await?;
-            let exchange = Arc::clone(&self.exchanges).acquire_owned();
+            let exchange = Arc::clone(self.exchanges.semaphore()).acquire_owned();
             let exchange = timeout_at(deadline, exchange).await;
             Some((conversation, exchange.ok()?.ok()?))
         };
@@ -148,6 +148,7 @@ impl Credentials {
     ) -> Result<Vec<String>, CredentialError> {
         let _question = self
             .questions
+            .semaphore()
             .acquire()
             .await
             .map_err(|_| CredentialError::Unavailable)?;
@@ -184,13 +185,13 @@ impl Credentials {
             user, mechanism, ..
         } = *request;
         let password = match self.configured(user).ok_or(CredentialError::Refused)? {
-            UserSecret::Password(password) => password.clone(),
+            UserSecret::Password(password) => password,
             UserSecret::Keys { sha1, sha256 } => {
                 let keys = match mechanism {
                     Mechanism::ScramSha1 => sha1,
                     Mechanism::ScramSha256 => sha256,
                 };
-                let keys = keys.clone().ok_or(CredentialError::Refused)?;
+                let keys = keys.ok_or(CredentialError::Refused)?;
                 return Ok(Obtained::Configured(keys));
             }
         };
@@ -358,7 +359,12 @@ impl Carried {
         let user = introduction.lead.user();
         let credentials = Arc::clone(&introduction.credentials);
         let unavailable = |_| CredentialError::Unavailable;
-        let _exchange = credentials.exchanges.acquire().await.map_err(unavailable)?;
+        let _exchange = credentials
+            .exchanges
+            .semaphore()
+            .acquire()
+            .await
+            .map_err(unavailable)?;
         // The conversation may have been ended to make room for another one.
         let connection = introduction.conversation.take();
         let mut connection = connection.ok_or(CredentialError::Unavailable)?;

@@ -23,15 +23,16 @@ mod conversations;
 mod flights;
 mod introduction;
 mod mode;
+mod permits;
 mod reading;
 mod store;
 
 use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::{
     runtime::Handle,
-    sync::{Semaphore, watch},
+    sync::watch,
     time::{Instant, sleep_until, timeout, timeout_at},
 };
 
@@ -42,8 +43,10 @@ use seawall_transport::{
     connection::{Connection, ServerAddress},
 };
 
-pub use self::mode::{CredentialMode, CredentialSettings, UserSecret};
-use self::{conversations::Conversations, flights::Flights, store::Store};
+pub use self::mode::{ConfiguredUser, CredentialMode, CredentialSettings, UserSecret};
+use self::{
+    conversations::Conversations, flights::Flights, permits::AdjustableSemaphore, store::Store,
+};
 pub(super) use self::{
     introduction::{Carried, Introduction, Secret},
     store::{Known, Reading, UserName},
@@ -110,7 +113,8 @@ pub(super) enum Obtained {
 
 /// Users of the deployment and their keys.
 pub struct Credentials {
-    settings: CredentialSettings,
+    /// The configured users.
+    users: RwLock<HashMap<UserName, UserSecret>>,
     mode: watch::Sender<CredentialMode>,
     /// The identity of clients that need no login.
     anonymous: Arc<Identity>,
@@ -122,9 +126,9 @@ pub struct Credentials {
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
     /// Limits the exchanges with servers for introductions and lookups of all users. An
     /// introduction holds no permit while it waits for its client.
-    exchanges: Arc<Semaphore>,
+    exchanges: AdjustableSemaphore,
     /// Limits the queries to servers about users' mechanisms.
-    questions: Semaphore,
+    questions: AdjustableSemaphore,
     /// Introductions that wait for their client.
     conversations: Arc<Conversations<Connection>>,
     /// Unauthenticated server connections for reuse.
@@ -157,17 +161,43 @@ impl Credentials {
             store: Mutex::new(Store::new(settings.max_users, settings.max_stale)),
             introductions: Arc::default(),
             readings: Mutex::default(),
-            exchanges: Arc::new(Semaphore::new(settings.introductions)),
-            questions: Semaphore::new(settings.introductions),
+            exchanges: AdjustableSemaphore::new(settings.introductions),
+            questions: AdjustableSemaphore::new(settings.introductions),
             conversations: Conversations::new(settings.conversations),
             spare: Mutex::default(),
             runtime: runtime.clone(),
-            settings,
+            users: RwLock::new(mode::by_name(settings.users)),
         });
         if credentials.mode() == CredentialMode::Undecided {
             runtime.spawn(mode::decide(Arc::downgrade(&credentials)));
         }
         credentials
+    }
+
+    /// Applies changed limits and configured users. The mode stays.
+    ///
+    /// A user that is no longer configured counts as dropped. A user with another secret has to
+    /// prove it at its next login; its clients stay connected.
+    pub(crate) fn configure(&self, settings: CredentialSettings) {
+        self.exchanges.set(settings.introductions, &self.runtime);
+        self.questions.set(settings.introductions, &self.runtime);
+        self.conversations.set_max(settings.conversations);
+        let users = mode::by_name(settings.users);
+        let earlier = std::mem::replace(&mut *self.users.write(), users);
+        let users = self.users.read();
+        let mut ended = Vec::new();
+        let mut store = self.store.lock();
+        store.set_limits(settings.max_users, settings.max_stale);
+        for (name, secret) in &earlier {
+            match users.get(name) {
+                Some(current) if current == secret => {}
+                Some(_) => ended.push(store.forget(name)),
+                None => ended.push(store.drop_user(name, Instant::now())),
+            }
+        }
+        // The entries are dropped after the lock has been released.
+        drop(store);
+        drop(ended);
     }
 
     /// The current mode.
@@ -217,6 +247,9 @@ impl Credentials {
     /// Returns a user's keys without waiting, if they are fresh and no other login uses them. If
     /// they are known but not fresh, starts a reading and returns `None`.
     pub(super) fn fresh(self: &Arc<Self>, user: &UserName, now: Instant) -> Option<Known> {
+        if !self.may_be_known(user) {
+            return None;
+        }
         let known = self.store.lock().known(user, now)?;
         if known.is_fresh(now) {
             return self.store.lock().claim_cached(user, now);
@@ -233,7 +266,9 @@ impl Credentials {
         let KeyRequest {
             user, mechanism, ..
         } = *request;
-        if let Some(known) = self.freshened(user).await {
+        if self.may_be_known(user)
+            && let Some(known) = self.freshened(user).await
+        {
             return Ok(Obtained::Known(known));
         }
         match self.decided_mode().await {

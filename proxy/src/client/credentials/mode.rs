@@ -1,6 +1,7 @@
 //! The source of users' keys, and how Seawall determines it for mode `auto`.
 
 use std::{
+    collections::HashMap,
     fmt,
     sync::{Arc, Weak},
     time::Duration,
@@ -44,8 +45,28 @@ impl CredentialMode {
     }
 }
 
-/// A configured user's secret.
-#[derive(Clone)]
+/// A configured user.
+#[derive(Clone, Debug)]
+pub struct ConfiguredUser {
+    /// The user's name.
+    pub name: String,
+    /// The database in which the user is defined.
+    pub source: String,
+    /// The user's secret.
+    pub secret: UserSecret,
+}
+
+/// The secrets of configured users by name. A user whose name is too long cannot log in.
+pub(super) fn by_name(users: Vec<ConfiguredUser>) -> HashMap<UserName, UserSecret> {
+    let named = users.into_iter().filter_map(|user| {
+        let name = UserName::new(&user.name, &user.source)?;
+        Some((name, user.secret))
+    });
+    named.collect()
+}
+
+/// A configured user's secret. Two secrets are compared only to find those that a reload changes.
+#[derive(Clone, PartialEq, Eq)]
 pub enum UserSecret {
     /// The password.
     Password(Zeroizing<String>),
@@ -70,8 +91,8 @@ pub struct CredentialSettings {
     /// The source of keys. `Undecided` for `auto` if neither users nor a service account are
     /// configured.
     pub mode: CredentialMode,
-    /// Configured users: name, source, secret.
-    pub users: Vec<(String, String, UserSecret)>,
+    /// The configured users.
+    pub users: Vec<ConfiguredUser>,
     /// How long keys are used after the last reading that confirmed them.
     pub max_stale: Duration,
     /// Largest number of users to remember.
@@ -84,11 +105,15 @@ pub struct CredentialSettings {
 }
 
 impl Credentials {
-    pub(super) fn configured(&self, user: &UserName) -> Option<&UserSecret> {
-        let mut users = self.settings.users.iter();
-        users
-            .find(|(n, s, _)| *n == user.name && *s == user.source)
-            .map(|(_, _, secret)| secret)
+    /// The secret of a configured user.
+    pub(super) fn configured(&self, user: &UserName) -> Option<UserSecret> {
+        self.users.read().get(user).cloned()
+    }
+
+    /// False if cached keys of this user must not be used, because only configured users may log in
+    /// and the user is not configured.
+    pub(super) fn may_be_known(&self, user: &UserName) -> bool {
+        self.mode() != CredentialMode::Users || self.users.read().contains_key(user)
     }
 }
 

@@ -101,6 +101,7 @@ impl Credentials {
         let read = async {
             let _exchange = self
                 .exchanges
+                .semaphore()
                 .acquire()
                 .await
                 .map_err(|_| CredentialError::Unavailable)?;

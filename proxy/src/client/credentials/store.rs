@@ -155,6 +155,8 @@ pub(super) struct Confirmed {
     known: Option<Evicted<Known>>,
     #[expect(dead_code, reason = "held for its drop")]
     ended: Option<Evicted<EndedIdentity>>,
+    #[expect(dead_code, reason = "held for its drop")]
+    removed: Option<Known>,
 }
 
 /// Bounded tables of users, keyed by hashes of their names.
@@ -180,6 +182,32 @@ impl Store {
             ended: RecentMap::new(max_users),
             unknown: RecentMap::new(max_users),
             mechanisms: RecentMap::new(max_users),
+        }
+    }
+
+    /// Applies changed limits.
+    pub(super) fn set_limits(&mut self, max_users: usize, max_stale: Duration) {
+        self.max_stale = max_stale;
+        self.known.set_max(max_users);
+        self.ended.set_max(max_users);
+        self.unknown.set_max(max_users);
+        self.mechanisms.set_max(max_users);
+    }
+
+    /// Forgets a user's keys, so that its next login reads them again. The user's clients keep
+    /// their identity.
+    pub(super) fn forget(&mut self, user: &UserName) -> Confirmed {
+        Confirmed {
+            removed: self.known.remove(&self.hash(user)),
+            ..Confirmed::default()
+        }
+    }
+
+    /// Ends a user's identity, because the user may no longer log in.
+    pub(super) fn drop_user(&mut self, user: &UserName, now: Instant) -> Confirmed {
+        match self.known.get(&self.hash(user)).cloned() {
+            Some(known) => self.confirm(user, &known.identity, Reading::Gone, now),
+            None => Confirmed::default(),
         }
     }
 
@@ -367,7 +395,10 @@ impl Store {
             Reading::Unavailable => return Confirmed::default(),
             Reading::Keys(credentials) if current.is_some() => {
                 let (_, known) = self.learn(user, *credentials, None, asked_at);
-                return Confirmed { known, ended: None };
+                return Confirmed {
+                    known,
+                    ..Confirmed::default()
+                };
             }
             Reading::Keys(_) => return Confirmed::default(),
             Reading::Gone => (IdentityStatus::Gone, None),
@@ -387,8 +418,8 @@ impl Store {
         self.known.remove(&hash);
         let ended = self.ended.insert(hash, EndedIdentity { asked_at, refused });
         Confirmed {
-            known: None,
             ended: Some(ended),
+            ..Confirmed::default()
         }
     }
 

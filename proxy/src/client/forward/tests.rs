@@ -6,7 +6,7 @@ use tokio::{io::AsyncWriteExt as _, net::UnixStream};
 use super::*;
 use crate::{
     client::reply::drain_reply,
-    limits::{Limits, OperationPermits},
+    limits::{LimitNumbers, Limits, OperationPermits},
     observe::Recorder,
 };
 use seawall_command::CommandBytes;
@@ -43,7 +43,7 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
         is_awaiting: true,
     };
     let budget = MemoryBudget::of_bytes(1 << 20);
-    let limits = Limits::new(1, 1, 1, 1, OperationPermits::new(1));
+    let limits = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
     let awaited = Awaited {
         request_id: REQUEST_ID,
         form: ReplyForm::Plain,

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::failure::{FailedCommand, Failure, error_reply};
 use crate::{
-    client::{Settings, Shared, answer::ReplyTo, backlog::Backlog, reply::HeldReply},
+    client::{Shared, answer::ReplyTo, backlog::Backlog, reply::HeldReply},
     limits::{Heavy, StepwiseTurn},
     observe::Observation,
     pins::SessionKey,
@@ -67,8 +67,7 @@ impl Operation<'_> {
     /// True if Seawall may send the operation a second time. False for a streamed request, because
     /// its bytes are not kept.
     pub(super) fn may_be_repeated(&self) -> bool {
-        let Settings { repeats, .. } = self.shared.settings;
-        repeats && self.command.may_be_repeated() && !self.message.is_head()
+        self.shared.settings().repeats && self.command.may_be_repeated() && !self.message.is_head()
     }
 
     /// Returns `until`, or the end of the operation's own time limit if that is earlier.

@@ -181,7 +181,7 @@ impl Operation<'_> {
             "connection ended during an operation"
         );
         let has_ended = error.kind() != io::ErrorKind::TimedOut;
-        if has_ended && !self.shared.settings.repeats {
+        if has_ended && !self.shared.settings().repeats {
             // Without Seawall, the client's connection would end here, too.
             return Attempt::Ended(AttemptEnd::Close(Outcome::ServerFailed));
         }
@@ -304,7 +304,7 @@ impl Operation<'_> {
             .bytes
             .get(seawall_wire::HEADER_BYTES + 5..)
             .unwrap_or_default();
-        let concealed = match self.shared.settings.repeats {
+        let concealed = match self.shared.settings().repeats {
             true => conceal_state_change(body),
             false => None,
         };

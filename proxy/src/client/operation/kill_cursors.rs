@@ -63,7 +63,7 @@ impl Operation<'_> {
         observation: &mut Observation<'_>,
     ) -> AttemptEnd {
         let mut merged: Option<RawDocumentBuf> = None;
-        let deadline = Instant::now() + self.shared.settings.server_selection_timeout;
+        let deadline = Instant::now() + self.shared.settings().server_selection_timeout;
         for (pool, cursors) in parts {
             observation.enter(Phase::Checkout, Instant::now());
             let demand = self.demand(observation, false);

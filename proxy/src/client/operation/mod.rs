@@ -83,7 +83,7 @@ impl Client {
         let mut end = ClientEnd {
             stream: &mut self.stream,
             reader: &mut self.reader,
-            write_idle: shared.settings.client_write_idle_timeout,
+            write_idle: shared.settings().client_write_idle_timeout,
             is_awaiting: !reply_to.is_unwanted(),
         };
         let outcome = match operation.run(&mut end, &mut observation).await {
@@ -228,7 +228,7 @@ impl Operation<'_> {
     /// Applies the injected fault, if this operation gets it. Returns the operation's end if the
     /// fault ends it.
     async fn inject_fault(&self, end: &mut ClientEnd<'_>) -> Option<AttemptEnd> {
-        let fault = self.shared.routing.fault.as_ref()?;
+        let fault = self.shared.routing.fault.load_full()?;
         if !fault.selects(self.command) {
             return None;
         }
@@ -272,7 +272,7 @@ impl Operation<'_> {
             CheckOutFailure::Overload(overload) => {
                 // The error is delayed even if the pool refused at once, because some drivers retry
                 // without a pause.
-                let held_until = observation.began() + self.shared.settings.wait_queue_timeout;
+                let held_until = observation.began() + self.shared.settings().wait_queue_timeout;
                 let until = self.within_time_limit(observation, held_until);
                 if end.unless_gone(pin!(sleep_until(until))).await.is_none() {
                     return AttemptEnd::Gone;

@@ -54,13 +54,13 @@ impl Operation<'_> {
         is_slice: bool,
     ) -> Result<Checkout, CheckOutFailure> {
         let began = observation.phase_began();
-        let mut limit = self.shared.settings.server_selection_timeout;
+        let mut limit = self.shared.settings().server_selection_timeout;
         if self.is_resumable() {
             limit = limit.min(RESUMABLE_WAIT);
         }
         let deadline = self.within_time_limit(observation, began + limit);
         // The pool limits the wait to `wait_queue_timeout`, which may begin as late as `deadline`.
-        let wait_queue_timeout = self.shared.settings.wait_queue_timeout;
+        let wait_queue_timeout = self.shared.settings().wait_queue_timeout;
         let attempt = CheckOutAttempt {
             demand: self.demand(observation, is_slice),
             deadline,

@@ -106,7 +106,7 @@ impl<'a> Admission<'a> {
         self.monitor = None;
         let limits = &self.shared.limits;
         self.handshake = limits.admit_handshake(self.sharer, &self.eviction);
-        let deadline = Instant::now() + self.shared.settings.authentication_timeout;
+        let deadline = Instant::now() + self.shared.settings().authentication_timeout;
         self.deadline.send_replace(Some(deadline));
         self.eviction.set_exempt(false);
     }

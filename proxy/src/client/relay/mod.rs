@@ -87,7 +87,7 @@ pub(super) async fn serve_relayed(
     } = newcomer;
     let sharer = Sharer::at(peer.ip);
     let mut reader = MessageReader::new(sharer);
-    let login_deadline = Instant::now() + shared.settings.authentication_timeout;
+    let login_deadline = Instant::now() + shared.settings().authentication_timeout;
     // Seawall connects to the server only after the client's first bytes, so that a client that
     // sends nothing costs no server connection.
     let head = match timeout_at(login_deadline, reader.peek_header(&mut stream)).await {
@@ -97,7 +97,7 @@ pub(super) async fn serve_relayed(
     };
     let is_encrypted = is_encrypted(&head);
     if is_encrypted {
-        let passes = shared.settings.relays_encrypted;
+        let passes = shared.settings().relays_encrypted;
         let reason = if passes {
             "relay_encrypted"
         } else {
@@ -108,7 +108,7 @@ pub(super) async fn serve_relayed(
             return;
         }
     }
-    let deadline = Instant::now() + shared.settings.server_selection_timeout;
+    let deadline = Instant::now() + shared.settings().server_selection_timeout;
     let target = match destination(&shared, original, deadline, is_encrypted).await {
         Ok(target) => target,
         Err(error) => {

@@ -191,7 +191,7 @@ impl<'a> Relay<'a> {
     /// that it cannot use much memory.
     fn max_message_bytes(&self) -> usize {
         match self.watch.lock().has_to_log_in() {
-            true => self.shared.settings.pre_auth_message_bytes,
+            true => self.shared.settings().pre_auth_message_bytes,
             false => MAX_MESSAGE_BYTES,
         }
     }
@@ -259,7 +259,7 @@ impl<'a> Relay<'a> {
     /// Sends the client a reply that Seawall has built. If a reply of the server is incomplete,
     /// waits for its end.
     async fn send_reply(&self, reply: &[u8], to_client: &ClientWriter) -> io::Result<()> {
-        let limit = self.shared.settings.client_write_idle_timeout;
+        let limit = self.shared.settings().client_write_idle_timeout;
         let sent = timeout(limit, async {
             let mut client = to_client.lock().await;
             client.write_all(reply).await?;
@@ -291,7 +291,7 @@ impl<'a> Relay<'a> {
                 self.shared.recorder.unobserved("relay_reply_malformed");
                 return Ended::Broken;
             }
-            let sent = timeout(self.shared.settings.client_write_idle_timeout, async {
+            let sent = timeout(self.shared.settings().client_write_idle_timeout, async {
                 writer.write_all(bytes).await?;
                 writer.flush().await
             });

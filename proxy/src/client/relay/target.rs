@@ -168,7 +168,7 @@ pub(in crate::client) async fn connect_with_hello(
     metadata: Option<&RawDocument>,
     compressors: Compressors,
 ) -> Result<Target, FallbackError> {
-    let deadline = Instant::now() + shared.settings.server_selection_timeout;
+    let deadline = Instant::now() + shared.settings().server_selection_timeout;
     let pool = shared.routing.topology.select_for_relay(deadline).await?;
     let offered: Vec<_> = compressors.iter().collect();
     let connector = shared.routing.topology.connector();

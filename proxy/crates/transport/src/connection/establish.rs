@@ -1,6 +1,13 @@
 //! Establishes connections: connect, TLS, `hello`, authenticate.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{
+    fmt, io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use tokio::{
@@ -164,7 +171,8 @@ impl EstablishError {
 pub struct Connector {
     tls: Option<Arc<ClientConfig>>,
     compressors: Vec<Compressor>,
-    limit: Duration,
+    /// Nanoseconds. All clones of the connector share it.
+    limit: Arc<AtomicU64>,
     nonces: Arc<NonceSource>,
 }
 
@@ -185,17 +193,25 @@ impl Connector {
         limit: Duration,
         nonces: Arc<NonceSource>,
     ) -> Self {
-        Self {
+        let connector = Self {
             tls,
             compressors,
-            limit,
+            limit: Arc::default(),
             nonces,
-        }
+        };
+        connector.set_limit(limit);
+        connector
+    }
+
+    /// Changes the time limit of this connector and all its clones.
+    pub fn set_limit(&self, limit: Duration) {
+        let nanoseconds = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        self.limit.store(nanoseconds, Ordering::Relaxed);
     }
 
     /// The time limit for establishing a connection, and for each of Seawall's own commands.
     pub fn limit(&self) -> Duration {
-        self.limit
+        Duration::from_nanos(self.limit.load(Ordering::Relaxed))
     }
 
     /// Connects and sends `hello`, but does not authenticate. The connection serves commands that
@@ -319,11 +335,10 @@ impl Connector {
         address: &ServerAddress,
         steps: impl Future<Output = Result<T, EstablishError>>,
     ) -> Result<T, EstablishError> {
-        timeout(self.limit, steps).await.unwrap_or_else(|_| {
-            Err(EstablishError::TimedOut {
-                address: address.clone(),
-                limit: self.limit,
-            })
+        let limit = self.limit();
+        timeout(limit, steps).await.unwrap_or_else(|_| {
+            let address = address.clone();
+            Err(EstablishError::TimedOut { address, limit })
         })
     }
 

@@ -5,15 +5,23 @@ use futures_util::FutureExt as _;
 use zeroize::Zeroizing;
 
 use super::{
-    CredentialError, CredentialMode, Obtained, SHA_256, SOURCE, Scene, UserSecret, key_request,
-    refused, user,
+    ConfiguredUser, CredentialError, CredentialMode, Obtained, SHA_256, SOURCE, Scene, UserSecret,
+    key_request, refused, user,
     users::{error, keys_of, stored_keys, users_info},
 };
 use crate::client::credentials::introduction::MAX_SPARE;
 use seawall_auth::{IdentityStatus, Login, Mechanism};
 
-fn configured(secret: UserSecret) -> Vec<(String, String, UserSecret)> {
-    vec![("u".to_owned(), SOURCE.to_owned(), secret)]
+fn configured(secret: UserSecret) -> Vec<ConfiguredUser> {
+    vec![configured_user("u", SOURCE, secret)]
+}
+
+fn configured_user(name: &str, source: &str, secret: UserSecret) -> ConfiguredUser {
+    ConfiguredUser {
+        name: name.to_owned(),
+        source: source.to_owned(),
+        secret,
+    }
 }
 
 fn password(password: &str) -> UserSecret {
@@ -279,8 +287,8 @@ async fn a_refused_anonymous_client_does_not_change_other_modes() {
 #[tokio::test]
 async fn a_user_of_the_same_name_on_another_database_is_another_user() {
     let users = vec![
-        ("u".to_owned(), "other".to_owned(), password("secret")),
-        ("v".to_owned(), SOURCE.to_owned(), password("secret")),
+        configured_user("u", "other", password("secret")),
+        configured_user("v", SOURCE, password("secret")),
     ];
     let scene = Scene::with(CredentialMode::Users, users).await;
     assert!(refused(scene.obtain(&user("u")).await));

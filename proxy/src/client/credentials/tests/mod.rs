@@ -10,8 +10,8 @@ use tokio::{runtime::Handle, time::Instant};
 
 use self::users::{SOURCE, UserServer};
 use super::{
-    Carried, CredentialError, CredentialMode, CredentialSettings, Credentials, Introduction,
-    KeyRequest, Known, Obtained, Secret, UserName, UserSecret,
+    Carried, ConfiguredUser, CredentialError, CredentialMode, CredentialSettings, Credentials,
+    Introduction, KeyRequest, Known, Obtained, Secret, UserName, UserSecret,
 };
 use crate::{
     observe::Recorder,
@@ -38,7 +38,7 @@ struct Scene {
 struct Client(ClientConversation);
 
 impl Scene {
-    async fn with(mode: CredentialMode, users: Vec<(String, String, UserSecret)>) -> Self {
+    async fn with(mode: CredentialMode, users: Vec<ConfiguredUser>) -> Self {
         let server = UserServer::start().await;
         server.set_password("u", "secret");
         let nonces = Arc::new(NonceSource::new().unwrap());

@@ -1,0 +1,181 @@
+//! What a reload changes: the difference between new and running settings, and the part of it that
+//! takes effect without a restart.
+
+use crate::keys::KEYS;
+use crate::problem::Problems;
+use crate::relations;
+use crate::schema::{Change, LIST};
+use crate::settings::Settings;
+use crate::words::Credentials;
+
+/// A part of the settings that a reload compares with the running settings.
+pub(crate) trait Reloadable {
+    /// Adds the path of each key or section whose value differs from the running one.
+    fn changed(&self, running: &Self, changed: &mut Vec<&'static str>);
+
+    /// Takes the values of all keys with [`Change::Live`] from `newer`.
+    fn adopt_live(&mut self, newer: &Self);
+}
+
+/// A key or section whose value differs from the running one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed {
+    /// The path of the key, or of a section that is read as a whole: `auth.users`, `listen.tls`.
+    pub path: &'static str,
+    /// When the change takes effect.
+    pub change: Change,
+}
+
+impl Changed {
+    /// True if the key or element at `path` belongs to this change.
+    pub fn includes(&self, path: &str) -> bool {
+        let rest = path.strip_prefix(self.path);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    }
+}
+
+impl Settings {
+    /// The keys and sections whose values differ from those of `running`. Contents of files and
+    /// secrets are compared too.
+    pub fn changes_since(&self, running: &Self) -> Vec<Changed> {
+        let mut paths = Vec::new();
+        let Self {
+            listen,
+            deployment,
+            auth,
+            pool,
+            limits,
+            shapes,
+            history,
+            pulse,
+            slow_log,
+            fault,
+            shutdown,
+            runtime,
+            admin,
+            log,
+            reload,
+        } = self;
+        listen.changed(&running.listen, &mut paths);
+        deployment.changed(&running.deployment, &mut paths);
+        auth.changed(&running.auth, &mut paths);
+        pool.changed(&running.pool, &mut paths);
+        limits.changed(&running.limits, &mut paths);
+        shapes.changed(&running.shapes, &mut paths);
+        history.changed(&running.history, &mut paths);
+        pulse.changed(&running.pulse, &mut paths);
+        optional("slow_log", slow_log, &running.slow_log, &mut paths);
+        optional("fault", fault, &running.fault, &mut paths);
+        shutdown.changed(&running.shutdown, &mut paths);
+        runtime.changed(&running.runtime, &mut paths);
+        admin.changed(&running.admin, &mut paths);
+        log.changed(&running.log, &mut paths);
+        reload.changed(&running.reload, &mut paths);
+        let changed = paths.into_iter().map(|path| Changed {
+            path,
+            change: match path {
+                USERS if self.changes_credential_source(running) => Change::Restart,
+                _ => of_path(path),
+            },
+        });
+        changed.collect()
+    }
+
+    /// True if the source of credentials depends on the users and so is another one. The source is
+    /// determined at the start.
+    fn changes_credential_source(&self, running: &Self) -> bool {
+        let is_auto = running.auth.credentials == Credentials::Auto;
+        is_auto && self.auth.users.is_empty() != running.auth.users.is_empty()
+    }
+
+    /// Returns these running settings with the live values of `newer`. All other values take effect
+    /// at the next start.
+    #[must_use]
+    pub fn with_live_values_of(&self, newer: &Self) -> Self {
+        let mut settings = self.clone();
+        let Self {
+            listen,
+            deployment,
+            auth,
+            pool,
+            limits,
+            shapes,
+            history,
+            pulse,
+            slow_log,
+            fault,
+            shutdown,
+            runtime,
+            admin,
+            log,
+            reload,
+        } = &mut settings;
+        listen.adopt_live(&newer.listen);
+        deployment.adopt_live(&newer.deployment);
+        auth.adopt_live(&newer.auth);
+        pool.adopt_live(&newer.pool);
+        limits.adopt_live(&newer.limits);
+        shapes.adopt_live(&newer.shapes);
+        history.adopt_live(&newer.history);
+        pulse.adopt_live(&newer.pulse);
+        adopt_optional("slow_log", slow_log, &newer.slow_log);
+        adopt_optional("fault", fault, &newer.fault);
+        shutdown.adopt_live(&newer.shutdown);
+        runtime.adopt_live(&newer.runtime);
+        admin.adopt_live(&newer.admin);
+        log.adopt_live(&newer.log);
+        reload.adopt_live(&newer.reload);
+        if newer.changes_credential_source(self) {
+            settings.auth.users.clone_from(&self.auth.users);
+        }
+        settings
+    }
+
+    /// The violated relations between these settings. Live values of one configuration may not fit
+    /// the other values of an earlier one.
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        relations::check(self, self.auth.users.len(), &mut problems);
+        problems
+    }
+}
+
+const USERS: &str = "auth.users";
+
+/// When a change of the key or section at `path` takes effect. A section is live only if all its
+/// keys are.
+pub(crate) fn of_path(path: &str) -> Change {
+    let list = format!("{path}{LIST}");
+    let is_in = |of: &str, section: &str| {
+        let rest = of.strip_prefix(section);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let mut keys = KEYS
+        .iter()
+        .filter(|key| is_in(key.path, path) || is_in(key.path, &list));
+    match keys.all(|key| key.change == Change::Live) {
+        true => Change::Live,
+        false => Change::Restart,
+    }
+}
+
+fn optional<T: Reloadable>(
+    path: &'static str,
+    section: &Option<T>,
+    running: &Option<T>,
+    changed: &mut Vec<&'static str>,
+) {
+    match (section, running) {
+        (Some(section), Some(running)) => section.changed(running, changed),
+        (None, None) => {}
+        (Some(_), None) | (None, Some(_)) => changed.push(path),
+    }
+}
+
+fn adopt_optional<T: Reloadable + Clone>(path: &str, section: &mut Option<T>, newer: &Option<T>) {
+    match (section.as_mut(), newer) {
+        (Some(section), Some(newer)) => section.adopt_live(newer),
+        _ if of_path(path) == Change::Live => section.clone_from(newer),
+        _ => {}
+    }
+}

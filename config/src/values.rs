@@ -1,0 +1,113 @@
+//! The effective value of each key, as text, with its origin.
+
+use sha2::{Digest as _, Sha256};
+use toml::{Table, Value};
+
+use crate::check::Origin;
+use crate::keys::KEYS;
+use crate::problem::{HIDDEN, shown};
+use crate::schema::{Key, LIST};
+use crate::settings::SECTIONS;
+
+/// The value of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EffectiveValue {
+    /// The key's path, for example `pool.max_pool_size` or `auth.users[0].name`.
+    pub path: String,
+    /// The value, as in a TOML file; empty if the key has no value. Secrets are hidden. A file is
+    /// shown by its path.
+    pub value: String,
+    /// The source of the value.
+    pub origin: Origin,
+}
+
+/// The merged table, and the sources of higher precedence than the file.
+pub(crate) struct Layers<'a> {
+    pub(crate) merged: &'a Table,
+    pub(crate) environment: &'a Table,
+    pub(crate) command_line: &'a Table,
+}
+
+impl Layers<'_> {
+    /// The values of all keys, in the order of the documentation. Optional sections that are absent
+    /// are left out, because they have no effect.
+    pub(crate) fn values(&self) -> Vec<EffectiveValue> {
+        let mut values = Vec::new();
+        for key in KEYS.iter() {
+            match key.path.split_once(LIST) {
+                None => values.extend(self.value(key)),
+                Some((list, rest)) => self.elements(key, list, rest, &mut values),
+            }
+        }
+        values
+    }
+
+    fn value(&self, key: &Key) -> Option<EffectiveValue> {
+        let given = find(self.merged, key.path);
+        let section = key.path.rsplit_once('.').map_or("", |(section, _)| section);
+        let is_optional = |path| SECTIONS.iter().any(|s| s.path == path && s.is_optional);
+        if given.is_none() && is_optional(section) && find(self.merged, section).is_none() {
+            return None;
+        }
+        let origin = if find(self.command_line, key.path).is_some() {
+            Origin::CommandLine
+        } else if find(self.environment, key.path).is_some() {
+            Origin::Environment
+        } else if given.is_some() {
+            Origin::File
+        } else {
+            Origin::Default
+        };
+        let default = || key.default.map(|default| key.kind.parse(default));
+        let value = given.cloned().or_else(default);
+        Some(EffectiveValue {
+            path: key.path.to_owned(),
+            value: value.map_or_else(String::new, |value| text(key, &value)),
+            origin,
+        })
+    }
+
+    /// The values of a key of a list of tables. Such a list can only be in the file.
+    fn elements(&self, key: &Key, list: &str, rest: &str, values: &mut Vec<EffectiveValue>) {
+        let elements = find(self.merged, list).and_then(Value::as_array);
+        for (index, element) in elements.into_iter().flatten().enumerate() {
+            let name = rest.trim_start_matches('.');
+            let value = element.as_table().and_then(|table| find(table, name));
+            values.extend(value.map(|value| EffectiveValue {
+                path: format!("{list}[{index}]{rest}"),
+                value: text(key, value),
+                origin: Origin::File,
+            }));
+        }
+    }
+}
+
+/// A short hash of the values, in hexadecimal: instances with the same configuration have the same
+/// hash, whatever the sources. Secrets have no influence, so the hash does not help to guess them.
+pub fn configuration_hash(values: &[EffectiveValue]) -> String {
+    let mut hash = Sha256::new();
+    for EffectiveValue { path, value, .. } in values {
+        hash.update(format!("{path}={value}\n"));
+    }
+    let bytes = hash.finalize();
+    bytes
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+fn text(key: &Key, value: &Value) -> String {
+    match value {
+        _ if key.kind.is_secret() => HIDDEN.to_owned(),
+        Value::Array(_) | Value::Table(_) => value.to_string(),
+        _ => shown(value),
+    }
+}
+
+fn find<'a>(table: &'a Table, path: &str) -> Option<&'a Value> {
+    match path.split_once('.') {
+        None => table.get(path),
+        Some((section, rest)) => find(table.get(section)?.as_table()?, rest),
+    }
+}

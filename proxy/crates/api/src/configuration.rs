@@ -1,0 +1,53 @@
+//! The configuration in effect and its reload: `/api/v1/config` and `/api/v1/reload`.
+
+use serde::{Deserialize, Serialize};
+
+/// The configuration in effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Configuration {
+    /// A hash of all values. Instances with the same values have the same hash.
+    pub hash: String,
+    /// The values of all keys.
+    pub values: Vec<ConfigurationValue>,
+}
+
+/// The value of a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConfigurationValue {
+    /// The key's path, for example `pool.max_pool_size`.
+    pub key: String,
+    /// The source of the value: `flag`, `environment`, `file` or `default`.
+    pub origin: String,
+    /// The value that takes effect at the next start; `None` if it is the same.
+    pub pending: Option<String>,
+    /// The value, as in a TOML file; empty if the key has no value. Secrets are hidden.
+    pub value: String,
+}
+
+/// The result of a reload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reload {
+    /// True if the live changes are in effect now.
+    pub applied: bool,
+    /// The keys whose values differ from those in effect before.
+    pub changes: Vec<ConfigurationChange>,
+    /// The problems of the new configuration. If there are any, nothing changes.
+    pub problems: Vec<String>,
+}
+
+/// A key whose value differs from the one in effect before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConfigurationChange {
+    /// The value in effect before.
+    pub from: String,
+    /// The key's path.
+    pub key: String,
+    /// True if the change takes effect only at the next start.
+    pub needs_restart: bool,
+    /// The new value. It equals `from` if only the content of a file or a secret differs.
+    pub to: String,
+}

@@ -1,0 +1,299 @@
+//! Converts the settings to those of the single parts.
+
+use std::sync::{Arc, atomic::AtomicU64};
+
+use seawall_config as config;
+use tokio_rustls::TlsAcceptor;
+use zeroize::Zeroizing;
+
+use super::StartError;
+use crate::{
+    admin, client,
+    client::{ConfiguredUser, CredentialMode, CredentialSettings, Fault, FaultEnd, UserSecret},
+    limits::LimitNumbers,
+    listener::{Pem, ServerTlsError, server_config},
+    pins::PinLimits,
+    pool,
+    runtime::raise_descriptor_limit,
+    topology::{self, DeploymentOptions},
+};
+use seawall_auth::{Key, Mechanism, NonceSource, ScramKeys};
+use seawall_transport::connection::{Connector, client_config};
+use seawall_wire::Compressor;
+
+/// Creates the TLS configuration for clients; `None` if clients connect without TLS.
+pub(super) fn client_tls(
+    listen: &config::Listen,
+) -> Result<Option<Arc<TlsAcceptor>>, ServerTlsError> {
+    let Some(tls) = &listen.tls else {
+        return Ok(None);
+    };
+    let config = server_config(pem(&tls.certificate_file), pem(&tls.key_file))?;
+    Ok(Some(Arc::new(TlsAcceptor::from(Arc::new(config)))))
+}
+
+/// A PEM file of the configuration.
+pub(crate) fn pem(file: &config::ReadFile) -> Pem<'_> {
+    Pem {
+        path: file.path(),
+        content: file.expose(),
+    }
+}
+
+/// The rules for requests to the admin address.
+pub(super) fn guard(admin: &config::Admin) -> admin::Guard {
+    admin::Guard {
+        token: (admin.token.as_ref()).map(|token| token.expose().to_owned()),
+        allowed_hosts: admin.allowed_hosts.clone(),
+    }
+}
+
+/// The limits of all clients.
+pub(super) fn limit_numbers(settings: &config::Settings) -> LimitNumbers {
+    let limits = &settings.limits;
+    LimitNumbers {
+        clients: max_clients(settings),
+        handshakes: limits.unauthenticated_connections.get(),
+        monitors: limits.monitor_connections.get(),
+        relays: limits.relayed_connections.get(),
+        operations: limits.max_in_flight_operations.get(),
+        arrivals_per_address: limits.connections_per_second_per_address,
+        logins_per_user: limits.logins_per_second_per_user,
+    }
+}
+
+pub(super) fn connector(
+    settings: &config::Settings,
+    deployment: &DeploymentOptions,
+    nonces: &Arc<NonceSource>,
+) -> Result<Connector, StartError> {
+    let tls = match deployment.tls() {
+        Some((ca, identity, trusts_anyone)) => {
+            if trusts_anyone {
+                tracing::warn!("certificates of servers are not verified");
+            }
+            let tls = client_config(ca.as_deref(), identity.as_deref(), trusts_anyone)?;
+            Some(Arc::new(tls))
+        }
+        None => None,
+    };
+    Ok(Connector::new(
+        tls,
+        named(&deployment.compressors()),
+        settings.deployment.connect_timeout,
+        Arc::clone(nonces),
+    ))
+}
+
+/// Converts the configured fault. Logs a warning, so that the fault is not left in the
+/// configuration by mistake.
+pub(super) fn fault(fault: &config::Fault) -> Fault {
+    let config::Fault {
+        command,
+        namespace,
+        share_percent,
+        delay,
+        error_code,
+        close,
+    } = fault;
+    tracing::warn!(
+        command,
+        namespace,
+        share_percent,
+        ?delay,
+        error_code,
+        close,
+        "faults are injected"
+    );
+    Fault {
+        command: command.clone(),
+        namespace: namespace.clone(),
+        share_percent: *share_percent,
+        delay: *delay,
+        end: match (close, error_code) {
+            (true, _) => FaultEnd::Close,
+            (false, Some(code)) => FaultEnd::Error(*code),
+            (false, None) => FaultEnd::Continue,
+        },
+        matched: AtomicU64::new(0),
+    }
+}
+
+pub(super) fn pin_limits(limits: &config::Limits) -> PinLimits {
+    PinLimits {
+        max_cursors: limits.max_cursors.get(),
+        max_transactions: limits.max_transactions.get(),
+        cursor_idle: limits.cursor_idle,
+        transaction_idle: limits.transaction_idle,
+    }
+}
+
+/// Number of descriptors that are reserved for listeners, logs and monitors. Clients and
+/// `pool.max_server_connections` need further descriptors.
+const OTHER_DESCRIPTORS: u64 = 200;
+
+/// Returns the maximum number of clients: the configured number, or fewer if the limit of
+/// descriptors is too low. Logs the result.
+fn max_clients(settings: &config::Settings) -> usize {
+    let wanted = settings.listen.max_client_connections.get();
+    let servers = settings.pool.max_server_connections.get();
+    let Some(allowed) = raise_descriptor_limit() else {
+        return wanted;
+    };
+    let others = OTHER_DESCRIPTORS + u64::try_from(servers).unwrap_or(u64::MAX);
+    let each = match settings.deployment.mode {
+        config::Mode::Pooled => 1,
+        // A relayed client needs a second descriptor, for its server connection.
+        config::Mode::Relay => 2,
+    };
+    let room = allowed.saturating_sub(others) / each;
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    if room < wanted {
+        tracing::warn!(
+            descriptors = allowed,
+            wanted,
+            allowed_clients = room,
+            "fewer clients than configured: descriptor limit"
+        );
+    } else {
+        tracing::info!(
+            descriptors = allowed,
+            clients = wanted,
+            servers,
+            "descriptor limit suffices"
+        );
+    }
+    room.min(wanted)
+}
+
+pub(super) fn topology_settings(settings: &config::Settings) -> topology::Settings {
+    let pool = &settings.pool;
+    topology::Settings {
+        local_threshold: settings.deployment.local_threshold,
+        heartbeat_frequency: settings.deployment.heartbeat_frequency,
+        pool: pool::Limits {
+            max_pool_size: pool.max_pool_size.get(),
+            min_pool_size: pool.min_pool_size,
+            max_server_connections: pool.max_server_connections.get(),
+            connections_per_second: pool.connections_per_second,
+            max_connecting: pool.max_connecting.get(),
+            concurrency: match pool.concurrency {
+                config::Concurrency::Auto => pool::Concurrency::Auto,
+                config::Concurrency::Fixed(limit) => pool::Concurrency::Fixed(limit),
+                config::Concurrency::Off => pool::Concurrency::Off,
+            },
+            max_exempt_operations: pool.max_exempt_operations,
+            max_idle_time: pool.max_idle_time,
+            max_life_time: pool.max_life_time,
+            wait_queue_timeout: pool.wait_queue_timeout,
+            wait_queue_size: pool.wait_queue_size.get(),
+        },
+    }
+}
+
+pub(super) fn client_settings(settings: &config::Settings) -> client::Settings {
+    let first = settings.listen.addresses.first();
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    client::Settings {
+        pre_auth_message_bytes: settings.limits.pre_auth_message_bytes,
+        authentication_timeout: settings.auth.authentication_timeout,
+        server_selection_timeout: settings.deployment.server_selection_timeout,
+        wait_queue_timeout: settings.pool.wait_queue_timeout,
+        client_write_idle_timeout: settings.limits.client_write_idle_timeout,
+        name_applications: settings.deployment.name_applications,
+        repeats: settings.deployment.repeat,
+        is_relay: settings.deployment.mode == config::Mode::Relay,
+        original_destination: settings.deployment.original_destination,
+        relays_encrypted: settings.deployment.relay_encrypted,
+        shared_addresses: settings.limits.shared_addresses.clone(),
+        relays_other_mechanisms: settings.auth.other_mechanisms == config::OtherMechanisms::Relay,
+        compressors: named(
+            &settings
+                .listen
+                .compressors
+                .iter()
+                .map(|c| c.name())
+                .collect::<Vec<_>>(),
+        ),
+        host: first.map_or(host.clone(), |address| format!("{host} {address}")),
+    }
+}
+
+fn named(compressors: &[&str]) -> Vec<Compressor> {
+    let named = compressors.iter().copied().filter_map(Compressor::parse);
+    named.collect()
+}
+
+pub(super) fn credential_settings(
+    auth: &config::Auth,
+    limits: &config::Limits,
+    has_service_account: bool,
+) -> Result<CredentialSettings, StartError> {
+    let mode = match auth.credentials {
+        config::Credentials::Auto if has_service_account => CredentialMode::Lookup,
+        config::Credentials::Auto if !auth.users.is_empty() => CredentialMode::Users,
+        config::Credentials::Auto => CredentialMode::Undecided,
+        config::Credentials::Own => CredentialMode::Own,
+        config::Credentials::Lookup if !has_service_account => {
+            return Err(StartError::NoServiceAccount);
+        }
+        config::Credentials::Lookup => CredentialMode::Lookup,
+        config::Credentials::Users => CredentialMode::Users,
+        config::Credentials::None => CredentialMode::None,
+    };
+    let users = auth.users.iter().map(user).collect::<Result<_, _>>()?;
+    Ok(CredentialSettings {
+        mode,
+        users,
+        max_stale: auth.max_stale,
+        max_users: limits.max_users.get(),
+        introductions: limits.introductions.get(),
+        conversations: limits.introduction_conversations.get(),
+    })
+}
+
+fn user(user: &config::User) -> Result<ConfiguredUser, StartError> {
+    let secret = match &user.credential {
+        config::UserCredential::Password(password) => {
+            UserSecret::Password(Zeroizing::new(password.expose().to_owned()))
+        }
+        config::UserCredential::Keys(keys) => UserSecret::Keys {
+            sha1: keys
+                .scram_sha_1
+                .as_ref()
+                .map(|k| scram_keys(Mechanism::ScramSha1, k))
+                .transpose()?,
+            sha256: keys
+                .scram_sha_256
+                .as_ref()
+                .map(|k| scram_keys(Mechanism::ScramSha256, k))
+                .transpose()?,
+        },
+    };
+    Ok(ConfiguredUser {
+        name: user.name.clone(),
+        source: user.source.clone(),
+        secret,
+    })
+}
+
+fn scram_keys<const N: usize>(
+    mechanism: Mechanism,
+    keys: &config::ScramKeys<N>,
+) -> Result<ScramKeys, StartError> {
+    let key = |bytes: &config::SecretBytes<N>| {
+        Key::new(mechanism, bytes.expose())
+            .ok_or_else(|| StartError::User(format!("a {mechanism} key has the wrong length")))
+    };
+    let (stored_key, server_key) = (key(&keys.stored_key)?, key(&keys.server_key)?);
+    ScramKeys::new(
+        keys.salt.clone(),
+        keys.iterations.get(),
+        stored_key,
+        server_key,
+    )
+    .map_err(|error| StartError::User(error.to_string()))
+}

@@ -1,0 +1,299 @@
+//! Applies a new configuration to the running parts.
+//!
+//! A reload is prepared as a whole before the first change: everything that can fail is built
+//! first. If that fails, nothing changes. The caller reads and checks the configuration.
+
+use std::sync::Arc;
+
+use seawall_api as api;
+use seawall_config as config;
+use tokio_rustls::TlsAcceptor;
+
+use super::{App, StartError, convert, insight};
+use crate::{client::CredentialSettings, observe::SlowLog};
+use config::{Change, Changed, EffectiveValue, Loaded};
+
+/// The parts of a reload that can fail, built and not yet in use.
+struct Prepared {
+    tls: Option<Arc<TlsAcceptor>>,
+    credentials: CredentialSettings,
+    /// The new slow log; `None` if the slow log stays as it is.
+    slow_log: Option<Option<SlowLog>>,
+}
+
+impl App {
+    /// Applies the live values of a new configuration. Values that need a restart stay as they are
+    /// and are reported. With `is_dry_run`, reports the changes and applies nothing.
+    ///
+    /// Blocks while the earlier slow log writes its queued lines.
+    ///
+    /// # Errors
+    /// The problems because of which nothing has changed.
+    pub fn reload(&self, new: &Loaded, is_dry_run: bool) -> Result<api::Reload, Vec<String>> {
+        // The lock makes reloads run one after another.
+        let mut running = self.running.lock();
+        let changed = new.settings.changes_since(&running.settings);
+        let settings = running.settings.with_live_values_of(&new.settings);
+        let problems = settings.problems();
+        if !problems.is_empty() {
+            let problems = problems.iter().map(|problem| {
+                format!("{problem} (together with the values that need a restart to change)")
+            });
+            return Err(problems.collect());
+        }
+        let prepared = self
+            .prepare(&settings, &running.settings)
+            .map_err(|error| vec![error.to_string()])?;
+        let changes = changes(&changed, &running.values, &new.values);
+        if !is_dry_run {
+            let has_new_fault = settings.fault != running.settings.fault;
+            let values = values_in_effect(&changed, &running.values, &new.values);
+            self.apply(&settings, prepared, has_new_fault);
+            let described = described(&values, &pending(&changed, &new.values));
+            // The buckets of the metrics were accepted at the start.
+            drop(self.feed.exporter.set_info(&described.hash));
+            self.configuration.send_replace(Arc::new(described));
+            *running = Loaded { settings, values };
+        }
+        Ok(api::Reload {
+            applied: !is_dry_run,
+            changes,
+            problems: Vec::new(),
+        })
+    }
+
+    fn prepare(
+        &self,
+        settings: &config::Settings,
+        running: &config::Settings,
+    ) -> Result<Prepared, StartError> {
+        Ok(Prepared {
+            tls: convert::client_tls(&settings.listen)?,
+            credentials: convert::credential_settings(
+                &settings.auth,
+                &settings.limits,
+                self.has_service_account,
+            )?,
+            slow_log: match settings.slow_log == running.slow_log {
+                true => None,
+                false => Some(insight::slow_log(settings)?),
+            },
+        })
+    }
+
+    fn apply(&self, settings: &config::Settings, prepared: Prepared, has_new_fault: bool) {
+        let shared = &self.shared;
+        self.tls.store(prepared.tls);
+        shared
+            .current_settings
+            .store(Arc::new(convert::client_settings(settings)));
+        shared.limits.set(convert::limit_numbers(settings));
+        shared
+            .memory
+            .set_bytes(settings.limits.message_memory_bytes);
+        let pins = convert::pin_limits(&settings.limits);
+        shared.routing.pins.set_limits(pins);
+        shared.routing.relay_pins.set_limits(pins);
+        if has_new_fault {
+            let fault = settings.fault.as_ref().map(convert::fault);
+            shared.routing.fault.store(fault.map(Arc::new));
+        }
+        let topology = convert::topology_settings(settings);
+        shared.routing.topology.configure(
+            topology.local_threshold,
+            topology.pool,
+            settings.deployment.connect_timeout,
+        );
+        shared.logins.credentials.configure(prepared.credentials);
+        if let Some(log) = prepared.slow_log {
+            shared.recorder.set_slow_log(log);
+        }
+        let shapes = &settings.shapes;
+        shared.recorder.set_shapes(
+            shapes.enabled,
+            shapes.max_shapes.get(),
+            shapes.max_namespaces.get(),
+        );
+        if let Some(window) = &self.window {
+            window.configure(
+                convert::guard(&settings.admin),
+                settings.admin.profile,
+                settings.fault.is_some(),
+            );
+        }
+    }
+
+    /// Waits for the next request of the API for a reload. Cancel safe.
+    pub(crate) async fn reload_requested(&self) -> Option<crate::admin::ReloadRequest> {
+        self.reload_requests.lock().await.recv().await
+    }
+
+    /// Counts a reload.
+    pub(crate) fn count_reload(&self, result: &'static str) {
+        self.shared.recorder.reloaded(result);
+    }
+
+    /// The settings in effect.
+    pub(crate) fn settings(&self) -> config::Settings {
+        self.running.lock().settings.clone()
+    }
+}
+
+/// The changes of values, as text. A change that no value shows, because only the content of a file
+/// or a secret differs, is listed by its key or section.
+fn changes(
+    changed: &[Changed],
+    before: &[EffectiveValue],
+    after: &[EffectiveValue],
+) -> Vec<api::ConfigurationChange> {
+    let mut changes = Vec::new();
+    for change in changed {
+        let count = changes.len();
+        let is_included = |value: &&EffectiveValue| change.includes(&value.path);
+        let find = |values: &[EffectiveValue], path: &str| {
+            let value = values.iter().find(|value| value.path == path);
+            value.map_or_else(String::new, |value| value.value.clone())
+        };
+        let removed = before
+            .iter()
+            .filter(|value| !after.iter().any(|other| other.path == value.path));
+        for value in after.iter().chain(removed).filter(is_included) {
+            let (from, to) = (find(before, &value.path), find(after, &value.path));
+            if from != to {
+                changes.push(described_change(&value.path, from, to, change));
+            }
+        }
+        if changes.len() == count {
+            let shown = find(after, change.path);
+            changes.push(described_change(change.path, shown.clone(), shown, change));
+        }
+    }
+    changes
+}
+
+fn described_change(
+    key: &str,
+    from: String,
+    to: String,
+    change: &Changed,
+) -> api::ConfigurationChange {
+    api::ConfigurationChange {
+        from,
+        key: key.to_owned(),
+        needs_restart: change.change == Change::Restart,
+        to,
+    }
+}
+
+/// The new values, except those that need a restart, which stay as they were.
+fn values_in_effect(
+    changed: &[Changed],
+    before: &[EffectiveValue],
+    after: &[EffectiveValue],
+) -> Vec<EffectiveValue> {
+    let stays = |value: &&EffectiveValue| needs_restart(changed, &value.path);
+    let kept = before.iter().filter(stays);
+    let new = after.iter().filter(|value| !stays(value));
+    let mut values: Vec<_> = new.chain(kept).cloned().collect();
+    let position = |path: &str| {
+        let of_after = after.iter().position(|value| value.path == path);
+        of_after.unwrap_or(usize::MAX)
+    };
+    values.sort_by_key(|value| position(&value.path));
+    values
+}
+
+/// The new values that need a restart.
+fn pending(changed: &[Changed], after: &[EffectiveValue]) -> Vec<EffectiveValue> {
+    let waits = |value: &&EffectiveValue| needs_restart(changed, &value.path);
+    after.iter().filter(waits).cloned().collect()
+}
+
+fn needs_restart(changed: &[Changed], path: &str) -> bool {
+    let mut restarts = changed.iter().filter(|c| c.change == Change::Restart);
+    restarts.any(|change| change.includes(path))
+}
+
+/// The values in effect for the API, with the values that take effect at the next start.
+pub(super) fn described(
+    values: &[EffectiveValue],
+    pending: &[EffectiveValue],
+) -> api::Configuration {
+    let described = values.iter().map(|value| {
+        let next = pending.iter().find(|next| next.path == value.path);
+        let next = next.filter(|next| next.value != value.value);
+        api::ConfigurationValue {
+            key: value.path.clone(),
+            origin: value.origin.as_str().to_owned(),
+            pending: next.map(|next| next.value.clone()),
+            value: value.value.clone(),
+        }
+    });
+    api::Configuration {
+        hash: config::configuration_hash(values),
+        values: described.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Loaded {
+        Loaded::from_toml(&format!("deployment.uri = \"mongodb://a:b@c/\"\n{text}")).unwrap()
+    }
+
+    fn reload(before: &str, after: &str) -> (Vec<api::ConfigurationChange>, api::Configuration) {
+        let (before, after) = (load(before), load(after));
+        let changed = after.settings.changes_since(&before.settings);
+        let values = values_in_effect(&changed, &before.values, &after.values);
+        let pending = pending(&changed, &after.values);
+        (
+            changes(&changed, &before.values, &after.values),
+            described(&values, &pending),
+        )
+    }
+
+    #[test]
+    fn a_value_that_needs_a_restart_stays_in_effect_and_is_pending() {
+        let (changes, configuration) = reload(
+            "pool.max_pool_size = 5\nlisten.backlog = 7\n",
+            "pool.max_pool_size = 6\nlisten.backlog = 8\n",
+        );
+        let change = |key: &str, from: &str, to: &str, needs_restart| api::ConfigurationChange {
+            from: from.to_owned(),
+            key: key.to_owned(),
+            needs_restart,
+            to: to.to_owned(),
+        };
+        let expected = [
+            change("listen.backlog", "7", "8", true),
+            change("pool.max_pool_size", "5", "6", false),
+        ];
+        assert_eq!(changes, expected);
+        let value = |key: &str| {
+            let mut values = configuration.values.iter();
+            let value = values.find(|value| value.key == key).unwrap();
+            (&*value.value, value.pending.as_deref())
+        };
+        assert_eq!(value("listen.backlog"), ("7", Some("8")));
+        assert_eq!(value("pool.max_pool_size"), ("6", None));
+    }
+
+    #[test]
+    fn a_changed_secret_is_listed_without_its_value() {
+        let user =
+            |password: &str| format!("[[auth.users]]\nname = \"app\"\npassword = \"{password}\"\n");
+        let (changes, _) = reload(&user("one"), &user("two"));
+        assert_eq!(changes.len(), 1);
+        assert_eq!(changes[0].key, "auth.users");
+        assert_eq!(changes[0].from, changes[0].to);
+    }
+
+    #[test]
+    fn equal_values_have_equal_hashes_whatever_their_source() {
+        let of = |text: &str| config::configuration_hash(&load(text).values);
+        assert_eq!(of(""), of("pool.max_pool_size = 100\n"));
+        assert_ne!(of(""), of("pool.max_pool_size = 101\n"));
+    }
+}

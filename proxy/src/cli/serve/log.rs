@@ -1,0 +1,63 @@
+//! The log on standard error. A reload can change its level and its format.
+
+use std::io::{self, IsTerminal as _};
+
+use seawall_config::{Log, LogFormat};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry, fmt,
+    layer::{Layered, SubscriberExt as _},
+    reload,
+    util::SubscriberInitExt as _,
+};
+
+/// Environment variable that overrides the log level, with the syntax of `tracing`'s filters.
+const LOG_VARIABLE: &str = "SEAWALL_LOG";
+
+type Filtered = Layered<reload::Layer<EnvFilter, Registry>, Registry>;
+type Format = Box<dyn Layer<Filtered> + Send + Sync>;
+
+/// Changes the log's level and format.
+pub(super) struct LogControl {
+    filter: reload::Handle<EnvFilter, Registry>,
+    format: reload::Handle<Format, Filtered>,
+}
+
+impl LogControl {
+    /// Begins to log.
+    pub(super) fn init(log: &Log) -> Self {
+        let (filter, filter_handle) = reload::Layer::new(filter(log));
+        let (format, format_handle) = reload::Layer::new(format(log));
+        tracing_subscriber::registry()
+            .with(filter)
+            .with(format)
+            .init();
+        Self {
+            filter: filter_handle,
+            format: format_handle,
+        }
+    }
+
+    /// Applies changed settings. The variable `SEAWALL_LOG` still overrides the level.
+    pub(super) fn configure(&self, log: &Log) {
+        // Both fail only if there is no log any more.
+        drop(self.filter.reload(filter(log)));
+        drop(self.format.reload(format(log)));
+    }
+}
+
+fn filter(log: &Log) -> EnvFilter {
+    EnvFilter::builder()
+        .with_env_var(LOG_VARIABLE)
+        .try_from_env()
+        .unwrap_or_else(|_| EnvFilter::new(log.level.name()))
+}
+
+fn format(log: &Log) -> Format {
+    let layer = fmt::layer().with_writer(io::stderr);
+    match log.format {
+        // The log library obeys `NO_COLOR`, but it would write colours to files too.
+        LogFormat::Text if io::stderr().is_terminal() => layer.with_target(false).boxed(),
+        LogFormat::Text => layer.with_target(false).with_ansi(false).boxed(),
+        LogFormat::Json => layer.json().boxed(),
+    }
+}

@@ -1,0 +1,437 @@
+//! Reloads of the configuration: what changes for connected clients, and what does not.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use mongodb::bson::{Document, doc};
+use rustix::process::Signal;
+use seawall_api::{AdminClient, Configuration, Pools, Reload};
+use seawall_tests::{
+    certificates::Certificates,
+    eventually::eventually,
+    mongod::{NewUser, ROOT, ROOT_PASSWORD, create_user, shared_standalone, unique_name},
+    process::Process,
+    raw::{Login, Outcome, RawClient},
+    scratch::Scratch,
+    seawall::{Options, Seawall},
+};
+use tokio::task::JoinSet;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn with(toml: &str) -> Options {
+    Options {
+        toml: toml.to_owned(),
+        ..Options::default()
+    }
+}
+
+async fn start(toml: &str) -> Seawall {
+    let server = shared_standalone().await.unwrap();
+    Seawall::start_with(&server.uri(), with(toml)).await
+}
+
+async fn connect(address: &str) -> RawClient {
+    RawClient::connect(address.parse().unwrap()).await.unwrap()
+}
+
+async fn log_in(client: &mut RawClient, user: &str, password: &str) -> Outcome {
+    let login = Login::new("admin", user, password);
+    client.login(&login).await.unwrap()
+}
+
+async fn logged_in(address: &str) -> RawClient {
+    let mut client = connect(address).await;
+    let outcome = log_in(&mut client, ROOT, ROOT_PASSWORD).await;
+    assert!(outcome.is_authenticated(), "{outcome:?}");
+    client
+}
+
+/// The error code of a find; `None` if it succeeds.
+async fn find(client: &mut RawClient) -> Option<i32> {
+    let reply = client.command("reload", doc! { "find": "c" }).await;
+    reply.unwrap().code()
+}
+
+fn keys(reload: &Reload, needs_restart: bool) -> Vec<&str> {
+    let changes = reload.changes.iter();
+    let changes = changes.filter(|change| change.needs_restart == needs_restart);
+    changes.map(|change| &*change.key).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connected_client_gets_a_fault_while_it_is_configured() {
+    let seawall = start("").await;
+    let mut client = logged_in(seawall.address()).await;
+    assert_eq!(find(&mut client).await, None);
+    let reload = seawall.reload("fault.error_code = 8000\n").unwrap();
+    assert_eq!(keys(&reload, false), ["fault.error_code"]);
+    assert_eq!(find(&mut client).await, Some(8000));
+    seawall.reload("").unwrap();
+    assert_eq!(find(&mut client).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_smaller_pool_closes_server_connections_and_a_larger_one_serves_waiting_operations() {
+    let limits = |size: usize| format!("pool.max_pool_size = {size}\npool.concurrency = \"off\"\n");
+    let seawall = start(&limits(8)).await;
+    let sleeps = async |count: usize| {
+        let mut clients = JoinSet::new();
+        for _ in 0..count {
+            let mut client = logged_in(seawall.address()).await;
+            let slow =
+                doc! { "find": unique_name("c"), "filter": { "$where": "sleep(200) || true" } };
+            let insert = doc! { "insert": slow.get_str("find").unwrap(), "documents": [{}] };
+            clients.spawn(async move {
+                assert!(client.command("reload", insert).await.unwrap().is_ok());
+                client.command("reload", slow).await.unwrap().code()
+            });
+        }
+        clients.join_all().await
+    };
+    let connections = async || {
+        let pools: Pools = seawall.api("/api/v1/pools").await;
+        pools
+            .pools
+            .iter()
+            .map(|pool| pool.available + pool.in_use)
+            .sum::<u64>()
+    };
+    assert_eq!(sleeps(8).await, [None; 8]);
+    assert!(connections().await > 2, "several connections are open");
+    let reload = seawall.reload(&limits(2)).unwrap();
+    assert_eq!(keys(&reload, false), ["pool.max_pool_size"]);
+    let is_small = async || connections().await <= 2;
+    eventually(LIMIT, is_small).await.unwrap();
+    assert_eq!(sleeps(4).await, [None; 4]);
+    assert!(connections().await <= 2);
+    // With a pool of two, the operations wait; a larger pool serves them.
+    let (replies, ()) = tokio::join!(sleeps(8), async {
+        let waits = async || seawall.metric("seawall_wait_queue_length", &[]).await > 0.0;
+        let observed = eventually(LIMIT, waits).await;
+        seawall.reload(&limits(8)).unwrap();
+        observed.unwrap();
+    });
+    assert_eq!(replies, [None; 8]);
+    assert!(connections().await > 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_are_added_changed_and_removed() {
+    let server = shared_standalone().await.unwrap();
+    let [kept, removed, added] = ["kept", "removed", "added"].map(unique_name);
+    for name in [&kept, &removed, &added] {
+        let user = NewUser::new("admin", name, "right").role("readWriteAnyDatabase", "admin");
+        create_user(&server.client().unwrap(), &user).await.unwrap();
+    }
+    let users = |users: &[(&str, &str)]| {
+        let user = |(name, password): &(&str, &str)| {
+            format!("[[auth.users]]\nname = {name:?}\npassword = {password:?}\n")
+        };
+        users.iter().map(user).collect::<String>()
+    };
+    let before = users(&[(&kept, "wrong"), (&removed, "right")]);
+    let seawall = Seawall::start_with(&server.uri(), with(&before)).await;
+    let mut client = connect(seawall.address()).await;
+    assert!(!log_in(&mut client, &kept, "right").await.is_authenticated());
+    assert!(
+        !log_in(&mut client, &added, "right")
+            .await
+            .is_authenticated()
+    );
+    let mut leaver = connect(seawall.address()).await;
+    assert!(
+        log_in(&mut leaver, &removed, "right")
+            .await
+            .is_authenticated()
+    );
+    assert_eq!(find(&mut leaver).await, None);
+
+    let after = users(&[(&kept, "right"), (&added, "right")]);
+    let reload = seawall.reload(&after).unwrap();
+    assert!(keys(&reload, true).is_empty());
+    for name in [&kept, &added] {
+        let mut client = connect(seawall.address()).await;
+        assert!(log_in(&mut client, name, "right").await.is_authenticated());
+        assert_eq!(find(&mut client).await, None);
+    }
+    // The client of the removed user stays connected, but it must log in again and cannot.
+    assert_eq!(find(&mut leaver).await, Some(13));
+    assert!(
+        !log_in(&mut leaver, &removed, "right")
+            .await
+            .is_authenticated()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_slow_log_can_be_switched_on_and_off() {
+    let scratch = Scratch::create().unwrap();
+    let path = scratch.join("slow.jsonl");
+    let seawall = start("").await;
+    let mut client = logged_in(seawall.address()).await;
+    let toml = format!("slow_log.threshold_ms = 0\nslow_log.file = {path:?}\n");
+    seawall.reload(&toml).unwrap();
+    assert_eq!(find(&mut client).await, None);
+    seawall.reload("").unwrap();
+    assert_eq!(find(&mut client).await, None);
+    let lines = fs::read_to_string(&path).unwrap();
+    assert_eq!(lines.lines().count(), 1, "{lines}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_is_required_as_soon_as_it_is_configured() {
+    let scratch = Scratch::create().unwrap();
+    let token = scratch.write("token", "first\n").unwrap();
+    let seawall = start("").await;
+    assert_eq!(seawall.get("/api/v1/status").await.0, 200);
+    let toml = format!("admin.token_file = {token:?}\n");
+    seawall.reload(&toml).unwrap();
+    assert_eq!(seawall.get("/api/v1/status").await.0, 401);
+    scratch.write("token", "second\n").unwrap();
+    let reload = seawall.reload(&toml).unwrap();
+    assert_eq!(keys(&reload, false), ["admin.token_file"]);
+    let status = async |token: &str| {
+        let header = format!("Authorization: Bearer {token}\r\n");
+        seawall.request("GET", "/api/v1/status", &header).await.0
+    };
+    assert_eq!(status("first").await, 401);
+    assert_eq!(status("second").await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_clients_get_the_new_certificate_and_connected_clients_stay() {
+    let [first, second] = [(); 2].map(|()| Certificates::generate().unwrap());
+    let seawall = start(&first.listen_toml()).await;
+    let connect = async |trusted: &Certificates| {
+        let address = seawall.address().parse().unwrap();
+        RawClient::connect_tls(address, "localhost", trusted.client_config().unwrap()).await
+    };
+    let mut early = connect(&first).await.unwrap();
+    assert!(early.hello(doc! {}).await.unwrap().is_ok());
+    let reload = seawall.reload(&second.listen_toml()).unwrap();
+    assert_eq!(
+        keys(&reload, false),
+        ["listen.tls.certificate_file", "listen.tls.key_file"]
+    );
+    let mut late = connect(&second).await.unwrap();
+    assert!(late.hello(doc! {}).await.unwrap().is_ok());
+    assert!(connect(&first).await.is_err());
+    assert!(early.hello(doc! {}).await.unwrap().is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_that_need_a_restart_stay_and_are_pending() {
+    let seawall = start("").await;
+    let reload = seawall
+        .reload("listen.backlog = 9\npool.max_connecting = 3\n")
+        .unwrap();
+    assert_eq!(keys(&reload, true), ["listen.backlog"]);
+    assert_eq!(keys(&reload, false), ["pool.max_connecting"]);
+    let configuration: Configuration = seawall.api("/api/v1/config").await;
+    let value = |key: &str| {
+        let value = configuration.values.iter().find(|value| value.key == key);
+        let value = value.unwrap();
+        (&*value.value, value.pending.as_deref(), &*value.origin)
+    };
+    assert_eq!(value("listen.backlog"), ("4096", Some("9"), "default"));
+    assert_eq!(value("pool.max_connecting"), ("3", None, "file"));
+    assert_eq!(value("deployment.uri"), ("(hidden)", None, "file"));
+    let hash = format!("config_hash=\"{}\"", configuration.hash);
+    assert!((seawall.metric("seawall_info", &[&hash]).await - 1.0).abs() < f64::EPSILON);
+    assert!((seawall.metric("seawall_info", &[]).await - 1.0).abs() < f64::EPSILON);
+    // Without a user at the start, the users do not decide how clients log in.
+    let users = "[[auth.users]]\nname = \"a\"\npassword = \"b\"\n";
+    let reload = seawall.reload(users).unwrap();
+    assert!(
+        keys(&reload, true)
+            .iter()
+            .all(|key| key.starts_with("auth.users"))
+    );
+    assert!(!keys(&reload, true).is_empty());
+}
+
+/// A running process with a configuration file that tests can replace.
+struct Served {
+    process: Process,
+    scratch: Scratch,
+    file: PathBuf,
+    base: String,
+}
+
+impl Served {
+    async fn start(toml: &str) -> Self {
+        let server = shared_standalone().await.unwrap();
+        let base = format!(
+            "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\n",
+            server.uri()
+        );
+        let scratch = Scratch::create().unwrap();
+        let file = scratch
+            .write("seawall.toml", format!("{base}{toml}"))
+            .unwrap();
+        let process = Process::serve(&file).await;
+        Self {
+            process,
+            scratch,
+            file,
+            base,
+        }
+    }
+
+    fn write(&self, toml: &str) {
+        fs::write(&self.file, format!("{}{toml}", self.base)).unwrap();
+    }
+
+    fn admin(&self) -> AdminClient {
+        AdminClient::new(self.process.admin(), None).unwrap()
+    }
+
+    async fn value(&self, key: &str) -> String {
+        let configuration: Configuration = self.admin().ask("/api/v1/config").await.unwrap();
+        let value = configuration
+            .values
+            .into_iter()
+            .find(|value| value.key == key);
+        value.unwrap().value
+    }
+
+    async fn has(&self, key: &str, value: &str) {
+        let is_set = async || self.value(key).await == value;
+        eventually(LIMIT, is_set).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn sighup_and_the_api_read_the_configuration_again() {
+    let mut served = Served::start("").await;
+    let mut client = logged_in(served.process.address()).await;
+    served.write("pool.max_pool_size = 7\n");
+    served.process.signal(Signal::HUP);
+    served.has("pool.max_pool_size", "7").await;
+    served.write("pool.max_pool_size = 8\nlog.level = \"error\"\n");
+    let admin = served.admin();
+    let dry: Reload = admin.post("/api/v1/reload?dry_run=true").await.unwrap();
+    assert!(!dry.applied);
+    assert_eq!(keys(&dry, false), ["pool.max_pool_size", "log.level"]);
+    assert_eq!(served.value("pool.max_pool_size").await, "7");
+    let reload: Reload = admin.post("/api/v1/reload").await.unwrap();
+    assert_eq!(
+        Reload {
+            applied: false,
+            ..reload.clone()
+        },
+        dry
+    );
+    assert!(reload.applied);
+    assert_eq!(served.value("pool.max_pool_size").await, "8");
+    assert_eq!(find(&mut client).await, None);
+    served.write("pool.max_pool_size = 8\n");
+    let reload: Reload = admin.post("/api/v1/reload").await.unwrap();
+    assert_eq!(keys(&reload, false), ["log.level"]);
+    served.process.signal(Signal::TERM);
+    assert!(served.process.ended().await.success());
+    // The second of three reloads set the level to `error`, so it is not in the log.
+    assert_eq!(served.process.said_times("configuration reloaded"), 2);
+}
+
+/// A name, and a way to break the configuration.
+type Breaking = (&'static str, fn(&Served));
+
+#[tokio::test]
+async fn a_broken_configuration_changes_nothing_and_reports_every_problem() {
+    let served = Served::start("pool.max_pool_size = 7\n").await;
+    let mut client = logged_in(served.process.address()).await;
+    let cases: [Breaking; 4] = [
+        ("pool.max_connecting", |served| {
+            served.write("pool.max_pool_size = 0\npool.max_connecting = 0\n");
+        }),
+        ("seawall.toml, line", |served| {
+            served.write("pool.max_pool_size = \n")
+        }),
+        ("listen.tls.key_file", |served| {
+            served.write(
+                "listen.tls.certificate_file = \"/nowhere\"\nlisten.tls.key_file = \"/nowhere\"\n",
+            );
+        }),
+        ("must be a readable configuration file", |served| {
+            fs::remove_file(&served.file).unwrap();
+            fs::create_dir(&served.file).unwrap();
+        }),
+    ];
+    for (count, (expected, break_it)) in cases.into_iter().enumerate() {
+        break_it(&served);
+        let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();
+        assert!(!refused.applied && refused.changes.is_empty());
+        let problems = refused.problems.join("\n");
+        assert!(problems.contains(expected), "{problems}");
+        let is_logged = async || served.process.said_times("configuration not reloaded") > count;
+        eventually(LIMIT, is_logged).await.unwrap();
+        assert_eq!(served.value("pool.max_pool_size").await, "7");
+        assert_eq!(find(&mut client).await, None);
+    }
+    let first = served.process.said("configuration not reloaded").unwrap();
+    let first = first.to_string();
+    for key in ["pool.max_pool_size", "pool.max_connecting"] {
+        assert!(first.contains(key), "{first}");
+    }
+}
+
+#[tokio::test]
+async fn watch_reloads_when_contents_change_and_only_then() {
+    let served = Served::start("reload.watch = true\n").await;
+    let next = served.scratch.join("next.toml");
+    let replace = |toml: &str| {
+        let toml = format!("{}reload.watch = true\n{toml}", served.base);
+        fs::write(&next, toml).unwrap();
+        fs::rename(&next, &served.file).unwrap();
+    };
+    replace("pool.max_pool_size = 9\n");
+    served.has("pool.max_pool_size", "9").await;
+    // A file with the same content is not read as a change, and a broken one is reported once.
+    replace("pool.max_pool_size = 9\n");
+    replace("pool.max_pool_size = 0\n");
+    let reported = async || served.process.said_times("configuration not reloaded") > 0;
+    eventually(LIMIT, reported).await.unwrap();
+    replace("pool.max_pool_size = 11\n");
+    served.has("pool.max_pool_size", "11").await;
+    assert_eq!(served.process.said_times("configuration not reloaded"), 1);
+    assert_eq!(served.process.said_times("configuration reloaded"), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reloads_under_load_drop_no_client_and_lose_no_reply() {
+    let seawall = start("").await;
+    let client = seawall.client(ROOT, ROOT_PASSWORD, "admin").await;
+    let things = client
+        .database(&unique_name("reload"))
+        .collection::<Document>("things");
+    let mut writers = JoinSet::new();
+    for writer in 0..8 {
+        let things = things.clone();
+        writers.spawn(async move {
+            for number in 0..50 {
+                let id = format!("{writer}-{number}");
+                things.insert_one(doc! { "_id": &id }).await.unwrap();
+                let found = things.find_one(doc! { "_id": &id }).await.unwrap();
+                assert_eq!(found.unwrap().get_str("_id").unwrap(), id);
+            }
+        });
+    }
+    let mut reloads = 0_usize;
+    while !writers.is_empty() {
+        let size = [1, 100, 3][reloads % 3];
+        let mode = ["\"auto\"", "2", "\"off\""][reloads % 3];
+        let toml = format!(
+            "pool.max_pool_size = {size}\npool.concurrency = {mode}\nlimits.max_in_flight_operations = {size}\nshapes.max_shapes = {size}\n"
+        );
+        seawall.reload(&toml).unwrap();
+        reloads += 1;
+        while let Some(done) = writers.try_join_next() {
+            done.unwrap();
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(things.count_documents(doc! {}).await.unwrap(), 400);
+    assert!(reloads > 10, "{reloads}");
+    seawall.assert_all_connected().await;
+}
