@@ -73,7 +73,7 @@ impl Process {
 pub fn serve(seawall: &Path) -> Command {
     let mut command = Command::new(seawall);
     command
-        .arg("serve")
+        .args(["serve", "--allow-root"])
         .env("SEAWALL_RUNTIME__CORE_DUMPS", "true");
     command
 }

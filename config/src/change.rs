@@ -30,7 +30,9 @@ impl Changed {
     /// True if the key or element at `path` belongs to this change.
     pub fn includes(&self, path: &str) -> bool {
         let rest = path.strip_prefix(self.path);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        let is_below = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+        // The two keys of the connection string give one value.
+        is_below || (self.path == "deployment.uri" && path == "deployment.uri_file")
     }
 }
 
@@ -81,11 +83,12 @@ impl Settings {
         changed.collect()
     }
 
-    /// True if the source of credentials depends on the users and so is another one. The source is
-    /// determined at the start.
+    /// True if the source of credentials is another one: it is configured, or it depends on the
+    /// presence of users. It is determined at the start.
     fn changes_credential_source(&self, running: &Self) -> bool {
         let is_auto = running.auth.credentials == Credentials::Auto;
-        is_auto && self.auth.users.is_empty() != running.auth.users.is_empty()
+        self.auth.credentials != running.auth.credentials
+            || (is_auto && self.auth.users.is_empty() != running.auth.users.is_empty())
     }
 
     /// Returns these running settings with the live values of `newer`. All other values take effect
@@ -177,5 +180,78 @@ fn adopt_optional<T: Reloadable + Clone>(path: &str, section: &mut Option<T>, ne
         (Some(section), Some(newer)) => section.adopt_live(newer),
         _ if of_path(path) == Change::Live => section.clone_from(newer),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USER: &str = "[[auth.users]]\nname = \"a\"\npassword = \"b\"\n";
+
+    fn settings(toml: &str) -> Settings {
+        Settings::from_toml(&format!("deployment.uri = \"mongodb://server/\"\n{toml}")).unwrap()
+    }
+
+    /// The changes, and the running settings after the reload.
+    fn reload(running: &str, newer: &str) -> (Vec<(&'static str, Change)>, Settings) {
+        let (running, newer) = (settings(running), settings(newer));
+        let changes = newer.changes_since(&running).into_iter();
+        let changes = changes.map(|changed| (changed.path, changed.change));
+        (changes.collect(), running.with_live_values_of(&newer))
+    }
+
+    #[test]
+    fn only_live_values_are_adopted() {
+        let newer =
+            "listen.backlog = 9\npool.max_pool_size = 9\n[slow_log]\n[fault]\nclose = true\n";
+        let (changes, running) = reload("", newer);
+        let expected = [
+            ("listen.backlog", Change::Restart),
+            ("pool.max_pool_size", Change::Live),
+            ("slow_log", Change::Live),
+            ("fault", Change::Live),
+        ];
+        assert_eq!(changes, expected);
+        assert_eq!(running.listen.backlog.get(), 4096);
+        assert_eq!(running.pool.max_pool_size.get(), 9);
+        assert!(running.slow_log.is_some() && running.fault.is_some());
+        let (changes, running) = reload(newer, newer);
+        assert!(changes.is_empty());
+        assert_eq!(running, settings(newer));
+    }
+
+    #[test]
+    fn users_stay_if_the_source_of_credentials_needs_a_restart() {
+        let other = |word: &str| format!("auth.credentials = \"{word}\"\n");
+        for (running, newer) in [
+            (USER.to_owned(), other("self")),
+            (USER.to_owned(), String::new()),
+            (String::new(), USER.to_owned()),
+            (String::new(), other("users") + USER),
+        ] {
+            let (changes, settings) = reload(&running, &newer);
+            assert!(
+                changes.contains(&("auth.users", Change::Restart)),
+                "{changes:?}"
+            );
+            assert_eq!(settings.auth.users.is_empty(), running.is_empty());
+            assert!(settings.problems().is_empty());
+        }
+        let two = format!("{USER}{}", USER.replace("\"a\"", "\"c\""));
+        let (changes, settings) = reload(USER, &two);
+        assert_eq!(changes, [("auth.users", Change::Live)]);
+        assert_eq!(settings.auth.users.len(), 2);
+    }
+
+    #[test]
+    fn live_values_that_do_not_fit_the_running_ones_are_problems() {
+        // The running admin address is public, so the token must stay.
+        let running = settings(&format!(
+            "admin.address = \"0.0.0.0:1\"\nadmin.token_file = {:?}\n",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")
+        ));
+        let newer = settings("");
+        assert!(!running.with_live_values_of(&newer).problems().is_empty());
     }
 }

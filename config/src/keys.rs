@@ -76,7 +76,13 @@ mod tests {
     fn names_in_a_section_are_its_keys_and_its_sections() {
         assert_eq!(
             names_in("admin"),
-            ["address", "token_file", "allowed_hosts", "profile"]
+            [
+                "address",
+                "metrics_address",
+                "token_file",
+                "allowed_hosts",
+                "profile"
+            ]
         );
         assert_eq!(names_in("listen.tls"), ["certificate_file", "key_file"]);
         assert_eq!(names_in("auth.users[].scram_sha_1").len(), 4);

@@ -514,6 +514,11 @@ section! {
     /// Address of metrics, health and the API.
     address: AdminAddress = key("admin.address",
         Kind::AdminAddress, Restart, default "127.0.0.1:9909");
+    // Prometheus and kubelet come from other hosts, and have no token.
+    /// Further address that serves only /metrics and the health checks, without a token; `"off"`
+    /// for none.
+    metrics_address: AdminAddress = key("admin.metrics_address",
+        Kind::AdminAddress, Restart, default "off");
     /// File with the token that requests must contain; required unless the address is loopback.
     token: Option<Secret> = key("admin.token_file",
         Kind::SecretFile, Live, example "/run/secrets/admin-token");

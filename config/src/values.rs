@@ -85,10 +85,13 @@ impl Layers<'_> {
 /// A short hash of the values, in hexadecimal: instances with the same configuration have the same
 /// hash, whatever the sources. Secrets have no influence, so the hash does not help to guess them.
 pub fn configuration_hash(values: &[EffectiveValue]) -> String {
+    let lines = values
+        .iter()
+        .map(|value| format!("{}={}\n", value.path, value.value));
+    let mut lines: Vec<_> = lines.collect();
+    lines.sort_unstable();
     let mut hash = Sha256::new();
-    for EffectiveValue { path, value, .. } in values {
-        hash.update(format!("{path}={value}\n"));
-    }
+    lines.iter().for_each(|line| hash.update(line));
     let bytes = hash.finalize();
     bytes
         .iter()

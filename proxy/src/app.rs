@@ -16,8 +16,9 @@ use parking_lot::Mutex;
 use seawall_config as config;
 use tokio::{
     net::TcpListener,
+    runtime::Handle,
     sync::{Semaphore, mpsc, watch},
-    time::{Instant, interval, sleep, sleep_until},
+    time::{Instant, interval, sleep, sleep_until, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -26,10 +27,10 @@ use crate::{
     admin::{self, ReloadRequest, Window},
     client::{self, Arrivals, Credentials, Logins, MessageMemory, Peer, Routing, Shared},
     limits::{Gate, Limits, LoginGates, OperationPermits},
-    listener::{self, Acceptor, Address, Listener, ServerTlsError},
+    listener::{self, Acceptor, Address, Inherited, Listener, ServerTlsError},
     observe::{ClientDirectory, Exporter, ObserveError, Observer},
     pins::Pins,
-    runtime::{Activity, Lateness, Planes, measure_lateness},
+    runtime::{Activity, Heartbeat, Lateness, Planes, measure_lateness},
     topology::{DeploymentError, DeploymentOptions, Topology},
 };
 use seawall_auth::{NonceSource, SeedError};
@@ -40,6 +41,9 @@ pub(crate) use self::convert::pem;
 
 /// The closing of the remaining clients at the end of a drain is spread over this time.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
+
+/// How long HTTP requests may take after the end of a drain.
+const ADMIN_END_LIMIT: Duration = Duration::from_secs(1);
 
 /// Interval at which pools and pins are maintained and statistics are collected.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -120,6 +124,7 @@ pub struct Drained {
 pub struct App {
     client_addresses: Vec<String>,
     admin_address: Option<String>,
+    metrics_address: Option<String>,
     shared: Arc<Shared>,
     feed: Arc<insight::Feed>,
     draining: watch::Sender<Option<Instant>>,
@@ -137,6 +142,8 @@ pub struct App {
     stop_accepting: CancellationToken,
     stop: CancellationToken,
     tracker: TaskTracker,
+    /// The tasks that serve HTTP.
+    admin_tasks: TaskTracker,
     planes: Planes,
 }
 
@@ -157,6 +164,15 @@ impl Drop for App {
 }
 
 impl App {
+    /// Shows if the threads make progress, for a watchdog.
+    pub(crate) fn heartbeat(&self) -> Heartbeat {
+        let planes = &self.planes;
+        Heartbeat::of(
+            planes.data.handle().clone(),
+            planes.control.handle().clone(),
+        )
+    }
+
     /// Number of tasks that serve clients.
     pub fn client_tasks(&self) -> usize {
         self.tracker.len()
@@ -167,6 +183,18 @@ impl App {
     /// # Errors
     /// See [`StartError`]. In this case all parts have been stopped.
     pub async fn start(loaded: config::Loaded) -> Result<Self, StartError> {
+        Self::start_on(loaded, Vec::new()).await
+    }
+
+    /// Like [`Self::start`], but if there are `inherited` sockets, clients connect to these and not
+    /// to `listen.address`.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub(crate) async fn start_on(
+        loaded: config::Loaded,
+        inherited: Vec<Inherited>,
+    ) -> Result<Self, StartError> {
         let settings = loaded.settings.clone();
         let operations = OperationPermits::new(settings.limits.max_in_flight_operations.get());
         let in_flight = operations.clone();
@@ -186,6 +214,7 @@ impl App {
         let mut app = Self {
             client_addresses: Vec::new(),
             admin_address: None,
+            metrics_address: None,
             shared,
             feed,
             draining,
@@ -200,33 +229,24 @@ impl App {
             stop_accepting: CancellationToken::new(),
             stop: CancellationToken::new(),
             tracker: TaskTracker::new(),
+            admin_tasks: TaskTracker::new(),
             planes,
         };
-        app.listen(&settings).await?;
+        app.listen(&settings, inherited).await?;
         Ok(app)
     }
 
-    async fn listen(&mut self, settings: &config::Settings) -> Result<(), StartError> {
+    async fn listen(
+        &mut self,
+        settings: &config::Settings,
+        inherited: Vec<Inherited>,
+    ) -> Result<(), StartError> {
         let data_plane = self.planes.data.handle().clone();
         self.tls.store(convert::client_tls(&settings.listen)?);
-        let mut listeners = Vec::new();
-        for address in &settings.listen.addresses {
-            let name = address.to_string();
-            let address = match address {
-                config::ListenAddress::Tcp(text) => Address::Tcp(text.clone()),
-                config::ListenAddress::Unix(path) => Address::Unix(path.clone()),
-            };
-            let backlog = settings.listen.backlog.get();
-            let bound = data_plane.spawn(async move { Listener::bind(&address, backlog).await });
-            let bound = bound
-                .await
-                .unwrap_or_else(|error| Err(io::Error::other(error)));
-            let failed = |source| StartError::Bind {
-                address: name,
-                source,
-            };
-            listeners.extend(bound.map_err(failed)?);
-        }
+        let listeners = match inherited.is_empty() {
+            true => bind(&settings.listen, &data_plane).await?,
+            false => adopt(inherited, &data_plane)?,
+        };
         self.serve_admin(settings).await?;
         for listener in listeners {
             self.client_addresses.push(listener.local_address());
@@ -265,8 +285,49 @@ impl App {
     }
 
     async fn serve_admin(&mut self, settings: &config::Settings) -> Result<(), StartError> {
-        let config::AdminAddress::Tcp(address) = &settings.admin.address else {
+        let admin = self.bind_admin(&settings.admin.address).await?;
+        let metrics = self.bind_admin(&settings.admin.metrics_address).await?;
+        if admin.is_none() && metrics.is_none() {
             return Ok(());
+        }
+        let window = Arc::new(self.window(settings));
+        self.window = Some(Arc::clone(&window));
+        let address = |listener: &Option<TcpListener>| {
+            let address = listener.as_ref()?.local_addr().ok()?;
+            Some(address.to_string())
+        };
+        self.admin_address = address(&admin);
+        self.metrics_address = address(&metrics);
+        if let Some(listener) = admin {
+            let serving = admin::serve(listener, Arc::clone(&window), self.stop.clone());
+            let serving = async move {
+                if let Err(error) = serving.await {
+                    tracing::error!(%error, "admin address no longer served");
+                }
+            };
+            self.admin_tasks
+                .spawn_on(serving, self.planes.control.handle());
+        }
+        if let Some(listener) = metrics {
+            let serving = admin::serve_metrics(listener, window, self.stop.clone());
+            let serving = async move {
+                if let Err(error) = serving.await {
+                    tracing::error!(%error, "metrics address no longer served");
+                }
+            };
+            self.admin_tasks
+                .spawn_on(serving, self.planes.control.handle());
+        }
+        Ok(())
+    }
+
+    /// Binds an address for HTTP; `None` if it is off.
+    async fn bind_admin(
+        &self,
+        address: &config::AdminAddress,
+    ) -> Result<Option<TcpListener>, StartError> {
+        let config::AdminAddress::Tcp(address) = address else {
+            return Ok(None);
         };
         let wanted = address.clone();
         let bound = self
@@ -276,17 +337,16 @@ impl App {
         let bound = bound
             .await
             .unwrap_or_else(|error| Err(io::Error::other(error)));
-        let failed = |source| StartError::Bind {
+        bound.map(Some).map_err(|source| StartError::Bind {
             address: address.clone(),
             source,
-        };
-        let listener = bound.map_err(failed)?;
-        self.admin_address = listener
-            .local_addr()
-            .ok()
-            .map(|address| address.to_string());
+        })
+    }
+
+    /// The state that HTTP requests read.
+    fn window(&self, settings: &config::Settings) -> Window {
         let credentials = Arc::clone(&self.shared.logins.credentials);
-        let window = Arc::new(Window {
+        Window {
             exporter: Arc::clone(&self.feed.exporter),
             clients: Arc::clone(&self.shared.clients),
             topology: Arc::clone(&self.shared.routing.topology),
@@ -306,15 +366,7 @@ impl App {
             reloads: self.reloads.clone(),
             places: Arc::new(Semaphore::new(admin::MAX_REQUESTS)),
             started_at: SystemTime::now(),
-        });
-        self.window = Some(Arc::clone(&window));
-        let stop = self.stop.clone();
-        self.planes.control.spawn(async move {
-            if let Err(error) = admin::serve(listener, window, stop).await {
-                tracing::error!(%error, "admin address no longer served");
-            }
-        });
-        Ok(())
+        }
     }
 
     /// The addresses to which clients connect.
@@ -325,6 +377,11 @@ impl App {
     /// The address of the metrics and the API; `None` if they are off.
     pub fn admin_address(&self) -> Option<&str> {
         self.admin_address.as_deref()
+    }
+
+    /// The address of the metrics and the health checks alone; `None` if it is off.
+    pub fn metrics_address(&self) -> Option<&str> {
+        self.metrics_address.as_deref()
     }
 
     /// Serves a client over the caller's stream, without TLS, until the client leaves. `None` if
@@ -369,6 +426,7 @@ impl App {
         let until = Instant::now() + self.running.lock().settings.shutdown.drain;
         self.draining.send_replace(Some(until));
         self.tracker.close();
+        self.end_reloads().await;
         let mut all_left = false;
         tokio::select! {
             () = self.tracker.wait() => all_left = true,
@@ -386,8 +444,46 @@ impl App {
         self.shared.routing.topology.close();
         self.feed.close();
         self.shared.recorder.flush_slow_log();
+        // The reply to the request that started the drain may not be sent yet.
+        self.stop.cancel();
+        self.admin_tasks.close();
+        drop(timeout(ADMIN_END_LIMIT, self.admin_tasks.wait()).await);
         Drained { closed_clients }
     }
+}
+
+/// Binds the configured addresses.
+async fn bind(listen: &config::Listen, runtime: &Handle) -> Result<Vec<Listener>, StartError> {
+    let mut listeners = Vec::new();
+    for address in &listen.addresses {
+        let name = address.to_string();
+        let address = match address {
+            config::ListenAddress::Tcp(text) => Address::Tcp(text.clone()),
+            config::ListenAddress::Unix(path) => Address::Unix(path.clone()),
+        };
+        let backlog = listen.backlog.get();
+        let bound = runtime.spawn(async move { Listener::bind(&address, backlog).await });
+        let bound = bound
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)));
+        let failed = |source| StartError::Bind {
+            address: name,
+            source,
+        };
+        listeners.extend(bound.map_err(failed)?);
+    }
+    Ok(listeners)
+}
+
+/// Uses sockets that another process has bound.
+fn adopt(inherited: Vec<Inherited>, runtime: &Handle) -> Result<Vec<Listener>, StartError> {
+    let _runtime = runtime.enter();
+    let adopted = inherited.into_iter().map(Listener::adopt);
+    let adopted = adopted.collect::<io::Result<_>>();
+    adopted.map_err(|source| StartError::Bind {
+        address: "a socket of the service manager".to_owned(),
+        source,
+    })
 }
 
 /// The parts that `wire` builds.

@@ -333,7 +333,7 @@ async fn the_process_ends_with_code_69_if_an_address_is_in_use() {
     for (listen, admin) in cases {
         let path = configuration(&scratch, listen, 0).await;
         let path = path.to_str().unwrap();
-        let output = run(&["serve", "--config", path, "--admin", admin]).await;
+        let output = run(&["serve", "--allow-root", "--config", path, "--admin", admin]).await;
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(69), "{said}");
         assert!(said.contains(&address), "{said}");

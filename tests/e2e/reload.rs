@@ -1,20 +1,21 @@
 //! Reloads of the configuration: what changes for connected clients, and what does not.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, time::Duration};
 
 use mongodb::bson::{Document, doc};
 use rustix::process::Signal;
-use seawall_api::{AdminClient, Configuration, Pools, Reload};
+use seawall_api::{Configuration, Pools, Reload};
 use seawall_tests::{
     certificates::Certificates,
     eventually::eventually,
     mongod::{NewUser, ROOT, ROOT_PASSWORD, create_user, shared_standalone, unique_name},
-    process::Process,
     raw::{Login, Outcome, RawClient},
     scratch::Scratch,
     seawall::{Options, Seawall},
 };
 use tokio::task::JoinSet;
+
+use crate::served::Served;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -174,8 +175,10 @@ async fn the_slow_log_can_be_switched_on_and_off() {
     assert_eq!(find(&mut client).await, None);
     seawall.reload("").unwrap();
     assert_eq!(find(&mut client).await, None);
-    let lines = fs::read_to_string(&path).unwrap();
-    assert_eq!(lines.lines().count(), 1, "{lines}");
+    let lines = async || fs::read_to_string(&path).unwrap().lines().count();
+    let is_written = async || lines().await > 0;
+    eventually(LIMIT, is_written).await.unwrap();
+    assert_eq!(lines().await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -248,57 +251,6 @@ async fn values_that_need_a_restart_stay_and_are_pending() {
             .all(|key| key.starts_with("auth.users"))
     );
     assert!(!keys(&reload, true).is_empty());
-}
-
-/// A running process with a configuration file that tests can replace.
-struct Served {
-    process: Process,
-    scratch: Scratch,
-    file: PathBuf,
-    base: String,
-}
-
-impl Served {
-    async fn start(toml: &str) -> Self {
-        let server = shared_standalone().await.unwrap();
-        let base = format!(
-            "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\n",
-            server.uri()
-        );
-        let scratch = Scratch::create().unwrap();
-        let file = scratch
-            .write("seawall.toml", format!("{base}{toml}"))
-            .unwrap();
-        let process = Process::serve(&file).await;
-        Self {
-            process,
-            scratch,
-            file,
-            base,
-        }
-    }
-
-    fn write(&self, toml: &str) {
-        fs::write(&self.file, format!("{}{toml}", self.base)).unwrap();
-    }
-
-    fn admin(&self) -> AdminClient {
-        AdminClient::new(self.process.admin(), None).unwrap()
-    }
-
-    async fn value(&self, key: &str) -> String {
-        let configuration: Configuration = self.admin().ask("/api/v1/config").await.unwrap();
-        let value = configuration
-            .values
-            .into_iter()
-            .find(|value| value.key == key);
-        value.unwrap().value
-    }
-
-    async fn has(&self, key: &str, value: &str) {
-        let is_set = async || self.value(key).await == value;
-        eventually(LIMIT, is_set).await.unwrap();
-    }
 }
 
 #[tokio::test]

@@ -473,6 +473,7 @@ async fn messages_on_standard_error_are_plain_text() {
     let uri = server.uri();
     let arguments = [
         "serve",
+        "--allow-root",
         "--deployment",
         &uri,
         "--listen",

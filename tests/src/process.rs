@@ -78,6 +78,29 @@ impl Process {
         Self::start(&mut serve_command(toml)).await
     }
 
+    /// Like [`Self::serve`], with additional variables in its environment.
+    ///
+    /// # Panics
+    /// As [`Self::serve`].
+    pub async fn serve_with(toml: &Path, variables: &[(&str, &str)]) -> Self {
+        let mut command = serve_command(toml);
+        command.envs(variables.iter().copied());
+        Self::start(&mut command).await
+    }
+
+    /// Like [`Self::serve`], but `launcher` is a program that becomes Seawall: it gets Seawall's
+    /// command line as its last arguments.
+    ///
+    /// # Panics
+    /// As [`Self::serve`].
+    pub async fn launch(launcher: &[&str], toml: &Path) -> Self {
+        let (program, arguments) = launcher.split_first().expect("the launcher has a program");
+        let mut command = Command::new(program);
+        command.args(arguments).arg(binary());
+        configure(&mut command, toml);
+        Self::start(&mut command).await
+    }
+
     /// Like [`Self::serve`], but the process is not in root's group, so that
     /// [`Self::forbids_tracing`] works.
     ///
@@ -233,14 +256,18 @@ impl Process {
 
 fn serve_command(toml: &Path) -> Command {
     let mut command = Command::new(binary());
+    configure(&mut command, toml);
     command
-        .args(["serve", "--config"])
+}
+
+fn configure(command: &mut Command, toml: &Path) {
+    command
+        .args(["serve", "--allow-root", "--config"])
         .arg(toml)
         .env("SEAWALL_LOG__FORMAT", "json")
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
-    command
 }
 
 /// A field of one line of the log.

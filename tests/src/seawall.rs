@@ -135,12 +135,22 @@ impl Seawall {
             .app
             .admin_address()
             .expect("Seawall has an admin address");
+        let host = format!("Host: {address}\r\n{headers}");
+        self.request_at(address, method, path, &host).await
+    }
+
+    /// The status and the body of a request to an HTTP address of Seawall, with these header lines.
+    pub async fn request_at(
+        &self,
+        address: &str,
+        method: &str,
+        path: &str,
+        headers: &str,
+    ) -> (u16, String) {
         let mut stream = TcpStream::connect(address)
             .await
             .expect("the admin address accepts connections");
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {address}\r\n{headers}Connection: close\r\n\r\n"
-        );
+        let request = format!("{method} {path} HTTP/1.0\r\n{headers}Connection: close\r\n\r\n");
         stream
             .write_all(request.as_bytes())
             .await

@@ -64,7 +64,8 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    match window.guard.load().admit(request.uri(), request.headers()) {
+    let admitted = window.guard.load().admit(request.uri(), request.headers());
+    match admitted {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }

@@ -50,7 +50,7 @@ use seawall_stats::float;
 pub const MAX_REQUESTS: usize = 8;
 
 /// Time limit of a reload. It reads some files and connects to no server.
-const RELOAD_LIMIT: Duration = Duration::from_secs(30);
+const RELOAD_LIMIT: Duration = Duration::from_secs(10);
 
 /// Number of rows in a response if the request has no `limit`.
 const DEFAULT_LIMIT: usize = 50;
@@ -132,6 +132,35 @@ pub async fn serve(
         .await
 }
 
+/// Serves only metrics and health checks until `stop` is cancelled.
+///
+/// # Errors
+/// If the listener fails permanently.
+pub(crate) async fn serve_metrics(
+    listener: TcpListener,
+    window: Arc<Window>,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    axum::serve(listener, metrics_router(window))
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await
+}
+
+/// The routes of the address for metrics. They are open to all callers and reveal no more than the
+/// names of databases, collections and servers.
+pub(crate) fn metrics_router(window: Arc<Window>) -> Router {
+    let metrics = Router::new()
+        .route("/metrics", get(metrics))
+        .layer(ConcurrencyLimitLayer::new(MAX_REQUESTS));
+    health_routes().merge(metrics).with_state(window)
+}
+
+fn health_routes() -> Router<Arc<Window>> {
+    Router::new()
+        .route("/health/live", get(|| async { "alive\n" }))
+        .route("/health/ready", get(ready))
+}
+
 /// The routes. Health checks are open to all callers; the guard protects all other routes.
 pub fn router(window: Arc<Window>) -> Router {
     let protected = Router::new()
@@ -158,11 +187,7 @@ pub fn router(window: Arc<Window>) -> Router {
             guard::check,
         ))
         .layer(ConcurrencyLimitLayer::new(MAX_REQUESTS));
-    Router::new()
-        .route("/health/live", get(|| async { "alive\n" }))
-        .route("/health/ready", get(ready))
-        .merge(protected)
-        .with_state(window)
+    health_routes().merge(protected).with_state(window)
 }
 
 async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) {

@@ -2,6 +2,8 @@
 //! measurements to the insight.
 
 use std::{
+    fs::{self, OpenOptions},
+    io,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -30,6 +32,24 @@ pub(super) fn observer(settings: &config::Settings) -> Result<Observer, StartErr
         observe_settings(settings),
         slow_log(settings)?,
     )?)
+}
+
+/// Checks that the slow log's file can be opened, without creating it.
+pub(super) fn check_slow_log(settings: &config::Settings) -> Result<(), StartError> {
+    let log = settings.slow_log.as_ref();
+    let Some(path) = log.and_then(|log| log.file.as_deref()) else {
+        return Ok(());
+    };
+    match OpenOptions::new().append(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let folder = path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or_else(|| ".".as_ref());
+            fs::read_dir(folder).map(drop).map_err(StartError::SlowLog)
+        }
+        opened => opened.map(drop).map_err(StartError::SlowLog),
+    }
 }
 
 pub(super) fn slow_log(settings: &config::Settings) -> Result<Option<SlowLog>, StartError> {

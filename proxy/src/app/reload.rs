@@ -15,7 +15,8 @@ use config::{Change, Changed, EffectiveValue, Loaded};
 
 /// The parts of a reload that can fail, built and not yet in use.
 struct Prepared {
-    tls: Option<Arc<TlsAcceptor>>,
+    /// The new TLS configuration for clients; `None` if it stays as it is.
+    tls: Option<Option<Arc<TlsAcceptor>>>,
     credentials: CredentialSettings,
     /// The new slow log; `None` if the slow log stays as it is.
     slow_log: Option<Option<SlowLog>>,
@@ -24,8 +25,6 @@ struct Prepared {
 impl App {
     /// Applies the live values of a new configuration. Values that need a restart stay as they are
     /// and are reported. With `is_dry_run`, reports the changes and applies nothing.
-    ///
-    /// Blocks while the earlier slow log writes its queued lines.
     ///
     /// # Errors
     /// The problems because of which nothing has changed.
@@ -42,13 +41,12 @@ impl App {
             return Err(problems.collect());
         }
         let prepared = self
-            .prepare(&settings, &running.settings)
+            .prepare(&settings, &running.settings, is_dry_run)
             .map_err(|error| vec![error.to_string()])?;
         let changes = changes(&changed, &running.values, &new.values);
         if !is_dry_run {
-            let has_new_fault = settings.fault != running.settings.fault;
             let values = values_in_effect(&changed, &running.values, &new.values);
-            self.apply(&settings, prepared, has_new_fault);
+            self.apply(&settings, &running.settings, prepared);
             let described = described(&values, &pending(&changed, &new.values));
             // The buckets of the metrics were accepted at the start.
             drop(self.feed.exporter.set_info(&described.hash));
@@ -66,24 +64,34 @@ impl App {
         &self,
         settings: &config::Settings,
         running: &config::Settings,
+        is_dry_run: bool,
     ) -> Result<Prepared, StartError> {
+        let has_other_log = settings.slow_log != running.slow_log;
+        if has_other_log {
+            insight::check_slow_log(settings)?;
+        }
         Ok(Prepared {
-            tls: convert::client_tls(&settings.listen)?,
+            tls: match settings.listen.tls == running.listen.tls {
+                true => None,
+                false => Some(convert::client_tls(&settings.listen)?),
+            },
             credentials: convert::credential_settings(
                 &settings.auth,
                 &settings.limits,
                 self.has_service_account,
             )?,
-            slow_log: match settings.slow_log == running.slow_log {
-                true => None,
-                false => Some(insight::slow_log(settings)?),
+            slow_log: match has_other_log && !is_dry_run {
+                true => Some(insight::slow_log(settings)?),
+                false => None,
             },
         })
     }
 
-    fn apply(&self, settings: &config::Settings, prepared: Prepared, has_new_fault: bool) {
+    fn apply(&self, settings: &config::Settings, running: &config::Settings, prepared: Prepared) {
         let shared = &self.shared;
-        self.tls.store(prepared.tls);
+        if let Some(tls) = prepared.tls {
+            self.tls.store(tls);
+        }
         shared
             .current_settings
             .store(Arc::new(convert::client_settings(settings)));
@@ -94,7 +102,7 @@ impl App {
         let pins = convert::pin_limits(&settings.limits);
         shared.routing.pins.set_limits(pins);
         shared.routing.relay_pins.set_limits(pins);
-        if has_new_fault {
+        if settings.fault != running.fault {
             let fault = settings.fault.as_ref().map(convert::fault);
             shared.routing.fault.store(fault.map(Arc::new));
         }
@@ -109,11 +117,13 @@ impl App {
             shared.recorder.set_slow_log(log);
         }
         let shapes = &settings.shapes;
-        shared.recorder.set_shapes(
-            shapes.enabled,
-            shapes.max_shapes.get(),
-            shapes.max_namespaces.get(),
-        );
+        if *shapes != running.shapes {
+            shared.recorder.set_shapes(
+                shapes.enabled,
+                shapes.max_shapes.get(),
+                shapes.max_namespaces.get(),
+            );
+        }
         if let Some(window) = &self.window {
             window.configure(
                 convert::guard(&settings.admin),
@@ -126,6 +136,18 @@ impl App {
     /// Waits for the next request of the API for a reload. Cancel safe.
     pub(crate) async fn reload_requested(&self) -> Option<crate::admin::ReloadRequest> {
         self.reload_requests.lock().await.recv().await
+    }
+
+    /// True if the configuration is reloaded when a file changes.
+    pub(crate) fn watches_files(&self) -> bool {
+        self.running.lock().settings.reload.watch
+    }
+
+    /// Refuses all requests for a reload from now on.
+    pub(super) async fn end_reloads(&self) {
+        let mut requests = self.reload_requests.lock().await;
+        requests.close();
+        while requests.try_recv().is_ok() {}
     }
 
     /// Counts a reload.
@@ -229,9 +251,17 @@ pub(super) fn described(
             value: value.value.clone(),
         }
     });
+    let is_new = |next: &&EffectiveValue| !values.iter().any(|value| value.path == next.path);
+    let new = pending.iter().filter(is_new);
+    let new = new.map(|next| api::ConfigurationValue {
+        key: next.path.clone(),
+        origin: next.origin.as_str().to_owned(),
+        pending: Some(next.value.clone()),
+        value: String::new(),
+    });
     api::Configuration {
         hash: config::configuration_hash(values),
-        values: described.collect(),
+        values: described.chain(new).collect(),
     }
 }
 

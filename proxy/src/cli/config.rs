@@ -1,19 +1,32 @@
-//! `seawall config`: describes the format of the configuration file.
+//! `seawall config`: shows the configuration of a running proxy, or describes the format of the
+//! configuration file.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use seawall_config::json_schema;
 
-use seawall_console::{Exit, say};
+use seawall_console::{Exit, control, say};
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    show: control::Show,
+}
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Config {
+enum Command {
     /// Print the JSON schema of the configuration file, for editors.
     Schema,
 }
 
-pub(super) fn run(config: &Config) -> Exit {
-    match config {
-        Config::Schema => say(&format!("{:#}", json_schema())),
+pub(super) async fn run(arguments: Arguments) -> Exit {
+    match arguments.command {
+        Some(Command::Schema) => {
+            say(&format!("{:#}", json_schema()));
+            Exit::Success
+        }
+        None => control::config(arguments.show).await,
     }
-    Exit::Success
 }

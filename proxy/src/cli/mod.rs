@@ -11,7 +11,7 @@ use std::{io, path::PathBuf};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use seawall_config::{Overrides, Problems, Secret, Settings, Sources};
-use seawall_console::{Exit, complain, report, top};
+use seawall_console::{Exit, complain, control, report, top};
 use tokio::runtime::Builder;
 
 /// A transparent MongoDB wire-protocol proxy.
@@ -25,14 +25,29 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the proxy.
-    Serve(ConfigArguments),
+    Serve(serve::Arguments),
     /// Demonstrate Seawall in front of a private mongod, without any server installed.
     Demo(demo::Arguments),
     /// Validate a configuration and print every problem in it.
     Check(check::Arguments),
-    /// Describe the configuration file.
-    #[command(subcommand)]
-    Config(config::Config),
+    /// Show the configuration of a running proxy, or describe the configuration file.
+    Config(config::Arguments),
+    /// Show the state of a running proxy.
+    Status(control::Show),
+    /// Show a running proxy's connections to each server.
+    Pools(control::Show),
+    /// List the clients of a running proxy.
+    Clients(control::ShowClients),
+    /// Make a running proxy read its configuration again.
+    Reload(control::ReloadArguments),
+    /// Start a drain of a running proxy, and return at once.
+    Drain(control::Drain),
+    /// Start a drain of a running proxy, and wait until it has ended.
+    Shutdown(control::Wait),
+    /// Wait until a proxy can serve operations.
+    Wait(control::Wait),
+    /// Check that a proxy runs, or that it can serve operations.
+    Health(control::Health),
     /// Put an endpoint under load: a connection storm or a steady load.
     #[command(subcommand)]
     Load(load::Load),
@@ -97,7 +112,15 @@ pub fn run(cli: Cli) -> Exit {
         Command::Serve(arguments) => runtime.block_on(serve::run(arguments)),
         Command::Demo(arguments) => runtime.block_on(demo::run(arguments)),
         Command::Check(arguments) => runtime.block_on(check::run(arguments)),
-        Command::Config(config) => config::run(&config),
+        Command::Config(arguments) => runtime.block_on(config::run(arguments)),
+        Command::Status(arguments) => runtime.block_on(control::status(arguments)),
+        Command::Pools(arguments) => runtime.block_on(control::pools(arguments)),
+        Command::Clients(arguments) => runtime.block_on(control::clients(arguments)),
+        Command::Reload(arguments) => runtime.block_on(control::reload(arguments)),
+        Command::Drain(arguments) => runtime.block_on(control::drain(arguments)),
+        Command::Shutdown(arguments) => runtime.block_on(control::shutdown(arguments)),
+        Command::Wait(arguments) => runtime.block_on(control::wait(arguments)),
+        Command::Health(arguments) => runtime.block_on(control::health(arguments)),
         Command::Load(load) => runtime.block_on(load::run(load)),
         Command::Top(arguments) => runtime.block_on(top::run(arguments)),
         Command::Report(arguments) => runtime.block_on(report::run(arguments)),

@@ -2,17 +2,23 @@
 
 mod log;
 mod reload;
+mod service_manager;
 
 use std::{io, time::Duration};
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use clap::Args;
+use rustix::process::{Resource, Rlimit, geteuid, setrlimit};
 use seawall_config::{Problem, Problems, load_with_values};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     time::{MissedTickBehavior, interval},
 };
 
-use self::{log::LogControl, reload::Reloader};
+use self::{
+    log::LogControl,
+    reload::Reloader,
+    service_manager::{feed_watchdog, inherited_sockets, notify_ready, notify_stopping},
+};
 use super::{ConfigArguments, check};
 use crate::app::{App, StartError};
 use seawall_console::{Exit, complain};
@@ -20,8 +26,17 @@ use seawall_console::{Exit, complain};
 /// Time between two looks at the files of the configuration (`reload.watch`).
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) async fn run(arguments: ConfigArguments) -> Exit {
-    let sources = arguments.sources();
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    config: ConfigArguments,
+    /// Run as root. An error in Seawall could then harm the whole machine.
+    #[arg(long)]
+    allow_root: bool,
+}
+
+pub(super) async fn run(arguments: Arguments) -> Exit {
+    let sources = arguments.config.sources();
     let loaded = match load_with_values(&sources) {
         Ok(loaded) => loaded,
         Err(problems) => return complain(&with_hint(&problems), Exit::Usage),
@@ -30,6 +45,10 @@ pub(super) async fn run(arguments: ConfigArguments) -> Exit {
     let problems = check::problems(&loaded.settings).await;
     if !problems.is_empty() {
         return complain(&problems.join("\n"), Exit::Usage);
+    }
+    if geteuid().is_root() && !arguments.allow_root {
+        let refusal = "refusing to run as root: start Seawall as another user, or use --allow-root";
+        return complain(refusal, Exit::Usage);
     }
     let log = LogControl::init(&loaded.settings.log);
     if !loaded.settings.runtime.core_dumps
@@ -41,15 +60,24 @@ pub(super) async fn run(arguments: ConfigArguments) -> Exit {
         Ok(signals) => signals,
         Err(error) => return complain(&format!("signals: {error}"), Exit::Internal),
     };
-    let app = match App::start(loaded.clone()).await {
+    let inherited = match inherited_sockets() {
+        Ok(inherited) => inherited,
+        Err(error) => return complain(&format!("inherited sockets: {error}"), Exit::Unavailable),
+    };
+    let app = match App::start_on(loaded.clone(), inherited).await {
         Ok(app) => app,
         Err(error) => return complain(&error.to_string(), exit_of(&error)),
     };
+    if let Err(error) = feed_watchdog(&app) {
+        return complain(&format!("watchdog: {error}"), Exit::Internal);
+    }
     tracing::info!(
         clients = app.client_addresses().join(", "),
         admin = app.admin_address().unwrap_or("off"),
+        metrics = app.metrics_address().unwrap_or("off"),
         "serving"
     );
+    notify_ready();
     serve_until_signal(&app, signals, Reloader::new(sources, loaded, log)).await
 }
 
@@ -105,17 +133,20 @@ async fn serve_until_signal(app: &App, mut signals: Signals, mut reloader: Reloa
             () = app.drain_requested() => break Exit::Success,
             _ = signals.hang_up.recv() => drop(reloader.reload(app, false).await),
             Some(request) = app.reload_requested() => {
-                let result = reloader.reload(app, request.is_dry_run).await;
-                // The caller may have left.
-                drop(request.reply.send(result));
+                // A caller that has left must not change anything later.
+                if !request.reply.is_closed() {
+                    let result = reloader.reload(app, request.is_dry_run).await;
+                    drop(request.reply.send(result));
+                }
             }
             _ = looks.tick() => {
-                if app.settings().reload.watch {
+                if app.watches_files() {
                     reloader.look(app).await;
                 }
             }
         }
     };
+    notify_stopping();
     tracing::info!("draining");
     let drained = app
         .drain(async {

@@ -186,7 +186,8 @@ pub async fn serve(
     newcomer: Newcomer,
     original: Option<SocketAddr>,
 ) {
-    match shared.settings().is_relay {
+    let is_relay = shared.settings().is_relay;
+    match is_relay {
         true => Box::pin(serve_relayed(shared, stream, peer, newcomer, original)).await,
         false => serve_pooled(shared, stream, peer, newcomer).await,
     }

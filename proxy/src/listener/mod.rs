@@ -17,6 +17,7 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
+use rustix::net::sockopt::set_tcp_nodelay;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host},
     time::{Instant, sleep, timeout},
@@ -56,6 +57,17 @@ pub enum Listener {
     Tcp(TcpListener),
     /// A unix domain socket and its file.
     Unix(UnixListener, SocketFile),
+    /// A unix domain socket whose file belongs to another process.
+    InheritedUnix(UnixListener),
+}
+
+/// A bound socket of another process, usually the service manager.
+#[derive(Debug)]
+pub enum Inherited {
+    /// A TCP socket.
+    Tcp(std::net::TcpListener),
+    /// A unix domain socket. Its file is kept at the end.
+    Unix(std::os::unix::net::UnixListener),
 }
 
 /// The file of a unix domain socket. Dropping this value removes the file, unless another process
@@ -122,6 +134,25 @@ impl Listener {
         }
     }
 
+    /// Uses a socket of another process. Must be called on the data plane.
+    ///
+    /// # Errors
+    /// The system refuses a socket option.
+    pub(crate) fn adopt(inherited: Inherited) -> io::Result<Self> {
+        match inherited {
+            Inherited::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                keep_clients_alive(&listener)?;
+                set_tcp_nodelay(&listener, true)?;
+                TcpListener::from_std(listener).map(Self::Tcp)
+            }
+            Inherited::Unix(listener) => {
+                listener.set_nonblocking(true)?;
+                UnixListener::from_std(listener).map(Self::InheritedUnix)
+            }
+        }
+    }
+
     /// The address of the listener, in the form of a connection string.
     pub(crate) fn local_address(&self) -> String {
         match self {
@@ -129,6 +160,7 @@ impl Listener {
                 .local_addr()
                 .map_or_else(|_| String::new(), |address| address.to_string()),
             Self::Unix(_, file) => file.path.display().to_string(),
+            Self::InheritedUnix(listener) => path_of(listener),
         }
     }
 
@@ -142,16 +174,23 @@ impl Listener {
                 };
                 Ok((Accepted::Tcp(stream), peer))
             }
-            Self::Unix(listener, file) => {
+            Self::Unix(listener, _) | Self::InheritedUnix(listener) => {
                 let (stream, _) = listener.accept().await?;
                 let peer = Peer {
                     ip: None,
-                    text: format!("anonymous unix socket:{}", file.path.display()),
+                    text: format!("anonymous unix socket:{}", self.local_address()),
                 };
                 Ok((Accepted::Plain(Stream::Unix(stream)), peer))
             }
         }
     }
+}
+
+/// The path of a unix socket; empty if it has none.
+fn path_of(listener: &UnixListener) -> String {
+    let address = listener.local_addr().ok();
+    let path = address.as_ref().and_then(|address| address.as_pathname());
+    path.map_or_else(String::new, |path| path.display().to_string())
 }
 
 /// Removes the file of a unix socket if no process listens on it any more.

@@ -207,7 +207,7 @@ impl ServerMetrics {
     }
 
     /// Sets the gauges of the concurrency limit and of its operations. `limit` is `None` if there
-    /// is no limit. A limit that was set once must not become `None`.
+    /// is no limit. A gauge cannot be removed, so a limit that has ended is shown as infinite.
     pub(crate) fn show_concurrency(
         &self,
         limit: Option<u32>,
@@ -216,6 +216,10 @@ impl ServerMetrics {
         exempt: usize,
         waiting: usize,
     ) {
+        if limit.is_none() {
+            let gauge = self.concurrency_limit.get();
+            gauge.inspect(|gauge| gauge.set(f64::INFINITY));
+        }
         if let Some(limit) = limit {
             let gauge = self.concurrency_limit.get_or_init(|| {
                 let labels = vec![Label::new("server", self.server.clone())];

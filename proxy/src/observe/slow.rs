@@ -2,6 +2,7 @@
 
 use std::{
     sync::{Arc, atomic::Ordering},
+    thread,
     time::SystemTime,
 };
 
@@ -90,19 +91,29 @@ impl Recorder {
         });
     }
 
-    /// Replaces the slow log; `None` switches it off. Writes the queued lines of the earlier log
-    /// first, so the caller may have to wait for a disk.
-    pub(crate) fn set_slow_log(&self, log: Option<SlowLog>) {
-        let earlier = self.slow_log.swap(log.map(Arc::new));
-        let Some(earlier) = earlier else { return };
-        // A thread that serves clients may still use the log for some microseconds. It must not be
-        // the one that drops the log, because the drop waits for the writing thread.
-        while Arc::strong_count(&earlier) > 1 {
-            std::thread::yield_now();
+    /// Replaces the slow log; `None` switches it off. A thread of its own writes the queued lines
+    /// of the earlier log, because a disk may be blocked.
+    pub(crate) fn set_slow_log(self: &Arc<Self>, log: Option<SlowLog>) {
+        let Some(earlier) = self.slow_log.swap(log.map(Arc::new)) else {
+            return;
+        };
+        let recorder = Arc::clone(self);
+        let ending = move || {
+            // A thread that serves clients may still use the log for some microseconds. It must not
+            // be the one that drops the log, because the drop waits for the writing thread.
+            while Arc::strong_count(&earlier) > 1 {
+                thread::yield_now();
+            }
+            earlier.flush();
+            let left_out = earlier.left_out();
+            recorder
+                .left_out_before
+                .fetch_add(left_out, Ordering::Relaxed);
+        };
+        let ended = thread::Builder::new().name("slow-log-end".to_owned());
+        if let Err(error) = ended.spawn(ending) {
+            tracing::warn!(%error, "earlier slow log not ended");
         }
-        earlier.flush();
-        self.left_out_before
-            .fetch_add(earlier.left_out(), Ordering::Relaxed);
     }
 
     /// Number of lines that the slow log dropped.

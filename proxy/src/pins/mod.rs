@@ -8,11 +8,14 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     hash::Hash,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
@@ -154,7 +157,8 @@ impl<S: Clone> Pins<S> {
 struct Table<K, V> {
     shards: Vec<Mutex<HashMap<K, Pinned<V>>>>,
     shares: Arc<Shares<u64>>,
-    idle: RwLock<Duration>,
+    /// Milliseconds.
+    idle_ms: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -170,13 +174,17 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
         Self {
             shards,
             shares: Shares::new(max),
-            idle: RwLock::new(idle),
+            idle_ms: AtomicU64::new(milliseconds(idle)),
         }
     }
 
     fn set(&self, max: usize, idle: Duration) {
         self.shares.set_max(max);
-        *self.idle.write() = idle;
+        self.idle_ms.store(milliseconds(idle), Ordering::Relaxed);
+    }
+
+    fn idle(&self) -> Duration {
+        Duration::from_millis(self.idle_ms.load(Ordering::Relaxed))
     }
 
     fn shard(&self, key: &K) -> &Mutex<HashMap<K, Pinned<V>>> {
@@ -211,7 +219,7 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
     fn find(&self, key: &K, now: Instant) -> Option<V> {
         let mut shard = self.shard(key).lock();
         let pinned = shard.get_mut(key)?;
-        if now.saturating_duration_since(pinned.used_at) >= *self.idle.read() {
+        if now.saturating_duration_since(pinned.used_at) >= self.idle() {
             return None;
         }
         pinned.used_at = now;
@@ -223,7 +231,7 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
     }
 
     fn expire(&self, now: Instant) {
-        let idle = *self.idle.read();
+        let idle = self.idle();
         for shard in &self.shards {
             shard
                 .lock()
@@ -234,6 +242,10 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
     fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 const _: () = assert!(SHARDS == 16, "`shard` takes the remainder by 16");

@@ -45,7 +45,7 @@ use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::Notify,
-    time::{Instant, sleep, sleep_until, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use crate::observe::{CloseReason, ServerMetrics};
@@ -237,6 +237,8 @@ pub struct ServerPool {
     inner: Mutex<Inner>,
     /// Spreads new connections over time.
     pace: Mutex<Pace>,
+    /// Notified when the pace has changed, so that pending connections get another turn.
+    pace_changed: Notify,
     /// Abandoned reads that must be ended.
     end_queue: EndQueue,
     lane: Lane,
@@ -346,6 +348,7 @@ impl ServerPool {
             interrupts: Interrupts::default(),
             lane: Lane::new(lane_size(&limits)),
             pace: Mutex::new(Pace::new(limits.connections_per_second, chance())),
+            pace_changed: Notify::new(),
             inner: Mutex::new(Inner::new(limits, has_ended, random(), Instant::now())),
             end_queue: EndQueue::default(),
             connector,
@@ -384,7 +387,9 @@ impl ServerPool {
     /// Applies changed limits. Connections keep the maximum age with which they were established.
     pub(crate) fn set_limits(&self, limits: &Limits) {
         self.lane.set_permits(lane_size(limits));
-        self.pace.lock().set_rate(limits.connections_per_second);
+        if self.pace.lock().set_rate(limits.connections_per_second) {
+            self.pace_changed.notify_waiters();
+        }
         let todo = self.inner.lock().set_limits(limits.clone(), Instant::now());
         self.perform(todo);
     }
@@ -679,12 +684,22 @@ impl ServerPool {
         result
     }
 
+    /// Waits until a connection may be begun.
+    async fn wait_for_turn(&self) {
+        loop {
+            let changed = self.pace_changed.notified();
+            let turn = self.pace.lock().turn(Instant::now());
+            if timeout_at(turn, changed).await.is_err() {
+                return;
+            }
+        }
+    }
+
     fn establish(&self, identity: Arc<Identity>, generation: Generation) {
         let me = self.me.clone();
         self.runtime.spawn(async move {
             let Some(pool) = me.upgrade() else { return };
-            let turn = pool.pace.lock().turn(Instant::now());
-            sleep_until(turn).await;
+            pool.wait_for_turn().await;
             let login_version = identity.login_version();
             let result = pool.establish_outside(&identity).await;
             let todo = match result {

@@ -37,9 +37,15 @@ impl Pace {
         }
     }
 
-    /// Changes the number of connections per second.
-    pub(super) fn set_rate(&mut self, per_second: Option<NonZeroU32>) {
-        self.interval = interval(per_second);
+    /// Changes the number of connections per second. Returns true if it has changed; turns that
+    /// have not come yet are then void.
+    pub(super) fn set_rate(&mut self, per_second: Option<NonZeroU32>) -> bool {
+        let interval = interval(per_second);
+        if interval == self.interval {
+            return false;
+        }
+        (self.interval, self.due) = (interval, None);
+        true
     }
 
     /// Schedules one connection that is needed now. Returns the time at which it may be begun.

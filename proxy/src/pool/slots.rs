@@ -155,8 +155,8 @@ impl Window {
 /// The slots of one server.
 pub(super) struct Slots {
     mode: Concurrency,
-    /// The highest limit that the controller may find.
-    ceiling: u32,
+    /// The controller while there is no limit, because operations that began with it may still run.
+    parked: Option<Controller>,
     seed: u64,
     /// Finds the limit, and decides when operations may become exempt. `None` without a limit.
     controller: Option<Controller>,
@@ -191,10 +191,10 @@ impl Slots {
     /// Creates the slots of a server. `seed` makes the times of the controller's trials different
     /// for each proxy and server.
     pub(super) fn new(limits: &Limits, seed: u64, now: Instant) -> Self {
-        let (mode, ceiling) = (limits.concurrency, ceiling(limits));
+        let mode = limits.concurrency;
         let mut slots = Self {
             mode,
-            ceiling,
+            parked: None,
             seed,
             last_decision: None,
             limit: u32::MAX,
@@ -215,26 +215,46 @@ impl Slots {
             window: Window::new(Epoch::default(), now),
             created_at: now,
             is_asleep: true,
-            controller: controller(mode, ceiling, seed),
+            controller: match mode {
+                Concurrency::Auto | Concurrency::Fixed(_) => {
+                    Some(Controller::new(ceiling(limits), seed))
+                }
+                Concurrency::Off => None,
+            },
         };
         slots.set_limit();
         slots.settled = slots.limit;
         slots
     }
 
-    /// Applies changed limits. If the mode or the ceiling has changed, what was learned about the
-    /// server is forgotten. Operations in progress keep their slots.
+    /// Applies changed limits. If the mode has changed, what was learned about the server is
+    /// forgotten. Operations in progress keep their slots.
     pub(super) fn configure(&mut self, limits: &Limits, now: Instant) {
         self.max_exempt = limits.max_exempt_operations;
-        let (mode, ceiling) = (limits.concurrency, ceiling(limits));
-        if (mode, ceiling) == (self.mode, self.ceiling) {
+        let ceiling = ceiling(limits);
+        for controller in self.controller.iter_mut().chain(&mut self.parked) {
+            controller.set_ceiling(ceiling);
+        }
+        if self.mode == limits.concurrency {
+            self.touch(now);
+            self.set_limit();
+            self.settled = self.settled.min(self.limit);
             return;
         }
-        self.touch(now);
-        (self.mode, self.ceiling) = (mode, ceiling);
-        self.controller = controller(mode, ceiling, self.seed);
-        self.begin_again(now);
+        self.mode = limits.concurrency;
+        match self.mode {
+            Concurrency::Off => self.parked = self.controller.take(),
+            Concurrency::Auto | Concurrency::Fixed(_) => {
+                let parked = self.parked.take();
+                let new = || Controller::new(ceiling, self.seed);
+                let controller = self.controller.take().or(parked);
+                self.controller = Some(controller.unwrap_or_else(new));
+            }
+        }
         self.is_asleep = true;
+        self.reset(now);
+        self.set_limit();
+        self.settled = self.limit;
     }
 
     fn set_limit(&mut self) {
@@ -555,19 +575,8 @@ impl Slots {
             return;
         };
         controller.reset();
-        self.begin_again(now);
-    }
-
-    /// Begins to measure with a new controller.
-    fn begin_again(&mut self, now: Instant) {
-        let epoch = match &mut self.controller {
-            Some(controller) => {
-                controller.resume(now.saturating_duration_since(self.created_at));
-                controller.epoch()
-            }
-            None => Epoch::default(),
-        };
-        self.window = Window::new(epoch, now);
+        controller.resume(now.saturating_duration_since(self.created_at));
+        self.window = Window::new(controller.epoch(), now);
         self.times = ServerTimes::default();
         self.groups = ShapeGroups::default();
         self.exemption = None;
@@ -616,13 +625,6 @@ impl Slots {
 
 fn ceiling(limits: &Limits) -> u32 {
     u32::try_from(limits.max_server_connections).unwrap_or(u32::MAX)
-}
-
-fn controller(mode: Concurrency, ceiling: u32, seed: u64) -> Option<Controller> {
-    match mode {
-        Concurrency::Auto | Concurrency::Fixed(_) => Some(Controller::new(ceiling, seed)),
-        Concurrency::Off => None,
-    }
 }
 
 fn count_of(number: u32) -> usize {

@@ -3,6 +3,7 @@
 
 mod activity;
 mod descriptors;
+mod heartbeat;
 mod lateness;
 mod parking;
 mod planes;
@@ -10,6 +11,7 @@ mod planes;
 pub use self::{
     activity::Activity,
     descriptors::raise_descriptor_limit,
+    heartbeat::Heartbeat,
     lateness::Lateness,
     planes::{Plane, Planes},
 };

@@ -1,10 +1,9 @@
-//! A client of the admin API: sends GET requests over plain HTTP and returns the JSON of the
-//! response.
+//! A client of the admin API: sends requests over plain HTTP and returns the JSON of the response.
 
 use std::{error, fmt, time::Duration};
 
 use axum::{
-    body::{self, Body},
+    body::{self, Body, Bytes},
     http::{Method, Request, StatusCode, Uri, header, uri::PathAndQuery},
 };
 use hyper_util::{
@@ -82,8 +81,24 @@ impl AdminClient {
     /// # Errors
     /// If there is no reply, the request is refused, or the reply cannot be parsed as `T`.
     pub async fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        let reply = self.within_limit(Method::POST, path).await?;
-        read(reply).map_err(ClientError::NotJson)
+        let reply = self.exchange(Method::POST, path).await?;
+        read(json(&reply)?).map_err(ClientError::NotJson)
+    }
+
+    /// Sends a request that has an effect and no reply.
+    ///
+    /// # Errors
+    /// If there is no response, or the request is refused.
+    pub async fn act(&self, path: &str) -> Result<(), ClientError> {
+        self.exchange(Method::POST, path).await.map(drop)
+    }
+
+    /// Checks the health: `path` is `/health/live` or `/health/ready`.
+    ///
+    /// # Errors
+    /// If there is no response, or the proxy is not healthy.
+    pub async fn check(&self, path: &str) -> Result<(), ClientError> {
+        self.exchange(Method::GET, path).await.map(drop)
     }
 
     /// Requests a reply as JSON, including members that this version of Seawall does not know.
@@ -91,11 +106,12 @@ impl AdminClient {
     /// # Errors
     /// If there is no reply, the request is refused, or the reply is not JSON.
     pub async fn ask_for_json(&self, path: &str) -> Result<Value, ClientError> {
-        self.within_limit(Method::GET, path).await
+        json(&self.exchange(Method::GET, path).await?)
     }
 
-    async fn within_limit(&self, method: Method, path: &str) -> Result<Value, ClientError> {
-        match timeout(RESPONSE_LIMIT, self.exchange(method, path)).await {
+    /// Returns the body of a successful response.
+    async fn exchange(&self, method: Method, path: &str) -> Result<Bytes, ClientError> {
+        match timeout(RESPONSE_LIMIT, self.exchange_without_limit(method, path)).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::TimedOut {
                 address: self.base.clone(),
@@ -103,7 +119,11 @@ impl AdminClient {
         }
     }
 
-    async fn exchange(&self, method: Method, path: &str) -> Result<Value, ClientError> {
+    async fn exchange_without_limit(
+        &self,
+        method: Method,
+        path: &str,
+    ) -> Result<Bytes, ClientError> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base));
@@ -121,9 +141,7 @@ impl AdminClient {
         let body = body.map_err(|error| ClientError::Broken(root_cause(&error)))?;
         match status {
             // A refused reload replies with its problems.
-            StatusCode::OK | StatusCode::UNPROCESSABLE_ENTITY => {
-                serde_json::from_slice(&body).map_err(ClientError::NotJson)
-            }
+            StatusCode::OK | StatusCode::ACCEPTED | StatusCode::UNPROCESSABLE_ENTITY => Ok(body),
             StatusCode::UNAUTHORIZED => Err(ClientError::Unauthorized),
             _ => {
                 let said = String::from_utf8_lossy(&body);
@@ -136,6 +154,10 @@ impl AdminClient {
             }
         }
     }
+}
+
+fn json(body: &Bytes) -> Result<Value, ClientError> {
+    serde_json::from_slice(body).map_err(ClientError::NotJson)
 }
 
 /// The scheme and authority of a URL. `host:port` without a scheme means plain HTTP.

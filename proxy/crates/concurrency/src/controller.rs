@@ -190,6 +190,14 @@ impl Controller {
         };
     }
 
+    /// Changes the highest limit. Begins again if the limit was higher.
+    pub fn set_ceiling(&mut self, ceiling: u32) {
+        self.ceiling = ceiling.max(FLOOR);
+        if self.limit.max(self.base) > self.ceiling {
+            self.reset();
+        }
+    }
+
     /// Begins again after a time without samples, in which nothing ran. Without this call, the time
     /// would look like a stall.
     pub fn resume(&mut self, now: Duration) {

@@ -1,8 +1,9 @@
-//! The commands that show what a running proxy has measured: `top` in a terminal, and `report` as
-//! text, HTML or JSON.
+//! The commands for a running proxy: `top` and `report` show what it has measured, and the commands
+//! in `control` show its state or act on it.
 //!
 //! They send requests to the admin API. They use no code of the proxy itself.
 
+pub mod control;
 pub mod report;
 pub mod top;
 

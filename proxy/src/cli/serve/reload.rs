@@ -1,11 +1,19 @@
 //! Reads the configuration again: on SIGHUP, on a request of the API, and if a file has changed.
 
+use std::time::Duration;
+
 use seawall_api as api;
 use seawall_config::{Loaded, Problems, Sources, load_with_values};
-use tokio::task::block_in_place;
+use tokio::{task::block_in_place, time::timeout};
 
-use super::log::LogControl;
+use super::{
+    log::LogControl,
+    service_manager::{notify_reloaded, notify_reloading},
+};
 use crate::{app::App, cli::check};
+
+/// Time limit for resolving a changed connection string. Signals wait for it.
+const DNS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Reloads the configuration of a running proxy.
 pub(super) struct Reloader {
@@ -32,21 +40,35 @@ impl Reloader {
     /// are logged, and nothing changes.
     pub(super) async fn reload(&mut self, app: &App, is_dry_run: bool) -> api::Reload {
         let read = load_with_values(&self.sources);
-        if !is_dry_run {
-            self.attempted.clone_from(&read);
+        if is_dry_run {
+            return self.evaluate(app, &read, true).await;
         }
+        self.reload_from(app, read).await
+    }
+
+    async fn reload_from(&mut self, app: &App, read: Result<Loaded, Problems>) -> api::Reload {
+        notify_reloading();
+        let reload = self.evaluate(app, &read, false).await;
+        self.attempted = read;
+        record(app, &reload);
+        notify_reloaded(reload.applied);
+        reload
+    }
+
+    async fn evaluate(
+        &self,
+        app: &App,
+        read: &Result<Loaded, Problems>,
+        is_dry_run: bool,
+    ) -> api::Reload {
         let result = match read {
-            Ok(loaded) => self.apply(app, &loaded, is_dry_run).await,
+            Ok(loaded) => self.apply(app, loaded, is_dry_run).await,
             Err(problems) => Err(problems.iter().map(ToString::to_string).collect()),
         };
-        let reload = result.unwrap_or_else(|problems| api::Reload {
+        result.unwrap_or_else(|problems| api::Reload {
             problems,
             ..api::Reload::default()
-        });
-        if !is_dry_run {
-            record(app, &reload);
-        }
-        reload
+        })
     }
 
     async fn apply(
@@ -58,7 +80,9 @@ impl Reloader {
         let running = app.settings();
         // The check of a connection string may need DNS, which may be unavailable now.
         if loaded.settings.deployment != running.deployment {
-            let problems = check::deployment_problems(&loaded.settings).await;
+            let checked = timeout(DNS_LIMIT, check::deployment_problems(&loaded.settings)).await;
+            let problems = checked
+                .unwrap_or_else(|_| vec!["deployment.uri: DNS did not reply in time".to_owned()]);
             if !problems.is_empty() {
                 return Err(problems);
             }
@@ -76,10 +100,10 @@ impl Reloader {
     pub(super) async fn look(&mut self, app: &App) {
         let read = load_with_values(&self.sources);
         let is_settled = read == self.seen;
+        self.seen.clone_from(&read);
         if is_settled && read != self.attempted {
-            self.reload(app, false).await;
+            self.reload_from(app, read).await;
         }
-        self.seen = read;
     }
 }
 

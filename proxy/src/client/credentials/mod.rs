@@ -176,28 +176,29 @@ impl Credentials {
 
     /// Applies changed limits and configured users. The mode stays.
     ///
-    /// A user that is no longer configured counts as dropped. A user with another secret has to
-    /// prove it at its next login; its clients stay connected.
+    /// A user that is no longer configured counts as dropped. A user with another secret keeps its
+    /// identity: the keys that were read from a server stay valid as long as the server confirms
+    /// them.
     pub(crate) fn configure(&self, settings: CredentialSettings) {
         self.exchanges.set(settings.introductions, &self.runtime);
         self.questions.set(settings.introductions, &self.runtime);
         self.conversations.set_max(settings.conversations);
+        self.store
+            .lock()
+            .set_limits(settings.max_users, settings.max_stale);
         let users = mode::by_name(settings.users);
         let earlier = std::mem::replace(&mut *self.users.write(), users);
-        let users = self.users.read();
-        let mut ended = Vec::new();
-        let mut store = self.store.lock();
-        store.set_limits(settings.max_users, settings.max_stale);
-        for (name, secret) in &earlier {
-            match users.get(name) {
-                Some(current) if current == secret => {}
-                Some(_) => ended.push(store.forget(name)),
-                None => ended.push(store.drop_user(name, Instant::now())),
+        if self.mode() != CredentialMode::Users {
+            return;
+        }
+        let now = Instant::now();
+        let removed = earlier.keys().filter(|user| !self.may_be_known(user));
+        for user in removed {
+            let known = self.store.lock().known(user, now);
+            if let Some(known) = known {
+                self.apply_reading(user, &known.identity, Reading::Gone, now);
             }
         }
-        // The entries are dropped after the lock has been released.
-        drop(store);
-        drop(ended);
     }
 
     /// The current mode.
@@ -387,7 +388,13 @@ impl Credentials {
         let learnt = self.store.lock().learn(user, read, Some(login), asked_at);
         let (known, evicted) = learnt;
         drop(evicted);
-        known.ok_or(CredentialError::Refused)
+        let known = known.ok_or(CredentialError::Refused)?;
+        // A reload may have removed the user during its login.
+        if !self.may_be_known(user) {
+            self.apply_reading(user, &known.identity, Reading::Gone, Instant::now());
+            return Err(CredentialError::Refused);
+        }
+        Ok(known)
     }
 
     /// Records that a client has proved to have the ClientKey of `checked`. If the user's keys were

@@ -65,8 +65,8 @@ pub(super) fn by_name(users: Vec<ConfiguredUser>) -> HashMap<UserName, UserSecre
     named.collect()
 }
 
-/// A configured user's secret. Two secrets are compared only to find those that a reload changes.
-#[derive(Clone, PartialEq, Eq)]
+/// A configured user's secret.
+#[derive(Clone)]
 pub enum UserSecret {
     /// The password.
     Password(Zeroizing<String>),

@@ -155,8 +155,6 @@ pub(super) struct Confirmed {
     known: Option<Evicted<Known>>,
     #[expect(dead_code, reason = "held for its drop")]
     ended: Option<Evicted<EndedIdentity>>,
-    #[expect(dead_code, reason = "held for its drop")]
-    removed: Option<Known>,
 }
 
 /// Bounded tables of users, keyed by hashes of their names.
@@ -192,23 +190,6 @@ impl Store {
         self.ended.set_max(max_users);
         self.unknown.set_max(max_users);
         self.mechanisms.set_max(max_users);
-    }
-
-    /// Forgets a user's keys, so that its next login reads them again. The user's clients keep
-    /// their identity.
-    pub(super) fn forget(&mut self, user: &UserName) -> Confirmed {
-        Confirmed {
-            removed: self.known.remove(&self.hash(user)),
-            ..Confirmed::default()
-        }
-    }
-
-    /// Ends a user's identity, because the user may no longer log in.
-    pub(super) fn drop_user(&mut self, user: &UserName, now: Instant) -> Confirmed {
-        match self.known.get(&self.hash(user)).cloned() {
-            Some(known) => self.confirm(user, &known.identity, Reading::Gone, now),
-            None => Confirmed::default(),
-        }
     }
 
     fn hash(&self, user: &UserName) -> NameHash {
@@ -395,10 +376,7 @@ impl Store {
             Reading::Unavailable => return Confirmed::default(),
             Reading::Keys(credentials) if current.is_some() => {
                 let (_, known) = self.learn(user, *credentials, None, asked_at);
-                return Confirmed {
-                    known,
-                    ..Confirmed::default()
-                };
+                return Confirmed { known, ended: None };
             }
             Reading::Keys(_) => return Confirmed::default(),
             Reading::Gone => (IdentityStatus::Gone, None),
@@ -418,8 +396,8 @@ impl Store {
         self.known.remove(&hash);
         let ended = self.ended.insert(hash, EndedIdentity { asked_at, refused });
         Confirmed {
+            known: None,
             ended: Some(ended),
-            ..Confirmed::default()
         }
     }
 

@@ -304,7 +304,8 @@ impl Operation<'_> {
             .bytes
             .get(seawall_wire::HEADER_BYTES + 5..)
             .unwrap_or_default();
-        let concealed = match self.shared.settings().repeats {
+        let repeats = self.shared.settings().repeats;
+        let concealed = match repeats {
             true => conceal_state_change(body),
             false => None,
         };

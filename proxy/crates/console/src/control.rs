@@ -1,0 +1,429 @@
+//! Commands that show the state of a running proxy, or act on it.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::{
+    admin_client::{self, Endpoint},
+    exit::{Exit, complain, say},
+    figures,
+};
+use seawall_api::{AdminClient, ClientError, Clients, Configuration, Pools, Reload, Status};
+
+/// Time between two checks of a proxy that is starting or stopping.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The path that starts a drain.
+const DRAIN: &str = "/api/v1/drain";
+
+/// The arguments of a command that shows something.
+#[derive(Debug, Args)]
+pub struct Show {
+    #[command(flatten)]
+    admin: Endpoint,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The arguments of `seawall clients`.
+#[derive(Debug, Args)]
+pub struct ShowClients {
+    #[command(flatten)]
+    show: Show,
+    /// Maximum number of clients to list; the oldest connections come first.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    limit: u32,
+}
+
+/// The arguments of `seawall reload`.
+#[derive(Debug, Args)]
+pub struct ReloadArguments {
+    #[command(flatten)]
+    show: Show,
+    /// Report what would change, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// The arguments of `seawall drain`.
+#[derive(Debug, Args)]
+pub struct Drain {
+    #[command(flatten)]
+    admin: Endpoint,
+}
+
+/// The arguments of `seawall health`.
+#[derive(Debug, Args)]
+pub struct Health {
+    #[command(flatten)]
+    admin: Endpoint,
+    /// Check that the proxy can serve operations, and not only that it runs.
+    #[arg(long)]
+    ready: bool,
+}
+
+/// The arguments of `seawall wait` and `seawall shutdown`.
+#[derive(Debug, Args)]
+pub struct Wait {
+    #[command(flatten)]
+    admin: Endpoint,
+    /// Maximum time to wait, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    timeout_s: u64,
+}
+
+/// `seawall status`: shows the state of the proxy.
+pub async fn status(show: Show) -> Exit {
+    show.run("/api/v1/status", |status: &Status| status_rows(status))
+        .await
+}
+
+/// `seawall pools`: shows the connections to each server.
+pub async fn pools(show: Show) -> Exit {
+    show.run("/api/v1/pools", |pools: &Pools| pool_rows(pools))
+        .await
+}
+
+/// `seawall clients`: lists the connected clients.
+pub async fn clients(arguments: ShowClients) -> Exit {
+    let path = format!("/api/v1/clients?limit={}", arguments.limit);
+    let rows = |clients: &Clients| client_rows(clients);
+    arguments.show.run(&path, rows).await
+}
+
+/// `seawall config`: shows the value and the source of each key.
+pub async fn config(show: Show) -> Exit {
+    let rows = |configuration: &Configuration| configuration_rows(configuration);
+    show.run("/api/v1/config", rows).await
+}
+
+/// `seawall reload`: makes the proxy read its configuration again.
+pub async fn reload(arguments: ReloadArguments) -> Exit {
+    let client = match arguments.show.admin.client() {
+        Ok(client) => client,
+        Err(error) => return complain(&error.to_string(), Exit::Usage),
+    };
+    let path = format!("/api/v1/reload?dry_run={}", arguments.dry_run);
+    let reload: Reload = match client.post(&path).await {
+        Ok(reload) => reload,
+        Err(error) => return failed(&error),
+    };
+    if arguments.show.json {
+        return match serde_json::to_string_pretty(&reload) {
+            Ok(text) => {
+                say(&text);
+                exit_of(&reload)
+            }
+            Err(error) => complain(&error.to_string(), Exit::Internal),
+        };
+    }
+    if !reload.problems.is_empty() {
+        return complain(&reload.problems.join("\n"), Exit::Usage);
+    }
+    reload_rows(&reload).iter().for_each(|line| say(line));
+    Exit::Success
+}
+
+fn exit_of(reload: &Reload) -> Exit {
+    match reload.problems.is_empty() {
+        true => Exit::Success,
+        false => Exit::Usage,
+    }
+}
+
+/// `seawall drain`: starts a drain and returns at once.
+pub async fn drain(arguments: Drain) -> Exit {
+    match arguments.admin.client() {
+        Ok(client) => ended(client.act(DRAIN).await),
+        Err(error) => complain(&error.to_string(), Exit::Usage),
+    }
+}
+
+/// `seawall health`: checks that the proxy runs or can serve operations.
+pub async fn health(arguments: Health) -> Exit {
+    let path = match arguments.ready {
+        true => "/health/ready",
+        false => "/health/live",
+    };
+    match arguments.admin.client() {
+        Ok(client) => ended(client.check(path).await),
+        Err(error) => complain(&error.to_string(), Exit::Usage),
+    }
+}
+
+/// `seawall wait`: waits until the proxy can serve operations.
+pub async fn wait(arguments: Wait) -> Exit {
+    let is_ready = async |client: &AdminClient| client.check("/health/ready").await;
+    arguments.until(is_ready, "not ready").await
+}
+
+/// `seawall shutdown`: starts a drain and waits until the proxy has ended.
+pub async fn shutdown(arguments: Wait) -> Exit {
+    let client = match arguments.admin.client() {
+        Ok(client) => client,
+        Err(error) => return complain(&error.to_string(), Exit::Usage),
+    };
+    if let Err(error) = client.act(DRAIN).await {
+        return failed(&error);
+    }
+    let has_ended = async |client: &AdminClient| match client.check("/health/live").await {
+        Err(ClientError::Unreachable { .. } | ClientError::Broken(_)) => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => Err(ClientError::TimedOut {
+            address: client.address().to_owned(),
+        }),
+    };
+    arguments.until(has_ended, "still running").await
+}
+
+impl Wait {
+    /// Calls `check` until it succeeds or the time is over.
+    async fn until(
+        &self,
+        check: impl AsyncFn(&AdminClient) -> Result<(), ClientError>,
+        state: &str,
+    ) -> Exit {
+        let client = match self.admin.client() {
+            Ok(client) => client,
+            Err(error) => return complain(&error.to_string(), Exit::Usage),
+        };
+        let until = Instant::now() + Duration::from_secs(self.timeout_s);
+        loop {
+            let checked = timeout_at(until, check(&client)).await;
+            let reason = match checked {
+                Ok(Ok(())) => return Exit::Success,
+                Ok(Err(ClientError::Refused { said, .. })) => format!(": {said}"),
+                Ok(Err(ClientError::TimedOut { .. })) | Err(_) => String::new(),
+                Ok(Err(error)) => format!(": {error}"),
+            };
+            if Instant::now() + CHECK_INTERVAL >= until {
+                let message = format!("{state} after {} s{reason}", self.timeout_s);
+                return complain(&message, Exit::Unavailable);
+            }
+            sleep(CHECK_INTERVAL).await;
+        }
+    }
+}
+
+impl Show {
+    /// Requests a reply, and prints it as JSON or as lines.
+    async fn run<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        lines: impl Fn(&T) -> Vec<String>,
+    ) -> Exit {
+        let client = match self.admin.client() {
+            Ok(client) => client,
+            Err(error) => return complain(&error.to_string(), Exit::Usage),
+        };
+        let printed = match self.json {
+            true => client
+                .ask_for_json(path)
+                .await
+                .map(|json| vec![format!("{json:#}")]),
+            false => client.ask(path).await.map(|reply| lines(&reply)),
+        };
+        match printed {
+            Ok(lines) => {
+                lines.iter().for_each(|line| say(line));
+                Exit::Success
+            }
+            Err(error) => failed(&error),
+        }
+    }
+}
+
+fn ended(result: Result<(), ClientError>) -> Exit {
+    match result {
+        Ok(()) => Exit::Success,
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &ClientError) -> Exit {
+    complain(&admin_client::message(error), admin_client::exit(error))
+}
+
+fn status_rows(status: &Status) -> Vec<String> {
+    let connections = status.server_connections;
+    let rows = [
+        ("version", status.version.clone()),
+        ("uptime", figures::uptime(status.uptime_seconds)),
+        ("mode", status.mode.clone()),
+        ("deployment", status.deployment.clone()),
+        ("credentials", status.credentials.clone()),
+        ("state", state(status).to_owned()),
+        ("clients", figures::exact(status.clients)),
+        ("server connections", figures::exact(connections.total())),
+        ("waiting operations", figures::exact(status.wait_queue)),
+        (
+            "operations since the start",
+            figures::exact(status.operations),
+        ),
+    ];
+    let rows = rows.map(|(name, value)| vec![name.to_owned(), value]);
+    figures::table(&["<", "<"], &rows)
+        .into_iter()
+        .skip(1)
+        .collect()
+}
+
+fn state(status: &Status) -> &'static str {
+    match (status.draining, status.injects_faults) {
+        (true, _) => "draining",
+        (false, true) => "serving, with injected faults",
+        (false, false) => "serving",
+    }
+}
+
+fn pool_rows(pools: &Pools) -> Vec<String> {
+    let headings = [
+        "<server",
+        "<state",
+        "pending",
+        "available",
+        "in use",
+        "waiting",
+        "limit",
+    ];
+    let rows = pools.pools.iter().map(|pool| {
+        vec![
+            figures::printable(&pool.server),
+            pool.state.clone(),
+            figures::exact(pool.pending),
+            figures::exact(pool.available),
+            figures::exact(pool.in_use),
+            figures::exact(pool.wait_queue),
+            pool.concurrency
+                .limit
+                .map_or_else(|| "off".to_owned(), figures::exact),
+        ]
+    });
+    figures::table(&headings, &rows.collect::<Vec<_>>())
+}
+
+fn client_rows(clients: &Clients) -> Vec<String> {
+    let or_none = |text: &Option<String>| figures::printable(text.as_deref().unwrap_or("–"));
+    let rows = clients.clients.iter().map(|client| {
+        vec![
+            client.id.to_string(),
+            figures::printable(&client.peer),
+            or_none(&client.user),
+            or_none(&client.application),
+            figures::moment(client.connected_at),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    let mut lines = figures::table(
+        &["id", "<address", "<user", "<application", "<connected"],
+        &rows,
+    );
+    let shown = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+    if shown < clients.count {
+        let more = figures::exact(clients.count - shown);
+        lines.push(format!("and {more} more; --limit shows more of them"));
+    }
+    lines
+}
+
+fn configuration_rows(configuration: &Configuration) -> Vec<String> {
+    let rows = configuration.values.iter().map(|value| {
+        let pending = value.pending.as_deref().map(figures::printable);
+        vec![
+            figures::printable(&value.key),
+            figures::printable(&value.value),
+            value.origin.clone(),
+            pending.unwrap_or_default(),
+        ]
+    });
+    let headings = ["<key", "<value", "<source", "<after a restart"];
+    let mut lines = figures::table(&headings, &rows.collect::<Vec<_>>());
+    lines.push(format!("hash of the values: {}", configuration.hash));
+    lines
+}
+
+fn reload_rows(reload: &Reload) -> Vec<String> {
+    if reload.changes.is_empty() {
+        return vec!["nothing has changed".to_owned()];
+    }
+    let rows = reload.changes.iter().map(|change| {
+        let effect = match (change.needs_restart, reload.applied) {
+            (true, _) => "at the next start",
+            (false, true) => "now",
+            (false, false) => "at a reload",
+        };
+        let (from, to) = match change.from == change.to {
+            true => (String::new(), "(other content)".to_owned()),
+            false => (
+                figures::printable(&change.from),
+                figures::printable(&change.to),
+            ),
+        };
+        vec![figures::printable(&change.key), from, to, effect.to_owned()]
+    });
+    let headings = ["<key", "<from", "<to", "<takes effect"];
+    figures::table(&headings, &rows.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_api::{ConfigurationChange, ConfigurationValue};
+
+    #[test]
+    fn changes_are_listed_with_their_effect() {
+        let change = |key: &str, to: &str, needs_restart| ConfigurationChange {
+            from: "1".to_owned(),
+            key: key.to_owned(),
+            needs_restart,
+            to: to.to_owned(),
+        };
+        let reload = Reload {
+            applied: true,
+            changes: vec![change("a.b", "2", false), change("c.d", "1", true)],
+            problems: Vec::new(),
+        };
+        let lines = reload_rows(&reload);
+        assert!(
+            lines[1].contains("a.b") && lines[1].ends_with("now"),
+            "{lines:?}"
+        );
+        assert!(lines[2].contains("(other content)"), "{lines:?}");
+        assert!(lines[2].ends_with("at the next start"), "{lines:?}");
+        assert_eq!(reload_rows(&Reload::default()), ["nothing has changed"]);
+    }
+
+    #[test]
+    fn pending_values_and_the_hash_are_shown() {
+        let configuration = Configuration {
+            hash: "0123".to_owned(),
+            values: vec![ConfigurationValue {
+                key: "listen.backlog".to_owned(),
+                origin: "file".to_owned(),
+                pending: Some("9".to_owned()),
+                value: "8".to_owned(),
+            }],
+        };
+        let lines = configuration_rows(&configuration);
+        assert!(lines[1].starts_with("listen.backlog"), "{lines:?}");
+        assert!(lines[1].trim_end().ends_with('9'), "{lines:?}");
+        assert_eq!(lines[2], "hash of the values: 0123");
+    }
+
+    #[test]
+    fn hidden_clients_are_counted() {
+        let clients = Clients {
+            clients: vec![seawall_api::Client::default()],
+            count: 3,
+        };
+        let lines = client_rows(&clients);
+        assert_eq!(
+            lines.last().unwrap(),
+            "and 2 more; --limit shows more of them"
+        );
+    }
+}

@@ -1,0 +1,90 @@
+//! The service manager, systemd: notifications, the watchdog, and sockets that it has bound.
+//! Without a service manager nothing here has an effect.
+//!
+//! Source: <https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html>.
+
+use std::{
+    io,
+    thread::{self, park_timeout},
+};
+
+use listenfd::ListenFd;
+use sd_notify::{NotifyState, notify, watchdog_enabled};
+
+use crate::{app::App, listener::Inherited};
+
+/// Tells the service manager that Seawall accepts clients.
+pub(super) fn notify_ready() {
+    send(&[NotifyState::Ready, NotifyState::Status("serving")]);
+}
+
+/// Tells the service manager that a reload has begun. [`notify_reloaded`] must follow.
+pub(super) fn notify_reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => send(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::debug!(%error, "no time for the service manager"),
+    }
+}
+
+/// Tells the service manager that a reload has ended.
+pub(super) fn notify_reloaded(is_applied: bool) {
+    let status = match is_applied {
+        true => "serving",
+        false => "serving; the last reload failed, see the log",
+    };
+    send(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// Tells the service manager that Seawall drains and then ends.
+pub(super) fn notify_stopping() {
+    send(&[NotifyState::Stopping, NotifyState::Status("draining")]);
+}
+
+fn send(states: &[NotifyState<'_>]) {
+    if let Err(error) = notify(states) {
+        tracing::debug!(%error, "service manager not notified");
+    }
+}
+
+/// Starts a thread that feeds the watchdog while the threads of `app` make progress, if the service
+/// manager has a watchdog. The thread is separate, so that a busy machine does not delay it more
+/// than necessary. It feeds the watchdog three times in its time limit.
+///
+/// # Errors
+/// If the thread cannot be started.
+pub(super) fn feed_watchdog(app: &App) -> io::Result<()> {
+    let Some(limit) = watchdog_enabled() else {
+        return Ok(());
+    };
+    let mut heartbeat = app.heartbeat();
+    let feeding = move || {
+        loop {
+            if heartbeat.has_progressed() {
+                send(&[NotifyState::Watchdog]);
+            }
+            park_timeout(limit / 3);
+        }
+    };
+    thread::Builder::new()
+        .name("watchdog".to_owned())
+        .spawn(feeding)
+        .map(drop)
+}
+
+/// Takes the sockets that the service manager has bound for clients.
+///
+/// # Errors
+/// If a descriptor is not a socket that listens.
+pub(super) fn inherited_sockets() -> io::Result<Vec<Inherited>> {
+    let mut sockets = ListenFd::from_env();
+    let mut inherited = Vec::new();
+    for index in 0..sockets.len() {
+        // A socket of another kind is an error and stays in its place.
+        let taken = match sockets.take_tcp_listener(index) {
+            Ok(socket) => socket.map(Inherited::Tcp),
+            Err(_) => sockets.take_unix_listener(index)?.map(Inherited::Unix),
+        };
+        inherited.extend(taken);
+    }
+    Ok(inherited)
+}

@@ -1,0 +1,87 @@
+//! Shows if the threads of both runtimes make progress.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use tokio::runtime::Handle;
+
+/// Asks both runtimes to run an empty task, and knows if they have run it.
+#[derive(Debug)]
+pub struct Heartbeat {
+    runtimes: [Beats; 2],
+}
+
+/// The empty tasks of one runtime. At most one waits at a time.
+#[derive(Debug)]
+struct Beats {
+    runtime: Handle,
+    requested: u64,
+    run: Arc<AtomicU64>,
+}
+
+impl Heartbeat {
+    /// Watches these runtimes.
+    pub(crate) fn of(data: Handle, control: Handle) -> Self {
+        let beats = |runtime| Beats {
+            runtime,
+            requested: 0,
+            run: Arc::default(),
+        };
+        Self {
+            runtimes: [beats(data), beats(control)],
+        }
+    }
+
+    /// True if both runtimes have run the tasks of the last call. Requests the next ones.
+    pub(crate) fn has_progressed(&mut self) -> bool {
+        let mut has_progressed = true;
+        for beats in &mut self.runtimes {
+            let has_run = beats.run.load(Ordering::Relaxed) == beats.requested;
+            has_progressed &= has_run;
+            if has_run {
+                beats.requested += 1;
+                let run = Arc::clone(&beats.run);
+                drop(beats.runtime.spawn(async move {
+                    run.fetch_add(1, Ordering::Relaxed);
+                }));
+            }
+        }
+        has_progressed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    #[test]
+    fn a_blocked_runtime_makes_no_progress_until_it_is_released() {
+        let runtime = || {
+            let mut builder = Builder::new_multi_thread();
+            builder.worker_threads(1).build().unwrap()
+        };
+        let (data, control) = (runtime(), runtime());
+        let (release, released) = mpsc::channel::<()>();
+        let (blocking, is_blocked) = mpsc::channel();
+        data.spawn(async move {
+            blocking.send(()).unwrap();
+            released.recv().ok();
+        });
+        is_blocked.recv().unwrap();
+        let mut heartbeat = Heartbeat::of(data.handle().clone(), control.handle().clone());
+        assert!(heartbeat.has_progressed());
+        for _ in 0..100 {
+            assert!(!heartbeat.has_progressed());
+        }
+        drop(release);
+        while !heartbeat.has_progressed() {
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! A running `seawall serve` with a configuration file that tests can replace.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use seawall_api::{AdminClient, Configuration};
+use seawall_tests::{
+    eventually::eventually, mongod::shared_standalone, process::Process, scratch::Scratch,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A running process with a configuration file that tests can replace.
+pub(crate) struct Served {
+    pub(crate) process: Process,
+    pub(crate) scratch: Scratch,
+    pub(crate) file: PathBuf,
+    /// The part of the configuration that this fixture sets.
+    pub(crate) base: String,
+}
+
+impl Served {
+    pub(crate) async fn start(toml: &str) -> Self {
+        let server = shared_standalone().await.unwrap();
+        let base = format!(
+            "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\n",
+            server.uri()
+        );
+        let scratch = Scratch::create().unwrap();
+        let file = scratch
+            .write("seawall.toml", format!("{base}{toml}"))
+            .unwrap();
+        let process = Process::serve(&file).await;
+        Self {
+            process,
+            scratch,
+            file,
+            base,
+        }
+    }
+
+    pub(crate) fn write(&self, toml: &str) {
+        fs::write(&self.file, format!("{}{toml}", self.base)).unwrap();
+    }
+
+    pub(crate) fn admin(&self) -> AdminClient {
+        AdminClient::new(self.process.admin(), None).unwrap()
+    }
+
+    pub(crate) async fn value(&self, key: &str) -> String {
+        let configuration: Configuration = self.admin().ask("/api/v1/config").await.unwrap();
+        let value = configuration
+            .values
+            .into_iter()
+            .find(|value| value.key == key);
+        value.unwrap().value
+    }
+
+    pub(crate) async fn has(&self, key: &str, value: &str) {
+        let is_set = async || self.value(key).await == value;
+        eventually(LIMIT, is_set).await.unwrap();
+    }
+}

@@ -1,0 +1,142 @@
+//! Seawall as a service: notifications to the service manager, its watchdog and its sockets.
+
+use std::time::Duration;
+
+use mongodb::bson::doc;
+use rustix::process::{Signal, geteuid};
+use seawall_tests::{
+    mongod::shared_standalone,
+    process::{Process, run},
+    raw::RawClient,
+    scratch::Scratch,
+};
+use tokio::{net::UnixDatagram, time::timeout};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+async fn toml() -> String {
+    let server = shared_standalone().await.unwrap();
+    format!(
+        "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\n",
+        server.uri()
+    )
+}
+
+/// A stand-in for the service manager: the socket to which notifications are sent.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    async fn next(&self) -> String {
+        let mut buffer = [0; 1024];
+        let length = timeout(LIMIT, self.0.recv(&mut buffer))
+            .await
+            .unwrap()
+            .unwrap();
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    }
+
+    /// Waits for a notification that contains `state`, and returns it.
+    async fn expect(&self, state: &str) -> String {
+        loop {
+            let notification = self.next().await;
+            if notification.lines().any(|line| line == state) {
+                return notification;
+            }
+            assert_eq!(notification.trim(), "WATCHDOG=1");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_service_manager_is_notified_of_every_change() {
+    let scratch = Scratch::create().unwrap();
+    let path = scratch.join("notify");
+    let manager = Manager(UnixDatagram::bind(&path).unwrap());
+    let variables = [
+        ("NOTIFY_SOCKET", path.to_str().unwrap()),
+        ("WATCHDOG_USEC", "3000000"),
+    ];
+    let base = toml().await;
+    let file = scratch.write("seawall.toml", &base).unwrap();
+    let mut process = Process::serve_with(&file, &variables).await;
+    manager.expect("READY=1").await;
+    manager.expect("WATCHDOG=1").await;
+    manager.expect("WATCHDOG=1").await;
+    process.signal(Signal::HUP);
+    let reloading = manager.expect("RELOADING=1").await;
+    assert!(reloading.contains("MONOTONIC_USEC="), "{reloading}");
+    manager.expect("READY=1").await;
+    scratch.write("seawall.toml", "broken").unwrap();
+    process.signal(Signal::HUP);
+    manager.expect("RELOADING=1").await;
+    let failed = manager.expect("READY=1").await;
+    assert!(failed.contains("the last reload failed"), "{failed}");
+    process.signal(Signal::TERM);
+    manager.expect("STOPPING=1").await;
+    assert!(process.ended().await.success());
+}
+
+/// Binds a TCP and a unix socket, passes them on as a service manager does, and becomes the program
+/// in the other arguments.
+const ACTIVATE: &str = r#"
+import os, socket, sys
+path = sys.argv[1]
+tcp = socket.create_server(("127.0.0.1", 0))
+unix = socket.socket(socket.AF_UNIX)
+unix.bind(path)
+unix.listen()
+for number, listener in enumerate((tcp, unix), 3):
+    copy = os.dup(listener.fileno())
+    listener.close()
+    if copy != number:
+        os.dup2(copy, number)
+    os.set_inheritable(number, True)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="2")
+os.execv(sys.argv[2], sys.argv[2:])
+"#;
+
+#[tokio::test]
+async fn clients_connect_to_the_sockets_of_the_service_manager() {
+    let scratch = Scratch::create().unwrap();
+    let path = scratch.join("seawall.sock");
+    // The configured address is not used: nothing can listen on it.
+    let toml = toml().await.replace(
+        "listen.address = \"127.0.0.1:0\"",
+        "listen.address = \"192.0.2.1:1\"",
+    );
+    let file = scratch.write("seawall.toml", toml).unwrap();
+    let launcher = ["python3", "-c", ACTIVATE, path.to_str().unwrap()];
+    let mut process = Process::launch(&launcher, &file).await;
+    let ready = run(&["wait", "--admin", process.admin()]).await;
+    assert!(ready.status.success());
+    let (tcp, unix) = process.address().split_once(", ").unwrap();
+    assert_eq!(unix, path.to_str().unwrap());
+    let mut client = RawClient::connect(tcp.parse().unwrap()).await.unwrap();
+    assert!(client.hello(doc! {}).await.unwrap().is_ok());
+    let mut client = RawClient::connect_unix(&path).await.unwrap();
+    assert!(client.hello(doc! {}).await.unwrap().is_ok());
+    process.signal(Signal::TERM);
+    drop(client);
+    assert!(process.ended().await.success());
+    assert!(
+        path.exists(),
+        "the socket's file belongs to the service manager"
+    );
+}
+
+#[tokio::test]
+async fn serve_refuses_to_run_as_root_unless_it_is_allowed() {
+    let scratch = Scratch::create().unwrap();
+    let file = scratch.write("seawall.toml", toml().await).unwrap();
+    if !geteuid().is_root() {
+        // Every other user may run it without the flag.
+        let mut process = Process::serve(&file).await;
+        process.signal(Signal::TERM);
+        assert!(process.ended().await.success());
+        return;
+    }
+    let refused = run(&["serve", "--config", file.to_str().unwrap()]).await;
+    assert_eq!(refused.status.code(), Some(64));
+    let refusal = String::from_utf8(refused.stderr).unwrap();
+    assert!(refusal.contains("--allow-root"), "{refusal}");
+}
