@@ -1,0 +1,464 @@
+"""Validates the rendered chart and the sidecar examples. Started by `check`, which installs helm.
+
+It checks the schemas of Kubernetes (strictly: unknown fields are errors), and facts that no schema
+knows: references between objects, and the promises of the chart's documentation.
+"""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import kubernetes_validate
+import yaml
+
+HERE = Path(__file__).parent
+CHART = HERE / "chart" / "seawall"
+RELEASE = "test"
+VERSIONS_CHECKED = 3
+# What Seawall needs after preStop and drain, in seconds.
+CLOSE_SECONDS = 5
+
+
+def main():
+    minors = newest_minors()
+    print()
+    table = Table(minors)
+    for values in sorted((HERE / "values").glob("*.yaml")):
+        helm("lint", "--strict", "--kube-version", minors[-1], str(CHART), "--values", str(values))
+        row = table.row(f"chart, {values.stem}")
+        for minor in minors:
+            objects = render(values, minor)
+            row.validate(objects, minor)
+            check_references(objects)
+            check_chart(objects, yaml.safe_load(values.read_text()))
+    for file in sorted((HERE / "sidecar").glob("*.yaml")):
+        row = table.row(f"sidecar, {file.stem}")
+        objects = parse(file.read_text(), file.name)
+        for minor in minors:
+            row.validate(objects, minor)
+        check_sidecar(objects)
+    table.print()
+
+    facts = [name for name, check in sorted(globals().items()) if name.startswith("fact_")]
+    for name in facts:
+        globals()[name](minors[-1])
+        print(f"ok: {name.removeprefix('fact_').replace('_', ' ')}")
+    print(f"\n{len(table.rows)} sets of manifests and {len(facts)} facts passed, 0 failed")
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+
+def newest_minors():
+    """The newest minor versions of Kubernetes that have schemas, oldest first."""
+    versions = {}
+    for full in kubernetes_validate.utils.all_versions():
+        versions[".".join(full.split(".")[:2])] = full
+    if len(versions) < VERSIONS_CHECKED:
+        fail(f"only {len(versions)} versions of Kubernetes have schemas")
+    return list(versions.values())[-VERSIONS_CHECKED:]
+
+
+def helm(*arguments, may_fail=False):
+    """Output of helm. With `may_fail` its error, or None if it succeeded."""
+    done = subprocess.run([sys.argv[1], *arguments], capture_output=True, text=True, check=False)
+    if may_fail:
+        return done.stderr if done.returncode else None
+    if done.returncode:
+        fail(f"helm {' '.join(arguments)}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def render(values, minor, *more):
+    text = helm(*template(minor), "--values", str(values), *more)
+    objects = parse(text, f"the chart with {values.name}")
+    if not objects:
+        fail(f"{values.name} renders no object")
+    return objects
+
+
+def template(minor):
+    namespace = ["--namespace", "databases"]
+    return ["template", RELEASE, str(CHART), "--kube-version", minor, *namespace]
+
+
+class UniqueKeys(yaml.SafeLoader):
+    """Refuses mappings with a key twice. Kubernetes would ignore one of the two values."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value]
+        twice = {key for key in keys if keys.count(key) > 1}
+        if twice:
+            fail(f"keys given twice{node.start_mark}: {', '.join(sorted(twice))}")
+        return super().construct_mapping(node, deep)
+
+
+def parse(text, name):
+    try:
+        return [document for document in yaml.load_all(text, UniqueKeys) if document]
+    except yaml.YAMLError as error:
+        fail(f"{name} is not YAML: {error}")
+
+
+def fail(message):
+    sys.exit(f"docker/kubernetes/check failed: {message}")
+
+
+def ensure(condition, message):
+    if not condition:
+        fail(message)
+
+
+def of_kind(objects, kind):
+    return [found for found in objects if found["kind"] == kind]
+
+
+def only(objects, kind, name=None):
+    found = [o for o in of_kind(objects, kind) if name in (None, o["metadata"]["name"])]
+    ensure(len(found) == 1, f"{len(found)} objects of kind {kind}, name {name}; expected one")
+    return found[0]
+
+
+class Table:
+    def __init__(self, minors):
+        self.minors, self.rows = minors, []
+
+    def row(self, name):
+        self.rows.append(Row(name))
+        return self.rows[-1]
+
+    def print(self):
+        columns = [
+            "objects that passed",
+            *(f"Kubernetes {minor}" for minor in self.minors),
+            "no schema, structure checked",
+        ]
+        lines = [columns] + [
+            [row.name, *(str(row.passed[minor]) for minor in self.minors), row.without_schema()]
+            for row in self.rows
+        ]
+        widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+        lines.insert(1, ["-" * width for width in widths])
+        for line in lines:
+            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
+        print()
+
+
+class Row:
+    def __init__(self, name):
+        self.name, self.passed, self.custom = name, {}, set()
+
+    def validate(self, objects, minor):
+        """Validates each object by its schema, or by our own check if it has none."""
+        self.passed[minor] = 0
+        for found in objects:
+            name = f"{self.name}: {found['kind']}/{found['metadata']['name']}"
+            try:
+                kubernetes_validate.validate(found, minor, strict=True)
+                self.passed[minor] += 1
+            except kubernetes_validate.ValidationError as error:
+                path = ".".join(str(part) for part in error.path)
+                fail(f"{name} is invalid in Kubernetes {minor}: {path}: {error.message}")
+            except kubernetes_validate.SchemaNotFoundError as error:
+                structure = STRUCTURES.get((found["apiVersion"], found["kind"]))
+                ensure(structure, f"{name}: {error.message}, and no check of our own")
+                structure(found, name)
+                self.custom.add(found["kind"])
+        ensure(objects, f"{self.name} has no object")
+
+    def without_schema(self):
+        return ", ".join(sorted(self.custom)) or "-"
+
+
+# --- objects without a schema --------------------------------------------------------------------
+
+
+def check_service_monitor(found, name):
+    """The fields of a ServiceMonitor that the chart uses, and no others."""
+    spec = found["spec"]
+    ensure(set(spec) == {"selector", "endpoints"}, f"{name}: fields of spec are {sorted(spec)}")
+    labels = spec["selector"].get("matchLabels")
+    ensure(set(spec["selector"]) == {"matchLabels"} and labels, f"{name}: no matchLabels")
+    ensure(all(isinstance(value, str) for value in labels.values()), f"{name}: a label is no text")
+    ensure(spec["endpoints"], f"{name}: no endpoint")
+    for endpoint in spec["endpoints"]:
+        expected = {"port", "path", "interval", "scrapeTimeout"}
+        ensure(set(endpoint) == expected, f"{name}: fields of endpoint are {sorted(endpoint)}")
+        ensure(all(isinstance(value, str) for value in endpoint.values()), f"{name}: not text")
+
+
+STRUCTURES = {("monitoring.coreos.com/v1", "ServiceMonitor"): check_service_monitor}
+
+
+# --- relations that no schema knows --------------------------------------------------------------
+
+
+def matches(selector, labels):
+    return bool(selector) and selector.items() <= labels.items()
+
+
+def check_references(objects):
+    """Selectors, ports, volumes and names that refer to other objects of the chart."""
+    deployment = only(objects, "Deployment")
+    pod = deployment["spec"]["template"]
+    labels, spec = pod["metadata"]["labels"], pod["spec"]
+    (container,) = spec["containers"]
+    ports = {port["name"] for port in container["ports"]}
+
+    ensure(matches(deployment["spec"]["selector"]["matchLabels"], labels), "Deployment: selector")
+    for service in of_kind(objects, "Service"):
+        ensure(matches(service["spec"]["selector"], labels), "Service: selector")
+        targets = {port["targetPort"] for port in service["spec"]["ports"]}
+        ensure(targets <= ports, f"Service: ports {targets - ports} do not exist")
+    for budget in of_kind(objects, "PodDisruptionBudget"):
+        ensure(matches(budget["spec"]["selector"]["matchLabels"], labels), "budget: selector")
+    for policy in of_kind(objects, "NetworkPolicy"):
+        ensure(matches(policy["spec"]["podSelector"]["matchLabels"], labels), "policy: selector")
+        for rule in policy["spec"]["ingress"]:
+            ensure(rule["from"], "NetworkPolicy: a rule for everyone")
+            ensure({port["port"] for port in rule["ports"]} <= ports, "NetworkPolicy: ports")
+    for scaler in of_kind(objects, "HorizontalPodAutoscaler"):
+        target = scaler["spec"]["scaleTargetRef"]["name"]
+        ensure(target == deployment["metadata"]["name"], "HorizontalPodAutoscaler: target")
+    for monitor in of_kind(objects, "ServiceMonitor"):
+        selector = monitor["spec"]["selector"]["matchLabels"]
+        services = of_kind(objects, "Service")
+        selected = [found for found in services if matches(selector, found["metadata"]["labels"])]
+        ensure(len(selected) == 1, f"ServiceMonitor selects {len(selected)} Services")
+        names = {port["name"] for port in selected[0]["spec"]["ports"]}
+        ensure({e["port"] for e in monitor["spec"]["endpoints"]} <= names, "ServiceMonitor: port")
+
+    check_mounts(spec)
+    maps = [volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume]
+    for name in maps:
+        only(objects, "ConfigMap", name)
+    only(objects, "ServiceAccount", spec["serviceAccountName"])
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        ensure(container[probe]["httpGet"]["port"] in ports, f"{probe}: port")
+
+
+def check_mounts(spec):
+    """Every mount has a volume, every volume a mount, and every path of Seawall's is mounted."""
+    containers = spec["containers"] + spec.get("initContainers", [])
+    mounts = [mount for c in containers for mount in c.get("volumeMounts", [])]
+    volumes = {volume["name"] for volume in spec.get("volumes", [])}
+    mounted = {mount["name"] for mount in mounts}
+    ensure(mounted == volumes, f"mounts {sorted(mounted)}, but volumes {sorted(volumes)}")
+    ensure(not any("subPath" in mount for mount in mounts), "a subPath is never updated")
+    for container in containers:
+        folders = [mount["mountPath"] for mount in container.get("volumeMounts", [])]
+        values = environment(container).values()
+        for path in [v for v in values if v.startswith("/")] + [
+            a for a in container.get("args", []) if a.startswith("/")
+        ]:
+            ensure(any(path.startswith(f"{f}/") for f in folders), f"{path} is not mounted")
+
+
+def environment(container):
+    return {v["name"]: v["value"] for v in container.get("env", []) if "value" in v}
+
+
+def check_container(container, spec):
+    """A container runs without any privilege."""
+    pod, own = spec.get("securityContext", {}), container["securityContext"]
+    both = pod | own
+    name = container["name"]
+    ensure(both["runAsNonRoot"] is True, f"{name}: may run as root")
+    ensure(own["allowPrivilegeEscalation"] is False, f"{name}: may gain privileges")
+    ensure(own["capabilities"] == {"drop": ["ALL"]}, f"{name}: has capabilities")
+    ensure(both["seccompProfile"] == {"type": "RuntimeDefault"}, f"{name}: no seccomp profile")
+    if "/seawall:" in container["image"] or "/seawall@" in container["image"]:
+        ensure(own["readOnlyRootFilesystem"] is True, f"{name}: can write")
+        ensure(both["runAsUser"] == 65532, f"{name}: not the user of the image")
+    ensure(container["resources"]["limits"]["memory"], f"{name}: no memory limit")
+    ensure("cpu" not in container["resources"]["limits"], f"{name}: a CPU limit")
+
+
+def check_chart(objects, values):
+    """What the chart promises for all values."""
+    deployment = only(objects, "Deployment")
+    spec = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    variables = environment(container)
+    check_container(container, spec)
+    ensure(spec["automountServiceAccountToken"] is False, "a token of Kubernetes is mounted")
+
+    sleep = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    drain_ms = int(variables["SEAWALL_SHUTDOWN__DRAIN_MS"])
+    needed = sleep + drain_ms // 1000 + CLOSE_SECONDS
+    grace = spec["terminationGracePeriodSeconds"]
+    ensure(grace == needed, f"the grace period is {grace} s instead of {needed} s")
+    ready, deadline = (
+        deployment["spec"][field] for field in ("minReadySeconds", "progressDeadlineSeconds")
+    )
+    ensure(ready >= grace, "an update continues while an old pod drains")
+    ensure(deadline > ready, "Kubernetes refuses a progressDeadlineSeconds that is not longer")
+
+    port = variables["SEAWALL_ADMIN__METRICS_ADDRESS"].rsplit(":", 1)[1]
+    ports = {named["name"]: named["containerPort"] for named in container["ports"]}
+    ensure(ports == {"mongodb": 27018, "metrics": int(port)}, f"ports are {ports}")
+    ensure(variables["SEAWALL_ADMIN__ADDRESS"] == "127.0.0.1:9909", "the API is not on loopback")
+    for probe, path in [
+        ("startupProbe", "/health/live"),
+        ("livenessProbe", "/health/live"),
+        ("readinessProbe", "/health/ready"),
+    ]:
+        expected = {"path": path, "port": "metrics"}
+        ensure(container[probe]["httpGet"] == expected, f"{probe}: {container[probe]}")
+
+    (text,) = only(objects, "ConfigMap")["data"].values()
+    config = tomllib.loads(text)
+    in_config = "uri" in config.get("deployment", {})
+    by_secret = "SEAWALL_DEPLOYMENT__URI_FILE" in variables
+    ensure(in_config != by_secret, "not exactly one connection string")
+
+    scaled = values.get("autoscaling", {}).get("enabled", False)
+    ensure(("replicas" in deployment["spec"]) != scaled, "replicas in spite of an autoscaler")
+    for kind, is_expected in [
+        ("HorizontalPodAutoscaler", scaled),
+        ("NetworkPolicy", values.get("networkPolicy", {}).get("enabled", False)),
+        ("ServiceMonitor", "serviceMonitor" in values.get("metrics", {})),
+        ("PodDisruptionBudget", True),
+    ]:
+        ensure(bool(of_kind(objects, kind)) == is_expected, f"{kind}: expected {is_expected}")
+
+
+def check_sidecar(objects):
+    """What the sidecar examples promise."""
+    for found in objects:
+        if found["kind"] == "Secret":
+            continue
+        spec = found["spec"]["template"]["spec"]
+        (sidecar,) = [c for c in spec["initContainers"] if c.get("restartPolicy") == "Always"]
+        ensure(spec["initContainers"][0] is sidecar, "the sidecar does not start first")
+        ensure("readinessProbe" not in sidecar, "the sidecar has a readinessProbe")
+        ensure("lifecycle" not in sidecar, "the sidecar has a preStop hook")
+        for probe in ("startupProbe", "livenessProbe"):
+            command = sidecar[probe]["exec"]["command"]
+            ensure(command == ["/seawall", "health"], f"{probe}: {command}")
+        drain_ms = int(environment(sidecar)["SEAWALL_SHUTDOWN__DRAIN_MS"])
+        ensure(drain_ms < CLOSE_SECONDS * 1000, "the drain is longer than Seawall's own time")
+        grace = spec["terminationGracePeriodSeconds"]
+        ensure(grace == 30 + CLOSE_SECONDS, f"the grace period is {grace} s")
+        address = environment(sidecar)["SEAWALL_LISTEN__ADDRESS"]
+        ensure(address.startswith("127.0.0.1:"), f"other pods can connect: {address}")
+        for container in spec["containers"] + spec["initContainers"]:
+            check_container(container, spec)
+        check_mounts(spec)
+        (secret,) = [volume["secret"]["secretName"] for volume in spec["volumes"]]
+        example = yaml.safe_load((HERE / "sidecar" / "secret.yaml").read_text())
+        ensure(secret == example["metadata"]["name"], "another Secret than the example")
+
+
+# --- facts ---------------------------------------------------------------------------------------
+
+DEFAULTS = HERE / "values" / "defaults.yaml"
+
+
+def checksum(objects):
+    return only(objects, "Deployment")["spec"]["template"]["metadata"]["annotations"][
+        "checksum/config"
+    ]
+
+
+def grace_period(objects):
+    spec = only(objects, "Deployment")["spec"]["template"]["spec"]
+    return spec["terminationGracePeriodSeconds"]
+
+
+def fact_checksum_changes_only_with_config(minor):
+    before = checksum(render(DEFAULTS, minor))
+    same = checksum(render(DEFAULTS, minor, "--set", "replicas=7"))
+    other = checksum(render(DEFAULTS, minor, "--set-string", "config=[log]"))
+    ensure(before == same, "the checksum changes without a change of config")
+    ensure(before != other, "the checksum does not change with config")
+
+
+def fact_grace_period_is_prestop_and_drain_and_5_s(minor):
+    ensure(grace_period(render(DEFAULTS, minor)) == 5 + 30 + 5, "the default grace period")
+    times = ["--set", "shutdown.preStopSeconds=7,shutdown.drainSeconds=600"]
+    ensure(grace_period(render(DEFAULTS, minor, *times)) == 7 + 600 + 5, "7 + 600 + 5")
+    none = render(DEFAULTS, minor, "--set", "shutdown.preStopSeconds=0,shutdown.drainSeconds=0")
+    ensure(grace_period(none) == 5, "0 + 0 + 5")
+    (container,) = only(none, "Deployment")["spec"]["template"]["spec"]["containers"]
+    ensure("lifecycle" not in container, "a preStop hook of 0 s, which 1.30 does not allow")
+
+
+def fact_optional_objects_are_absent_by_default(minor):
+    kinds = sorted(found["kind"] for found in render(DEFAULTS, minor))
+    expected = ["ConfigMap", "Deployment", "PodDisruptionBudget"]
+    ensure(kinds == [*expected, "Service", "Service", "ServiceAccount"], f"kinds: {kinds}")
+
+
+def fact_wrong_values_are_refused_with_a_clear_message(minor):
+    uri = "deployment.uriSecret.name=seawall-deployment"
+    for values, message in [
+        ([], "No deployment: set deployment.uriSecret.name"),
+        (["--set-string", "config=# uri = 1"], "No deployment: set deployment.uriSecret.name"),
+        (["--set", uri, "--set-string", "config=[deployment]\nuri = 1"], "Two deployments:"),
+        (["--set", f"{uri},replica=3"], "additional properties 'replica' not allowed"),
+        (["--set", f"{uri},replicas=some"], "/replicas"),
+        (["--set", f"{uri},metrics.port=27018"], "/metrics/port"),
+        (["--set-json", "networkPolicy.clients=[]", "--set", uri], "/networkPolicy/clients"),
+        (
+            ["--set", f"{uri},autoscaling.enabled=true,autoscaling.minReplicas=9"],
+            "autoscaling.minReplicas is greater than autoscaling.maxReplicas",
+        ),
+    ]:
+        error = helm(*template(minor), *values, may_fail=True)
+        ensure(error is not None, f"{values} were accepted")
+        ensure(message in error, f"{values} gave another message: {error}")
+
+
+def fact_every_form_of_a_uri_in_config_is_recognised(minor):
+    for config in [
+        '[deployment]\nuri = "mongodb://db/"',
+        '[deployment]\n  uri_file="/etc/seawall/config/uri"',
+        'deployment.uri = "mongodb://db/"',
+        'deployment = { mode = "pooled", uri = "mongodb://db/" }',
+    ]:
+        values = ["--set-json", f"config={yaml_text(config)}"]
+        error = helm(*template(minor), *values, may_fail=True)
+        ensure(error is None, f"{config} was refused: {error}")
+
+
+def yaml_text(text):
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def fact_kubernetes_before_1_30_is_refused(_minor):
+    error = helm(*template("1.29.0"), "--values", str(DEFAULTS), may_fail=True)
+    ensure(error and "kubeVersion" in error, f"1.29.0 gave {error}")
+
+
+def fact_the_schemas_refuse_unknown_fields_and_wrong_types(minor):
+    for path, value in [("replicas", "three"), ("unknown", 1)]:
+        broken = only(render(DEFAULTS, minor), "Deployment")
+        broken["spec"][path] = value
+        try:
+            kubernetes_validate.validate(broken, minor, strict=True)
+        except kubernetes_validate.ValidationError:
+            continue
+        fail(f"a Deployment with {path} = {value} passed the validation")
+
+
+def fact_sidecars_of_both_examples_have_the_same_settings(_minor):
+    sidecars = []
+    for name in ("deployment.yaml", "job.yaml"):
+        (found,) = parse((HERE / "sidecar" / name).read_text(), name)
+        sidecars.append(found["spec"]["template"]["spec"]["initContainers"][0])
+    ensure(sidecars[0] == sidecars[1], "the sidecars of deployment.yaml and job.yaml differ")
+
+
+def fact_the_chart_belongs_to_this_version_of_seawall(_minor):
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    workspace = tomllib.loads((HERE.parents[1] / "Cargo.toml").read_text())
+    expected = workspace["workspace"]["package"]["version"]
+    ensure(chart["appVersion"] == expected, f"appVersion is not {expected}")
+    for name in ("deployment.yaml", "job.yaml"):
+        text = (HERE / "sidecar" / name).read_text()
+        ensure(f"/seawall:{expected}\n" in text, f"the image in {name} is not {expected}")
+
+
+main()
