@@ -1,6 +1,7 @@
 //! Serves metrics, health checks and the JSON API over HTTP. Requests read snapshots. Two requests
 //! have an effect on clients: one starts a drain, the other reloads the configuration.
 
+mod bounded;
 mod guard;
 mod insight;
 mod json;
@@ -35,6 +36,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::limit::ConcurrencyLimitLayer;
 
+use self::bounded::Bounded;
 pub use self::guard::Guard;
 use crate::{
     observe::{ClientDirectory, Exporter, PROTOBUF},
@@ -127,7 +129,7 @@ pub async fn serve(
     window: Arc<Window>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    axum::serve(listener, router(window))
+    axum::serve(Bounded::new(listener), router(window))
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
 }
@@ -141,7 +143,7 @@ pub(crate) async fn serve_metrics(
     window: Arc<Window>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    axum::serve(listener, metrics_router(window))
+    axum::serve(Bounded::new(listener), metrics_router(window))
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
 }
