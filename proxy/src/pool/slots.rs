@@ -155,7 +155,7 @@ impl Window {
 /// The slots of one server.
 pub(super) struct Slots {
     mode: Concurrency,
-    /// The controller while there is no limit, because operations that began with it may still run.
+    /// Keeps the controller while the limit is off: operations that began under it may still run.
     parked: Option<Controller>,
     seed: u64,
     /// Finds the limit, and decides when operations may become exempt. `None` without a limit.
@@ -232,13 +232,14 @@ impl Slots {
     pub(super) fn configure(&mut self, limits: &Limits, now: Instant) {
         self.max_exempt = limits.max_exempt_operations;
         let ceiling = ceiling(limits);
+        let age = now.saturating_duration_since(self.created_at);
         for controller in self.controller.iter_mut().chain(&mut self.parked) {
-            controller.set_ceiling(ceiling);
+            controller.set_ceiling(ceiling, age);
         }
         if self.mode == limits.concurrency {
             self.touch(now);
             self.set_limit();
-            self.settled = self.settled.min(self.limit);
+            self.set_settled();
             return;
         }
         self.mode = limits.concurrency;
@@ -254,7 +255,14 @@ impl Slots {
         self.is_asleep = true;
         self.reset(now);
         self.set_limit();
-        self.settled = self.limit;
+        self.set_settled();
+    }
+
+    fn set_settled(&mut self) {
+        self.settled = match (self.mode, &self.controller) {
+            (Concurrency::Auto, Some(controller)) => controller.settled(),
+            _ => self.limit,
+        };
     }
 
     fn set_limit(&mut self) {

@@ -190,12 +190,18 @@ impl Controller {
         };
     }
 
-    /// Changes the highest limit. Begins again if the limit was higher.
-    pub fn set_ceiling(&mut self, ceiling: u32) {
+    /// Changes the highest limit. Begins again at `now` if the limit was higher.
+    pub fn set_ceiling(&mut self, ceiling: u32, now: Duration) {
         self.ceiling = ceiling.max(FLOOR);
         if self.limit.max(self.base) > self.ceiling {
             self.reset();
+            self.resume(now);
         }
+    }
+
+    /// The limit outside trials.
+    pub fn settled(&self) -> u32 {
+        self.base
     }
 
     /// Begins again after a time without samples, in which nothing ran. Without this call, the time
