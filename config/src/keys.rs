@@ -81,6 +81,7 @@ mod tests {
                 "metrics_address",
                 "token_file",
                 "allowed_hosts",
+                "commands",
                 "profile"
             ]
         );

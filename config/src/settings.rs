@@ -526,6 +526,10 @@ section! {
     /// addresses and localhost are always accepted.
     allowed_hosts: Vec<String> = key("admin.allowed_hosts",
         Kind::Text, Live, example "seawall.internal");
+    /// Serve the command `seawall` to clients whose users have the rights for it; with false, it is
+    /// forwarded to a server, which does not know it.
+    commands: bool = key("admin.commands",
+        Kind::Boolean, Live, default true);
     // Off by default, because profiles show the names of Seawall's functions and cost CPU time.
     /// Serve CPU profiles of Seawall at /api/v1/profile.
     profile: bool = key("admin.profile",
@@ -549,8 +553,8 @@ section! {
     "reload" => Reload;
 
     // Off by default, because an edit of a file then takes effect without a command.
-    /// Compare the contents of the configuration file and of all files that it names once a second,
-    /// and reload the configuration if one has changed.
+    /// Read the configuration file and all files that it names once a second, and reload the
+    /// configuration if a value or the content of a named file has changed.
     watch: bool = key("reload.watch",
         Kind::Boolean, Live, default false);
 }

@@ -2,11 +2,12 @@
 
 mod convert;
 mod insight;
+mod own_commands;
 mod reload;
 
 use std::{
     fmt, io,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::{Duration, SystemTime},
 };
 
@@ -132,7 +133,7 @@ pub struct App {
     running: Mutex<config::Loaded>,
     has_service_account: bool,
     tls: Arc<ArcSwapOption<TlsAcceptor>>,
-    /// The state of the admin address; `None` if it is off.
+    /// The state that HTTP requests read; `None` during the start.
     window: Option<Arc<Window>>,
     /// The values in effect, for the API.
     configuration: watch::Sender<Arc<seawall_api::Configuration>>,
@@ -287,11 +288,13 @@ impl App {
     async fn serve_admin(&mut self, settings: &config::Settings) -> Result<(), StartError> {
         let admin = self.bind_admin(&settings.admin.address).await?;
         let metrics = self.bind_admin(&settings.admin.metrics_address).await?;
-        if admin.is_none() && metrics.is_none() {
-            return Ok(());
-        }
         let window = Arc::new(self.window(settings));
         self.window = Some(Arc::clone(&window));
+        let reporter = own_commands::reporter(Arc::clone(&window));
+        self.shared
+            .reporter
+            .set(reporter)
+            .expect("the reporter is set once, here");
         let address = |listener: &Option<TcpListener>| {
             let address = listener.as_ref()?.local_addr().ok()?;
             Some(address.to_string())
@@ -557,6 +560,7 @@ async fn wire(
             fault: ArcSwapOption::from_pointee(settings.fault.as_ref().map(convert::fault)),
         },
         memory: MessageMemory::of_bytes(limits.message_memory_bytes),
+        reporter: OnceLock::new(),
         draining: draining_seen,
     });
     Ok(Wired {

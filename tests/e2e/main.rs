@@ -26,6 +26,7 @@ mod gone;
 mod hostile;
 mod introductions;
 mod large;
+mod own_commands;
 mod parsers;
 mod past;
 mod profile;

@@ -24,7 +24,7 @@ use crate::observe::ShapeRow;
 use seawall_insight::{Insight, Selection};
 use seawall_stats::{Figures, Label, Period, float};
 
-use self::asked::{DEFAULT_SINCE, MAX_STEPS, Parameters, SeriesFilter, step_for};
+use self::asked::{DEFAULT_SINCE, DEFAULT_SORT, MAX_STEPS, Parameters, SeriesFilter, step_for};
 pub(super) use self::{changes::changes, report::report, stalls::stalls};
 
 fn need_history(insight: &Insight) -> Result<(), Refused> {
@@ -69,6 +69,17 @@ pub(super) async fn shapes(
         shapes.ok_or_else(|| bad_request(wrong.to_owned()))
     };
     reply(&window, shapes).await
+}
+
+/// The shapes with the largest total time since the start.
+pub(super) fn heaviest_shapes(window: &Window, limit: usize) -> seawall_api::Shapes {
+    let shapes = rows(window.exporter.shapes(), DEFAULT_SORT, limit);
+    shapes.unwrap_or_default()
+}
+
+/// All stored stalls.
+pub(super) fn all_stalls(window: &Window) -> seawall_api::Stalls {
+    stalls::stalls_since(window, None)
 }
 
 /// The shapes with their figures since the start, sorted. `None` if the sort key is unknown.

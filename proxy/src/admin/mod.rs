@@ -27,6 +27,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use bson::{RawDocumentBuf, cstr};
 use serde::{Deserialize, Serialize};
 use tokio::{
     net::TcpListener,
@@ -44,6 +45,7 @@ use crate::{
     pulse::Pulse,
     topology::Topology,
 };
+use seawall_api::Topic;
 use seawall_insight::Insight;
 use seawall_stats::float;
 
@@ -346,11 +348,15 @@ async fn clients(
     State(window): State<Arc<Window>>,
     Query(listing): Query<Listing>,
 ) -> Json<seawall_api::Clients> {
-    let rows = window.clients.list(listing.limit()).into_iter();
-    Json(seawall_api::Clients {
+    Json(clients_of(&window, listing.limit()))
+}
+
+fn clients_of(window: &Window, limit: usize) -> seawall_api::Clients {
+    let rows = window.clients.list(limit).into_iter();
+    seawall_api::Clients {
         clients: rows.map(json::client).collect(),
         count: json::whole(window.clients.count()),
-    })
+    }
 }
 
 async fn storms(State(window): State<Arc<Window>>) -> Json<seawall_api::Storms> {
@@ -389,23 +395,65 @@ async fn reload(
     State(window): State<Arc<Window>>,
     Query(options): Query<ReloadOptions>,
 ) -> Response {
-    let (reply, replied) = oneshot::channel();
-    let request = ReloadRequest {
-        is_dry_run: options.dry_run,
-        reply,
-    };
-    let unavailable = || {
-        (
+    match request_reload(&window, options.dry_run).await {
+        Some(result) if result.problems.is_empty() => Json(result).into_response(),
+        Some(result) => (StatusCode::UNPROCESSABLE_ENTITY, Json(result)).into_response(),
+        None => (
             StatusCode::SERVICE_UNAVAILABLE,
             "no reload is possible now\n",
         )
+            .into_response(),
+    }
+}
+
+/// Reads the configuration again. `None` if no reload is possible now.
+pub(crate) async fn request_reload(
+    window: &Window,
+    is_dry_run: bool,
+) -> Option<seawall_api::Reload> {
+    let (reply, replied) = oneshot::channel();
+    let is_draining = window.draining.borrow().is_some();
+    if is_draining
+        || window
+            .reloads
+            .try_send(ReloadRequest { is_dry_run, reply })
+            .is_err()
+    {
+        return None;
+    }
+    timeout(RELOAD_LIMIT, replied).await.ok()?.ok()
+}
+
+/// The reply about a topic as BSON, with at most `limit` rows. `None` if the topic is an action.
+///
+/// # Errors
+/// The reason why there is no reply, as a text for the client.
+pub(crate) async fn describe(
+    window: &Arc<Window>,
+    topic: Topic,
+    limit: usize,
+) -> Result<Option<RawDocumentBuf>, String> {
+    let describe = move |window: &Window| {
+        let described = match topic {
+            Topic::Status => to_bson(&status_of(window)),
+            Topic::Pools => to_bson(&pools_of(window)),
+            Topic::Clients => to_bson(&clients_of(window, limit)),
+            Topic::Shapes => to_bson(&insight::heaviest_shapes(window, limit)),
+            Topic::Storms => to_bson(&storms_of(window)),
+            Topic::Stalls => to_bson(&insight::all_stalls(window)),
+            Topic::Config => to_bson(&**window.configuration.borrow()),
+            Topic::Reload => return Ok(None),
+        };
+        described.map(Some)
     };
-    if window.draining.borrow().is_some() || window.reloads.try_send(request).is_err() {
-        return unavailable().into_response();
-    }
-    match timeout(RELOAD_LIMIT, replied).await {
-        Ok(Ok(result)) if result.problems.is_empty() => Json(result).into_response(),
-        Ok(Ok(result)) => (StatusCode::UNPROCESSABLE_ENTITY, Json(result)).into_response(),
-        Ok(Err(_)) | Err(_) => unavailable().into_response(),
-    }
+    let described = work(window, describe).await;
+    described.unwrap_or_else(|(_, reason)| Err(reason))
+}
+
+/// Converts a reply of the API to the reply of a command.
+pub(crate) fn to_bson(reply: &impl Serialize) -> Result<RawDocumentBuf, String> {
+    let document = bson::serialize_to_raw_document_buf(reply);
+    let mut document = document.map_err(|error| format!("reply not encoded: {error}"))?;
+    document.append(cstr!("ok"), 1.0);
+    Ok(document)
 }

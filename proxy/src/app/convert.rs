@@ -209,6 +209,7 @@ pub(super) fn client_settings(settings: &config::Settings) -> client::Settings {
         original_destination: settings.deployment.original_destination,
         relays_encrypted: settings.deployment.relay_encrypted,
         shared_addresses: settings.limits.shared_addresses.clone(),
+        serves_own_commands: settings.admin.commands,
         relays_other_mechanisms: settings.auth.other_mechanisms == config::OtherMechanisms::Relay,
         compressors: named(
             &settings

@@ -24,6 +24,7 @@ mod handshake;
 mod hello;
 mod login;
 mod operation;
+mod own_command;
 mod relay;
 mod reply;
 mod request;
@@ -59,6 +60,7 @@ pub use self::credentials::{
     ConfiguredUser, CredentialMode, CredentialSettings, Credentials, UserSecret,
 };
 pub use self::fault::{Fault, FaultEnd};
+pub use self::own_command::{OwnCommand, Reporter};
 pub use self::shared::{Arrivals, Logins, MessageMemory, Routing, Shared};
 use self::{
     answer::{Form, ReplyTo},
@@ -100,6 +102,8 @@ pub struct Settings {
     pub shared_addresses: Vec<IpNet>,
     /// True if a pooled client becomes a relayed one when Seawall cannot terminate its mechanism.
     pub relays_other_mechanisms: bool,
+    /// True if Seawall serves the command `seawall`.
+    pub serves_own_commands: bool,
     /// Seawall's own name, as servers see it in `$client`.
     pub host: String,
 }
@@ -457,8 +461,12 @@ impl Client {
                 // while an operation runs.
                 self.login.take_if(|login| login.deadline().is_some());
                 self.connected.reached(Stage::Operation);
-                self.operate(&message, identity, &parsed, &command, reply_to, now)
-                    .await?;
+                if command.spec.is_about_seawall && self.shared.settings().serves_own_commands {
+                    Box::pin(self.serve_own(&identity, &command, reply_to, now)).await?;
+                } else {
+                    self.operate(&message, identity, &parsed, &command, reply_to, now)
+                        .await?;
+                }
                 self.connected.reached(Stage::Ready);
                 Ok(())
             }

@@ -1,12 +1,12 @@
 //! The state that all clients share, grouped by the part of the work that needs it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use bson::oid::ObjectId;
 use tokio::{sync::watch, time::Instant};
 
-use super::{Settings, credentials::Credentials, fault::Fault};
+use super::{Settings, credentials::Credentials, fault::Fault, own_command::Reporter};
 use crate::{
     limits::{Gate, Limits, LoginGates},
     observe::{ClientDirectory, Recorder},
@@ -39,6 +39,8 @@ pub struct Shared {
     pub routing: Routing,
     /// Limits the memory of messages.
     pub memory: MessageMemory,
+    /// Replies to the command `seawall`. Not set until the API is available.
+    pub reporter: OnceLock<Reporter>,
     /// End of the drain; `None` while Seawall is not draining.
     pub draining: watch::Receiver<Option<Instant>>,
 }

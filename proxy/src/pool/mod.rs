@@ -146,6 +146,13 @@ pub enum CheckOutError {
     },
 }
 
+impl CheckOutError {
+    /// True if the server requires a login, but the connection is for anonymous clients.
+    pub(crate) fn requires_authentication(&self) -> bool {
+        matches!(self, Self::Establish { error, .. } if error.requires_authentication())
+    }
+}
+
 /// The estimated cost of one more operation at a server. Server selection compares the costs of two
 /// servers.
 #[derive(Clone, Copy, Debug)]
@@ -216,7 +223,7 @@ pub struct UserSnapshot {
 /// this time.
 const MIN_EXPIRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Number of connections of which a part may be used for waits for data.
+/// The pool size from which the number of permits for waits for data is computed.
 fn lane_size(limits: &Limits) -> usize {
     limits.max_pool_size.min(limits.max_server_connections)
 }

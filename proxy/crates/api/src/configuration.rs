@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Configuration {
-    /// A hash of all values. Instances with the same values have the same hash.
+    /// A hash of all values, without secrets and contents of files. Instances with the same values
+    /// have the same hash.
     pub hash: String,
     /// The values of all keys.
     pub values: Vec<ConfigurationValue>,
@@ -32,17 +33,17 @@ pub struct ConfigurationValue {
 pub struct Reload {
     /// True if the live changes are in effect now.
     pub applied: bool,
-    /// The keys whose values differ from those in effect before.
+    /// The keys whose values differ from those before the reload.
     pub changes: Vec<ConfigurationChange>,
     /// The problems of the new configuration. If there are any, nothing changes.
     pub problems: Vec<String>,
 }
 
-/// A key whose value differs from the one in effect before.
+/// A key whose value differs from the one before the reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConfigurationChange {
-    /// The value in effect before.
+    /// The value before the reload.
     pub from: String,
     /// The key's path.
     pub key: String,

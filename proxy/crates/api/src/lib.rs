@@ -17,6 +17,7 @@ mod stalls;
 mod storms;
 mod tables;
 mod timeline;
+mod topic;
 
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ pub use self::{
     storms::{Named, Storm, Storms},
     tables::{Namespace, Namespaces, Server, Servers},
     timeline::{Step, Timeline},
+    topic::Topic,
 };
 
 /// Writes a number, such as a number of seconds, as an integer: the fraction is dropped, and a

@@ -63,6 +63,13 @@ impl ReadPreference {
         max_staleness: None,
     };
 
+    /// The primary, or a secondary while there is no primary.
+    pub const PRIMARY_PREFERRED: Self = Self {
+        mode: Mode::PrimaryPreferred,
+        tag_sets: Vec::new(),
+        max_staleness: None,
+    };
+
     /// Decodes a `$readPreference` document. Unknown fields (`hedge`) are ignored.
     ///
     /// # Errors

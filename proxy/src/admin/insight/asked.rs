@@ -11,6 +11,9 @@ use seawall_stats::{Against, Label, TimeError, parse_time};
 
 type Refused = (StatusCode, String);
 
+/// The order of shapes if the request has no `sort`.
+pub(super) const DEFAULT_SORT: &str = "total_time";
+
 /// Length of the period of a request without `since`.
 pub(super) const DEFAULT_SINCE: Duration = Duration::from_secs(600);
 
@@ -54,7 +57,7 @@ impl Parameters {
     }
 
     pub(super) fn sort(&self) -> &str {
-        self.sort.as_deref().unwrap_or("total_time")
+        self.sort.as_deref().unwrap_or(DEFAULT_SORT)
     }
 
     pub(super) fn limit(&self) -> usize {

@@ -142,6 +142,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("whatsmyuri")
         .handshake(Handshake::WhatsMyUri)
         .passes_relay_before_login(),
+    command("seawall").about_seawall(),
     command("ping")
         .reads()
         .reply_before_login(ReplyBeforeLogin::Ping)

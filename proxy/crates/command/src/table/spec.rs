@@ -32,6 +32,9 @@ pub struct CommandSpec {
     pub may_be_compressed: bool,
     /// False if the command is counted under the name of [`UNKNOWN`](super::UNKNOWN).
     pub is_counted: bool,
+    /// True for the command `seawall`, which asks Seawall about itself. If such commands are off,
+    /// it is forwarded like an unknown command.
+    pub is_about_seawall: bool,
     /// True if the command ends other work: a transaction, a session, a cursor or an operation. It
     /// must not wait until this work ends.
     pub ends_work: bool,
@@ -194,6 +197,7 @@ pub(super) const fn command(name: &'static str) -> CommandSpec {
         is_secret: false,
         may_be_compressed: true,
         is_counted: true,
+        is_about_seawall: false,
         ends_work: false,
     }
 }
@@ -278,6 +282,13 @@ impl CommandSpec {
     pub(super) const fn uncounted(self) -> Self {
         Self {
             is_counted: false,
+            ..self
+        }
+    }
+
+    pub(super) const fn about_seawall(self) -> Self {
+        Self {
+            is_about_seawall: true,
             ..self
         }
     }

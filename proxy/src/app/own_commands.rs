@@ -1,0 +1,31 @@
+//! Connects the command `seawall` of clients with the API.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+
+use crate::{
+    admin::{self, Window},
+    client::Reporter,
+};
+use seawall_api::Topic;
+
+/// Replies to commands about Seawall itself with the state that `window` shows.
+pub(super) fn reporter(window: Arc<Window>) -> Reporter {
+    Reporter::new(move |command| {
+        let window = Arc::clone(&window);
+        let reply = async move {
+            if let Some(reply) = admin::describe(&window, command.topic, command.limit).await? {
+                return Ok(reply);
+            }
+            debug_assert_eq!(command.topic, Topic::Reload, "the only action");
+            let reload = admin::request_reload(&window, command.is_dry_run).await;
+            let reload = reload.ok_or("Seawall did not reload in time, or is draining")?;
+            match reload.problems.is_empty() {
+                true => admin::to_bson(&reload),
+                false => Err(format!("not reloaded: {}", reload.problems.join("; "))),
+            }
+        };
+        reply.boxed()
+    })
+}

@@ -1,0 +1,353 @@
+//! The command `seawall`: asks Seawall about itself, from a driver or from mongosh.
+//!
+//! ```text
+//!  db.adminCommand({seawall: "status"})
+//!  db.adminCommand({seawall: "clients", limit: 10})
+//!  db.adminCommand({seawall: "reload", dryRun: true})
+//! ```
+//!
+//! The caller's own rights decide, and a server is asked for them each time, on a connection of the
+//! caller's user. The replies are those of the HTTP API.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use futures_util::future::BoxFuture;
+use tokio::time::{Instant, timeout};
+
+use super::{Client, CredentialMode, End, answer::ReplyTo};
+use crate::{limits::Turns, pool::Demand};
+use seawall_api::Topic;
+use seawall_auth::{Identity, IdentityStatus};
+use seawall_command::{
+    Command, ErrorReply, HOST_UNREACHABLE, ReadPreference, Target, UNAUTHORIZED,
+};
+use seawall_transport::{Sharer, connection::reply_is_ok};
+
+/// How long a server may take to list the rights of a user.
+const RIGHTS_LIMIT: Duration = Duration::from_secs(5);
+
+/// Number of rows in a reply if the command has no `limit`.
+const DEFAULT_LIMIT: usize = 50;
+
+/// Maximum number of rows in a reply, so that the reply fits into a message.
+const MAX_LIMIT: usize = 1_000;
+
+/// Maximum number of commands about Seawall at a time.
+const MAX_AT_A_TIME: usize = 4;
+
+/// Maximum size of a reply, a little less than that of a document.
+const MAX_REPLY_BYTES: usize = 16_000_000;
+
+/// A command about Seawall itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnCommand {
+    /// What it shows or does.
+    pub topic: Topic,
+    /// Maximum number of rows.
+    pub limit: usize,
+    /// True if a reload only reports what would change.
+    pub is_dry_run: bool,
+}
+
+/// Returns the replies to commands about Seawall itself. The error is a text for the client.
+pub struct Reporter {
+    report: Box<Report>,
+    /// Bounds the commands at a time, because their questions to servers need no slot. Users, and
+    /// the addresses of a user, are served in turn.
+    turns: Turns<(u64, Sharer)>,
+}
+
+type Report =
+    dyn Fn(OwnCommand) -> BoxFuture<'static, Result<RawDocumentBuf, String>> + Send + Sync;
+
+impl Reporter {
+    /// Replies with the results of `report`.
+    pub fn new(
+        report: impl Fn(OwnCommand) -> BoxFuture<'static, Result<RawDocumentBuf, String>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        Self {
+            report: Box::new(report),
+            turns: Turns::new(MAX_AT_A_TIME),
+        }
+    }
+}
+
+impl fmt::Debug for Reporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reporter")
+    }
+}
+
+impl Client {
+    /// Serves the command `seawall`.
+    pub(super) async fn serve_own(
+        &mut self,
+        identity: &Arc<Identity>,
+        command: &Command<'_>,
+        reply_to: ReplyTo,
+        now: Instant,
+    ) -> Result<(), End> {
+        let reply = match parse(command) {
+            Ok(own) => self.own_reply(identity, own).await,
+            Err(error) => Err(error),
+        };
+        let reply = reply.unwrap_or_else(|error| error.to_document());
+        self.reply_locally(command, reply_to, &reply, now).await
+    }
+
+    async fn own_reply(
+        &self,
+        identity: &Arc<Identity>,
+        own: OwnCommand,
+    ) -> Result<RawDocumentBuf, ErrorReply> {
+        let reporter = self.shared.reporter.get();
+        let reporter = reporter.ok_or_else(|| unavailable("Seawall is starting"))?;
+        let turn = reporter.turns.take((identity.id().as_u64(), self.sharer));
+        let _turn = turn.await;
+        let privileges = self.privileges(identity).await?;
+        let is_open = self.shared.logins.credentials.mode() == CredentialMode::None;
+        let is_allowed = match is_open {
+            // Everyone may do everything at the servers, but an action at Seawall would also affect
+            // the clients of others.
+            true => own.topic.only_reads(),
+            false => grants(&privileges, own.topic.required_action()),
+        };
+        if !is_allowed {
+            let message = format!(
+                "not authorized to run seawall: {:?}; it needs the action {} on the cluster",
+                own.topic.name(),
+                own.topic.required_action()
+            );
+            return Err(ErrorReply::new(UNAUTHORIZED, message));
+        }
+        let reply = (reporter.report)(own).await;
+        let reply = reply.map_err(|reason| unavailable(&reason))?;
+        match reply.as_bytes().len() > MAX_REPLY_BYTES {
+            true => Err(unavailable("the reply is too large; use the HTTP API")),
+            false => Ok(reply),
+        }
+    }
+
+    /// Asks a server for the privileges of a user, on a connection of this user.
+    async fn privileges(&self, identity: &Arc<Identity>) -> Result<RawDocumentBuf, ErrorReply> {
+        if identity.status() != IdentityStatus::Good {
+            return Err(ErrorReply::new(UNAUTHORIZED, "the user must log in again"));
+        }
+        let failed =
+            |reason: String| unavailable(&format!("rights of the user not read: {reason}"));
+        let asking = async {
+            let deadline = Instant::now() + RIGHTS_LIMIT;
+            let topology = &self.shared.routing.topology;
+            let preference = ReadPreference::PRIMARY_PREFERRED;
+            let selected = topology.select(&preference, deadline);
+            let pool = selected.await.map_err(|error| failed(error.to_string()))?;
+            let checkout = pool.check_out(identity, Demand::OWN, deadline).await;
+            let mut checkout = checkout.map_err(|error| {
+                if error.requires_authentication() {
+                    self.shared.logins.credentials.anonymous_refused();
+                }
+                failed(error.to_string())
+            })?;
+            let command = rawdoc! { "connectionStatus": 1, "showPrivileges": true, "$db": "admin" };
+            let reply = checkout.begin().run(&command).await;
+            let reply = reply.map_err(|error| failed(error.to_string()))?;
+            checkout.finish();
+            match reply_is_ok(&reply) {
+                Ok(()) => Ok(reply),
+                Err((code, message)) => Err(ErrorReply::new(code, message)),
+            }
+        };
+        let asked = timeout(RIGHTS_LIMIT, asking).await;
+        asked.unwrap_or_else(|_| Err(failed("no server replied in time".to_owned())))
+    }
+}
+
+fn unavailable(message: &str) -> ErrorReply {
+    ErrorReply::new(HOST_UNREACHABLE, message)
+}
+
+/// True if the privileges in a reply to `connectionStatus` contain `action` on the cluster.
+fn grants(reply: &RawDocument, action: &str) -> bool {
+    let privileges = reply
+        .get_document("authInfo")
+        .and_then(|info| info.get_array("authenticatedUserPrivileges"));
+    let mut privileges = privileges.into_iter().flatten();
+    privileges.any(|privilege| {
+        let Ok(RawBsonRef::Document(privilege)) = privilege else {
+            return false;
+        };
+        let resource = privilege.get_document("resource");
+        let is_of = |resource: &RawDocument, name| resource.get_bool(name).unwrap_or(false);
+        let is_cluster = resource
+            .is_ok_and(|resource| is_of(resource, "cluster") || is_of(resource, "anyResource"));
+        let mut actions = privilege.get_array("actions").into_iter().flatten();
+        let grants = |name: &str| name == action || name == "anyAction";
+        is_cluster && actions.any(|name| name.is_ok_and(|name| name.as_str().is_some_and(grants)))
+    })
+}
+
+fn parse(command: &Command<'_>) -> Result<OwnCommand, ErrorReply> {
+    if command.db != "admin" {
+        let message = "seawall may only be run against the admin database.";
+        return Err(ErrorReply::new(UNAUTHORIZED, message));
+    }
+    let body = RawDocument::from_bytes(command.body);
+    let body = body.map_err(|_| ErrorReply::new(22, "invalid BSON"))?;
+    if body.get_bool("apiStrict").unwrap_or(false) {
+        let message = "Provided apiStrict:true, but the command seawall is not in API Version 1";
+        return Err(ErrorReply::new(323, message));
+    }
+    let Target::Text(name) = command.target else {
+        return Err(ErrorReply::new(14, "seawall must be a string"));
+    };
+    let topic = Topic::named(name).ok_or_else(|| {
+        let names = Topic::ALL.map(Topic::name).join(", ");
+        ErrorReply::new(
+            2,
+            format!("unknown value of seawall; expected one of {names}"),
+        )
+    })?;
+    let mut own = OwnCommand {
+        topic,
+        limit: DEFAULT_LIMIT,
+        is_dry_run: false,
+    };
+    for element in body.iter_elements().skip(1) {
+        let element = element.map_err(|_| ErrorReply::new(22, "invalid BSON"))?;
+        let name = element.key().as_str();
+        let value = element
+            .value()
+            .map_err(|_| ErrorReply::new(22, "invalid BSON"))?;
+        let wrong = || ErrorReply::new(14, format!("seawall.{name} has the wrong type"));
+        match name {
+            "limit" => {
+                let limit = number(value).and_then(|limit| usize::try_from(limit).ok());
+                own.limit = limit.ok_or_else(wrong)?.min(MAX_LIMIT);
+            }
+            "dryRun" => {
+                let number = number(value).map(|number| number != 0);
+                own.is_dry_run = value.as_bool().or(number).ok_or_else(wrong)?;
+            }
+            // A misspelled `dryRun` must not reload.
+            name if !name.starts_with('$') && !GENERIC_FIELDS.contains(&name) => {
+                let message = format!("BSON field 'seawall.{name}' is an unknown field.");
+                return Err(ErrorReply::new(40415, message));
+            }
+            _ => {}
+        }
+    }
+    Ok(own)
+}
+
+/// Fields that drivers may add to every command.
+const GENERIC_FIELDS: [&str; 8] = [
+    "lsid",
+    "comment",
+    "maxTimeMS",
+    "readConcern",
+    "writeConcern",
+    "apiVersion",
+    "apiStrict",
+    "apiDeprecationErrors",
+];
+
+/// A number without a fraction, of any type.
+fn number(value: RawBsonRef<'_>) -> Option<i64> {
+    match value {
+        RawBsonRef::Int32(number) => Some(number.into()),
+        RawBsonRef::Int64(number) => Some(number),
+        #[expect(
+            clippy::as_conversions,
+            reason = "saturates, and a difference is refused"
+        )]
+        RawBsonRef::Double(number) if number.fract() == 0.0 => Some(number as i64),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+
+    fn parsed(body: bson::Document) -> Result<OwnCommand, i32> {
+        let body = body.to_vec().unwrap();
+        let command = Command::inspect(&body).unwrap();
+        assert!(command.spec.is_about_seawall);
+        parse(&command).map_err(|error| error.code)
+    }
+
+    #[test]
+    fn the_command_names_a_topic_in_the_admin_database() {
+        let own = parsed(doc! { "seawall": "clients", "limit": 3, "$db": "admin" }).unwrap();
+        assert_eq!(
+            (own.topic, own.limit, own.is_dry_run),
+            (Topic::Clients, 3, false)
+        );
+        let own = parsed(doc! { "seawall": "reload", "dryRun": true, "$db": "admin" }).unwrap();
+        assert!(own.topic == Topic::Reload && own.is_dry_run);
+        let number =
+            parsed(doc! { "seawall": "reload", "dryRun": 1.0, "lsid": {}, "$db": "admin" });
+        assert!(number.unwrap().is_dry_run);
+        let large = parsed(doc! { "seawall": "shapes", "limit": 1_000_000, "$db": "admin" });
+        assert_eq!(large.unwrap().limit, MAX_LIMIT);
+        for (body, code) in [
+            (doc! { "seawall": "status", "$db": "shop" }, 13),
+            (doc! { "seawall": "other", "$db": "admin" }, 2),
+            (doc! { "seawall": 1, "$db": "admin" }, 14),
+            (
+                doc! { "seawall": "reload", "dryrun": true, "$db": "admin" },
+                40415,
+            ),
+            (
+                doc! { "seawall": "reload", "dryRun": "yes", "$db": "admin" },
+                14,
+            ),
+            (
+                doc! { "seawall": "clients", "limit": -1, "$db": "admin" },
+                14,
+            ),
+            (
+                doc! { "seawall": "status", "apiVersion": "1", "apiStrict": true, "$db": "admin" },
+                323,
+            ),
+        ] {
+            assert_eq!(parsed(body.clone()), Err(code), "{body}");
+        }
+    }
+
+    #[test]
+    fn only_an_action_on_the_cluster_is_a_right() {
+        let reply = |resource: bson::Document, actions: &[&str]| {
+            let privilege = doc! { "resource": resource, "actions": actions };
+            let reply =
+                doc! { "authInfo": { "authenticatedUserPrivileges": [privilege] }, "ok": 1 };
+            RawDocumentBuf::try_from(&reply).unwrap()
+        };
+        let actions = ["find", "serverStatus"];
+        assert!(grants(
+            &reply(doc! { "cluster": true }, &actions),
+            "serverStatus"
+        ));
+        assert!(grants(
+            &reply(doc! { "anyResource": true }, &actions),
+            "serverStatus"
+        ));
+        assert!(!grants(
+            &reply(doc! { "cluster": true }, &actions),
+            "shutdown"
+        ));
+        assert!(grants(
+            &reply(doc! { "anyResource": true }, &["anyAction"]),
+            "shutdown"
+        ));
+        let database = doc! { "db": "", "collection": "" };
+        assert!(!grants(&reply(database, &actions), "serverStatus"));
+        assert!(!grants(&rawdoc! { "ok": 1 }, "serverStatus"));
+    }
+}

@@ -1,0 +1,129 @@
+//! The command `seawall`: clients ask Seawall about itself, with the rights of their users.
+
+use mongodb::bson::{Document, doc};
+use seawall_api::Topic;
+use seawall_tests::{
+    mongod::{
+        NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, create_user, shared_standalone,
+        unique_name,
+    },
+    raw::{Login, RawClient, RawReply},
+    seawall::Seawall,
+};
+
+use crate::served::Served;
+
+const UNAUTHORIZED: i32 = 13;
+const COMMAND_NOT_FOUND: i32 = 59;
+
+async fn logged_in(address: &str, user: &str, password: &str) -> RawClient {
+    let mut client = RawClient::connect(address.parse().unwrap()).await.unwrap();
+    let outcome = client
+        .login(&Login::new("admin", user, password))
+        .await
+        .unwrap();
+    assert!(outcome.is_authenticated(), "{outcome:?}");
+    client
+}
+
+async fn ask(client: &mut RawClient, command: Document) -> RawReply {
+    client.command("admin", command).await.unwrap()
+}
+
+#[tokio::test]
+async fn every_topic_is_shown_to_a_user_with_the_right_for_it() {
+    let served = Served::start("").await;
+    let mut root = logged_in(served.process.address(), ROOT, ROOT_PASSWORD).await;
+    for topic in Topic::ALL {
+        let reply = ask(&mut root, doc! { "seawall": topic.name() }).await;
+        assert!(reply.is_ok(), "{topic:?}: {reply:?}");
+        assert!(reply.body.len() > 1, "{topic:?}: {reply:?}");
+    }
+    let status = ask(&mut root, doc! { "seawall": "status" }).await.body;
+    assert_eq!(status.get_str("deployment").unwrap(), "Single");
+    assert_eq!(status.get_i64("clients").unwrap(), 1);
+    let clients = ask(&mut root, doc! { "seawall": "clients", "limit": 1 })
+        .await
+        .body;
+    let clients = clients.get_array("clients").unwrap();
+    let user = clients[0].as_document().unwrap().get_str("user").unwrap();
+    assert_eq!(user, format!("admin.{ROOT}"));
+
+    served.write("pool.max_pool_size = 7\n");
+    let dry = ask(&mut root, doc! { "seawall": "reload", "dryRun": true })
+        .await
+        .body;
+    assert!(!dry.get_bool("applied").unwrap());
+    assert_eq!(served.value("pool.max_pool_size").await, "100");
+    let reload = ask(&mut root, doc! { "seawall": "reload" }).await.body;
+    assert!(reload.get_bool("applied").unwrap(), "{reload:?}");
+    assert_eq!(served.value("pool.max_pool_size").await, "7");
+    // A server does not know the command.
+    let server = shared_standalone().await.unwrap().client().unwrap();
+    let direct = server
+        .database("admin")
+        .run_command(doc! { "seawall": "status" })
+        .await;
+    assert!(direct.unwrap_err().to_string().contains("no such command"));
+}
+
+#[tokio::test]
+async fn the_rights_of_the_caller_decide_each_time() {
+    let server = shared_standalone().await.unwrap();
+    let admin = server.client().unwrap();
+    let (reader, nobody) = (unique_name("reader"), unique_name("nobody"));
+    let user = NewUser::new("admin", &reader, "secret").role("clusterMonitor", "admin");
+    create_user(&admin, &user).await.unwrap();
+    let user = NewUser::new("admin", &nobody, "secret").role("readWriteAnyDatabase", "admin");
+    create_user(&admin, &user).await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+
+    let mut client = logged_in(seawall.address(), &nobody, "secret").await;
+    for topic in Topic::ALL {
+        let reply = ask(&mut client, doc! { "seawall": topic.name() }).await;
+        assert_eq!(reply.code(), Some(UNAUTHORIZED), "{topic:?}: {reply:?}");
+    }
+    let mut client = logged_in(seawall.address(), &reader, "secret").await;
+    assert!(ask(&mut client, doc! { "seawall": "status" }).await.is_ok());
+    let act = ask(&mut client, doc! { "seawall": "reload" }).await;
+    assert_eq!(act.code(), Some(UNAUTHORIZED), "{act:?}");
+    // A role that is revoked is missing at the next command of a connected client.
+    let revoke = doc! { "revokeRolesFromUser": &reader, "roles": ["clusterMonitor"] };
+    admin.database("admin").run_command(revoke).await.unwrap();
+    let refused = ask(&mut client, doc! { "seawall": "status" }).await;
+    assert_eq!(refused.code(), Some(UNAUTHORIZED));
+    let elsewhere = client
+        .command("shop", doc! { "seawall": "status" })
+        .await
+        .unwrap();
+    assert_eq!(elsewhere.code(), Some(UNAUTHORIZED));
+    let mut stranger = RawClient::connect(seawall.address().parse().unwrap())
+        .await
+        .unwrap();
+    let refused = ask(&mut stranger, doc! { "seawall": "status" }).await;
+    assert_eq!(refused.code(), Some(UNAUTHORIZED));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_is_forwarded_if_it_is_off() {
+    let server = shared_standalone().await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    let mut root = logged_in(seawall.address(), ROOT, ROOT_PASSWORD).await;
+    assert!(ask(&mut root, doc! { "seawall": "status" }).await.is_ok());
+    seawall.reload("admin.commands = false\n").unwrap();
+    let unknown = ask(&mut root, doc! { "seawall": "status" }).await;
+    assert_eq!(unknown.code(), Some(COMMAND_NOT_FOUND));
+}
+
+#[tokio::test]
+async fn without_access_control_topics_are_shown_and_actions_refused() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    let mut client = RawClient::connect(seawall.address().parse().unwrap())
+        .await
+        .unwrap();
+    let shown = ask(&mut client, doc! { "seawall": "status" }).await;
+    assert!(shown.is_ok(), "{shown:?}");
+    let refused = ask(&mut client, doc! { "seawall": "reload" }).await;
+    assert_eq!(refused.code(), Some(UNAUTHORIZED));
+}
