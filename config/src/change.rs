@@ -83,8 +83,8 @@ impl Settings {
         changed.collect()
     }
 
-    /// True if the source of credentials is another one: it is configured, or it depends on the
-    /// presence of users. It is determined at the start.
+    /// True if the source of credentials changes: `auth.credentials` differs, or it is `auto` and
+    /// users appear or disappear. The source is determined at the start.
     fn changes_credential_source(&self, running: &Self) -> bool {
         let is_auto = running.auth.credentials == Credentials::Auto;
         self.auth.credentials != running.auth.credentials
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn users_stay_if_the_source_of_credentials_needs_a_restart() {
+    fn users_stay_if_a_changed_credential_source_needs_a_restart() {
         let other = |word: &str| format!("auth.credentials = \"{word}\"\n");
         for (running, newer) in [
             (USER.to_owned(), other("self")),

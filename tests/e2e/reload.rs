@@ -60,7 +60,7 @@ fn keys(reload: &Reload, needs_restart: bool) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connected_client_gets_a_fault_while_it_is_configured() {
+async fn a_configured_fault_reaches_connected_clients() {
     let seawall = start("").await;
     let mut client = logged_in(seawall.address()).await;
     assert_eq!(find(&mut client).await, None);

@@ -67,7 +67,7 @@ impl Seawall {
     /// Applies a new configuration: `toml` replaces [`Options::toml`].
     ///
     /// # Errors
-    /// The problems because of which nothing has changed.
+    /// The problems of the new configuration. Nothing has changed.
     ///
     /// # Panics
     /// If the text itself has problems.

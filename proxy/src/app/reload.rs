@@ -27,7 +27,7 @@ impl App {
     /// and are reported. With `is_dry_run`, reports the changes and applies nothing.
     ///
     /// # Errors
-    /// The problems because of which nothing has changed.
+    /// The problems of the new configuration. Nothing has changed.
     pub fn reload(&self, new: &Loaded, is_dry_run: bool) -> Result<api::Reload, Vec<String>> {
         // The lock makes reloads run one after another.
         let mut running = self.running.lock();
@@ -36,7 +36,7 @@ impl App {
         let problems = settings.problems();
         if !problems.is_empty() {
             let problems = problems.iter().map(|problem| {
-                format!("{problem} (together with the values that need a restart to change)")
+                format!("{problem} (conflicts with running values that only a restart can change)")
             });
             return Err(problems.collect());
         }

@@ -225,7 +225,7 @@ impl Default for LoginGates {
 
 impl LoginGates {
     /// Passes if no user has a gate and the common gate needs no wait. Returns true if the login
-    /// has passed. It saves the caller from finding out the user.
+    /// has passed. The caller then need not determine the user.
     pub(crate) fn try_pass_as_anyone(&self) -> bool {
         self.users.lock().is_empty() && self.all.try_pass()
     }

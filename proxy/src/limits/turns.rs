@@ -77,8 +77,8 @@ impl<K: TurnKey> Turns<K> {
         }
     }
 
-    /// Changes the number of turns. If it falls, turns that are taken are not withdrawn, but turns
-    /// that end are not passed on until the number is reached.
+    /// Changes the number of turns. A lower number withdraws no turn. Ended turns are passed on
+    /// only while fewer turns than this number are taken.
     pub(crate) fn set_count(&self, count: usize) {
         self.0.lock().count = count;
         while let Some((waiter, turn)) = self.next_served() {

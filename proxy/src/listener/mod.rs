@@ -134,7 +134,8 @@ impl Listener {
         }
     }
 
-    /// Uses a socket of another process. Must be called on the data plane.
+    /// Takes over a socket that another process has bound. Must be called on the runtime of the
+    /// data plane.
     ///
     /// # Errors
     /// The system refuses a socket option.

@@ -115,7 +115,7 @@ impl Exporter {
     /// Exports the hash of the configuration in the labels of `seawall_info`.
     ///
     /// # Errors
-    /// [`ObserveError`] if the exporter refuses its own buckets.
+    /// [`ObserveError`] if the exporter refuses its histogram buckets.
     pub(crate) fn set_info(&self, config_hash: &str) -> Result<(), ObserveError> {
         let metrics = Metrics::new(None)?;
         let labels = vec![

@@ -94,7 +94,7 @@ impl Recorder {
         }
     }
 
-    /// Applies changed settings of shapes. The key for names stays.
+    /// Applies changed settings of shapes. `name_key` does not change.
     pub(crate) fn set_shapes(&self, counts_shapes: bool, max_shapes: usize, max_namespaces: usize) {
         self.counts_shapes.store(counts_shapes, Ordering::Relaxed);
         let now = SystemTime::now();

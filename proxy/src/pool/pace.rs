@@ -37,8 +37,8 @@ impl Pace {
         }
     }
 
-    /// Changes the number of connections per second. Returns true if it has changed; turns that
-    /// have not come yet are then void.
+    /// Changes the number of connections per second. Returns true if it has changed;
+    /// scheduled turns are then cancelled.
     pub(super) fn set_rate(&mut self, per_second: Option<NonZeroU32>) -> bool {
         let interval = interval(per_second);
         if interval == self.interval {

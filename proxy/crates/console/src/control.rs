@@ -73,7 +73,7 @@ pub struct Wait {
     admin: Endpoint,
     /// Maximum time to wait, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    timeout_s: u64,
+    timeout_s: u32,
 }
 
 /// `seawall status`: shows the state of the proxy.
@@ -191,7 +191,7 @@ impl Wait {
             Ok(client) => client,
             Err(error) => return complain(&error.to_string(), Exit::Usage),
         };
-        let until = Instant::now() + Duration::from_secs(self.timeout_s);
+        let until = Instant::now() + Duration::from_secs(self.timeout_s.into());
         loop {
             let checked = timeout_at(until, check(&client)).await;
             let reason = match checked {

@@ -36,8 +36,8 @@ impl Reloader {
         }
     }
 
-    /// Reads the configuration and applies it, unless it is a dry run. If there are problems, they
-    /// are logged, and nothing changes.
+    /// Reads the configuration and applies it. If there are problems, nothing changes. A dry run
+    /// applies and logs nothing.
     pub(super) async fn reload(&mut self, app: &App, is_dry_run: bool) -> api::Reload {
         let read = load_with_values(&self.sources);
         if is_dry_run {
@@ -94,8 +94,8 @@ impl Reloader {
         Ok(reload)
     }
 
-    /// Compares the contents of all files with those of the last reload, and reloads if they
-    /// differ. A change counts only if two looks in a row read the same, because a file may be
+    /// Reads all files, and reloads if a value or the content of a named file differs from the last
+    /// reload. A change counts only if two looks in a row read the same, because a file may be
     /// written at this moment.
     pub(super) async fn look(&mut self, app: &App) {
         let read = load_with_values(&self.sources);

@@ -22,7 +22,7 @@ pub(super) fn notify_ready() {
 pub(super) fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::debug!(%error, "no time for the service manager"),
+        Err(error) => tracing::debug!(%error, "monotonic clock not readable"),
     }
 }
 
@@ -53,7 +53,7 @@ fn send(states: &[NotifyState<'_>]) {
 /// # Errors
 /// If the thread cannot be started.
 pub(super) fn feed_watchdog(app: &App) -> io::Result<()> {
-    let Some(limit) = watchdog_enabled() else {
+    let Some(limit) = watchdog_enabled().filter(|limit| !limit.is_zero()) else {
         return Ok(());
     };
     let mut heartbeat = app.heartbeat();
