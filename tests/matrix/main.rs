@@ -13,7 +13,9 @@
 //! | [`mask`] | masks values that may differ |
 //! | [`comparison`] | lists the differences between two runs |
 //! | [`refusal`] | a server that is too old for a driver |
+//! | [`writing`] | writers with the drivers of four languages |
 //! | [`failover`] | four drivers that write while primaries are killed |
+//! | [`reload`] | four drivers that write while the configuration is reloaded |
 //! | [`rust`] | the program of the Rust driver, in this process |
 
 #![allow(
@@ -30,8 +32,10 @@ mod mask;
 mod pair;
 mod program;
 mod refusal;
+mod reload;
 mod rust;
 mod standalone;
+mod writing;
 
 use std::{iter, time::Duration};
 

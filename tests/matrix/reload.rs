@@ -1,0 +1,82 @@
+//! Drivers of four languages with a thousand connections write while the configuration is reloaded.
+//! They do not retry, so each failed operation and each closed connection is an error.
+
+use std::collections::BTreeSet;
+
+use seawall_tests::{
+    eventually::eventually,
+    failover::{LIMIT, assert_stored},
+};
+
+use crate::{
+    case::Case,
+    language::Language,
+    pair::{Pair, Target},
+    writing::{all_write, begin_all, end_all, report},
+};
+
+const NAME: &str = "reload";
+
+/// Connections of all drivers.
+const CONNECTIONS: u32 = 1_000;
+
+/// Connections of the Go driver. It opens at most ten in ten seconds.
+const GO_CONNECTIONS: u32 = 10;
+
+/// Connections of each other driver.
+const OTHER_CONNECTIONS: u32 = 330;
+
+/// Number of reloads.
+const RELOADS: usize = 20;
+
+/// Number of inserts between two reloads.
+const PROGRESS: f64 = 20.0;
+
+/// Configurations that are applied in turn. Each changes limits, timeouts and statistics.
+const CONFIGURATIONS: [&str; 3] = [
+    "pool.max_pool_size = 3\npool.concurrency = 2\nlimits.max_in_flight_operations = 4\n\
+     shapes.max_shapes = 1\nslow_log.threshold_ms = 1000\n",
+    "pool.max_pool_size = 200\npool.concurrency = \"off\"\npool.max_idle_time_ms = 1\n\
+     deployment.connect_timeout_ms = 500\nlimits.cursor_idle_ms = 1000\n",
+    "",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Go: cargo test --test matrix -- --include-ignored"]
+async fn four_drivers_with_a_thousand_connections_notice_no_reload() {
+    let pair = Pair::start(false).await;
+    pair.create_user(NAME, None).await;
+    let uri = pair.uri(NAME, &Case::PLAIN, Target::Seawall);
+    let uri_of = |language| {
+        let count = match language {
+            Language::Go => GO_CONNECTIONS,
+            _ => OTHER_CONNECTIONS,
+        };
+        format!("{uri}&retryWrites=false&retryReads=false&minPoolSize={count}&maxPoolSize={count}")
+    };
+    let mut writing = begin_all(uri_of, NAME).await;
+    all_write(&pair.set, NAME).await;
+    let seawall = &pair.seawall;
+    let clients = async || seawall.metric("seawall_client_connections", &[]).await;
+    let are_connected = async || clients().await >= f64::from(CONNECTIONS);
+    eventually(LIMIT, are_connected).await.unwrap();
+    let inserts = async || {
+        let command = ["command=\"insert\"", "outcome=\"ok\""];
+        seawall.metric("seawall_operations_total", &command).await
+    };
+    for configuration in CONFIGURATIONS.iter().cycle().take(RELOADS) {
+        seawall.reload(configuration).unwrap();
+        let before = inserts().await;
+        let has_progress = async || inserts().await > before + PROGRESS;
+        eventually(LIMIT, has_progress).await.unwrap();
+    }
+    assert!(clients().await >= f64::from(CONNECTIONS));
+    let acknowledged: BTreeSet<_> = end_all(&mut writing).await;
+    report(&format!(
+        "{RELOADS} reloads, {} connections: {} documents inserted, changed and read back",
+        clients().await,
+        acknowledged.len()
+    ));
+    assert_stored(&pair.set, NAME, &acknowledged).await;
+    seawall.assert_all_connected().await;
+}
