@@ -18,8 +18,9 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// Maximum number of connections to one address. Further ones wait in the kernel.
-const MAX_CONNECTIONS: usize = 256;
+/// Maximum number of connections to one address. Further ones wait in the kernel. The descriptors
+/// that are reserved at the start are enough for two addresses.
+const MAX_CONNECTIONS: usize = 64;
 
 /// A connection on which nothing arrives for this time is closed. It is longer than the usual
 /// interval of scrapes, so that scrapers can keep their connections.
