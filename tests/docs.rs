@@ -1,11 +1,12 @@
-//! Checks that the documents list every metric, warning and error, and that the sources and tests
-//! that they name exist.
+//! Checks that the documents list every metric, warning and error, that the sources and tests that
+//! they name exist, and that the commands in them are valid.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use seawall::observe::MetricName;
@@ -143,4 +144,48 @@ fn every_shared_resource_names_a_test_that_shows_its_limit() {
         resources += 1;
     }
     assert!(resources >= 20, "too few rows found: {resources}");
+}
+
+/// The arguments of each command `seawall` in a page: in backticks, or a line of its own.
+fn commands(text: &str) -> Vec<Vec<&str>> {
+    let lines = text.lines();
+    let quoted = lines
+        .clone()
+        .flat_map(|line| line.split('`').skip(1).step_by(2));
+    let mut commands = Vec::new();
+    for line in lines.chain(quoted) {
+        let called = line.strip_prefix("seawall ");
+        let built = || line.strip_prefix("cargo run --release -- ");
+        let Some(arguments) = called.or_else(built) else {
+            continue;
+        };
+        let words = arguments.split_whitespace();
+        let words = words.take_while(|word| !["#", ">"].contains(word));
+        commands.push(words.map(|word| word.trim_matches('"')).collect());
+    }
+    commands
+}
+
+/// The tests in `e2e/commands.rs` run the commands. Here each must be accepted as far as `--help`.
+#[test]
+fn every_command_in_the_docs_is_valid() {
+    let folder = fs::read_dir(root().join("docs")).unwrap();
+    let pages = folder.map(|entry| entry.unwrap().path());
+    let pages = pages.filter(|page| page.extension().is_some_and(|extension| extension == "md"));
+    let mut count = 0;
+    for page in pages.chain([root().join("README.md")]) {
+        let text = fs::read_to_string(&page).unwrap();
+        for arguments in commands(&text) {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_seawall"));
+            let output = command.args(&arguments).arg("--help").output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                output.status.success(),
+                "{}: {arguments:?}: {error}",
+                page.display()
+            );
+            count += 1;
+        }
+    }
+    assert!(count >= 30, "too few commands found: {count}");
 }
