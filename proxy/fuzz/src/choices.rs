@@ -1,6 +1,6 @@
 //! Decisions that an input makes with its first bytes: modes, sizes, offsets to split at.
 
-/// The first bytes of an input, taken one by one. Gives zeros when no byte is left.
+/// Makes the decisions of a fuzz target: each takes the next byte of the input, or zero at its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choices<'a> {
     rest: &'a [u8],

@@ -117,11 +117,15 @@ impl Client {
             false => grants(&privileges, own.topic.required_action()),
         };
         if !is_allowed {
-            let message = format!(
-                "not authorized to run seawall: {:?}; it needs the action {} on the cluster",
-                own.topic.name(),
-                own.topic.required_action()
-            );
+            let reason = match is_open {
+                true => "not allowed without access control".to_owned(),
+                false => format!(
+                    "needs the action {} on the cluster",
+                    own.topic.required_action()
+                ),
+            };
+            let topic = own.topic.name();
+            let message = format!("not authorized to run seawall: {topic:?}; {reason}");
             return Err(ErrorReply::new(UNAUTHORIZED, message));
         }
         let reply = (reporter.report)(own).await;

@@ -146,8 +146,8 @@ metrics! {
     FingerprintNamesLearnedTotal: Counter = "seawall_fingerprint_names_learned_total", "Prefixes of field paths below which all names now count as data.";
     /// How late the task that measures a runtime woke up, by `plane`.
     EventLoopDelaySeconds: Histogram = "seawall_event_loop_delay_seconds", "How late the task that measures a runtime woke up.";
-    /// Memory by `owner`.
-    MemoryBytes: Gauge = "seawall_memory_bytes", "Memory by owner; process is all resident memory.";
+    /// Memory for each `owner`, in bytes.
+    MemoryBytes: Gauge = "seawall_memory_bytes", "Memory for each owner, in bytes. The owner process is the resident memory of the whole process.";
     /// CPU time since the start, by `thread` name.
     ThreadCpuSeconds: Gauge = "seawall_thread_cpu_seconds", "CPU time since the start, by thread name.";
     /// Slow log lines that were not written.

@@ -116,7 +116,8 @@ struct NamespaceRow {
     admitted: u32,
 }
 
-/// All rows. Threads look up each shape once, and the collector adds sums once a second.
+/// The statistics of all shapes, one row each. A thread looks up the row of a shape the first time
+/// it runs one of its operations. Once a second, the collector adds the threads' sums to the rows.
 pub(super) struct Registry {
     max_shapes: usize,
     max_namespaces: usize,

@@ -165,7 +165,7 @@ impl Server {
         let client = match Client::with_options(options) {
             Ok(client) => client,
             Err(error) => {
-                tracing::warn!(server = %self.address, %error, "server cannot be sampled");
+                tracing::warn!(server = %self.address, %error, "could not start to read serverStatus");
                 return;
             }
         };

@@ -25,7 +25,7 @@ pub struct Status {
     pub injects_faults: bool,
     /// `pooled` or `relay`.
     pub mode: String,
-    /// The number of operations since the start.
+    /// The number of operations since Seawall started.
     pub operations: u64,
     /// The connections to all servers.
     pub server_connections: Connections,

@@ -402,7 +402,8 @@ impl MessageReader {
         }
     }
 
-    /// Reads some bytes, at most as many as the reader may hold without a charge.
+    /// Reads available bytes, at most as many as the reader may hold without charging them to the
+    /// memory budget.
     async fn fill_free<S: AsyncRead + Unpin>(&mut self, stream: &mut S) -> io::Result<()> {
         let room = FREE_BYTES.saturating_sub(self.buffer.len());
         match poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES, room)).await? {

@@ -112,7 +112,7 @@ pub(super) async fn serve_relayed(
     let target = match destination(&shared, original, deadline, is_encrypted).await {
         Ok(target) => target,
         Err(error) => {
-            tracing::debug!(%error, peer = %peer.text, "client not relayed");
+            tracing::debug!(%error, peer = %peer.text, "could not connect to a server for the relay");
             shared.recorder.unobserved("relay_no_server");
             return;
         }

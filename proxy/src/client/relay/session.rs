@@ -173,7 +173,7 @@ impl<'a> Relay<'a> {
                 // same message with the higher limit.
                 Err(ReadError::Frame(_)) if self.max_message_bytes() > max_message_bytes => {}
                 Err(error) => {
-                    tracing::debug!(%error, "relayed client not readable");
+                    tracing::debug!(%error, "could not read from a relayed client");
                     return Err(());
                 }
             }
@@ -184,7 +184,7 @@ impl<'a> Relay<'a> {
         let whole = reader.complete(message, client, budget).await;
         whole
             .map(Some)
-            .map_err(|error| tracing::debug!(%error, "relayed client not readable"))
+            .map_err(|error| tracing::debug!(%error, "could not read from a relayed client"))
     }
 
     /// Largest size of the next message. The limit is low for a client that has not logged in, so

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_range_is_narrowed_widened_and_reset() {
+    fn keys_narrow_widen_and_reset_the_range_of_a_linear_axis() {
         let mut model = model();
         press(&mut model, KeyCode::Enter.into());
         let first = model.range();
