@@ -1,0 +1,160 @@
+"""Runs the binary from the unpacked image (see `check`). The argument is its root directory."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+LIMIT_SECONDS = 60
+USER = "65532:65532"
+SRV_NAME = "_mongodb._tcp.db.seawall.test"
+HOST_NAME = "node.seawall.test"
+
+
+def find_mongod():
+    """The path of a mongod: the same choices as in the tests."""
+    given = os.environ.get("SEAWALL_MONGOD") or shutil.which("mongod")
+    if given:
+        return given
+    kept = pathlib.Path.home() / ".cache" / "seawall"
+    found = sorted(path for path in kept.rglob("mongod") if path.is_file())
+    if not found:
+        sys.exit("no mongod: set SEAWALL_MONGOD, or run the tests once")
+    return str(found[-1])
+
+
+def free_ports(count):
+    """Different ports on loopback that are free now."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+@contextlib.contextmanager
+def running(command, **options):
+    """Runs a process, and ends it by its id."""
+    process = subprocess.Popen(command, **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def eventually(condition, what):
+    end = time.monotonic() + LIMIT_SECONDS
+    while not condition():
+        if time.monotonic() > end:
+            sys.exit(f"not in time: {what}")
+        time.sleep(0.1)
+
+
+def accepts(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def name_bytes(name):
+    labels = (bytes([len(label)]) + label.encode() for label in name.split("."))
+    return b"".join(labels) + b"\0"
+
+
+def dns_reply(query, port):
+    """The reply of a DNS server that knows one SRV record and one address (RFC 1035, RFC 2782)."""
+    end = query.index(b"\0", 12) + 1
+    question = query[12 : end + 4]
+    kind = struct.unpack("!H", query[end : end + 2])[0]
+    asked = query[12:end].lower()
+    data = None
+    if kind == 33 and asked == name_bytes(SRV_NAME):
+        data = struct.pack("!HHH", 0, 0, port) + name_bytes(HOST_NAME)
+    elif kind == 1 and asked == name_bytes(HOST_NAME):
+        data = socket.inet_aton("127.0.0.1")
+    is_known = asked in (name_bytes(SRV_NAME), name_bytes(HOST_NAME))
+    flags = 0x8580 if is_known else 0x8583
+    reply = query[:2] + struct.pack("!HHHHH", flags, 1, int(data is not None), 0, 0) + question
+    if data is not None:
+        reply += b"\xc0\x0c" + struct.pack("!HHIH", kind, 1, 60, len(data)) + data
+    return reply
+
+
+def serve_dns(server, port):
+    while True:
+        try:
+            query, client = server.recvfrom(512)
+        except OSError:
+            return
+        with contextlib.suppress(ValueError, struct.error):
+            server.sendto(dns_reply(query, port), client)
+
+
+def main(root):
+    seawall = [shutil.which("chroot"), f"--userspec={USER}", root, "/seawall"]
+
+    def run(*arguments, **options):
+        return subprocess.run(
+            [*seawall, *arguments], capture_output=True, text=True, timeout=LIMIT_SECONDS, **options
+        )
+
+    def expect(*arguments, **options):
+        done = run(*arguments, **options)
+        if done.returncode != 0:
+            sys.exit(f"{arguments}: exit code {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    print(expect("--version").strip())
+    with contextlib.ExitStack() as stack:
+        data = stack.enter_context(tempfile.TemporaryDirectory())
+        port, listen, admin = free_ports(3)
+        mongod = [find_mongod(), "--dbpath", data, "--port", str(port), "--bind_ip", "127.0.0.1"]
+        stack.enter_context(running(mongod, stdout=subprocess.DEVNULL))
+        eventually(lambda: accepts(port), "mongod listens")
+
+        # Without a name server, names come from /etc/hosts.
+        etc = pathlib.Path(root, "etc")
+        (etc / "hosts").write_text("127.0.0.1 localhost in-hosts.seawall.test\n")
+        uri = f"mongodb://in-hosts.seawall.test:{port}/"
+        expect("check", "--connect", "--deployment", uri)
+        print("a name in /etc/hosts: found")
+        dns = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        dns.bind(("127.0.0.99", 53))
+        threading.Thread(target=serve_dns, args=(dns, port), daemon=True).start()
+        (etc / "resolv.conf").write_text("nameserver 127.0.0.99\n")
+        expect("check", "--connect", "--deployment", f"mongodb://{HOST_NAME}:{port}/")
+        print("an address record: found")
+        srv = "mongodb+srv://db.seawall.test/?tls=false"
+        expect("check", "--connect", "--deployment", srv)
+        print("an SRV record: found")
+
+        environment = {
+            "SEAWALL_LISTEN__ADDRESS": f"127.0.0.1:{listen}",
+            "SEAWALL_ADMIN__ADDRESS": f"127.0.0.1:{admin}",
+            "SEAWALL_DEPLOYMENT__URI": srv,
+        }
+        subprocess.run(["mount", "-o", "remount,ro,bind", root], check=True)
+        with running([*seawall, "serve"], env=environment) as process:
+            url = f"http://127.0.0.1:{admin}"
+            eventually(lambda: run("health", "--admin", url).returncode == 0, "Seawall runs")
+            expect("wait", "--admin", url)
+            expect("health", "--ready", "--admin", url)
+            expect("reload", "--admin", url)
+            if not accepts(listen):
+                sys.exit("Seawall does not listen")
+            process.send_signal(signal.SIGTERM)
+            if process.wait(LIMIT_SECONDS) != 0:
+                sys.exit(f"exit code {process.returncode}")
+        print(f"serve, health, wait, reload and SIGTERM as {USER} with a read-only root: passed")
+
+
+main(sys.argv[1])
