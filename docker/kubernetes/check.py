@@ -199,7 +199,7 @@ def matches(selector, labels):
 
 
 def check_references(objects):
-    """Selectors, ports, volumes and names that refer to other objects of the chart."""
+    """Checks that selectors, ports, volumes and names refer to existing objects of the chart."""
     deployment = only(objects, "Deployment")
     pod = deployment["spec"]["template"]
     labels, spec = pod["metadata"]["labels"], pod["spec"]
@@ -376,7 +376,7 @@ def fact_checksum_changes_only_with_config(minor):
 
 
 def fact_grace_period_is_prestop_and_drain_and_5_s(minor):
-    ensure(grace_period(render(DEFAULTS, minor)) == 5 + 30 + 5, "the default grace period")
+    ensure(grace_period(render(DEFAULTS, minor)) == 5 + 30 + 5, "the default grace period is not 40 s")
     times = ["--set", "shutdown.preStopSeconds=7,shutdown.drainSeconds=600"]
     ensure(grace_period(render(DEFAULTS, minor, *times)) == 7 + 600 + 5, "7 + 600 + 5")
     none = render(DEFAULTS, minor, "--set", "shutdown.preStopSeconds=0,shutdown.drainSeconds=0")
