@@ -182,6 +182,27 @@ async fn the_slow_log_can_be_switched_on_and_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_loses_only_lines_of_the_slow_log_and_counts_them() {
+    let to = |file: &str| format!("slow_log.threshold_ms = 0\nslow_log.file = {file:?}\n");
+    let seawall = start(&to("/dev/full")).await;
+    let mut client = logged_in(seawall.address()).await;
+    for _ in 0..10 {
+        assert_eq!(find(&mut client).await, None);
+    }
+    let are_counted = async || {
+        let lost = seawall.metric("seawall_slow_log_left_out_total", &[]);
+        lost.await >= 10.0
+    };
+    eventually(LIMIT, are_counted).await.unwrap();
+    let scratch = Scratch::create().unwrap();
+    let path = scratch.join("slow.jsonl");
+    seawall.reload(&to(path.to_str().unwrap())).unwrap();
+    assert_eq!(find(&mut client).await, None);
+    let is_written = async || fs::read_to_string(&path).is_ok_and(|text| text.contains("find"));
+    eventually(LIMIT, is_written).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_is_required_as_soon_as_it_is_configured() {
     let scratch = Scratch::create().unwrap();
     let token = scratch.write("token", "first\n").unwrap();
