@@ -103,9 +103,9 @@ pub async fn config(show: Show) -> Exit {
 
 /// `seawall reload`: makes the proxy read its configuration again.
 pub async fn reload(arguments: ReloadArguments) -> Exit {
-    let client = match arguments.show.admin.client() {
+    let client = match client_of(&arguments.show.admin) {
         Ok(client) => client,
-        Err(error) => return complain(&error.to_string(), Exit::Usage),
+        Err(exit) => return exit,
     };
     let path = format!("/api/v1/reload?dry_run={}", arguments.dry_run);
     let reload: Reload = match client.post(&path).await {
@@ -137,9 +137,9 @@ fn exit_of(reload: &Reload) -> Exit {
 
 /// `seawall drain`: starts a drain and returns at once.
 pub async fn drain(arguments: Drain) -> Exit {
-    match arguments.admin.client() {
+    match client_of(&arguments.admin) {
         Ok(client) => ended(client.act(DRAIN).await),
-        Err(error) => complain(&error.to_string(), Exit::Usage),
+        Err(exit) => exit,
     }
 }
 
@@ -149,28 +149,32 @@ pub async fn health(arguments: Health) -> Exit {
         true => "/health/ready",
         false => "/health/live",
     };
-    match arguments.admin.client() {
+    match client_of(&arguments.admin) {
         Ok(client) => ended(client.check(path).await),
-        Err(error) => complain(&error.to_string(), Exit::Usage),
+        Err(exit) => exit,
     }
 }
 
 /// `seawall wait`: waits until the proxy can serve operations.
 pub async fn wait(arguments: Wait) -> Exit {
-    let is_ready = async |client: &AdminClient| client.check("/health/ready").await;
+    let client = match client_of(&arguments.admin) {
+        Ok(client) => client,
+        Err(exit) => return exit,
+    };
+    let is_ready = async || client.check("/health/ready").await;
     arguments.until(is_ready, "not ready").await
 }
 
 /// `seawall shutdown`: starts a drain and waits until the proxy has ended.
 pub async fn shutdown(arguments: Wait) -> Exit {
-    let client = match arguments.admin.client() {
+    let client = match client_of(&arguments.admin) {
         Ok(client) => client,
-        Err(error) => return complain(&error.to_string(), Exit::Usage),
+        Err(exit) => return exit,
     };
     if let Err(error) = client.act(DRAIN).await {
         return failed(&error);
     }
-    let has_ended = async |client: &AdminClient| match client.check("/health/live").await {
+    let has_ended = async || match client.check("/health/live").await {
         Err(ClientError::Unreachable { .. } | ClientError::Broken(_)) => Ok(()),
         Err(error) => Err(error),
         Ok(()) => Err(ClientError::TimedOut {
@@ -182,18 +186,10 @@ pub async fn shutdown(arguments: Wait) -> Exit {
 
 impl Wait {
     /// Calls `check` until it succeeds or the time is over.
-    async fn until(
-        &self,
-        check: impl AsyncFn(&AdminClient) -> Result<(), ClientError>,
-        state: &str,
-    ) -> Exit {
-        let client = match self.admin.client() {
-            Ok(client) => client,
-            Err(error) => return complain(&error.to_string(), Exit::Usage),
-        };
+    async fn until(&self, check: impl AsyncFn() -> Result<(), ClientError>, state: &str) -> Exit {
         let until = Instant::now() + Duration::from_secs(self.timeout_s.into());
         loop {
-            let checked = timeout_at(until, check(&client)).await;
+            let checked = timeout_at(until, check()).await;
             let reason = match checked {
                 Ok(Ok(())) => return Exit::Success,
                 Ok(Err(ClientError::Refused { said, .. })) => format!(": {said}"),
@@ -216,9 +212,9 @@ impl Show {
         path: &str,
         lines: impl Fn(&T) -> Vec<String>,
     ) -> Exit {
-        let client = match self.admin.client() {
+        let client = match client_of(&self.admin) {
             Ok(client) => client,
-            Err(error) => return complain(&error.to_string(), Exit::Usage),
+            Err(exit) => return exit,
         };
         let printed = match self.json {
             true => client
@@ -235,6 +231,12 @@ impl Show {
             Err(error) => failed(&error),
         }
     }
+}
+
+/// The client of an address. Prints the error if the address or the token file is not valid.
+fn client_of(admin: &Endpoint) -> Result<AdminClient, Exit> {
+    let client = admin.client();
+    client.map_err(|error| complain(&error.to_string(), Exit::Usage))
 }
 
 fn ended(result: Result<(), ClientError>) -> Exit {
