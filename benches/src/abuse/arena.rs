@@ -1,19 +1,16 @@
 //! The environment of an attack: connections to Seawall, a pace, and the counts of how attempts
 //! ended.
 
-use std::{
-    collections::BTreeMap, fmt, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration,
-};
+use std::{collections::BTreeMap, fmt, net::SocketAddr, thread::JoinHandle, time::Duration};
 
 use bson::doc;
-use parking_lot::Mutex;
 use rustix::process::setpriority_process;
 use seawall_tests::raw::{Login, RawClient, RawError, RawReply};
 use tokio::{
     runtime::Builder,
     sync::watch,
     task::JoinSet,
-    time::{Interval, MissedTickBehavior, interval, timeout},
+    time::{Interval, MissedTickBehavior, interval, sleep, timeout},
 };
 
 use super::{
@@ -31,6 +28,10 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Time that the final check waits for bytes on each open connection.
 const FINAL_CHECK_TIME: Duration = Duration::from_millis(100);
+
+/// Time that an attack may continue after its phase until one attempt ends as expected. A busy
+/// machine may not complete any attempt within the phase of a quick run.
+const FIRST_ENDING_LIMIT: Duration = Duration::from_secs(30);
 
 /// Number of connections established at the same time during the preparation of an attack.
 const MAX_PREPARING: usize = 16;
@@ -85,6 +86,15 @@ pub struct Tally {
     pub endings: BTreeMap<Ending, u32>,
 }
 
+impl Tally {
+    /// True if an attempt ended in one of these ways.
+    pub fn has_one_of(&self, endings: &[Ending]) -> bool {
+        endings
+            .iter()
+            .any(|ending| self.endings.contains_key(ending))
+    }
+}
+
 /// The environment of one attack. Clones share the same counts.
 #[derive(Clone, Debug)]
 pub struct Arena {
@@ -98,7 +108,8 @@ pub struct Arena {
     pub users: Users,
     /// True if this is a short run, for CI.
     pub is_quick: bool,
-    tally: Arc<Mutex<Tally>>,
+    expected: &'static [Ending],
+    tally: watch::Sender<Tally>,
     has_begun: watch::Sender<bool>,
     is_over: watch::Receiver<bool>,
 }
@@ -120,24 +131,34 @@ impl Arena {
         drop(self.is_over.clone().wait_for(|is_over| *is_over).await);
     }
 
+    /// Waits until one attempt has ended as expected, at most for [`FIRST_ENDING_LIMIT`].
+    pub async fn wait_for_first_ending(&self) {
+        let mut tally = self.tally.subscribe();
+        let is_expected = |tally: &Tally| tally.has_one_of(self.expected);
+        // After the time limit the report says which ending did not happen.
+        drop(timeout(FIRST_ENDING_LIMIT, tally.wait_for(is_expected)).await);
+    }
+
     /// Returns a pace of this many ticks per second.
     pub fn pace(&self, per_second: u32) -> Pace {
         let mut ticks = interval(Duration::from_secs(1) / per_second);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         Pace {
             ticks,
+            has_ticked: false,
             is_over: self.is_over.clone(),
         }
     }
 
     /// Counts an attempt that has begun.
     pub fn count_attempt(&self) {
-        self.tally.lock().attempts += 1;
+        self.tally.send_modify(|tally| tally.attempts += 1);
     }
 
     /// Counts how an attempt ended.
     pub fn count_ending(&self, ending: Ending) {
-        *self.tally.lock().endings.entry(ending).or_default() += 1;
+        self.tally
+            .send_modify(|tally| *tally.endings.entry(ending).or_default() += 1);
     }
 
     /// Connects as an attacker.
@@ -189,8 +210,14 @@ impl Arena {
             }
         }
         let rest = async { while under_way.join_next().await.is_some() {} };
+        let enough = async {
+            tokio::join!(self.wait_for_first_ending(), sleep(FINAL_CHECK_TIME));
+        };
         // Attempts that still run at the end of this time are dropped.
-        drop(timeout(FINAL_CHECK_TIME, rest).await);
+        tokio::select! {
+            () = rest => {}
+            () = enough => {}
+        }
     }
 
     /// Opens this many connections, and logs in as the attacker's own user. Returns fewer
@@ -248,16 +275,22 @@ async fn log_in(client: &mut RawClient, login: &Login) -> Result<(), RawError> {
     }
 }
 
-/// Ticks at a fixed rate until the attack is over.
+/// Ticks at a fixed rate until the attack is over, and at least once.
 #[derive(Debug)]
 pub struct Pace {
     ticks: Interval,
+    has_ticked: bool,
     is_over: watch::Receiver<bool>,
 }
 
 impl Pace {
     /// Waits for the next tick. Returns `false` when the attack is over.
     pub async fn next(&mut self) -> bool {
+        if !self.has_ticked {
+            self.has_ticked = true;
+            self.ticks.tick().await;
+            return true;
+        }
         tokio::select! {
             biased;
             _ = self.is_over.wait_for(|is_over| *is_over) => false,
@@ -271,13 +304,13 @@ impl Pace {
 pub struct UnderWay {
     has_begun: watch::Receiver<bool>,
     over: watch::Sender<bool>,
-    tally: Arc<Mutex<Tally>>,
+    tally: watch::Sender<Tally>,
     thread: JoinHandle<Duration>,
 }
 
 impl UnderWay {
-    /// Starts an attack on a thread with the lowest priority. Real attackers have their own
-    /// machines, so this thread must not take CPU time from the victims.
+    /// Starts an attack on its own thread. In a full run the thread has the lowest priority. Real
+    /// attackers have their own machines, so this thread must not take CPU time from the victims.
     pub fn start(
         attack: &Attack,
         [target, admin, server]: [SocketAddr; 3],
@@ -286,14 +319,15 @@ impl UnderWay {
     ) -> Self {
         let (has_begun, begun) = watch::channel(false);
         let (over, is_over) = watch::channel(false);
-        let tally = Arc::new(Mutex::new(Tally::default()));
+        let (tally, _) = watch::channel(Tally::default());
         let arena = Arena {
             target,
             admin,
             server,
             users: users.clone(),
             is_quick,
-            tally: Arc::clone(&tally),
+            expected: attack.expected,
+            tally: tally.clone(),
             has_begun,
             is_over,
         };
@@ -301,9 +335,11 @@ impl UnderWay {
         let thread = std::thread::Builder::new()
             .name("attackers".to_owned())
             .spawn(move || {
-                // On Linux this sets the priority of the thread only. If the call fails, the attack
-                // takes more CPU time from the victims.
-                setpriority_process(None, LOWEST_PRIORITY).unwrap_or_default();
+                if !is_quick {
+                    // On Linux this sets the priority of the thread only. If the call fails, the
+                    // attack takes more CPU time from the victims.
+                    setpriority_process(None, LOWEST_PRIORITY).unwrap_or_default();
+                }
                 let runtime = Builder::new_current_thread().enable_all().build();
                 runtime.expect("the runtime starts").block_on(run(arena));
                 thread_cpu_time().unwrap_or_default()
@@ -339,7 +375,7 @@ impl UnderWay {
         let cpu = joined
             .expect("joining does not panic")
             .expect("no attack panicked");
-        let tally = std::mem::take(&mut *self.tally.lock());
+        let tally = self.tally.borrow().clone();
         (tally, cpu)
     }
 }

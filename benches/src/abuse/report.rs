@@ -186,12 +186,8 @@ impl Row {
         }
         check(self.is_alive, "Seawall is no longer ready".to_owned());
         check(tally.attempts > 0, "no attempt began".to_owned());
-        let has_happened = attack
-            .expected
-            .iter()
-            .any(|ending| tally.endings.contains_key(ending));
         check(
-            has_happened || attack.expected.is_empty(),
+            tally.has_one_of(attack.expected) || attack.expected.is_empty(),
             format!(
                 "expected one of {:?}, got {:?}",
                 attack.expected, tally.endings

@@ -66,6 +66,7 @@ pub(super) async fn slow_queries(arena: Arena) {
         });
     }
     arena.wait_for_end().await;
+    arena.wait_for_first_ending().await;
 }
 
 /// Clients that disconnect while a server replies. The next client must get its own reply.
