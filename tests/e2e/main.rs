@@ -22,6 +22,7 @@ mod drain;
 mod exactness;
 mod failover;
 mod fixtures;
+mod fleet;
 mod gone;
 mod hostile;
 mod introductions;

@@ -524,7 +524,7 @@ async fn shape_counts_its_cursors_and_how_long_they_were_open() {
     let find = rows.iter().find(|row| row.command == "find").unwrap();
     assert_eq!(find.count, 1);
     assert_eq!((find.more.count, find.more.documents), (2, Some(15)));
-    let cursors = find.cursors.unwrap();
+    let cursors = find.cursors.as_ref().unwrap();
     assert_eq!(cursors.exhausted, 1);
     let (open, more) = (cursors.open_ms.max, find.more.total_time_ms);
     assert!(open > more, "{open} ms open, {more} ms in getMores");

@@ -168,7 +168,8 @@ fn source(connection: u32) -> impl FnMut() -> Vec<u8> {
 }
 
 fn table(run: &str, reported: &Changes) {
-    let [before, now] = [reported.baseline, reported.now].map(Option::unwrap_or_default);
+    let [before, now] =
+        [&reported.baseline, &reported.now].map(|span| span.clone().unwrap_or_default());
     let operations = format!("{}, {}", before.count, now.count);
     let changes = &reported.changes;
     if changes.is_empty() {

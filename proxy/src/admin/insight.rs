@@ -19,7 +19,11 @@ use axum::{
     response::Response,
 };
 
-use super::{Refused, Window, bad_request, json, reply};
+use super::{
+    Refused, Window, bad_request,
+    json::{self, Detail},
+    reply,
+};
 use crate::observe::ShapeRow;
 use seawall_insight::{Insight, Selection};
 use seawall_stats::{Figures, Label, Period, float};
@@ -51,6 +55,7 @@ pub(super) async fn shapes(
 ) -> Result<Response, Refused> {
     let sort = parameters.sort().to_owned();
     let limit = parameters.limit();
+    let is_full = parameters.has_distributions();
     let since = parameters.since()?;
     if since.is_some() {
         need_history(&window.insight)?;
@@ -61,9 +66,9 @@ pub(super) async fn shapes(
             Some(since) => {
                 let now = window.insight.now();
                 let selection = window.insight.select(ago(now, since), now);
-                shapes_of(&Past::new(&selection), known, &sort, limit, false)
+                shapes_of(&Past::new(&selection), known, &sort, limit, is_full)
             }
-            None => rows(known, &sort, limit),
+            None => rows(known, &sort, limit, is_full),
         };
         let wrong = "sort by total_time, count, errors, bytes, documents or p99";
         shapes.ok_or_else(|| bad_request(wrong.to_owned()))
@@ -73,7 +78,7 @@ pub(super) async fn shapes(
 
 /// The shapes with the largest total time since the start.
 pub(super) fn heaviest_shapes(window: &Window, limit: usize) -> seawall_api::Shapes {
-    let shapes = rows(window.exporter.shapes(), DEFAULT_SORT, limit);
+    let shapes = rows(window.exporter.shapes(), DEFAULT_SORT, limit, false);
     shapes.unwrap_or_default()
 }
 
@@ -83,15 +88,24 @@ pub(super) fn all_stalls(window: &Window) -> seawall_api::Stalls {
 }
 
 /// The shapes with their figures since the start, sorted. `None` if the sort key is unknown.
-fn rows(mut rows: Vec<ShapeRow>, sort: &str, limit: usize) -> Option<seawall_api::Shapes> {
+fn rows(
+    mut rows: Vec<ShapeRow>,
+    sort: &str,
+    limit: usize,
+    is_full: bool,
+) -> Option<seawall_api::Shapes> {
     json::sort(&mut rows, sort, |row| &row.sums.figures)?;
     let mut rest = Figures::default();
     let unlisted = rows.iter().skip(limit);
     unlisted.for_each(|row| rest.merge(&row.sums.figures));
     let listed = rows.iter().take(limit);
-    let shapes = listed.map(|row| json::shape_row(json::shape_name(row), &row.sums, false));
+    let detail = match is_full {
+        true => Detail::AllDistributions,
+        false => Detail::Quantiles,
+    };
+    let shapes = listed.map(|row| json::shape_row(json::shape_name(row), &row.sums, detail));
     Some(seawall_api::Shapes {
-        other: json::other(&rest),
+        other: json::other(&rest, is_full),
         shapes: shapes.collect(),
         since_seconds: None,
     })
@@ -156,7 +170,7 @@ fn shapes_of(
         json::shape(past.shape_name(label, row), figures, is_full)
     });
     Some(seawall_api::Shapes {
-        other: json::other(&rest),
+        other: json::other(&rest, is_full),
         shapes: shapes.collect(),
         since_seconds: Some(float(period.length.as_secs())),
     })
@@ -175,13 +189,17 @@ pub(super) async fn shape(
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
     let since = parameters.since()?;
+    let detail = match parameters.has_distributions() {
+        true => Detail::AllDistributions,
+        false => Detail::Shapes,
+    };
     if since.is_some() {
         need_history(&window.insight)?;
     }
     let shape = move |window: &Window| {
         let rows = window.exporter.shapes();
         let row = rows.iter().find(|row| row.shape.id.to_string() == id);
-        one_shape(&window.insight, &id, row, since).ok_or_else(|| not_found("shape"))
+        one_shape(&window.insight, &id, row, since, detail).ok_or_else(|| not_found("shape"))
     };
     reply(&window, shape).await
 }
@@ -195,6 +213,7 @@ fn one_shape(
     id: &str,
     row: Option<&ShapeRow>,
     since: Option<Duration>,
+    detail: Detail,
 ) -> Option<seawall_api::Shape> {
     let now = insight.now();
     let from = ago(now, since.unwrap_or(DEFAULT_SINCE));
@@ -207,13 +226,13 @@ fn one_shape(
         (None, None) => return None,
     };
     let shape = match row.filter(|_| since.is_none()) {
-        Some(row) => json::shape_row(name, &row.sums, true),
+        Some(row) => json::shape_row(name, &row.sums, detail),
         None => {
             let none = Figures::default();
             let figures = in_period.map_or(&none, |(_, figures)| figures);
             seawall_api::Shape {
                 since_seconds: Some(float(period.length.as_secs())),
-                since_start: row.map(|row| Box::new(json::since_start(&row.sums))),
+                since_start: row.map(|row| Box::new(json::since_start(&row.sums, detail))),
                 ..json::shape(name, figures, true)
             }
         }
@@ -221,7 +240,7 @@ fn one_shape(
     let timeline = in_period.map(|(label, _)| {
         let step = step_for(since.unwrap_or(DEFAULT_SINCE));
         let timeline = insight.timeline(from, now, step, &|of| of == &**label);
-        steps(&timeline, false)
+        steps(&timeline, detail == Detail::AllDistributions)
     });
     Some(seawall_api::Shape { timeline, ..shape })
 }

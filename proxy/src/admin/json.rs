@@ -17,6 +17,17 @@ use seawall_insight::Storm;
 use seawall_stats::{Departure, Figures, Label, Names, OUTCOMES, Outcome, float};
 use seawall_transport::connection::ServerAddress;
 
+/// The distributions that a reply contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// None: only quantiles.
+    Quantiles,
+    /// The distribution of each shape's durations.
+    Shapes,
+    /// All, so that the replies of several instances can be merged.
+    AllDistributions,
+}
+
 /// Sorts rows by one of their figures in descending order. `None` if `key` is unknown.
 pub(super) fn sort<T>(rows: &mut [T], key: &str, figures: fn(&T) -> &Figures) -> Option<()> {
     match key {
@@ -107,12 +118,13 @@ pub(super) fn past_namespace(label: &Label, figures: &Figures) -> Option<seawall
     })
 }
 
-/// The figures of a server, without `answer_ms`.
-pub(super) fn server(address: &str, figures: &Figures) -> seawall_api::Server {
+/// The figures of a server, without `answer_ms`. Its distribution is added if `is_full`.
+pub(super) fn server(address: &str, figures: &Figures, is_full: bool) -> seawall_api::Server {
     seawall_api::Server {
         address: address.to_owned(),
         answer_ms: None,
         count: figures.count,
+        distribution: distribution_if(is_full, &figures.durations),
         documents: figures.documents,
         errors: figures.errors,
         latency_ms: (&figures.durations).into(),
@@ -127,7 +139,7 @@ pub(super) fn server(address: &str, figures: &Figures) -> seawall_api::Server {
 pub(super) fn server_row((address, sums): &(Arc<str>, ServerSums)) -> seawall_api::Server {
     seawall_api::Server {
         answer_ms: Some((&sums.durations).into()),
-        ..server(address, &sums.figures)
+        ..server(address, &sums.figures, false)
     }
 }
 
@@ -140,10 +152,18 @@ fn more(figures: &Figures) -> seawall_api::More {
     }
 }
 
-/// The sums of shapes that are not listed.
-pub(super) fn other(figures: &Figures) -> seawall_api::Other {
+fn distribution_if(
+    is_full: bool,
+    durations: &seawall_stats::Distribution,
+) -> Option<Vec<seawall_api::Bucket>> {
+    is_full.then(|| seawall_api::buckets(durations))
+}
+
+/// The sums of several shapes. Their distribution is added if `is_full`.
+pub(super) fn other(figures: &Figures, is_full: bool) -> seawall_api::Other {
     seawall_api::Other {
         count: figures.count,
+        distribution: distribution_if(is_full, &figures.durations),
         documents: figures.documents,
         errors: figures.errors,
         latency_ms: (&figures.durations).into(),
@@ -163,7 +183,7 @@ pub(super) fn step(at: u64, seconds: u64, figures: &Figures, is_full: bool) -> s
     seawall_api::Step {
         at: float(at),
         count: figures.count,
-        distribution: is_full.then(|| seawall_api::buckets(durations)),
+        distribution: distribution_if(is_full, durations),
         documents: figures.documents,
         errors: figures.errors,
         latency_ms,
@@ -229,7 +249,7 @@ pub(super) fn shape(
     let durations = &figures.durations;
     seawall_api::Shape {
         count: figures.count,
-        distribution: is_full.then(|| seawall_api::buckets(durations)),
+        distribution: distribution_if(is_full, durations),
         documents: figures.documents,
         errors: figures.errors,
         latency_ms: durations.into(),
@@ -244,29 +264,30 @@ pub(super) fn shape(
 }
 
 /// A shape, with its figures since the start. Some of these figures exist only in rows, not in the
-/// history.
+/// history. `detail` selects the distributions.
 pub(super) fn shape_row(
     name: seawall_api::Shape,
     sums: &ShapeSums,
-    is_full: bool,
+    detail: Detail,
 ) -> seawall_api::Shape {
     seawall_api::Shape {
-        cursors: Some(cursors(sums)),
+        cursors: Some(cursors(sums, detail)),
         more: more_of_row(sums),
         outcomes: Some(outcomes(&sums.outcomes)),
         statements: Some(sums.statements),
         streamed: Some(sums.streamed),
-        ..shape(name, &sums.figures, is_full)
+        ..shape(name, &sums.figures, detail != Detail::Quantiles)
     }
 }
 
 /// The figures of a row since the start. A reply contains them in addition to the figures of a
 /// period.
-pub(super) fn since_start(sums: &ShapeSums) -> seawall_api::SinceStart {
+pub(super) fn since_start(sums: &ShapeSums, detail: Detail) -> seawall_api::SinceStart {
     let figures = &sums.figures;
     seawall_api::SinceStart {
         count: figures.count,
-        cursors: cursors(sums),
+        cursors: cursors(sums, detail),
+        distribution: distribution_if(detail == Detail::AllDistributions, &figures.durations),
         documents: figures.documents,
         errors: figures.errors,
         latency_ms: (&figures.durations).into(),
@@ -290,8 +311,9 @@ fn more_of_row(sums: &ShapeSums) -> seawall_api::More {
     }
 }
 
-fn cursors(sums: &ShapeSums) -> seawall_api::Cursors {
+fn cursors(sums: &ShapeSums, detail: Detail) -> seawall_api::Cursors {
     seawall_api::Cursors {
+        distribution: distribution_if(detail == Detail::AllDistributions, &sums.cursors),
         exhausted: sums.cursors.count(),
         open_ms: (&sums.cursors).into(),
     }
@@ -382,6 +404,7 @@ pub(super) fn storm(storm: &Storm) -> seawall_api::Storm {
         gave_up_in: gave_up_in
             .map(|(stage, count)| ((*stage).to_owned(), *count))
             .collect(),
+        instance: None,
         networks: names(&traffic.networks),
         peak_arrivals_per_second: float(storm.peak_arrivals),
         server_authentications: traffic.server_authentications,

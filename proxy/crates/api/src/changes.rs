@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::as_integer;
+use super::{
+    as_integer,
+    shapes::{Other, Shape},
+};
 use seawall_stats::Label;
 
 /// Two periods and the changes between them.
@@ -34,11 +37,15 @@ impl Changes {
 }
 
 /// One of the two periods that are compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Span {
     /// Operations that ended.
     pub count: u64,
+    /// The figures that are compared, with distributions. Present if the request has
+    /// `distributions=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub figures: Option<SpanFigures>,
     /// The start, in seconds since the epoch; 0 if not reported.
     #[serde(serialize_with = "as_integer")]
     pub from: f64,
@@ -48,6 +55,18 @@ pub struct Span {
     /// The end, in seconds since the epoch; 0 if not reported.
     #[serde(serialize_with = "as_integer")]
     pub to: f64,
+}
+
+/// The figures of one of the two periods that are compared.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SpanFigures {
+    /// The sums of all operations.
+    pub all: Other,
+    /// The sums of the shapes without a series of their own.
+    pub other: Other,
+    /// The shapes with a series of their own.
+    pub shapes: Vec<Shape>,
 }
 
 /// A change of one series from the baseline to the current period.

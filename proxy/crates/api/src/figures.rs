@@ -139,6 +139,28 @@ pub fn buckets(distribution: &Distribution) -> Vec<Bucket> {
     buckets.collect()
 }
 
+/// The distribution that these buckets represent. `total_ms` is the sum of the durations, `max_ms`
+/// the longest one.
+pub fn distribution(buckets: &[Bucket], total_ms: f64, max_ms: f64) -> Distribution {
+    let numbered = buckets.iter().map(|bucket| (number(bucket), bucket.count));
+    Distribution::from_parts(numbered, from_millis(total_ms), from_millis(max_ms))
+}
+
+/// A bucket's number, found by its upper bound. A bound that lost digits in JSON is still closer to
+/// its own bucket's bound than to any other.
+fn number(bucket: &Bucket) -> usize {
+    let bound = bucket.le_seconds * 0.99;
+    let numbers = 0..Distribution::<8>::BUCKETS;
+    let mut numbers =
+        numbers.skip_while(|number| Distribution::<8>::bounds_seconds(*number).1 < bound);
+    numbers.next().unwrap_or(Distribution::<8>::BUCKETS - 1)
+}
+
+/// A duration of whole nanoseconds.
+pub(super) fn from_millis(ms: f64) -> Duration {
+    Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,5 +172,27 @@ mod tests {
         let expected = Phase::ALL.into_iter().zip([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
         assert!(phases.named().into_iter().eq(expected));
         assert_eq!(phases.total(), 21.0);
+    }
+
+    #[test]
+    fn buckets_are_found_by_their_bounds() {
+        for bucket in 0..Distribution::<8>::BUCKETS {
+            let (gt_seconds, le_seconds) = Distribution::<8>::bounds_seconds(bucket);
+            // The bounds have rounding errors, like those of a float with few digits.
+            for le_seconds in [le_seconds, le_seconds * 0.9999, le_seconds * 1.0001] {
+                let rounded = Bucket {
+                    gt_seconds,
+                    le_seconds,
+                    count: 1,
+                };
+                assert_eq!(number(&rounded), bucket);
+            }
+        }
+    }
+
+    #[test]
+    fn empty_buckets_give_an_empty_distribution() {
+        assert_eq!(distribution(&[], 0.0, 0.0).count(), 0);
+        assert_eq!(distribution(&[], 0.0, 0.0).quantile(0.5), Duration::ZERO);
     }
 }

@@ -11,6 +11,7 @@ mod client;
 mod configuration;
 mod deployment;
 mod figures;
+mod merge;
 mod report;
 mod shapes;
 mod stalls;
@@ -25,15 +26,16 @@ use serde::{Serializer, de::DeserializeOwned};
 use serde_json::Value;
 
 pub use self::{
-    changes::{Change, Changes, Rates, SeriesName, Span},
+    changes::{Change, Changes, Rates, SeriesName, Span, SpanFigures},
     client::{AdminClient, ClientError, percent_encode},
     configuration::{Configuration, ConfigurationChange, ConfigurationValue, Reload},
     deployment::{
         Client, Clients, Concurrency, Connections, HistoryStatus, Pool, PoolUser, Pools, Status,
         Topology, TopologyServer,
     },
-    figures::{Bucket, Latency, More, Phases, buckets, millis},
-    report::{Report, ReportError},
+    figures::{Bucket, Latency, More, Phases, buckets, distribution, millis},
+    merge::Merge,
+    report::{Instance, Report, ReportError},
     shapes::{Cursors, Moment, Other, Shape, Shapes, SinceStart},
     stalls::{Episode, Moved, Pulse, Recurring, Stalls, WaitingShape},
     storms::{Named, Storm, Storms},

@@ -22,6 +22,9 @@ use super::{
 pub struct Report {
     /// The changes against a baseline.
     pub changes: Changes,
+    /// The instances whose figures the report contains. Empty in a report on one instance.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<Instance>,
     /// The end of the period, in seconds since the epoch.
     pub made_at: f64,
     /// The sums of the shapes that are not listed.
@@ -45,6 +48,27 @@ pub struct Report {
     pub storms: Storms,
     /// The figures of all operations in each step of the period.
     pub timeline: Timeline,
+}
+
+/// One of several instances whose figures are merged.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Instance {
+    /// The admin address.
+    pub address: String,
+    /// The reason why the merged figures lack this instance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The reason why the changes lack this instance, although they contain others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incomparable: Option<String>,
+    /// The number of operations since the instance started.
+    pub operations: u64,
+    /// The time since the start.
+    #[serde(serialize_with = "as_integer")]
+    pub uptime_seconds: f64,
+    /// The version of Seawall.
+    pub version: String,
 }
 
 impl Report {

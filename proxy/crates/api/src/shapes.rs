@@ -59,8 +59,8 @@ pub struct Shape {
     pub cursors: Option<Cursors>,
     /// The database.
     pub db: String,
-    /// The distribution of the operations' durations. Absent in a list of shapes, but present in a
-    /// report.
+    /// The distribution of the operations' durations. A list of shapes has it only if the request
+    /// has `distributions=true`; a report always has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
     /// Documents that the operations returned, wrote or counted.
@@ -149,6 +149,10 @@ pub struct SinceStart {
     pub count: u64,
     /// The shape's cursors that were exhausted.
     pub cursors: Cursors,
+    /// The distribution of the operations' durations. Present if the request has
+    /// `distributions=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distribution: Option<Vec<Bucket>>,
     /// Documents that the operations returned, wrote or counted.
     pub documents: u64,
     /// Operations that failed.
@@ -176,9 +180,12 @@ pub struct SinceStart {
 }
 
 /// The cursors of a shape that were read to their end.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cursors {
+    /// The distribution of `open_ms`. Present if the request has `distributions=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distribution: Option<Vec<Bucket>>,
     /// Number of cursors that were read to their end.
     pub exhausted: u64,
     /// How long the cursors had been open.
@@ -186,11 +193,15 @@ pub struct Cursors {
 }
 
 /// The sums of the shapes that are not listed.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Other {
     /// Operations that ended.
     pub count: u64,
+    /// The distribution of the operations' durations. Present if the request has
+    /// `distributions=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distribution: Option<Vec<Bucket>>,
     /// Documents that the operations returned, wrote or counted.
     pub documents: u64,
     /// Operations that failed.

@@ -49,6 +49,10 @@ pub struct Pulse {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Episode {
+    /// The admin address of the instance that reports it. Absent unless several instances were
+    /// merged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// The server's counters that differed most from their usual values.
     pub moved: Vec<Moved>,
     /// Number of operations that waited.
@@ -115,6 +119,10 @@ pub struct Recurring {
     pub counter: Option<String>,
     /// True if the stall still recurs. `None` if the proxy does not report this member.
     pub current: Option<bool>,
+    /// The admin address of the instance that reports it. Absent unless several instances were
+    /// merged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// The start of the last stall, in seconds since the epoch.
     pub last_at: f64,
     /// The median length of the stalls.

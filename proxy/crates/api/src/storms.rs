@@ -36,6 +36,10 @@ pub struct Storm {
     pub ended_at: Option<f64>,
     /// Number of short-lived connections that gave up, by stage.
     pub gave_up_in: BTreeMap<String, u64>,
+    /// The admin address of the instance that reports it. Absent unless several instances were
+    /// merged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// The networks of clients with the most short-lived connections.
     pub networks: Vec<Named>,
     /// The highest number of clients that connected within one second.

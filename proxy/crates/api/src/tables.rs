@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     as_integer_if_some,
-    figures::{Latency, Phases},
+    figures::{Bucket, Latency, Phases},
 };
 
 /// The namespaces, by total time in descending order.
@@ -104,6 +104,10 @@ pub struct Server {
     pub answer_ms: Option<Latency>,
     /// Operations that ended.
     pub count: u64,
+    /// The distribution of the durations of whole operations. Present in a report that was
+    /// requested with `distributions=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distribution: Option<Vec<Bucket>>,
     /// Documents that the operations returned, wrote or counted.
     pub documents: u64,
     /// Operations that failed.

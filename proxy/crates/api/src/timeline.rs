@@ -27,7 +27,8 @@ pub struct Step {
     pub at: f64,
     /// Operations that ended.
     pub count: u64,
-    /// The distribution of the operations' durations. Absent in the timeline of a shape.
+    /// The distribution of the operations' durations. The timeline of a shape has it only if the
+    /// request has `distributions=true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<Bucket>>,
     /// Documents that the operations returned, wrote or counted.

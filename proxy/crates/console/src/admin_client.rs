@@ -17,7 +17,7 @@ pub(super) struct Endpoint {
         long = "admin",
         value_name = "URL",
         env = "SEAWALL_ADMIN_URL",
-        default_value = "http://127.0.0.1:9909"
+        default_value = Endpoint::DEFAULT_URL
     )]
     url: String,
     /// The file that contains the token of the admin address.
@@ -26,6 +26,16 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
+    /// The URL of the default admin address.
+    pub(super) const DEFAULT_URL: &str = "http://127.0.0.1:9909";
+
+    pub(super) fn new(url: &str, token_file: Option<PathBuf>) -> Self {
+        Self {
+            url: url.to_owned(),
+            token_file,
+        }
+    }
+
     /// Creates a client for this address and token.
     pub(super) fn client(&self) -> Result<AdminClient, EndpointError> {
         let token = self.token_file.as_ref().map(|file| {
@@ -47,6 +57,12 @@ pub(super) enum EndpointError {
     Url(#[from] ClientError),
     #[error("--token-file {}: {source}", file.display())]
     TokenFile { file: PathBuf, source: io::Error },
+    #[error(
+        "--token-file: {files} files for {addresses} addresses; give one file, or one for each address"
+    )]
+    TokenFiles { files: usize, addresses: usize },
+    #[error("--admin: {address} is given twice")]
+    Repeated { address: String },
 }
 
 /// The text of an error. If another command-line option would help, the text names that option.

@@ -34,6 +34,7 @@ pub(in crate::admin) struct Parameters {
     limit: Option<usize>,
     against: Option<String>,
     window: Option<String>,
+    distributions: Option<bool>,
 }
 
 impl Parameters {
@@ -58,6 +59,11 @@ impl Parameters {
 
     pub(super) fn sort(&self) -> &str {
         self.sort.as_deref().unwrap_or(DEFAULT_SORT)
+    }
+
+    /// True if the reply must contain all distributions.
+    pub(super) fn has_distributions(&self) -> bool {
+        self.distributions.unwrap_or_default()
     }
 
     pub(super) fn limit(&self) -> usize {

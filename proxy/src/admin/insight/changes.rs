@@ -8,12 +8,12 @@ use axum::{
 };
 
 use super::{
-    super::{Refused, Window, bad_request, reply},
+    super::{Refused, Window, bad_request, json, reply},
     Parameters, need_history,
 };
 use seawall_api::millis;
 use seawall_insight::{Change, Changes, Compared, SpanError, whole};
-use seawall_stats::{Figures, Period, float};
+use seawall_stats::{Figures, Label, Period, float};
 
 /// Maximum length of each of the two periods if the request has no `window`.
 const DEFAULT_WINDOW: Duration = Duration::from_secs(600);
@@ -28,18 +28,21 @@ pub(in crate::admin) async fn changes(
         None => seawall_insight::Window::AtMost(DEFAULT_WINDOW),
     };
     let (against, text) = parameters.against()?;
+    let is_full = parameters.has_distributions();
     let changes = move |window: &Window| {
         let changes = window.insight.changes(against, length);
         let changes = changes.map_err(|error| bad_request(error.to_string()))?;
-        Ok(reply_on(&changes, text))
+        Ok(reply_on(&changes, text, is_full))
     };
     reply(&window, changes).await
 }
 
-/// The two periods of a comparison and the changes between them.
-pub(super) fn reply_on(changes: &Changes, against: String) -> seawall_api::Changes {
+/// The two periods of a comparison and the changes between them. `is_full` adds the figures that
+/// were compared.
+pub(super) fn reply_on(changes: &Changes, against: String, is_full: bool) -> seawall_api::Changes {
     let span = |of: &Compared| seawall_api::Span {
         count: whole(&of.period).count,
+        figures: is_full.then(|| span_figures(&of.period)),
         from: float(of.from),
         seconds: float(of.period.length.as_secs()),
         to: float(of.to),
@@ -54,6 +57,22 @@ pub(super) fn reply_on(changes: &Changes, against: String) -> seawall_api::Chang
         comparable: Some(changes.incomparable.is_none()),
         now: Some(span(now)),
         reason: changes.incomparable.map(|reason| reason.to_string()),
+    }
+}
+
+fn span_figures(period: &Period) -> seawall_api::SpanFigures {
+    let sums = |label: &Label| {
+        let figures = period.series.get(label).cloned().unwrap_or_default();
+        json::other(&figures, true)
+    };
+    let shapes = period.series.iter();
+    let shapes = shapes.filter(|(label, _)| matches!(***label, Label::Shape { .. }));
+    let shapes =
+        shapes.map(|(label, figures)| json::shape(json::past_shape_name(label), figures, true));
+    seawall_api::SpanFigures {
+        all: sums(&Label::Whole),
+        other: sums(&Label::OtherShapes),
+        shapes: shapes.collect(),
     }
 }
 
@@ -113,17 +132,18 @@ mod tests {
             changes: Vec::new(),
             incomparable: Some(Incomparable::Unknown(Side::Baseline)),
         };
-        let reply = reply_on(&changes, "yesterday".to_owned());
+        let reply = reply_on(&changes, "yesterday".to_owned(), false);
         assert_eq!(reply.incomparable(), Some("no data for the baseline"));
-        let span = |from, to| seawall_api::Span {
-            from,
-            to,
-            ..seawall_api::Span::default()
-        };
-        assert_eq!(reply.baseline, Some(span(1_000.0, 1_600.0)));
-        assert_eq!(reply.now, Some(span(2_000.0, 2_600.0)));
+        assert_eq!(
+            reply.baseline.map(|span| (span.from, span.to)),
+            Some((1_000.0, 1_600.0))
+        );
+        assert_eq!(
+            reply.now.map(|span| (span.from, span.to)),
+            Some((2_000.0, 2_600.0))
+        );
         changes.incomparable = None;
-        let reply = reply_on(&changes, "yesterday".to_owned());
+        let reply = reply_on(&changes, "yesterday".to_owned(), false);
         assert_eq!((reply.comparable, reply.reason), (Some(true), None));
     }
 }

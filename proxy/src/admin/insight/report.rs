@@ -32,17 +32,18 @@ pub(in crate::admin) async fn report(
     need_history(&window.insight)?;
     let since = parameters.since()?.unwrap_or(DEFAULT_SINCE);
     let (against, text) = parameters.against()?;
-    let report = move |window: &Window| Ok(report_on(window, since, against, text));
+    let is_full = parameters.has_distributions();
+    let report = move |window: &Window| Ok(report_on(window, since, (against, text), is_full));
     reply(&window, report).await
 }
 
 /// The report on the time since `since`, with the changes against a baseline. `text` is the
-/// baseline as written in the request.
+/// baseline as written in the request. `is_full` adds the distributions that a merged report needs.
 fn report_on(
     window: &Window,
     since: Duration,
-    against: Against,
-    text: String,
+    (against, text): (Against, String),
+    is_full: bool,
 ) -> seawall_api::Report {
     let insight = &window.insight;
     let now = insight.now();
@@ -55,7 +56,7 @@ fn report_on(
     };
     let timeline = insight.timeline(from, now, step, &|label| *label == Label::Whole);
     let changes = match insight.changes(against, seawall_insight::Window::AtMost(since)) {
-        Ok(changes) => reply_on(&changes, text),
+        Ok(changes) => reply_on(&changes, text, is_full),
         Err(refusal) => reply_to_refusal(refusal, text),
     };
     let known = window.exporter.shapes();
@@ -63,11 +64,12 @@ fn report_on(
     let seawall_api::Shapes { other, shapes, .. } = shapes.unwrap_or_default();
     seawall_api::Report {
         changes,
+        instances: Vec::new(),
         made_at: json::since_epoch(now),
         other,
         pools: pools_of(window).pools,
         seawall_report: seawall_api::Report::VERSION,
-        servers: servers(&past.period),
+        servers: servers(&past.period, is_full),
         shapes,
         since_seconds: float(past.period.length.as_secs()),
         stalls: stalls_since(window, Some(from)),
@@ -82,12 +84,12 @@ fn report_on(
 
 /// The servers of a period, without `answer_ms`: the history keeps no distribution of the time
 /// until a server's reply begins. It keeps only the durations of the phases.
-fn servers(period: &Period) -> Vec<seawall_api::Server> {
+fn servers(period: &Period, is_full: bool) -> Vec<seawall_api::Server> {
     let servers = period
         .series
         .iter()
         .filter_map(|(label, figures)| match &**label {
-            Label::Server(address) => Some(json::server(address, figures)),
+            Label::Server(address) => Some(json::server(address, figures, is_full)),
             _ => None,
         });
     servers.collect()

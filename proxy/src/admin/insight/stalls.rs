@@ -82,6 +82,7 @@ fn episode(stall: &Stall) -> seawall_api::Episode {
         score: moved.score,
     });
     seawall_api::Episode {
+        instance: None,
         moved: moved.collect(),
         operations: episode.operations,
         phase: episode.phase.as_str().to_owned(),
@@ -115,6 +116,7 @@ fn recurring_stall(stall: &RecurringStall) -> seawall_api::Recurring {
     seawall_api::Recurring {
         counter: counter.map(|moved| moved.counter.to_owned()),
         current: Some(recurrence.is_current),
+        instance: None,
         last_at: recurrence.last_at,
         length_seconds: recurrence.length.as_secs_f64(),
         period_seconds: recurrence.period.as_secs_f64(),

@@ -1,11 +1,11 @@
-//! Compares two reports with the algorithm of `insight`. The result has the format of the API's
-//! changes.
+//! Compares two saved reports.
 
-use super::period::{period, whole};
-use crate::figures::float;
-use seawall_api::{Bucket, Change, Changes, Rates, Report, SeriesName, Shape, millis};
-use seawall_insight::compare;
-use seawall_stats::{Figures, Label, Period};
+use crate::{
+    comparison::{between, rates},
+    period::{period, whole},
+};
+use seawall_api::{Bucket, Changes, Rates, Report, Shape};
+use seawall_stats::Label;
 
 /// One of the two reports.
 pub(super) struct Side {
@@ -28,26 +28,8 @@ impl Comparison {
     /// Compares two reports. Each is given with the name of its file.
     pub(super) fn new(before: (String, Report), now: (String, Report)) -> Self {
         let periods = (period(&before.1), period(&now.1));
-        let length = periods.1.length.as_secs();
-        let incomparable = seawall_insight::incomparable(&periods.0, &periods.1, length);
-        let changes = compare(&periods.0, &periods.1);
-        let changes = changes.iter().map(|change| Change {
-            kind: change.kind.as_str().to_owned(),
-            shape: named(&change.label),
-            before: rates(&change.before, &periods.0),
-            now: rates(&change.now, &periods.1),
-            ratio: Some(change.ratio).filter(|ratio| ratio.is_finite()),
-            effect: change.effect,
-            cost_ms_per_second: millis(change.cost_per_second),
-        });
         Self {
-            changes: Changes {
-                against: "before".to_owned(),
-                comparable: Some(incomparable.is_none()),
-                reason: incomparable.map(|reason| reason.to_string()),
-                changes: changes.collect(),
-                ..Changes::default()
-            },
+            changes: between(&periods.0, &periods.1, "before"),
             before: Side::new(before),
             now: Side::new(now),
         }
@@ -92,57 +74,6 @@ impl Side {
     pub(super) fn distribution(&self, id: &str) -> &[Bucket] {
         let shape = self.report.shapes.iter().find(|shape| shape.id == id);
         shape.map_or(&[], Shape::buckets)
-    }
-}
-
-/// The names of a series. A name that the series does not have is an empty text, so that all series
-/// have the same members in JSON.
-fn named(label: &Label) -> SeriesName {
-    let name = |id: &str, command: &str, db: &str, collection: &str, text: &str| {
-        let [id, command, db, collection, text] =
-            [id, command, db, collection, text].map(|name| Some(name.to_owned()));
-        SeriesName {
-            address: None,
-            collection,
-            command,
-            db,
-            id,
-            level: None,
-            text,
-        }
-    };
-    match label {
-        Label::Shape {
-            id,
-            command,
-            db,
-            collection,
-            text,
-            ..
-        } => name(id, command, db, collection, text),
-        Label::Namespace {
-            command,
-            db,
-            collection,
-        } => name("", command, db, collection, "(all shapes)"),
-        Label::Whole => name("", "", "", "", "(all operations)"),
-        Label::OtherShapes => name("", "", "", "", "(other shapes)"),
-        Label::Server(address) => name("", "", "", "", address),
-    }
-}
-
-fn rates(figures: &Figures, period: &Period) -> Rates {
-    let seconds = period.length.as_secs_f64().max(1e-9);
-    let operations = float(figures.count.max(1));
-    let quantile_ms = |q| millis(figures.durations.quantile(q));
-    Rates {
-        count: figures.count,
-        per_second: float(figures.count) / seconds,
-        p50_ms: quantile_ms(0.5),
-        p99_ms: quantile_ms(0.99),
-        total_time_ms_per_second: millis(figures.durations.sum()) / seconds,
-        bytes_per_operation: float(figures.request_bytes + figures.reply_bytes) / operations,
-        documents_per_operation: float(figures.documents) / operations,
     }
 }
 

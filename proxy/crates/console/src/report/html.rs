@@ -22,6 +22,9 @@ pub(super) fn report(report: &Report) -> String {
         escape(&status.deployment),
         uptime(status.uptime_seconds),
     );
+    for instance in text::instances(report) {
+        body.push_str(&format!("<p class=\"soft\">{}</p>\n", escape(&instance)));
+    }
     body.push_str(&warnings(&text::warnings(report)));
     let mut figures = text::summary(report);
     let (stalls, storms) = (report.stalls.episodes.len(), report.storms.storms.len());

@@ -3,8 +3,8 @@
 mod changes;
 mod compare;
 mod html;
+mod merged;
 mod page;
-mod period;
 mod plot;
 mod scale;
 mod shapes;
@@ -21,10 +21,11 @@ use serde_json::Value;
 
 use self::compare::Comparison;
 use crate::{
-    admin_client::{self, Endpoint},
+    admin_client,
     exit::{Exit, complain},
+    fleet::{Endpoints, Fleet},
 };
-use seawall_api::{Report, ReportError, percent_encode};
+use seawall_api::{AdminClient, Report, ReportError, percent_encode};
 use seawall_stats::{Against, TimeError};
 
 /// Maximum number of shapes in the text and HTML formats. The JSON contains all shapes.
@@ -37,7 +38,7 @@ pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    admin: Endpoint,
+    admin: Endpoints,
     /// Start of the time range, counted back from now: a number and s, m, h or d.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = since)]
     since: String,
@@ -118,10 +119,18 @@ impl Arguments {
 }
 
 async fn fetch(arguments: Arguments) -> Exit {
-    let client = match arguments.admin.client() {
-        Ok(client) => client,
+    let fleet = match arguments.admin.fleet() {
+        Ok(fleet) => fleet,
         Err(error) => return complain(&error.to_string(), Exit::Usage),
     };
+    match fleet.clients() {
+        [client] => fetch_one(client, &arguments).await,
+        _ => fetch_all(&fleet, &arguments).await,
+    }
+}
+
+/// Writes the report of one instance. JSON is written as the instance sent it.
+async fn fetch_one(client: &AdminClient, arguments: &Arguments) -> Exit {
     let response = match client.ask_for_json(&arguments.path()).await {
         Ok(response) => response,
         Err(error) => {
@@ -139,6 +148,35 @@ async fn fetch(arguments: Arguments) -> Exit {
             let message = format!("{}: {error}", client.address());
             complain(&message, Exit::Unavailable)
         }
+    }
+}
+
+/// Writes the merged report of several instances. If some of them fail, the report contains the
+/// others and the errors, and the exit status is [`Exit::Unavailable`].
+async fn fetch_all(fleet: &Fleet, arguments: &Arguments) -> Exit {
+    let (report, instances) = merged::fetch(fleet, &arguments.path()).await;
+    let mut exit = Exit::Success;
+    for error in instances.iter().filter_map(|i| i.error.as_deref()) {
+        exit = complain(error, Exit::Unavailable);
+    }
+    let Some(report) = report else {
+        return exit;
+    };
+    let report = Report {
+        instances,
+        ..report
+    };
+    let document = match arguments.output.format {
+        Format::Json => pretty(&report),
+        Format::Text => Ok(text::report(&report)),
+        Format::Html => Ok(html::report(&report)),
+    };
+    match document {
+        Ok(document) => match arguments.output.write(&document) {
+            Exit::Success => exit,
+            failed => failed,
+        },
+        Err(error) => complain(&error.to_string(), Exit::Internal),
     }
 }
 
@@ -195,7 +233,7 @@ impl Output {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use clap::{FromArgMatches, error::ErrorKind};
 
     use super::*;
@@ -206,7 +244,7 @@ mod tests {
     }
 
     /// The example report.
-    pub(super) fn report() -> Report {
+    pub(crate) fn report() -> Report {
         Report::read(example()).unwrap()
     }
 

@@ -1,14 +1,15 @@
 //! A report as text for a terminal.
 
-use super::{SHOWN_SHAPES, period::all};
+use super::SHOWN_SHAPES;
 use crate::{
     figures::{
         bytes, clock, count, exact, float, millis, moment, namespace, percent, printable, seconds,
         sparks, table, uptime,
     },
+    period::all,
     top::panes,
 };
-use seawall_api::{Report, Shape, Step};
+use seawall_api::{Instance, Report, Shape, Step};
 
 /// Maximum width of a timeline in characters.
 const TIMELINE_CHARACTERS: usize = 72;
@@ -68,16 +69,32 @@ fn about(report: &Report) -> Vec<String> {
         printable(&status.deployment),
         uptime(status.uptime_seconds),
     )];
+    lines.extend(instances(report));
     lines.extend(
         warnings(report)
             .into_iter()
-            .map(|warning| format!("! {warning}")),
+            .map(|warning| format!("! {}", printable(&warning))),
     );
     lines
 }
 
+/// The merged instances, one per line; nothing for a report on one instance.
+pub(super) fn instances(report: &Report) -> Vec<String> {
+    let reached = report.instances.iter().filter(|i| !i.version.is_empty());
+    let line = |instance: &Instance| {
+        format!(
+            "instance {}: seawall {}, up {}, {} operations since its start",
+            printable(&instance.address),
+            printable(&instance.version),
+            uptime(instance.uptime_seconds),
+            count(float(instance.operations)),
+        )
+    };
+    reached.map(line).collect()
+}
+
 /// Conditions that distort the figures.
-pub(super) fn warnings(report: &Report) -> Vec<&'static str> {
+pub(super) fn warnings(report: &Report) -> Vec<String> {
     let status = &report.status;
     let warnings = [
         (
@@ -88,7 +105,14 @@ pub(super) fn warnings(report: &Report) -> Vec<&'static str> {
         (report.storms.active, "a connection storm is in progress"),
     ];
     let warnings = warnings.into_iter().filter(|(is_so, _)| *is_so);
-    warnings.map(|(_, warning)| warning).collect()
+    let warnings = warnings.map(|(_, warning)| warning.to_owned());
+    let errors = report.instances.iter().filter_map(|i| i.error.as_ref());
+    let errors = errors.map(|error| format!("incomplete figures: {error}"));
+    let incomparable = report.instances.iter().filter_map(|instance| {
+        let reason = instance.incomparable.as_ref()?;
+        Some(format!("changes without {}: {reason}", instance.address))
+    });
+    warnings.chain(errors).chain(incomparable).collect()
 }
 
 /// The summary of the period: name, figure, explanation.

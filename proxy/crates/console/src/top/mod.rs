@@ -1,10 +1,11 @@
-//! `seawall top`: a live view of a running proxy. If standard output is not a terminal, it prints
+//! `seawall top`: a live view of one or several running proxies. If standard output is not a terminal, it prints
 //! one table.
 
 mod choice;
 mod detail;
 mod histogram;
 mod keys;
+mod merge;
 mod model;
 pub(super) mod panes;
 mod plain;
@@ -18,7 +19,7 @@ use std::{
 
 use clap::Args;
 use crossterm::event::{Event, EventStream};
-use futures_util::StreamExt;
+use futures_util::{StreamExt, future::join_all};
 use ratatui::DefaultTerminal;
 use serde::de::DeserializeOwned;
 use tokio::{
@@ -33,10 +34,11 @@ use self::{
     model::{Answers, Model, Wanted},
 };
 use crate::{
-    admin_client::{self, Endpoint},
+    admin_client,
     exit::{Exit, complain, say},
+    fleet::{Endpoints, Fleet, with_distributions},
 };
-use seawall_api::{AdminClient, ClientError};
+use seawall_api::{AdminClient, ClientError, Status};
 
 /// The refresh interval.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -45,7 +47,7 @@ const REFRESH: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
-    admin: Endpoint,
+    admin: Endpoints,
     /// Initial period of the figures, counted back from now.
     #[arg(long, value_enum, default_value_t)]
     since: Since,
@@ -57,10 +59,10 @@ pub struct Arguments {
     once: bool,
 }
 
-/// Shows the figures of a running proxy until the user quits.
+/// Shows the figures of running proxies until the user quits.
 pub async fn run(arguments: Arguments) -> Exit {
-    let client = match arguments.admin.client() {
-        Ok(client) => client,
+    let fleet = match arguments.admin.fleet() {
+        Ok(fleet) => fleet,
         Err(error) => return complain(&error.to_string(), Exit::Usage),
     };
     let choice = Choice {
@@ -68,20 +70,20 @@ pub async fn run(arguments: Arguments) -> Exit {
         sort: arguments.sort,
         ..Choice::default()
     };
-    let mut model = Model::new(client.address(), choice);
+    let mut model = Model::new(&fleet.name(), choice);
     let started = Instant::now();
-    // If the proxy cannot be reached, this error is reported before the view covers the terminal.
-    match client.ask("/api/v1/status").await {
+    // If no proxy can be reached, this error is reported before the view covers the terminal.
+    match first_status(&fleet).await {
         Ok(status) => model.status = Some(status),
         Err(error) => {
             return complain(&admin_client::message(&error), admin_client::exit(&error));
         }
     }
-    model.take(ask_all(&client, model.wanted()).await, started.elapsed());
+    model.take(ask_all(&fleet, model.wanted()).await, started.elapsed());
     if arguments.once || !io::stdout().is_terminal() {
         return print_once(&model);
     }
-    match watch(&client, &mut model, started).await {
+    match watch(&fleet, &mut model, started).await {
         Ok(exit) => exit,
         Err(error) => complain(&format!("the terminal: {error}"), Exit::Unavailable),
     }
@@ -106,18 +108,18 @@ impl Drop for TerminalGuard {
     }
 }
 
-async fn watch(client: &AdminClient, model: &mut Model, started: Instant) -> io::Result<Exit> {
+async fn watch(fleet: &Fleet, model: &mut Model, started: Instant) -> io::Result<Exit> {
     let mut signals = StopSignals::new()?;
     let guard = TerminalGuard;
     let mut terminal = ratatui::try_init()?;
-    let outcome = show(client, model, started, &mut terminal, &mut signals).await;
+    let outcome = show(fleet, model, started, &mut terminal, &mut signals).await;
     drop(guard);
     outcome
 }
 
 /// Draws the view, sends requests and handles keys until the user quits or a signal arrives.
 async fn show(
-    client: &AdminClient,
+    fleet: &Fleet,
     model: &mut Model,
     started: Instant,
     terminal: &mut DefaultTerminal,
@@ -135,7 +137,7 @@ async fn show(
                     Outcome::Ask => {
                         // The pending requests belong to the previous choice of the user.
                         asked.abort_all();
-                        begin(&mut asked, client, model);
+                        begin(&mut asked, fleet, model);
                     }
                     Outcome::Quit => return Ok(Exit::Success),
                     Outcome::Interrupted => return Ok(Exit::Interrupted),
@@ -152,7 +154,7 @@ async fn show(
                 Ok(_) | Err(_) => {}
             },
             _ = ticks.tick(), if !model.choice.is_paused && asked.is_empty() => {
-                begin(&mut asked, client, model);
+                begin(&mut asked, fleet, model);
             }
             () = signals.received() => return Ok(Exit::Interrupted),
         }
@@ -165,31 +167,74 @@ fn ticks() -> Interval {
     ticks
 }
 
-fn begin(asked: &mut JoinSet<(Wanted, Answers)>, client: &AdminClient, model: &Model) {
-    let (client, wanted) = (client.clone(), model.wanted());
+fn begin(asked: &mut JoinSet<(Wanted, Answers)>, fleet: &Fleet, model: &Model) {
+    let (fleet, wanted) = (fleet.clone(), model.wanted());
     asked.spawn(async move {
-        let answers = ask_all(&client, wanted.clone()).await;
+        let answers = ask_all(&fleet, wanted.clone()).await;
         (wanted, answers)
     });
 }
 
-/// Requests everything that is shown, one after another over one connection.
-async fn ask_all(client: &AdminClient, wanted: Wanted) -> Answers {
+/// The status of the first instance that replies; if none does, the error of the first instance.
+async fn first_status(fleet: &Fleet) -> Result<Status, ClientError> {
+    let statuses = fleet.clients().iter();
+    let statuses = statuses.map(|client| client.ask("/api/v1/status"));
+    let mut first_error = None;
+    for status in join_all(statuses).await {
+        match status {
+            Ok(status) => return Ok(status),
+            Err(error) => drop(first_error.get_or_insert(error)),
+        }
+    }
+    Err(first_error.expect("there is at least one instance"))
+}
+
+/// Requests everything that is shown from all instances at the same time, and merges the replies.
+async fn ask_all(fleet: &Fleet, wanted: Wanted) -> Answers {
+    match fleet.clients() {
+        [client] => ask_one(client, wanted, false).await,
+        clients => {
+            let wanted = Wanted {
+                shapes: with_distributions(&wanted.shapes),
+                shape: wanted.shape.as_deref().map(with_distributions),
+                changes: wanted.changes.as_deref().map(with_distributions),
+                ..wanted
+            };
+            let asked = clients.iter().map(async |client| {
+                let answers = ask_one(client, wanted.clone(), true).await;
+                (client.address(), answers)
+            });
+            merge::merged(join_all(asked).await)
+        }
+    }
+}
+
+/// Requests everything that is shown, one after another over one connection. `is_one_of_several`
+/// accepts that the instance does not know the opened shape.
+async fn ask_one(client: &AdminClient, wanted: Wanted, is_one_of_several: bool) -> Answers {
     let mut answers = Answers::default();
     let error = &mut answers.error;
-    answers.status = ask(client, "/api/v1/status", error).await;
+    answers.status = ask::<Status>(client, "/api/v1/status", error).await;
     // If the request for the status fails, the proxy cannot be reached, and the other requests
     // would fail too.
     if answers.status.is_none() {
         return answers;
     }
+    let operations = answers.status.iter().map(|status| status.operations);
+    answers.operations = operations
+        .map(|operations| (client.address().to_owned(), operations))
+        .collect();
     answers.shapes = ask(client, &wanted.shapes, error).await;
     answers.storms = ask(client, "/api/v1/storms", error).await;
     if wanted.stalls {
         answers.stalls = ask(client, "/api/v1/stalls", error).await;
     }
     if let Some(path) = &wanted.shape {
-        answers.shape = ask(client, path, error).await;
+        let shape = client.ask(path).await;
+        answers.shape = match shape {
+            Err(ClientError::Refused { status: 404, .. }) if is_one_of_several => None,
+            shape => known_or(shape, error),
+        };
     }
     if let Some(path) = &wanted.changes {
         answers.changes = ask(client, path, error).await;
@@ -206,7 +251,10 @@ async fn ask<T: DeserializeOwned>(
     path: &str,
     first_error: &mut Option<String>,
 ) -> Option<T> {
-    let answer: Result<T, ClientError> = client.ask(path).await;
+    known_or(client.ask(path).await, first_error)
+}
+
+fn known_or<T>(answer: Result<T, ClientError>, first_error: &mut Option<String>) -> Option<T> {
     answer
         .map_err(|error| first_error.get_or_insert(admin_client::message(&error)))
         .ok()

@@ -1,7 +1,7 @@
 //! The state of the view: the last responses and the choices of the user. This module sends no
 //! requests and draws nothing.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     choice::{Choice, Since, Tab},
@@ -33,6 +33,8 @@ pub(super) struct Answers {
     pub(super) stalls: Option<Stalls>,
     pub(super) changes: Option<Changes>,
     pub(super) pools: Option<Pools>,
+    /// The number of operations since the start, by the address of the instance.
+    pub(super) operations: BTreeMap<String, u64>,
     /// The first error.
     pub(super) error: Option<String>,
 }
@@ -45,7 +47,7 @@ pub(super) struct Model {
     pub(super) status: Option<Status>,
     /// The rate between the last two status responses; `None` until there are two.
     pub(super) operations_per_second: Option<f64>,
-    counted: Option<(Duration, u64)>,
+    counted: Option<(Duration, BTreeMap<String, u64>)>,
     pub(super) shapes: Shapes,
     pub(super) shape: Option<Shape>,
     pub(super) storms: Storms,
@@ -102,19 +104,8 @@ impl Model {
 
     /// Stores the responses. `at` is the time since the first request.
     pub(super) fn take(&mut self, answers: Answers, at: Duration) {
-        if let Some(status) = answers.status {
-            let operations = status.operations;
-            self.operations_per_second = self.counted.and_then(|(before, counted)| {
-                let seconds = at.saturating_sub(before).as_secs_f64();
-                // The counter of a restarted proxy starts at 0 again.
-                let more = operations.checked_sub(counted)?;
-                (seconds > 0.0).then(|| float(more) / seconds)
-            });
-            self.counted = Some((at, operations));
-            self.status = Some(status);
-        } else {
-            self.operations_per_second = None;
-        }
+        self.count(answers.operations, at);
+        self.status = answers.status.or(self.status.take());
         fn update<T>(current: &mut T, response: Option<T>) {
             if let Some(response) = response {
                 *current = response;
@@ -127,6 +118,22 @@ impl Model {
         update(&mut self.pools, answers.pools);
         self.shape = answers.shape.or(self.shape.take());
         self.error = answers.error;
+    }
+
+    /// Computes the rate of operations since the last responses, over the instances that sent both.
+    fn count(&mut self, operations: BTreeMap<String, u64>, at: Duration) {
+        self.operations_per_second = self.counted.as_ref().and_then(|(before, counted)| {
+            let seconds = at.saturating_sub(*before).as_secs_f64();
+            let more = operations.iter().filter_map(|(address, operations)| {
+                // The counter of a restarted proxy starts at 0 again.
+                operations.checked_sub(*counted.get(address)?)
+            });
+            let more: Option<u64> = more.fold(None, |sum, more| Some(sum.unwrap_or(0) + more));
+            (seconds > 0.0).then_some(float(more?) / seconds)
+        });
+        if !operations.is_empty() {
+            self.counted = Some((at, operations));
+        }
     }
 
     /// Length of the period that the table covers, in seconds.
@@ -236,14 +243,28 @@ pub(super) mod tests {
         model
     }
 
-    fn status(operations: u64) -> Answers {
+    fn operations(operations: &[(&str, u64)]) -> Answers {
+        let operations = operations.iter();
         Answers {
-            status: Some(Status {
-                operations,
-                ..Status::default()
-            }),
+            operations: operations.map(|(a, n)| ((*a).to_owned(), *n)).collect(),
             ..Answers::default()
         }
+    }
+
+    fn status(operations_of_one: u64) -> Answers {
+        operations(&[("http://a:1", operations_of_one)])
+    }
+
+    #[test]
+    fn rate_of_several_instances_leaves_out_those_that_did_not_reply_twice() {
+        let (a, b, c) = ("http://a:1", "http://b:1", "http://c:1");
+        let mut model = Model::default();
+        model.take(operations(&[(a, 100), (b, 500)]), Duration::from_secs(1));
+        let second = operations(&[(a, 130), (b, 510), (c, 1_000_000)]);
+        model.take(second, Duration::from_secs(3));
+        assert_eq!(model.operations_per_second, Some(20.0));
+        model.take(operations(&[(b, 514), (c, 7)]), Duration::from_secs(4));
+        assert_eq!(model.operations_per_second, Some(4.0));
     }
 
     #[test]

@@ -37,7 +37,8 @@ pub(crate) fn storms(storms: &Storms) -> Vec<String> {
             names(&storm.networks),
         ]
     };
-    let rows: Vec<_> = storms.storms.iter().map(row).collect();
+    let instances = storms.storms.iter().map(|storm| &storm.instance);
+    let rows = with_instances(storms.storms.iter().map(row), instances);
     let headings = [
         "<began (UTC)",
         "length",
@@ -49,8 +50,31 @@ pub(crate) fn storms(storms: &Storms) -> Vec<String> {
         "logins absorbed",
         "<applications",
         "<networks",
+        INSTANCE_HEADING,
     ];
-    table(&headings, &rows)
+    table(shown(&headings, &rows), &rows)
+}
+
+/// The heading of the last column, which only the tables of several instances have.
+const INSTANCE_HEADING: &str = "<reported by";
+
+/// Adds the instances to the rows as the last cell, if the figures come from several instances.
+fn with_instances<'a>(
+    rows: impl Iterator<Item = Vec<String>>,
+    instances: impl Iterator<Item = &'a Option<String>>,
+) -> Vec<Vec<String>> {
+    let rows = rows.zip(instances);
+    rows.map(|(mut row, instance)| {
+        row.extend(instance.as_deref().map(printable));
+        row
+    })
+    .collect()
+}
+
+/// The headings of the columns that the rows have.
+fn shown<'a>(headings: &'a [&'a str], rows: &[Vec<String>]) -> &'a [&'a str] {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    headings.get(..columns).unwrap_or(headings)
 }
 
 pub(crate) fn names(names: &[Named]) -> String {
@@ -85,7 +109,8 @@ pub(crate) fn stalls(stalls: &Stalls) -> Vec<String> {
             affected_shapes(episode),
         ]
     };
-    let rows: Vec<_> = stalls.episodes.iter().map(row).collect();
+    let instances = stalls.episodes.iter().map(|episode| &episode.instance);
+    let rows = with_instances(stalls.episodes.iter().map(row), instances);
     let headings = [
         "<began (UTC)",
         "length",
@@ -97,8 +122,9 @@ pub(crate) fn stalls(stalls: &Stalls) -> Vec<String> {
         "worst",
         "<server counters",
         "<affected shapes",
+        INSTANCE_HEADING,
     ];
-    lines.extend(table(&headings, &rows));
+    lines.extend(table(shown(&headings, &rows), &rows));
     lines
 }
 
@@ -142,13 +168,16 @@ pub(crate) fn recurrence(recurring: &Recurring) -> String {
         None if recurring.unanswered => "no reply to the pulse".to_owned(),
         None => "no counter changed with it".to_owned(),
     };
+    let instance = recurring.instance.as_deref();
+    let instance = instance.map(|address| format!(", reported by {}", printable(address)));
     format!(
-        "every {} for {} on {}, {} times, in phase {}, {why}",
+        "every {} for {} on {}, {} times, in phase {}, {why}{}",
         seconds(recurring.period_seconds),
         seconds(recurring.length_seconds),
         server(recurring.server.as_deref()),
         recurring.times,
         printable(&recurring.phase),
+        instance.unwrap_or_default(),
     )
 }
 
@@ -233,7 +262,7 @@ pub(crate) fn changes(changes: &Changes, against: &str) -> Vec<String> {
 
 /// The two periods that were compared, if the proxy reports them.
 pub(crate) fn periods(changes: &Changes) -> Option<String> {
-    let period = |span: Span| {
+    let period = |span: &Span| {
         let known = seconds(span.seconds);
         format!(
             "{} to {} UTC (data for {known})",
@@ -241,8 +270,10 @@ pub(crate) fn periods(changes: &Changes) -> Option<String> {
             moment(span.to)
         )
     };
-    let now = changes.now.filter(|now| now.to > 0.0)?;
-    let (baseline, now) = (period(changes.baseline.unwrap_or_default()), period(now));
+    let now = changes.now.as_ref().filter(|now| now.to > 0.0)?;
+    let baseline = changes.baseline.as_ref();
+    let baseline = baseline.map_or_else(|| period(&Span::default()), period);
+    let now = period(now);
     Some(format!("baseline {baseline}, now {now}"))
 }
 
@@ -379,6 +410,23 @@ mod tests {
     }
 
     #[test]
+    fn storms_and_stalls_of_several_instances_name_the_instance() {
+        use seawall_api::Merge;
+
+        let mut model = model();
+        let alone = [storms(&model.storms), stalls(&model.stalls)].concat();
+        assert!(!alone.concat().contains("reported by"));
+        let instance = "http://10.0.0.1:9909";
+        model.storms.set_instance(instance);
+        model.stalls.set_instance(instance);
+        let lines = storms(&model.storms);
+        assert!(lines[0].ends_with("reported by") && lines[1].ends_with(instance));
+        let lines = stalls(&model.stalls);
+        assert!(lines[1].ends_with(", reported by http://10.0.0.1:9909"));
+        assert!(lines[2].ends_with("reported by") && lines[3].ends_with(instance));
+    }
+
+    #[test]
     fn recurring_stall_without_a_counter_names_no_counter() {
         let mut recurring = model().stalls.recurring[0].clone();
         recurring.counter = None;
@@ -402,10 +450,10 @@ mod tests {
     fn missing_baseline_is_shown_as_not_compared() {
         let span = |from, to, seconds| {
             Some(Span {
-                count: 0,
                 from,
                 seconds,
                 to,
+                ..Span::default()
             })
         };
         let missing = Changes {

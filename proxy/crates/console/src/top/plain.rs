@@ -23,7 +23,7 @@ pub(super) fn lines(model: &Model) -> Vec<String> {
     lines.push(format!("shapes, {}", model.period()));
     let headings = rows::HEADINGS.map(|(heading, _)| heading);
     lines.extend(table(&headings, &rows::shapes(model)));
-    let other = model.shapes.other;
+    let other = &model.shapes.other;
     if other.count > 0 {
         let (operations, errors) = (count(float(other.count)), count(float(other.errors)));
         lines.push(format!(

@@ -1,0 +1,81 @@
+//! Merges the state of instances and their connections.
+
+use super::{Merge, add, add_limit, merge_by, merge_text};
+use crate::{Concurrency, Connections, Pool, PoolUser, Pools, Status};
+
+impl Merge for Status {
+    /// The uptime is that of the instance that has run longest.
+    fn merge(&mut self, other: Self) {
+        add!(self, other: clients, operations, wait_queue);
+        merge_text(&mut self.credentials, other.credentials);
+        merge_text(&mut self.deployment, other.deployment);
+        merge_text(&mut self.mode, other.mode);
+        merge_versions(&mut self.version, &other.version);
+        self.draining |= other.draining;
+        self.injects_faults |= other.injects_faults;
+        self.history.bytes += other.history.bytes;
+        self.history.on = match (self.history.on, other.history.on) {
+            (Some(on), Some(other)) => Some(on || other),
+            (on, other) => on.or(other),
+        };
+        self.server_connections.merge(other.server_connections);
+        self.uptime_seconds = self.uptime_seconds.max(other.uptime_seconds);
+    }
+}
+
+/// Adds the versions of `others` that are not in the list yet.
+fn merge_versions(versions: &mut String, others: &str) {
+    for version in others.split(", ") {
+        if versions.is_empty() {
+            version.clone_into(versions);
+        } else if !versions.split(", ").any(|known| known == version) {
+            versions.push_str(", ");
+            versions.push_str(version);
+        }
+    }
+}
+
+impl Merge for Connections {
+    fn merge(&mut self, other: Self) {
+        add!(self, other: available, in_use, pending);
+    }
+}
+
+impl Merge for Pools {
+    fn merge(&mut self, other: Self) {
+        merge_pools(&mut self.pools, other.pools);
+    }
+}
+
+/// Merges lists of pools by the servers' addresses.
+pub(super) fn merge_pools(pools: &mut Vec<Pool>, others: Vec<Pool>) {
+    merge_by(pools, others, |pool| pool.server.clone(), Merge::merge);
+}
+
+impl Merge for Pool {
+    fn merge(&mut self, other: Self) {
+        add!(self, other: available, in_use, pending, wait_queue);
+        merge_text(&mut self.state, other.state);
+        self.concurrency.merge(other.concurrency);
+        let user = |user: &PoolUser| (user.source.clone(), user.name.clone());
+        merge_by(&mut self.users, other.users, user, Merge::merge);
+    }
+}
+
+impl Merge for PoolUser {
+    fn merge(&mut self, other: Self) {
+        add!(self, other: available, in_use, pending, wait_queue);
+    }
+}
+
+impl Merge for Concurrency {
+    /// The limits are added, because each instance applies its own. The last decisions of several
+    /// instances have no common reason.
+    fn merge(&mut self, other: Self) {
+        add!(self, other: exempt, in_progress, reserved, waiting);
+        add_limit(&mut self.limit, other.limit);
+        add_limit(&mut self.settled, other.settled);
+        merge_text(&mut self.mode, other.mode);
+        self.reason = None;
+    }
+}

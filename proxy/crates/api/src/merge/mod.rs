@@ -1,0 +1,307 @@
+//! Merges the replies of several instances. Sums are added. Quantiles are computed from merged
+//! distributions, never from other quantiles, so the requests need `distributions=true`.
+
+mod deployment;
+mod insight;
+mod shapes;
+
+use std::{
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    hash::Hash,
+};
+
+use super::{Bucket, Latency, More, Phases, buckets, distribution};
+
+/// A reply that can be merged with the replies of other instances to the same request.
+pub trait Merge {
+    /// Names the instance in the members that are listed, not merged, such as storms.
+    fn set_instance(&mut self, _address: &str) {}
+
+    /// True if the reply has all distributions that a merge needs. Versions of Seawall that do not
+    /// know `distributions=true` leave them out.
+    fn is_mergeable(&self) -> bool {
+        true
+    }
+
+    /// Adds the reply of another instance.
+    fn merge(&mut self, other: Self);
+}
+
+/// The text of a member whose value is not the same on all instances.
+const MIXED: &str = "mixed";
+
+/// Adds the named members of `other` to those of `self`.
+macro_rules! add {
+    ($this:ident, $other:ident: $($member:ident),+ $(,)?) => {
+        $( $this.$member += $other.$member; )+
+    };
+}
+use add;
+
+/// Sets a text to [`MIXED`] if it differs from another one. An empty text is unknown.
+fn merge_text(text: &mut String, other: String) {
+    if text.is_empty() {
+        *text = other;
+    } else if !other.is_empty() && *text != other {
+        MIXED.clone_into(text);
+    }
+}
+
+/// Adds a number that may be unknown. The sum is known if one of the numbers is.
+fn add_known<T: std::ops::Add<Output = T>>(sum: &mut Option<T>, more: Option<T>) {
+    *sum = match (sum.take(), more) {
+        (Some(sum), Some(more)) => Some(sum + more),
+        (known, more) => known.or(more),
+    };
+}
+
+/// Adds a number that is absent where no limit applies. The sum is absent if one of the numbers is.
+fn add_limit(sum: &mut Option<u64>, more: Option<u64>) {
+    *sum = sum.zip(more).map(|(sum, more)| sum + more);
+}
+
+/// Merges each element of `others` with the element of `list` that has the same key, or adds it.
+fn merge_by<T, K: Eq + Hash>(
+    list: &mut Vec<T>,
+    others: Vec<T>,
+    key: impl Fn(&T) -> K,
+    merge: impl Fn(&mut T, T),
+) {
+    let mut places: HashMap<K, usize> = HashMap::new();
+    for element in std::mem::take(list).into_iter().chain(others) {
+        match places.entry(key(&element)) {
+            Entry::Vacant(place) => {
+                place.insert(list.len());
+                list.push(element);
+            }
+            Entry::Occupied(place) => {
+                if let Some(first) = list.get_mut(*place.get()) {
+                    merge(first, element);
+                }
+            }
+        }
+    }
+}
+
+/// Adds the counts of `others` to those of `counts`.
+fn add_counts(counts: &mut BTreeMap<String, u64>, others: BTreeMap<String, u64>) {
+    for (name, count) in others {
+        *counts.entry(name).or_default() += count;
+    }
+}
+
+/// Durations as a reply has them.
+struct Durations<'a> {
+    latency_ms: &'a mut Latency,
+    distribution: &'a mut Option<Vec<Bucket>>,
+    total_ms: f64,
+}
+
+impl Durations<'_> {
+    /// Merges the distributions, and computes the quantiles again. The maximum stays exact.
+    fn merge(self, other: Self) {
+        let whole = |of: &Self| {
+            let buckets = of.distribution.as_deref().unwrap_or_default();
+            distribution(buckets, of.total_ms, of.latency_ms.max)
+        };
+        let mut merged = whole(&self);
+        merged.merge(&whole(&other));
+        *self.latency_ms = Latency {
+            max: self.latency_ms.max.max(other.latency_ms.max),
+            ..(&merged).into()
+        };
+        *self.distribution = Some(buckets(&merged));
+    }
+}
+
+/// The durations of a reply's type.
+macro_rules! durations {
+    ($of:ident) => {
+        Durations {
+            latency_ms: &mut $of.latency_ms,
+            distribution: &mut $of.distribution,
+            total_ms: $of.total_time_ms,
+        }
+    };
+}
+use durations;
+
+fn add_phases(sums: &mut Phases, other: &Phases) {
+    add!(sums, other: checkout, forward, permit, receive, send, server);
+}
+
+fn add_more(sums: &mut More, other: More) {
+    add!(sums, other: count, total_time_ms);
+    add_known(&mut sums.awaited_time_ms, other.awaited_time_ms);
+    add_known(&mut sums.documents, other.documents);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Pool, Pools, Report, Shape, Shapes, Status, Step, Storm, Storms, Timeline};
+    use seawall_stats::Distribution;
+
+    /// A shape with these durations in milliseconds.
+    fn shape(id: &str, durations: &[u64]) -> Shape {
+        let mut all = Distribution::default();
+        for ms in durations {
+            all.record(Duration::from_millis(*ms));
+        }
+        Shape {
+            id: id.to_owned(),
+            count: all.count(),
+            latency_ms: (&all).into(),
+            distribution: Some(buckets(&all)),
+            total_time_ms: all.sum().as_secs_f64() * 1e3,
+            ..Shape::default()
+        }
+    }
+
+    fn shapes(shapes: Vec<Shape>) -> Shapes {
+        Shapes {
+            shapes,
+            ..Shapes::default()
+        }
+    }
+
+    #[test]
+    fn merged_quantiles_are_those_of_all_durations() {
+        let fast: Vec<u64> = (1..=90).collect();
+        let slow: Vec<u64> = (1_000..1_010).collect();
+        let mut merged = shapes(vec![shape("a", &fast), shape("b", &[5])]);
+        merged.merge(shapes(vec![shape("a", &slow)]));
+        let expected = shape("a", &[fast, slow].concat());
+        let [a, b] = &merged.shapes[..] else {
+            panic!("{merged:?}")
+        };
+        assert_eq!((a.count, b.count), (100, 1));
+        assert_eq!(a.distribution, expected.distribution);
+        assert_eq!(a.latency_ms, expected.latency_ms);
+        assert!((a.total_time_ms - expected.total_time_ms).abs() < 1e-6);
+    }
+
+    #[test]
+    fn reply_without_distributions_is_not_mergeable() {
+        let with = shape("a", &[1]);
+        let without = Shape {
+            distribution: None,
+            ..with.clone()
+        };
+        let idle = Shape::default();
+        assert!(shapes(vec![with, idle]).is_mergeable());
+        assert!(!shapes(vec![without]).is_mergeable());
+    }
+
+    #[test]
+    fn connections_of_a_server_are_added_over_all_instances() {
+        let pool = |server: &str, in_use, limit, state: &str| Pool {
+            server: server.to_owned(),
+            in_use,
+            state: state.to_owned(),
+            concurrency: crate::Concurrency {
+                limit,
+                ..crate::Concurrency::default()
+            },
+            ..Pool::default()
+        };
+        let mut pools = Pools {
+            pools: vec![
+                pool("a:1", 3, Some(8), "ready"),
+                pool("b:1", 1, Some(4), "ready"),
+            ],
+        };
+        pools.merge(Pools {
+            pools: vec![
+                pool("b:1", 2, None, "paused"),
+                pool("a:1", 5, Some(16), "ready"),
+            ],
+        });
+        let rows = pools.pools.iter();
+        let rows: Vec<_> = rows
+            .map(|p| (&*p.server, p.in_use, p.concurrency.limit, &*p.state))
+            .collect();
+        assert_eq!(
+            rows,
+            [("a:1", 8, Some(24), "ready"), ("b:1", 3, None, "mixed")]
+        );
+    }
+
+    #[test]
+    fn storms_are_listed_with_their_instance_and_the_latest_first() {
+        let storms = |started: &[f64]| Storms {
+            storms: started
+                .iter()
+                .map(|started_at| Storm {
+                    started_at: *started_at,
+                    ..Storm::default()
+                })
+                .collect(),
+            active: started.contains(&9.0),
+            ..Storms::default()
+        };
+        let mut merged = storms(&[7.0, 1.0]);
+        merged.set_instance("http://a:1");
+        let mut other = storms(&[9.0, 3.0]);
+        other.set_instance("http://b:1");
+        merged.merge(other);
+        assert!(merged.active);
+        let order: Vec<_> = merged.storms.iter().map(|storm| storm.started_at).collect();
+        assert_eq!(order, [9.0, 7.0, 3.0, 1.0]);
+        let instances = merged.storms.iter().filter_map(|s| s.instance.as_deref());
+        assert!(instances.eq(["http://b:1", "http://a:1", "http://b:1", "http://a:1"]));
+    }
+
+    #[test]
+    fn steps_of_a_report_are_merged_by_their_time() {
+        let report = |at: &[f64]| Report {
+            timeline: Timeline {
+                step_seconds: 1.0,
+                steps: at
+                    .iter()
+                    .map(|at| {
+                        let shape = shape("", &[4]);
+                        Step {
+                            at: *at,
+                            seconds: 1.0,
+                            count: 1,
+                            latency_ms: shape.latency_ms,
+                            distribution: shape.distribution,
+                            total_time_ms: 4.0,
+                            ..Step::default()
+                        }
+                    })
+                    .collect(),
+            },
+            status: Status {
+                operations: 10,
+                uptime_seconds: at[0],
+                version: "1.0.0".to_owned(),
+                ..Status::default()
+            },
+            ..Report::default()
+        };
+        let mut merged = report(&[5.0, 6.0]);
+        merged.merge(report(&[4.0, 6.0]));
+        let steps = merged.timeline.steps.iter();
+        let steps: Vec<_> = steps.map(|s| (s.at, s.count, s.seconds)).collect();
+        assert_eq!(steps, [(4.0, 1, 1.0), (5.0, 1, 1.0), (6.0, 2, 1.0)]);
+        let status = &merged.status;
+        assert_eq!((status.operations, status.uptime_seconds), (20, 5.0));
+        assert_eq!(status.version, "1.0.0");
+    }
+
+    #[test]
+    fn text_that_differs_between_instances_is_mixed() {
+        let mut text = String::new();
+        merge_text(&mut text, "pooled".to_owned());
+        merge_text(&mut text, "pooled".to_owned());
+        assert_eq!(text, "pooled");
+        merge_text(&mut text, String::new());
+        assert_eq!(text, "pooled");
+        merge_text(&mut text, "relay".to_owned());
+        assert_eq!(text, MIXED);
+    }
+}

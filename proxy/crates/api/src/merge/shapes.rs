@@ -1,0 +1,193 @@
+//! Merges shapes, servers and timelines.
+
+use super::{
+    Durations, Merge, add, add_counts, add_known, add_more, add_phases, durations, merge_by,
+};
+use crate::{Bucket, Cursors, Moment, Other, Server, Shape, Shapes, SinceStart, Step, Timeline};
+
+/// True if durations that were recorded have a distribution.
+fn is_complete(count: u64, distribution: Option<&Vec<Bucket>>) -> bool {
+    count == 0 || distribution.is_some()
+}
+
+/// Merges the members that all types with figures of operations have.
+macro_rules! merge_figures {
+    ($this:ident, $other:ident) => {
+        durations!($this).merge(durations!($other));
+        add!($this, $other: count, documents, errors, reply_bytes, request_bytes, total_time_ms);
+        add_phases(&mut $this.phases_ms, &$other.phases_ms);
+    };
+}
+
+impl Merge for Shapes {
+    fn is_mergeable(&self) -> bool {
+        self.other.is_mergeable() && self.shapes.iter().all(Merge::is_mergeable)
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.other.merge(other.other);
+        merge_shapes(&mut self.shapes, other.shapes);
+        self.since_seconds = longer(self.since_seconds, other.since_seconds);
+    }
+}
+
+/// Merges lists of shapes by the shapes' ids.
+pub(super) fn merge_shapes(shapes: &mut Vec<Shape>, others: Vec<Shape>) {
+    merge_by(shapes, others, |shape| shape.id.clone(), Merge::merge);
+}
+
+/// The longer of two periods, either of which may be unknown.
+fn longer(seconds: Option<f64>, other: Option<f64>) -> Option<f64> {
+    match (seconds, other) {
+        (Some(seconds), Some(other)) => Some(seconds.max(other)),
+        (known, other) => known.or(other),
+    }
+}
+
+fn earlier(moment: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
+    match (moment, other) {
+        (Some(moment), Some(other)) if other.seconds() < moment.seconds() => Some(other),
+        (known, other) => known.or(other),
+    }
+}
+
+fn later(moment: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
+    match (moment, other) {
+        (Some(moment), Some(other)) if other.seconds() > moment.seconds() => Some(other),
+        (known, other) => known.or(other),
+    }
+}
+
+impl Merge for Shape {
+    fn is_mergeable(&self) -> bool {
+        let since_start = self.since_start.as_deref();
+        is_complete(self.count, self.distribution.as_ref())
+            && self.cursors.iter().all(Merge::is_mergeable)
+            && since_start.is_none_or(Merge::is_mergeable)
+            && self.timeline.iter().flatten().all(Merge::is_mergeable)
+    }
+
+    fn merge(&mut self, mut other: Self) {
+        merge_figures!(self, other);
+        add!(self, other: load_ms);
+        add_more(&mut self.more, other.more);
+        merge_known(&mut self.cursors, other.cursors);
+        match (&mut self.outcomes, other.outcomes) {
+            (Some(outcomes), Some(others)) => add_counts(outcomes, others),
+            (outcomes, others) => *outcomes = outcomes.take().or(others),
+        }
+        merge_known(&mut self.since_start, other.since_start);
+        add_known(&mut self.statements, other.statements);
+        add_known(&mut self.streamed, other.streamed);
+        match (&mut self.timeline, other.timeline) {
+            (Some(steps), Some(others)) => merge_steps(steps, others),
+            (steps, others) => *steps = steps.take().or(others),
+        }
+        self.first_seen = earlier(self.first_seen, other.first_seen);
+        self.last_seen = later(self.last_seen, other.last_seen);
+        self.since_seconds = longer(self.since_seconds, other.since_seconds);
+    }
+}
+
+impl<T: Merge> Merge for Box<T> {
+    fn merge(&mut self, other: Self) {
+        (**self).merge(*other);
+    }
+}
+
+/// Merges a member that may be absent.
+pub(super) fn merge_known<T: Merge>(member: &mut Option<T>, other: Option<T>) {
+    match (member.as_mut(), other) {
+        (Some(member), Some(other)) => member.merge(other),
+        (None, other) => *member = other,
+        (Some(_), None) => {}
+    }
+}
+
+impl Merge for SinceStart {
+    fn is_mergeable(&self) -> bool {
+        is_complete(self.count, self.distribution.as_ref()) && self.cursors.is_mergeable()
+    }
+
+    fn merge(&mut self, mut other: Self) {
+        merge_figures!(self, other);
+        add!(self, other: load_ms, statements, streamed);
+        add_more(&mut self.more, other.more);
+        add_counts(&mut self.outcomes, other.outcomes);
+        self.cursors.merge(other.cursors);
+    }
+}
+
+impl Merge for Cursors {
+    fn is_mergeable(&self) -> bool {
+        is_complete(self.exhausted, self.distribution.as_ref())
+    }
+
+    fn merge(&mut self, mut other: Self) {
+        fn durations(cursors: &mut Cursors) -> Durations<'_> {
+            Durations {
+                latency_ms: &mut cursors.open_ms,
+                distribution: &mut cursors.distribution,
+                // The sum is not reported, and no member depends on it.
+                total_ms: 0.0,
+            }
+        }
+        durations(self).merge(durations(&mut other));
+        add!(self, other: exhausted);
+    }
+}
+
+impl Merge for Other {
+    fn is_mergeable(&self) -> bool {
+        is_complete(self.count, self.distribution.as_ref())
+    }
+
+    fn merge(&mut self, mut other: Self) {
+        merge_figures!(self, other);
+        add!(self, other: load_ms);
+        add_more(&mut self.more, other.more);
+    }
+}
+
+impl Merge for Server {
+    fn is_mergeable(&self) -> bool {
+        is_complete(self.count, self.distribution.as_ref()) && self.answer_ms.is_none()
+    }
+
+    fn merge(&mut self, mut other: Self) {
+        merge_figures!(self, other);
+    }
+}
+
+impl Merge for Timeline {
+    fn is_mergeable(&self) -> bool {
+        self.steps.iter().all(Merge::is_mergeable)
+    }
+
+    /// Both timelines are replies to the same request, so their steps have the same length and
+    /// begin at multiples of it.
+    fn merge(&mut self, other: Self) {
+        self.step_seconds = self.step_seconds.max(other.step_seconds);
+        merge_steps(&mut self.steps, other.steps);
+    }
+}
+
+fn merge_steps(steps: &mut Vec<Step>, others: Vec<Step>) {
+    merge_by(steps, others, |step| step.at.to_bits(), Merge::merge);
+    steps.sort_by(|a, b| a.at.total_cmp(&b.at));
+}
+
+impl Merge for Step {
+    fn is_mergeable(&self) -> bool {
+        is_complete(self.count, self.distribution.as_ref())
+    }
+
+    fn merge(&mut self, mut other: Self) {
+        merge_figures!(self, other);
+        add!(self, other: load_ms);
+        add_more(&mut self.more, other.more);
+        let latency = self.latency_ms;
+        (self.max_ms, self.p50_ms, self.p99_ms) = (latency.max, latency.p50, latency.p99);
+        self.seconds = self.seconds.max(other.seconds);
+    }
+}

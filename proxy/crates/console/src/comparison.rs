@@ -1,0 +1,197 @@
+//! Compares two periods with the algorithm of `insight`. The result has the format of the API's
+//! changes.
+
+use crate::{figures::float, period::period_of_span};
+use seawall_api::{Change, Changes, Rates, SeriesName, millis};
+use seawall_insight::{compare, incomparable};
+use seawall_stats::{Figures, Label, Period};
+
+/// The changes from one period to another, sorted by their cost to the servers. `against` names the
+/// first period.
+pub(super) fn between(before: &Period, now: &Period, against: &str) -> Changes {
+    let incomparable = incomparable(before, now, now.length.as_secs());
+    let changes = compare(before, now);
+    let changes = changes.iter().map(|change| Change {
+        kind: change.kind.as_str().to_owned(),
+        shape: named(&change.label),
+        before: rates(&change.before, before),
+        now: rates(&change.now, now),
+        ratio: Some(change.ratio).filter(|ratio| ratio.is_finite()),
+        effect: change.effect,
+        cost_ms_per_second: millis(change.cost_per_second),
+    });
+    Changes {
+        against: against.to_owned(),
+        comparable: Some(incomparable.is_none()),
+        reason: incomparable.map(|reason| reason.to_string()),
+        changes: changes.collect(),
+        ..Changes::default()
+    }
+}
+
+/// Compares the merged periods of several instances. The figures of the periods are removed.
+pub(super) fn compare_merged(changes: &mut Changes) {
+    let spans = (changes.baseline.as_mut(), changes.now.as_mut());
+    let (Some(before), Some(now)) = spans else {
+        return;
+    };
+    let figures = (before.figures.take(), now.figures.take());
+    let (Some(before_figures), Some(now_figures)) = figures else {
+        return;
+    };
+    if changes.comparable == Some(true) {
+        let before = period_of_span(before, &before_figures);
+        let now = period_of_span(now, &now_figures);
+        let merged = between(&before, &now, &changes.against);
+        changes.comparable = merged.comparable;
+        changes.reason = merged.reason;
+        changes.changes = merged.changes;
+    }
+}
+
+/// The names of a series. A name that the series does not have is an empty text, so that all series
+/// have the same members in JSON.
+fn named(label: &Label) -> SeriesName {
+    let name = |id: &str, command: &str, db: &str, collection: &str, text: &str| {
+        let [id, command, db, collection, text] =
+            [id, command, db, collection, text].map(|name| Some(name.to_owned()));
+        SeriesName {
+            address: None,
+            collection,
+            command,
+            db,
+            id,
+            level: None,
+            text,
+        }
+    };
+    match label {
+        Label::Shape {
+            id,
+            command,
+            db,
+            collection,
+            text,
+            ..
+        } => name(id, command, db, collection, text),
+        Label::Namespace {
+            command,
+            db,
+            collection,
+        } => name("", command, db, collection, "(all shapes)"),
+        Label::Whole => name("", "", "", "", "(all operations)"),
+        Label::OtherShapes => name("", "", "", "", "(other shapes)"),
+        Label::Server(address) => name("", "", "", "", address),
+    }
+}
+
+/// The figures of a series in relation to its period and its operations.
+pub(super) fn rates(figures: &Figures, period: &Period) -> Rates {
+    let seconds = period.length.as_secs_f64().max(1e-9);
+    let operations = float(figures.count.max(1));
+    let quantile_ms = |q| millis(figures.durations.quantile(q));
+    Rates {
+        count: figures.count,
+        per_second: float(figures.count) / seconds,
+        p50_ms: quantile_ms(0.5),
+        p99_ms: quantile_ms(0.99),
+        total_time_ms_per_second: millis(figures.durations.sum()) / seconds,
+        bytes_per_operation: float(figures.request_bytes + figures.reply_bytes) / operations,
+        documents_per_operation: float(figures.documents) / operations,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use seawall_api::{Merge, Other, Shape, Span, SpanFigures, buckets};
+    use seawall_stats::Distribution;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The reply of an instance that handled 2,000 finds, each as long as given, in 100 s.
+    fn reply(before_ms: u64, now_ms: u64) -> Changes {
+        let span = |from: f64, ms: u64| {
+            let mut durations = Distribution::default();
+            (0..2_000).for_each(|_| durations.record(Duration::from_millis(ms)));
+            let all = Other {
+                count: 2_000,
+                distribution: Some(buckets(&durations)),
+                latency_ms: (&durations).into(),
+                total_time_ms: millis(durations.sum()),
+                ..Other::default()
+            };
+            let shape = Shape {
+                id: "0123456789abcdef".to_owned(),
+                command: "find".to_owned(),
+                level: "fine".to_owned(),
+                count: all.count,
+                distribution: all.distribution.clone(),
+                latency_ms: all.latency_ms,
+                total_time_ms: all.total_time_ms,
+                ..Shape::default()
+            };
+            Some(Span {
+                count: all.count,
+                from,
+                seconds: 100.0,
+                to: from + 100.0,
+                figures: Some(SpanFigures {
+                    all,
+                    other: Other::default(),
+                    shapes: vec![shape],
+                }),
+            })
+        };
+        Changes {
+            against: "1h".to_owned(),
+            comparable: Some(true),
+            baseline: span(1_000.0, before_ms),
+            now: span(4_600.0, now_ms),
+            ..Changes::default()
+        }
+    }
+
+    #[test]
+    fn changes_are_found_in_the_merged_figures_of_all_instances() {
+        let mut merged = reply(10, 40);
+        assert!(merged.is_mergeable());
+        merged.merge(reply(10, 80));
+        compare_merged(&mut merged);
+        let [change] = &merged.changes[..] else {
+            panic!("{merged:?}")
+        };
+        assert_eq!((change.kind.as_str(), change.now.count), ("slower", 4_000));
+        assert_eq!(change.now.per_second, 40.0);
+        let times = [change.before.p50_ms, change.now.p50_ms, change.now.p99_ms];
+        for (ms, expected) in times.into_iter().zip([10.0, 40.0, 80.0]) {
+            assert!((ms / expected - 1.0_f64).abs() < 0.05, "{times:?}");
+        }
+        let now = merged.now.unwrap();
+        assert_eq!((now.count, now.seconds), (4_000, 100.0));
+        assert!(now.figures.is_none());
+    }
+
+    #[test]
+    fn instance_without_a_baseline_is_left_out() {
+        let incomparable = Changes {
+            comparable: Some(false),
+            reason: Some("no data for the baseline".to_owned()),
+            ..Changes::default()
+        };
+        for swap in [false, true] {
+            let (mut merged, other) = match swap {
+                false => (reply(10, 10), incomparable.clone()),
+                true => (incomparable.clone(), reply(10, 10)),
+            };
+            merged.merge(other);
+            compare_merged(&mut merged);
+            assert_eq!((merged.comparable, merged.changes.len()), (Some(true), 0));
+            assert_eq!(merged.now.unwrap().count, 2_000);
+        }
+        let mut merged = incomparable.clone();
+        merged.merge(incomparable);
+        compare_merged(&mut merged);
+        assert_eq!(merged.incomparable(), Some("no data for the baseline"));
+    }
+}

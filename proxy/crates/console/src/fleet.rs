@@ -1,0 +1,198 @@
+//! Requests to one or several instances of Seawall, and the merged replies.
+
+use std::{collections::HashSet, path::PathBuf};
+
+use clap::Args;
+use seawall_api::{AdminClient, Merge};
+
+use crate::admin_client::{Endpoint, EndpointError};
+
+/// The admin addresses of one or several running proxies, and their tokens.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Endpoints {
+    /// The admin addresses of running proxies. Repeat the option, or separate addresses by commas,
+    /// to merge the figures of several instances.
+    #[arg(
+        long = "admin",
+        value_name = "URL",
+        env = "SEAWALL_ADMIN_URL",
+        value_delimiter = ',',
+        default_value = Endpoint::DEFAULT_URL
+    )]
+    urls: Vec<String>,
+    /// The file that contains the token of the admin address: one file for all addresses, or one
+    /// for each in the same order.
+    #[arg(long = "token-file", value_name = "FILE", value_delimiter = ',')]
+    token_files: Vec<PathBuf>,
+}
+
+impl Endpoints {
+    /// Creates a client for each address.
+    pub(super) fn fleet(&self) -> Result<Fleet, EndpointError> {
+        let token_file = |place| match self.token_files.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some(one.clone())),
+            files if files.len() == self.urls.len() => Ok(files.get(place).cloned()),
+            files => Err(EndpointError::TokenFiles {
+                files: files.len(),
+                addresses: self.urls.len(),
+            }),
+        };
+        let mut known = HashSet::new();
+        let mut clients = Vec::new();
+        for (place, url) in self.urls.iter().enumerate() {
+            let client = Endpoint::new(url, token_file(place)?).client()?;
+            if !known.insert(client.address().to_owned()) {
+                return Err(EndpointError::Repeated {
+                    address: client.address().to_owned(),
+                });
+            }
+            clients.push(client);
+        }
+        Ok(Fleet { clients })
+    }
+}
+
+/// The clients of one or several instances.
+#[derive(Clone, Debug)]
+pub(super) struct Fleet {
+    clients: Vec<AdminClient>,
+}
+
+impl Fleet {
+    /// A client for each instance.
+    pub(super) fn clients(&self) -> &[AdminClient] {
+        &self.clients
+    }
+
+    /// The address of the only instance, or the number of instances.
+    pub(super) fn name(&self) -> String {
+        match self.clients.as_slice() {
+            [one] => one.address().to_owned(),
+            several => format!("{} instances", several.len()),
+        }
+    }
+}
+
+/// Adds `distributions=true` to the query of a path.
+pub(super) fn with_distributions(path: &str) -> String {
+    let separator = if path.contains('?') { '&' } else { '?' };
+    format!("{path}{separator}distributions=true")
+}
+
+/// Merges the reply of the instance at `address` into `sum`.
+///
+/// # Errors
+/// If the reply has no distributions. `sum` then keeps its value.
+pub(super) fn add<T: Merge>(
+    sum: &mut Option<T>,
+    address: &str,
+    mut reply: T,
+) -> Result<(), String> {
+    if !reply.is_mergeable() {
+        return Err(format!(
+            "{address}: this version does not report distributions, so its figures cannot be merged"
+        ));
+    }
+    reply.set_instance(address);
+    match sum {
+        Some(sum) => sum.merge(reply),
+        None => *sum = Some(reply),
+    }
+    Ok(())
+}
+
+/// An error with the address of its instance, if the text does not name it yet.
+pub(super) fn with_address(address: &str, error: &str) -> String {
+    match error.contains(address) {
+        true => error.to_owned(),
+        false => format!("{address}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches;
+    use seawall_api::{Shape, Shapes, Status};
+
+    use super::*;
+
+    fn endpoints(arguments: &[&str]) -> Endpoints {
+        let command = Endpoints::augment_args(clap::Command::new("top"));
+        let matches = command.get_matches_from([&["top"], arguments].concat());
+        Endpoints::from_arg_matches(&matches).unwrap()
+    }
+
+    #[test]
+    fn addresses_are_repeated_or_separated_by_commas() {
+        let addresses = |arguments: &[&str]| {
+            let fleet = endpoints(arguments).fleet().unwrap();
+            let clients = fleet.clients().iter();
+            clients.map(|c| c.address().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(addresses(&["--admin", "a:1"]), ["http://a:1"]);
+        let all = ["http://a:1", "http://b:2", "http://c:3"];
+        assert_eq!(addresses(&["--admin", "a:1,b:2", "--admin=c:3"]), all);
+        let fleet = endpoints(&["--admin", "a:1,b:2"]).fleet().unwrap();
+        assert_eq!(fleet.name(), "2 instances");
+    }
+
+    #[test]
+    fn address_given_twice_is_refused() {
+        let error = endpoints(&["--admin", "a:1,http://a:1/"])
+            .fleet()
+            .unwrap_err();
+        assert_eq!(error.to_string(), "--admin: http://a:1 is given twice");
+    }
+
+    #[test]
+    fn token_files_are_one_for_all_addresses_or_one_for_each() {
+        let two = ["--admin", "a:1,b:2,c:3", "--token-file", "x,y"];
+        let error = endpoints(&two).fleet().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "--token-file: 2 files for 3 addresses; give one file, or one for each address"
+        );
+        let one = ["--admin", "a:1,b:2", "--token-file", "/nowhere/token"];
+        let error = endpoints(&one).fleet().unwrap_err();
+        assert!(error.to_string().starts_with("--token-file /nowhere/token"));
+    }
+
+    #[test]
+    fn path_asks_for_distributions_with_or_without_a_query() {
+        assert_eq!(with_distributions("/a"), "/a?distributions=true");
+        assert_eq!(with_distributions("/a?b=1"), "/a?b=1&distributions=true");
+    }
+
+    #[test]
+    fn reply_of_an_older_version_is_left_out() {
+        let mut sum = Some(Status::default());
+        let reply = Status {
+            clients: 3,
+            ..Status::default()
+        };
+        add(&mut sum, "http://a:1", reply).unwrap();
+        assert_eq!(sum.unwrap().clients, 3);
+        let old = Shapes {
+            shapes: vec![Shape {
+                count: 1,
+                ..Shape::default()
+            }],
+            ..Shapes::default()
+        };
+        let mut sum = None;
+        let error = add(&mut sum, "http://b:1", old).unwrap_err();
+        assert!(
+            error.starts_with("http://b:1: ") && sum.is_none(),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn error_names_its_instance_once() {
+        let address = "http://a:1";
+        assert_eq!(with_address(address, "no token"), "http://a:1: no token");
+        let error = "cannot reach Seawall at http://a:1: refused";
+        assert_eq!(with_address(address, error), error);
+    }
+}

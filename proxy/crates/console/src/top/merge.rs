@@ -1,0 +1,143 @@
+//! Merges the responses of several instances.
+
+use super::model::Answers;
+use crate::{
+    comparison::compare_merged,
+    fleet::{add, with_address},
+};
+use seawall_api::{Changes, Merge};
+
+/// Merges the responses of all instances, each given with its address. The error says how many
+/// instances have errors, and the first one.
+pub(super) fn merged(all: Vec<(&str, Answers)>) -> Answers {
+    let instances = all.len();
+    let mut merged = Answers::default();
+    let mut errors = Vec::new();
+    let mut incomparable = Vec::new();
+    for (address, mut answers) in all {
+        let is_incomparable = |changes: &mut Changes| changes.incomparable().is_some();
+        if let Some(changes) = answers.changes.take_if(is_incomparable) {
+            incomparable.push((address, changes));
+        }
+        if let Some(error) = take(&mut merged, address, answers) {
+            errors.push(with_address(address, &error));
+        }
+    }
+    match &mut merged.changes {
+        Some(changes) => {
+            compare_merged(changes);
+            errors.extend(incomparable.iter().map(|(address, changes)| {
+                let reason = changes.incomparable().unwrap_or_default();
+                format!("{address}: not compared: {reason}")
+            }));
+        }
+        // No instance was compared: the changes themselves have the reason.
+        None => merged.changes = incomparable.pop().map(|(_, changes)| changes),
+    }
+    merged.error = errors
+        .first()
+        .map(|first| format!("{} of {instances} instances: {first}", errors.len()));
+    merged
+}
+
+/// Adds the responses of one instance. Returns its first error, if any.
+fn take(merged: &mut Answers, address: &str, answers: Answers) -> Option<String> {
+    fn member<T: Merge>(
+        sum: &mut Option<T>,
+        address: &str,
+        reply: Option<T>,
+        error: &mut Option<String>,
+    ) {
+        if let Some(Err(refusal)) = reply.map(|reply| add(sum, address, reply)) {
+            error.get_or_insert(refusal);
+        }
+    }
+    let mut error = answers.error;
+    merged.operations.extend(answers.operations);
+    member(&mut merged.status, address, answers.status, &mut error);
+    member(&mut merged.shapes, address, answers.shapes, &mut error);
+    member(&mut merged.shape, address, answers.shape, &mut error);
+    member(&mut merged.storms, address, answers.storms, &mut error);
+    member(&mut merged.stalls, address, answers.stalls, &mut error);
+    member(&mut merged.changes, address, answers.changes, &mut error);
+    member(&mut merged.pools, address, answers.pools, &mut error);
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use seawall_api::{Bucket, Other, Span, SpanFigures, Status};
+
+    use super::*;
+
+    fn answers(address: &str, clients: u64) -> Answers {
+        Answers {
+            status: Some(Status {
+                clients,
+                ..Status::default()
+            }),
+            operations: [(address.to_owned(), 10)].into(),
+            ..Answers::default()
+        }
+    }
+
+    #[test]
+    fn errors_of_some_instances_leave_the_figures_of_the_others() {
+        let (a, b, c) = ("http://a:1", "http://b:1", "http://c:1");
+        let failed = Answers {
+            error: Some("the admin address requires a token".to_owned()),
+            ..Answers::default()
+        };
+        let all = vec![(a, answers(a, 3)), (b, failed), (c, answers(c, 4))];
+        let merged = merged(all);
+        assert_eq!(merged.status.unwrap().clients, 7);
+        assert_eq!(merged.operations.len(), 2);
+        assert_eq!(
+            merged.error.unwrap(),
+            "1 of 3 instances: http://b:1: the admin address requires a token"
+        );
+    }
+
+    #[test]
+    fn instance_without_a_baseline_is_named_only_if_others_have_one() {
+        let bucket = Bucket {
+            count: 1_000,
+            gt_seconds: 0.0,
+            le_seconds: 0.01,
+        };
+        let all = Other {
+            count: bucket.count,
+            distribution: Some(vec![bucket]),
+            ..Other::default()
+        };
+        let complete = Span {
+            seconds: 100.0,
+            figures: Some(SpanFigures {
+                all,
+                ..SpanFigures::default()
+            }),
+            ..Span::default()
+        };
+        let reply = |reason: Option<&str>| Answers {
+            changes: Some(Changes {
+                comparable: Some(reason.is_none()),
+                reason: reason.map(str::to_owned),
+                baseline: Some(complete.clone()),
+                now: Some(complete.clone()),
+                ..Changes::default()
+            }),
+            ..answers("http://a:1", 1)
+        };
+        let reason = Some("no data for the baseline");
+        let of = |first, second| {
+            let all = vec![("http://a:1", reply(first)), ("http://b:1", reply(second))];
+            let merged = merged(all);
+            let incomparable = merged.changes.unwrap().incomparable().map(str::to_owned);
+            (incomparable, merged.error)
+        };
+        let error = "1 of 2 instances: http://b:1: not compared: no data for the baseline";
+        assert_eq!(of(None, reason), (None, Some(error.to_owned())));
+        assert_eq!(of(reason, reason), (reason.map(str::to_owned), None));
+        assert_eq!(of(None, None), (None, None));
+    }
+}
