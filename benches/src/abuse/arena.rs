@@ -131,7 +131,7 @@ impl Arena {
         drop(self.is_over.clone().wait_for(|is_over| *is_over).await);
     }
 
-    /// Waits until one attempt has ended as expected, at most for [`FIRST_ENDING_LIMIT`].
+    /// Waits until one attempt has ended as expected, at most for 30 seconds.
     pub async fn wait_for_first_ending(&self) {
         let mut tally = self.tally.subscribe();
         let is_expected = |tally: &Tally| tally.has_one_of(self.expected);

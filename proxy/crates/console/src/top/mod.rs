@@ -1,5 +1,5 @@
-//! `seawall top`: a live view of one or several running proxies. If standard output is not a terminal, it prints
-//! one table.
+//! `seawall top`: a live view of one or several running proxies. If standard output is not a
+//! terminal, it prints one table.
 
 mod choice;
 mod detail;
