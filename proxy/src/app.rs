@@ -1,6 +1,7 @@
 //! The composition root: builds every part from its settings, connects, runs and drains the parts.
 
 mod convert;
+mod http;
 mod insight;
 mod own_commands;
 mod reload;
@@ -8,7 +9,7 @@ mod reload;
 use std::{
     fmt, io,
     sync::{Arc, OnceLock, atomic::AtomicBool},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -16,7 +17,6 @@ use bson::oid::ObjectId;
 use parking_lot::Mutex;
 use seawall_config as config;
 use tokio::{
-    net::TcpListener,
     runtime::Handle,
     sync::{Semaphore, mpsc, watch},
     time::{Instant, interval, sleep, sleep_until, timeout},
@@ -39,6 +39,7 @@ use seawall_insight::StoreError;
 use seawall_transport::{Stream, connection::TlsError};
 
 pub(crate) use self::convert::pem;
+use self::http::{Content, Http};
 
 /// The closing of the remaining clients at the end of a drain is spread over this time.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
@@ -286,8 +287,6 @@ impl App {
     }
 
     async fn serve_admin(&mut self, settings: &config::Settings) -> Result<(), StartError> {
-        let admin = self.bind_admin(&settings.admin.address).await?;
-        let metrics = self.bind_admin(&settings.admin.metrics_address).await?;
         let window = Arc::new(self.window(settings));
         self.window = Some(Arc::clone(&window));
         let reporter = own_commands::reporter(Arc::clone(&window));
@@ -295,55 +294,16 @@ impl App {
             .reporter
             .set(reporter)
             .expect("the reporter is set once, here");
-        let address = |listener: &Option<TcpListener>| {
-            let address = listener.as_ref()?.local_addr().ok()?;
-            Some(address.to_string())
+        let http = Http {
+            window,
+            stop: self.stop.clone(),
+            tasks: &self.admin_tasks,
+            runtime: self.planes.control.handle(),
         };
-        self.admin_address = address(&admin);
-        self.metrics_address = address(&metrics);
-        if let Some(listener) = admin {
-            let serving = admin::serve(listener, Arc::clone(&window), self.stop.clone());
-            let serving = async move {
-                if let Err(error) = serving.await {
-                    tracing::error!(%error, "admin address no longer served");
-                }
-            };
-            self.admin_tasks
-                .spawn_on(serving, self.planes.control.handle());
-        }
-        if let Some(listener) = metrics {
-            let serving = admin::serve_metrics(listener, window, self.stop.clone());
-            let serving = async move {
-                if let Err(error) = serving.await {
-                    tracing::error!(%error, "metrics address no longer served");
-                }
-            };
-            self.admin_tasks
-                .spawn_on(serving, self.planes.control.handle());
-        }
+        let admin = &settings.admin;
+        self.admin_address = http.serve(&admin.address, Content::All).await?;
+        self.metrics_address = http.serve(&admin.metrics_address, Content::Metrics).await?;
         Ok(())
-    }
-
-    /// Binds an address for HTTP; `None` if it is off.
-    async fn bind_admin(
-        &self,
-        address: &config::AdminAddress,
-    ) -> Result<Option<TcpListener>, StartError> {
-        let config::AdminAddress::Tcp(address) = address else {
-            return Ok(None);
-        };
-        let wanted = address.clone();
-        let bound = self
-            .planes
-            .control
-            .spawn(async move { TcpListener::bind(wanted).await });
-        let bound = bound
-            .await
-            .unwrap_or_else(|error| Err(io::Error::other(error)));
-        bound.map(Some).map_err(|source| StartError::Bind {
-            address: address.clone(),
-            source,
-        })
     }
 
     /// The state that HTTP requests read.
@@ -368,7 +328,7 @@ impl App {
             configuration: self.configuration.subscribe(),
             reloads: self.reloads.clone(),
             places: Arc::new(Semaphore::new(admin::MAX_REQUESTS)),
-            started_at: SystemTime::now(),
+            started_at: Instant::now(),
         }
     }
 
@@ -377,12 +337,14 @@ impl App {
         &self.client_addresses
     }
 
-    /// The address of the metrics and the API; `None` if they are off.
+    /// The address of the metrics and the API; `None` if they are off, or the address was in use at
+    /// the start.
     pub fn admin_address(&self) -> Option<&str> {
         self.admin_address.as_deref()
     }
 
-    /// The address of the metrics and the health checks alone; `None` if it is off.
+    /// The address of the metrics and the health checks alone; `None` if it is off, or was in use
+    /// at the start.
     pub fn metrics_address(&self) -> Option<&str> {
         self.metrics_address.as_deref()
     }

@@ -6,7 +6,7 @@ use seawall_api::{Configuration, Status};
 use seawall_tests::{
     process::{Process, run},
     scratch::Scratch,
-    seawall::{Options, Seawall},
+    seawall::{Options, Seawall, http},
 };
 
 use crate::served::Served;
@@ -128,22 +128,13 @@ async fn the_address_for_metrics_serves_nothing_else_and_needs_no_token() {
     let seawall = Seawall::launch(&server.uri(), options).await.unwrap();
     assert_eq!(seawall.get("/metrics").await.0, 401);
     let address = seawall.app.metrics_address().unwrap();
-    let get = async |path: &str| {
-        seawall
-            .request_at(address, "GET", path, "Host: any\r\n")
-            .await
-            .0
-    };
+    let get = async |path: &str| http(address, "GET", path, "Host: any\r\n").await.0;
     assert_eq!(get("/metrics").await, 200);
     assert_eq!(get("/health/live").await, 200);
     for path in ["/api/v1/status", "/api/v1/config", "/", "/api/v1/profile"] {
         assert_eq!(get(path).await, 404, "{path}");
     }
     for path in ["/api/v1/drain", "/api/v1/reload"] {
-        assert_eq!(
-            seawall.request_at(address, "POST", path, "").await.0,
-            404,
-            "{path}"
-        );
+        assert_eq!(http(address, "POST", path, "").await.0, 404, "{path}");
     }
 }

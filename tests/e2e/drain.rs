@@ -325,17 +325,14 @@ async fn all_configuration_errors_are_reported_at_once_before_a_port_is_bound() 
 }
 
 #[tokio::test]
-async fn the_process_ends_with_code_69_if_an_address_is_in_use() {
+async fn the_process_ends_with_code_69_if_the_client_address_is_in_use() {
     let scratch = Scratch::create().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let cases = [(address.as_str(), "off"), ("127.0.0.1:0", address.as_str())];
-    for (listen, admin) in cases {
-        let path = configuration(&scratch, listen, 0).await;
-        let path = path.to_str().unwrap();
-        let output = run(&["serve", "--allow-root", "--config", path, "--admin", admin]).await;
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(69), "{said}");
-        assert!(said.contains(&address), "{said}");
-    }
+    let path = configuration(&scratch, &address, 0).await;
+    let path = path.to_str().unwrap();
+    let output = run(&["serve", "--allow-root", "--config", path, "--admin", "off"]).await;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(69), "{said}");
+    assert!(said.contains(&address), "{said}");
 }

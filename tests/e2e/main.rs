@@ -34,6 +34,7 @@ mod profile;
 mod protocol;
 mod relay;
 mod reload;
+mod resources;
 mod routers;
 mod routing;
 mod scene;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, getrlimit, kill_process, prlimit};
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -206,6 +206,31 @@ impl Process {
     /// If the process has ended.
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("our own child can be signalled");
+    }
+
+    /// Sets the soft limit of a resource; `None` means no limit. Returns the previous soft limit.
+    ///
+    /// # Panics
+    /// If the process has ended, or the limit is above the hard limit.
+    pub fn set_limit(&self, resource: Resource, soft: Option<u64>) -> Option<u64> {
+        // Both processes have the same hard limit.
+        let maximum = getrlimit(resource).maximum;
+        let new = Rlimit {
+            current: soft,
+            maximum,
+        };
+        let before = prlimit(Some(self.pid()), resource, new);
+        before.expect("a child's limit can be set").current
+    }
+
+    /// Number of open descriptors of the process.
+    ///
+    /// # Panics
+    /// If the process has ended.
+    pub fn open_files(&self) -> u64 {
+        let path = format!("/proc/{}/fd", self.pid().as_raw_nonzero());
+        let files = std::fs::read_dir(path).expect("the process runs");
+        u64::try_from(files.count()).expect("the number is small")
     }
 
     fn pid(&self) -> Pid {

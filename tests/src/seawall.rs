@@ -136,39 +136,7 @@ impl Seawall {
             .admin_address()
             .expect("Seawall has an admin address");
         let host = format!("Host: {address}\r\n{headers}");
-        self.request_at(address, method, path, &host).await
-    }
-
-    /// The status and the body of a request to an HTTP address of Seawall, with these header lines.
-    pub async fn request_at(
-        &self,
-        address: &str,
-        method: &str,
-        path: &str,
-        headers: &str,
-    ) -> (u16, String) {
-        let mut stream = TcpStream::connect(address)
-            .await
-            .expect("the admin address accepts connections");
-        let request = format!("{method} {path} HTTP/1.0\r\n{headers}Connection: close\r\n\r\n");
-        stream
-            .write_all(request.as_bytes())
-            .await
-            .expect("the request can be sent");
-        let mut reply = String::new();
-        stream
-            .read_to_string(&mut reply)
-            .await
-            .expect("the reply is text");
-        let status = reply
-            .split(' ')
-            .nth(1)
-            .and_then(|s| s.parse().ok())
-            .expect("the reply has a status");
-        let body = reply
-            .split_once("\r\n\r\n")
-            .map(|(_, body)| body.to_owned());
-        (status, body.unwrap_or_default())
+        http(address, method, path, &host).await
     }
 
     /// The sum of a metric over the series whose lines contain all of `labels`.
@@ -198,6 +166,35 @@ impl Seawall {
 fn load(base: &str, toml: &str) -> Loaded {
     let loaded = Loaded::from_toml(&format!("{base}{toml}"));
     loaded.unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+/// The status and the body of a request to an HTTP address of Seawall, with these header lines.
+///
+/// # Panics
+/// If there is no reply.
+pub async fn http(address: &str, method: &str, path: &str, headers: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address)
+        .await
+        .expect("the admin address accepts connections");
+    let request = format!("{method} {path} HTTP/1.0\r\n{headers}Connection: close\r\n\r\n");
+    stream
+        .write_all(request.as_bytes())
+        .await
+        .expect("the request can be sent");
+    let mut reply = String::new();
+    stream
+        .read_to_string(&mut reply)
+        .await
+        .expect("the reply is text");
+    let status = reply
+        .split(' ')
+        .nth(1)
+        .and_then(|s| s.parse().ok())
+        .expect("the reply has a status");
+    let body = reply
+        .split_once("\r\n\r\n")
+        .map(|(_, body)| body.to_owned());
+    (status, body.unwrap_or_default())
 }
 
 /// The sum of a metric over the series whose lines contain all of `labels`. `text` is in

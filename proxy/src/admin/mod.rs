@@ -15,7 +15,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -95,7 +95,7 @@ pub struct Window {
     /// Limits the number of blocking tasks that run at the same time.
     pub places: Arc<Semaphore>,
     /// The time at which Seawall started.
-    pub started_at: SystemTime,
+    pub started_at: Instant,
 }
 
 /// A request to read the configuration again.
@@ -249,7 +249,7 @@ fn status_of(window: &Window) -> seawall_api::Status {
     let sum = |part: fn(&pool::Snapshot) -> usize| json::whole(pools.iter().map(part).sum());
     let namespaces = window.exporter.namespaces();
     let operations = namespaces.iter().flat_map(|(_, sums)| sums.outcomes);
-    let uptime = window.started_at.elapsed().unwrap_or_default();
+    let uptime = window.started_at.elapsed();
     seawall_api::Status {
         clients: json::whole(window.clients.count()),
         credentials: (window.credentials)().to_owned(),

@@ -244,7 +244,7 @@ fn window() -> Window {
         configuration: watch::channel(Arc::new(configuration())).1,
         reloads: mpsc::channel(1).0,
         places: Arc::new(Semaphore::new(MAX_REQUESTS)),
-        started_at: SystemTime::now(),
+        started_at: Instant::now(),
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::{runtime::Handle, time::sleep};
 use super::StartError;
 use crate::{
     client::Shared,
-    observe::{self, Exporter, Memory, Observer, SlowLog, SlowLogSettings},
+    observe::{self, Exporter, HistoryLosses, Memory, Observer, SlowLog, SlowLogSettings},
     pulse::{self, Pulse},
     topology::{DeploymentOptions, Topology},
 };
@@ -182,9 +182,13 @@ pub(super) async fn push_seconds(feed: Arc<Feed>, topology: Arc<Topology>) {
     }
 }
 
-/// Updates the metrics of Seawall's own memory, its CPU time and the dropped steps of the history.
+/// Updates the metrics of Seawall's own memory, its CPU time and the losses of the history.
 pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
     let size = feed.insight.size();
+    let losses = HistoryLosses {
+        dropped_early: size.dropped_early,
+        failed_writes: size.failed_writes,
+    };
     let memory = [
         Memory {
             owner: "history",
@@ -195,8 +199,7 @@ pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
             bytes: shared.memory.requests.used_bytes() + shared.memory.replies.used_bytes(),
         },
     ];
-    feed.exporter
-        .update_process_metrics(&memory, size.dropped_early);
+    feed.exporter.update_process_metrics(&memory, losses);
 }
 
 /// Converts the settings of the recorder.

@@ -8,7 +8,7 @@ use std::{io, time::Duration};
 
 use clap::Args;
 use rustix::process::{Resource, Rlimit, geteuid, setrlimit};
-use seawall_config::{Problem, Problems, load_with_values};
+use seawall_config::{AdminAddress, Problem, Problems, load_with_values};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     time::{MissedTickBehavior, interval},
@@ -71,14 +71,23 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     if let Err(error) = feed_watchdog(&app) {
         return complain(&format!("watchdog: {error}"), Exit::Internal);
     }
+    let settings = &loaded.settings.admin;
     tracing::info!(
         clients = app.client_addresses().join(", "),
-        admin = app.admin_address().unwrap_or("off"),
-        metrics = app.metrics_address().unwrap_or("off"),
+        admin = bound(app.admin_address(), &settings.address),
+        metrics = bound(app.metrics_address(), &settings.metrics_address),
         "serving"
     );
     notify_ready();
     serve_until_signal(&app, signals, Reloader::new(sources, loaded, log)).await
+}
+
+/// The bound address of HTTP as text. An address that is configured but not bound is in use.
+fn bound<'a>(bound: Option<&'a str>, configured: &AdminAddress) -> &'a str {
+    bound.unwrap_or(match configured {
+        AdminAddress::Tcp(_) => "in use",
+        AdminAddress::Off => "off",
+    })
 }
 
 /// The signals to which Seawall reacts.

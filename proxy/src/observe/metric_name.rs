@@ -154,6 +154,8 @@ metrics! {
     SlowLogLeftOutTotal: Counter = "seawall_slow_log_left_out_total", "Slow log lines that were not written.";
     /// Steps of the history dropped early because their memory limit was reached.
     HistoryDroppedTotal: Counter = "seawall_history_dropped_total", "Steps of the history dropped early because their memory limit was reached.";
+    /// Failed writes of the history file.
+    HistoryWriteFailuresTotal: Counter = "seawall_history_write_failures_total", "Failed writes of the history file.";
     /// Operations whose shape has another text than its row: two shapes with the same hash.
     FingerprintMismatchTotal: Counter = "seawall_fingerprint_mismatch_total", "Operations whose shape has another text than its row: two shapes with the same hash.";
     /// Events that Seawall did not understand or could not include in statistics, by `reason`.

@@ -1,5 +1,5 @@
 //! Metrics of Seawall itself: CPU time by thread, memory by owner, delay of the event loops,
-//! unwritten lines of the slow log, and history steps dropped for lack of memory.
+//! unwritten lines of the slow log, and losses of the history.
 
 use std::time::Duration;
 
@@ -17,6 +17,15 @@ pub struct Memory {
     pub bytes: usize,
 }
 
+/// What the history lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryLosses {
+    /// Steps dropped before the end of their retention.
+    pub dropped_early: u64,
+    /// Failed writes of the history file.
+    pub failed_writes: u64,
+}
+
 impl Exporter {
     /// Records by how much a task of the runtime `plane` woke up late.
     pub(crate) fn event_loop_late(&self, plane: &'static str, delay: Duration) {
@@ -28,7 +37,7 @@ impl Exporter {
     }
 
     /// Updates the metrics of the process. Must be called once a second.
-    pub(crate) fn update_process_metrics(&self, memory: &[Memory], history_dropped: u64) {
+    pub(crate) fn update_process_metrics(&self, memory: &[Memory], history: HistoryLosses) {
         let tables = Memory {
             owner: "tables",
             bytes: self.table_bytes(),
@@ -48,7 +57,8 @@ impl Exporter {
         let left_out = self.recorder.slow_log_left_out();
         for (name, count) in [
             (MetricName::SlowLogLeftOutTotal, left_out),
-            (MetricName::HistoryDroppedTotal, history_dropped),
+            (MetricName::HistoryDroppedTotal, history.dropped_early),
+            (MetricName::HistoryWriteFailuresTotal, history.failed_writes),
         ] {
             self.metrics.counter(name, vec![]).absolute(count);
         }

@@ -64,6 +64,7 @@ pub struct Insight {
     storms: Mutex<Storms>,
     /// Locked while a second is added.
     added: Mutex<Added>,
+    writes: Mutex<Writes>,
     is_on: bool,
 }
 
@@ -75,6 +76,33 @@ struct Added {
     /// Figures that arrived when the clock showed the last added second again. They are added to
     /// the next second.
     left: Option<Second>,
+}
+
+/// The failed writes of the history file.
+#[derive(Debug, Default)]
+struct Writes {
+    /// All failed writes.
+    failed: u64,
+    /// Failed writes since the last successful write.
+    failed_in_a_row: u64,
+}
+
+impl Writes {
+    /// Counts a failed write. Logs only the first one after a successful write.
+    fn fail(&mut self, error: &StoreError) {
+        self.failed += 1;
+        self.failed_in_a_row += 1;
+        if self.failed_in_a_row == 1 {
+            tracing::error!(%error, "could not write the history; it stays in memory until it can be written");
+        }
+    }
+
+    fn succeed(&mut self) {
+        let failed = std::mem::take(&mut self.failed_in_a_row);
+        if failed > 0 {
+            tracing::info!(failed, "history written again");
+        }
+    }
 }
 
 impl fmt::Debug for Insight {
@@ -97,13 +125,15 @@ pub struct Settings<'a> {
     pub max_shapes: usize,
 }
 
-/// Memory use of the history.
+/// Memory use of the history, and its losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Bytes in memory.
     pub bytes: usize,
     /// Steps dropped before the end of their retention, because the memory limit was reached.
     pub dropped_early: u64,
+    /// Failed writes of the history file.
+    pub failed_writes: u64,
 }
 
 impl Insight {
@@ -138,6 +168,7 @@ impl Insight {
             stalls: Mutex::default(),
             storms: Mutex::default(),
             added: Mutex::default(),
+            writes: Mutex::default(),
             is_on: settings.is_on,
         })
     }
@@ -175,6 +206,10 @@ impl Insight {
                 return;
             }
             Some(last) if last >= over => {
+                tracing::warn!(
+                    seconds = last - over,
+                    "the clock was set back: steps of the history after the new time are dropped"
+                );
                 self.history.lock().rewind(over);
                 over
             }
@@ -228,12 +263,15 @@ impl Insight {
         let (Some(store), Some(mut delta)) = (store, delta) else {
             return;
         };
-        if let Err(error) = store.write(&delta) {
-            tracing::error!(%error, "history not written");
-            // Keep the changes for the next write.
-            if let Some(unwritten) = &mut *self.unwritten.lock() {
-                delta.merge(std::mem::take(unwritten));
-                *unwritten = delta;
+        match store.write(&delta) {
+            Ok(()) => self.writes.lock().succeed(),
+            Err(error) => {
+                self.writes.lock().fail(&error);
+                // Keep the changes for the next write.
+                if let Some(unwritten) = &mut *self.unwritten.lock() {
+                    delta.merge(std::mem::take(unwritten));
+                    *unwritten = delta;
+                }
             }
         }
     }
@@ -317,12 +355,13 @@ impl Insight {
         self.is_on
     }
 
-    /// The memory use of the history.
+    /// The memory use of the history, and its losses.
     pub fn size(&self) -> Size {
         let history = self.history.lock();
         Size {
             bytes: history.bytes(),
             dropped_early: history.dropped_early(),
+            failed_writes: self.writes.lock().failed,
         }
     }
 }

@@ -237,7 +237,7 @@ impl Parts {
             // Nothing receives the requests, so each gets 503.
             reloads: mpsc::channel(1).0,
             places: Arc::new(Semaphore::new(MAX_REQUESTS)),
-            started_at: SystemTime::now(),
+            started_at: Instant::now(),
         }
     }
 }

@@ -1,0 +1,126 @@
+//! The HTTP addresses: binds and serves them. If an address is in use at the start, clients are
+//! served without it, and it is bound later.
+
+use std::{io, sync::Arc, time::Duration};
+
+use seawall_config as config;
+use tokio::{net::TcpListener, runtime::Handle, time::sleep};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::StartError;
+use crate::admin::{self, Window};
+
+/// Time between two attempts to bind an address that is in use.
+const BIND_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What an address serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// The API, metrics and health checks.
+    All,
+    /// Metrics and health checks.
+    Metrics,
+}
+
+impl Content {
+    /// The configuration key of the address.
+    fn key(self) -> &'static str {
+        match self {
+            Self::All => "admin.address",
+            Self::Metrics => "admin.metrics_address",
+        }
+    }
+}
+
+/// The parts that serve HTTP requests.
+pub(super) struct Http<'a> {
+    pub(super) window: Arc<Window>,
+    pub(super) stop: CancellationToken,
+    pub(super) tasks: &'a TaskTracker,
+    pub(super) runtime: &'a Handle,
+}
+
+impl Http<'_> {
+    /// Binds an address and starts to serve it. Returns the bound address; `None` if the address is
+    /// off, or in use and thus bound later.
+    ///
+    /// # Errors
+    /// If the address cannot be bound for another reason.
+    pub(super) async fn serve(
+        &self,
+        address: &config::AdminAddress,
+        content: Content,
+    ) -> Result<Option<String>, StartError> {
+        let config::AdminAddress::Tcp(address) = address else {
+            return Ok(None);
+        };
+        let wanted = address.clone();
+        let bound = self.runtime.spawn(TcpListener::bind(wanted)).await;
+        let bound = bound.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let listener = match bound {
+            Ok(listener) => Some(listener),
+            Err(error) if is_taken(&error) => {
+                tracing::error!(%error, address, key = content.key(), "could not bind the HTTP address; clients are served, and binding is tried again every second");
+                None
+            }
+            Err(source) => {
+                return Err(StartError::Bind {
+                    address: address.clone(),
+                    source,
+                });
+            }
+        };
+        let local = listener.as_ref().map(TcpListener::local_addr);
+        let local = local.and_then(Result::ok).map(|local| local.to_string());
+        let serving = run(
+            (address.clone(), listener),
+            content,
+            Arc::clone(&self.window),
+            self.stop.clone(),
+        );
+        self.tasks.spawn_on(serving, self.runtime);
+        Ok(local)
+    }
+}
+
+/// True if another process may release the address later.
+fn is_taken(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
+    )
+}
+
+/// Serves an address, which is bound first if there is no listener yet, until `stop` is cancelled.
+async fn run(
+    (address, listener): (String, Option<TcpListener>),
+    content: Content,
+    window: Arc<Window>,
+    stop: CancellationToken,
+) {
+    let listener = match listener {
+        Some(listener) => listener,
+        None => match stop.run_until_cancelled(bind_later(&address)).await {
+            Some(listener) => listener,
+            None => return,
+        },
+    };
+    let served = match content {
+        Content::All => admin::serve(listener, window, stop).await,
+        Content::Metrics => admin::serve_metrics(listener, window, stop).await,
+    };
+    if let Err(error) = served {
+        tracing::error!(%error, address, key = content.key(), "HTTP address no longer served");
+    }
+}
+
+async fn bind_later(address: &str) -> TcpListener {
+    loop {
+        sleep(BIND_INTERVAL).await;
+        // The first failure was logged. All later ones have the same cause.
+        if let Ok(listener) = TcpListener::bind(address).await {
+            tracing::info!(address, "HTTP address bound");
+            return listener;
+        }
+    }
+}

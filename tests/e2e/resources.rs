@@ -1,0 +1,137 @@
+//! Exhausted resources: addresses in use, no descriptors, a disk that refuses writes. Clients are
+//! served, and the log says what is missing.
+
+use std::{path::PathBuf, time::Duration};
+
+use bson::doc;
+use rustix::process::Resource;
+use seawall_api::Shapes;
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{ROOT, ROOT_PASSWORD, shared_standalone, unique_name},
+    process::Process,
+    raw::{Login, RawClient},
+    scratch::Scratch,
+    seawall::{http, sum_of},
+};
+use tokio::net::TcpListener;
+
+/// The history is written every ten seconds.
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// Writes a configuration in front of the shared server.
+async fn configuration(scratch: &Scratch, toml: &str) -> PathBuf {
+    let uri = shared_standalone().await.unwrap().uri();
+    let toml = format!("listen.address = \"127.0.0.1:0\"\ndeployment.uri = {uri:?}\n{toml}");
+    scratch.write("seawall.toml", toml).unwrap()
+}
+
+async fn logged_in(seawall: &Process) -> RawClient {
+    let address = seawall.address().parse().unwrap();
+    let mut client = RawClient::connect(address).await.unwrap();
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    client.login(&login).await.unwrap();
+    client
+}
+
+async fn find(client: &mut RawClient, db: &str) {
+    let reply = client.command(db, doc! { "find": "things" }).await.unwrap();
+    assert!(reply.is_ok(), "{reply:?}");
+}
+
+/// The body of a successful request to an admin address.
+async fn get(admin: &str, path: &str) -> String {
+    let (status, body) = http(admin, "GET", path, &format!("Host: {admin}\r\n")).await;
+    assert_eq!(status, 200, "{body}");
+    body
+}
+
+async fn metric(seawall: &Process, name: &str) -> f64 {
+    let page = get(seawall.admin(), "/metrics").await;
+    sum_of(&page, name, &[])
+}
+
+#[tokio::test]
+async fn clients_are_served_while_the_admin_address_is_in_use() {
+    let scratch = Scratch::create().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let admin = taken.local_addr().unwrap().to_string();
+    let toml = configuration(&scratch, &format!("admin.address = {admin:?}\n")).await;
+    let seawall = Process::serve(&toml).await;
+    assert_eq!(seawall.admin(), "in use");
+    let message = "could not bind the HTTP address; clients are served, and binding is tried \
+                   again every second";
+    let line = seawall.said(message).unwrap().to_string();
+    assert!(
+        line.contains(&admin) && line.contains("admin.address"),
+        "{line}"
+    );
+    find(&mut logged_in(&seawall).await, "test").await;
+    drop(taken);
+    let is_bound = async || seawall.said("HTTP address bound").is_some();
+    eventually(LIMIT, is_bound).await.unwrap();
+    let page = get(&admin, "/metrics").await;
+    assert!(page.contains("seawall_client_connections"), "{page}");
+}
+
+#[tokio::test]
+async fn connected_clients_are_served_while_no_descriptors_are_left() {
+    let scratch = Scratch::create().unwrap();
+    let toml = configuration(&scratch, "admin.address = \"127.0.0.1:0\"\n").await;
+    let seawall = Process::serve(&toml).await;
+    let mut connected = logged_in(&seawall).await;
+    find(&mut connected, "test").await;
+    let before = seawall.set_limit(Resource::Nofile, Some(seawall.open_files()));
+    let mut waiting = RawClient::connect(seawall.address().parse().unwrap())
+        .await
+        .unwrap();
+    let is_reported = async || seawall.said("could not accept clients").is_some();
+    eventually(LIMIT, is_reported).await.unwrap();
+    for _ in 0..20 {
+        find(&mut connected, "test").await;
+    }
+    assert_eq!(seawall.said_times("could not accept clients"), 1);
+    seawall.set_limit(Resource::Nofile, before);
+    waiting
+        .login(&Login::new("admin", ROOT, ROOT_PASSWORD))
+        .await
+        .unwrap();
+    find(&mut waiting, "test").await;
+}
+
+#[tokio::test]
+async fn history_that_cannot_be_written_is_kept_and_written_later() {
+    let scratch = Scratch::create().unwrap();
+    let directory = scratch.join("history");
+    let toml = format!("admin.address = \"127.0.0.1:0\"\nhistory.directory = {directory:?}\n");
+    let toml = configuration(&scratch, &toml).await;
+    // Without this, the kernel would end the process at the first write over the limit.
+    let launcher = ["sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\""];
+    let mut seawall = Process::launch(&launcher, &toml).await;
+    let db = unique_name("full");
+    let before = seawall.set_limit(Resource::Fsize, Some(0));
+    let mut client = logged_in(&seawall).await;
+    let message = "could not write the history; it stays in memory until it can be written";
+    for _ in 0..10 {
+        find(&mut client, &db).await;
+    }
+    let failures = async || metric(&seawall, "seawall_history_write_failures_total").await >= 2.0;
+    eventually(LIMIT, failures).await.unwrap();
+    assert_eq!(seawall.said_times(message), 1);
+    let finds = async |seawall: &Process| {
+        let page = get(seawall.admin(), "/api/v1/shapes?since=10m&limit=1000").await;
+        let shapes: Shapes = serde_json::from_str(&page).unwrap();
+        let ours = shapes.shapes.iter().filter(|shape| shape.db == db);
+        ours.map(|shape| shape.count).sum::<u64>()
+    };
+    assert_eq!(finds(&seawall).await, 10);
+    find(&mut client, &db).await;
+    seawall.set_limit(Resource::Fsize, before);
+    let is_written = async || seawall.said("history written again").is_some();
+    eventually(LIMIT, is_written).await.unwrap();
+    drop(client);
+    seawall.signal(rustix::process::Signal::TERM);
+    assert!(seawall.ended().await.success());
+    let again = Process::serve(&toml).await;
+    assert_eq!(finds(&again).await, 11);
+}
