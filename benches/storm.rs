@@ -185,8 +185,8 @@ async fn short(testbed: &StormTestbed, plan: &Plan) {
     }
 }
 
-/// The result of a run with short connections. `seawall` and `server` are the used cores in user
-/// and system mode.
+/// The result of a run with short connections. `seawall` and `server` are the numbers of CPU cores
+/// that the two processes use, in user mode and in system mode.
 struct Short {
     goodput: f64,
     logins: f64,

@@ -146,7 +146,7 @@ impl Medians {
     }
 
     /// Replaces the file of results with these medians. Returns the lines of a comparison with the
-    /// results before, which names each value that is worse.
+    /// previous results, which names each value that is worse.
     ///
     /// # Errors
     /// If the file cannot be read or written.
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn worse_values_of_seawall_are_named() {
-        // All CPU times rise alike, so the ratio to the relay stays.
+        // All CPU times rise by the same factor, so the ratio to the relay does not change.
         let worse = medians(300, 600).worse_than(&medians(200, 400));
         let expected = [
             "WORSE: small 1 Seawall: CPU 400.00 -> 600.00 (noise 20.00)",

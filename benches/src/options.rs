@@ -2,23 +2,23 @@
 
 use std::str::FromStr;
 
-/// The words that follow an option that may be repeated.
+/// The values of an option that may be repeated.
 pub fn options(name: &str) -> impl Iterator<Item = String> {
     let words = std::env::args().zip(std::env::args().skip(1));
     words.filter_map(move |(option, word)| (option == name).then_some(word))
 }
 
-/// The word that follows an option; `None` if the option is absent.
+/// The value of an option; `None` if the option is absent.
 pub fn option(name: &str) -> Option<String> {
     options(name).next()
 }
 
-/// The values between commas in the word that follows an option; `None` if the option is absent.
+/// The comma-separated values of an option; `None` if the option is absent.
 ///
 /// # Panics
-/// If a value has another form.
+/// If a value cannot be parsed.
 pub fn list<T: FromStr>(name: &str) -> Option<Vec<T>> {
     let word = option(name)?;
     let values: Option<Vec<T>> = word.split(',').map(|value| value.parse().ok()).collect();
-    Some(values.unwrap_or_else(|| panic!("{name} takes values between commas, not {word}")))
+    Some(values.unwrap_or_else(|| panic!("{name} takes comma-separated values, not {word}")))
 }

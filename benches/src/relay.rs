@@ -1,5 +1,6 @@
-//! A bare relay: copies bytes between each client and a server connection of its own. It does not
-//! parse them. Its cost is that of a simple relay with tokio and one server connection per client.
+//! A bare relay. Each client gets its own server connection. The relay copies the bytes between the
+//! two and does not parse them. Its cost is that of a simple relay with tokio and one server
+//! connection per client.
 //!
 //! The relay is a separate process, so that its CPU time can be measured like that of a proxy. The
 //! process runs the bench's own binary with the arguments `relay LISTEN SERVER`. It prints the
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn bytes_and_the_end_are_relayed() {
+    async fn bytes_and_the_close_of_a_connection_are_forwarded() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -41,7 +41,7 @@ impl Run {
     }
 }
 
-/// The name that Git gives the sources. `None` without Git.
+/// The commit of the sources, as `git describe` prints it. `None` without Git.
 fn commit() -> Option<String> {
     let folder = env!("CARGO_MANIFEST_DIR");
     let mut command = Command::new("git");
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_of_a_run_are_read() {
+    fn date_and_machine_of_a_benchmark_run_are_recorded() {
         let run = Run::begin(10, Duration::from_secs(3));
         assert_eq!(run.date.split('-').count(), 3, "{}", run.date);
         assert!(run.machine.cores > 0 && run.machine.memory_gib > 0);

@@ -97,10 +97,10 @@ pub enum AddressError {
     #[error("the port is not a number from 0 to 65535")]
     PortInvalid,
     /// The text before the port is empty. The host for all interfaces is `0.0.0.0` or `[::]`.
-    #[error("the host is missing; all interfaces are 0.0.0.0 or [::]")]
+    #[error("the host is missing; use 0.0.0.0 or [::] for all interfaces")]
     HostMissing,
     /// The host is neither a name nor an address. An IPv6 address needs brackets.
-    #[error("the host is neither a name nor an address (IPv6 in brackets)")]
+    #[error("the host is neither a name nor an IP address (IPv6 addresses need brackets)")]
     HostInvalid,
     /// The path of a unix socket is not absolute.
     #[error("the path of a unix socket must be absolute")]
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_loopback_and_off_are_private() {
+    fn only_loopback_addresses_and_off_count_as_private() {
         for (text, is_private) in [
             ("off", true),
             ("127.0.0.1:9909", true),

@@ -1,5 +1,5 @@
-//! What a reload changes: the difference between new and running settings, and the part of it that
-//! takes effect without a restart.
+//! The changes of a reload: which settings differ from the running ones, and which changes take
+//! effect without a restart.
 
 use crate::keys::KEYS;
 use crate::problem::Problems;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_live_values_are_adopted() {
+    fn a_reload_adopts_only_values_that_need_no_restart() {
         let newer =
             "listen.backlog = 9\npool.max_pool_size = 9\n[slow_log]\n[fault]\nclose = true\n";
         let (changes, running) = reload("", newer);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn live_values_that_do_not_fit_the_running_ones_are_problems() {
+    fn live_values_that_contradict_running_values_are_problems() {
         // The running admin address is public, so the token must stay.
         let running = settings(&format!(
             "admin.address = \"0.0.0.0:1\"\nadmin.token_file = {:?}\n",

@@ -242,7 +242,7 @@ fn base64_problem(text: &str, key: &Key) -> Option<String> {
     };
     match secret::decode(text) {
         Ok(bytes) if (min..=max).contains(&bytes.len()) => None,
-        Ok(bytes) => Some(format!("{}, not of {}", must_be(key), bytes.len())),
+        Ok(bytes) => Some(format!("{}, but has {} bytes", must_be(key), bytes.len())),
         Err(error) => Some(format!("{}: {error}", must_be(key))),
     }
 }

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_a_section_are_its_keys_and_its_sections() {
+    fn names_in_a_section_are_its_keys_and_subsections() {
         assert_eq!(
             names_in("admin"),
             [

@@ -131,8 +131,8 @@ section! {
     backlog: NonZeroU32 = key("listen.backlog",
         Kind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
     // A server accepts the same compressors by default, in the same order.
-    /// Compressors that clients may use, separated by commas, or disabled; for servers, the
-    /// compressors in the connection string apply.
+    /// Compressors that clients may use, separated by commas, or `disabled` for none; connections
+    /// to servers use the compressors in the connection string.
     compressors: Vec<Compressor> = key("listen.compressors",
         Kind::Text, Restart, default "snappy,zstd,zlib");
     {
@@ -165,13 +165,13 @@ section! {
     /// Pooled clients share server connections; each relayed client has its own.
     mode: Mode = key("deployment.mode",
         Mode::KIND, Restart, default "pooled");
-    /// Relays connect to the address to which the client connected before the kernel redirected it
-    /// to Seawall (Linux, SO_ORIGINAL_DST).
+    /// In relay mode, connect each client to the address that it used before the kernel redirected
+    /// it to Seawall (Linux, SO_ORIGINAL_DST).
     original_destination: bool = key("deployment.original_destination",
         Kind::Boolean, Restart, default false);
     // Off by default, because Seawall cannot observe or limit encrypted traffic.
-    /// Relays also pass connections that clients encrypt with TLS; Seawall cannot observe or limit
-    /// their traffic.
+    /// In relay mode, also relay connections that clients encrypt with TLS; Seawall cannot observe
+    /// or limit their traffic.
     relay_encrypted: bool = key("deployment.relay_encrypted",
         Kind::Boolean, Restart, default false);
     /// How long an operation waits for a suitable server; elections take 10 s or more.
@@ -181,9 +181,9 @@ section! {
     /// not the proxy.
     name_applications: bool = key("deployment.name_applications",
         Kind::Boolean, Live, default true);
-    /// Repeat an operation once if that is safe, as a mongos does; with false, errors reach clients
-    /// unchanged, and if a server closes a connection during an operation, Seawall closes the
-    /// client's connection.
+    /// Repeat a failed operation once if that is safe, as a mongos does. With false, errors reach
+    /// clients unchanged; if a server closes a connection during an operation, Seawall also closes
+    /// the client's connection.
     repeat: bool = key("deployment.repeat",
         Kind::Boolean, Live, default true);
     /// Width of the latency window of server selection: the round-trip time of a selected server
@@ -220,8 +220,8 @@ section! {
     authentication_timeout: Duration = key("auth.authentication_timeout_ms",
         TIMEOUT, Live, default 30000, unit "ms");
     // Such clients are refused by default, because each relayed client costs a server connection.
-    /// Refuse clients that log in by a mechanism other than SCRAM, or relay each over a server
-    /// connection of its own; X.509 is always refused.
+    /// Handling of clients that log in by a mechanism other than SCRAM: refuse them, or relay each
+    /// over its own server connection. X.509 is always refused.
     other_mechanisms: OtherMechanisms = key("auth.other_mechanisms",
         OtherMechanisms::KIND, Live, default "refuse");
     {
@@ -246,12 +246,13 @@ section! {
     min_pool_size: usize = key("pool.min_pool_size",
         Kind::Integer { min: 0, max: MAX_CONNECTIONS }, Live, default 0, unit "connections");
     // The limit protects the server from a storm of logins, whose cryptography is expensive.
-    /// Maximum number of connections that one pool establishes at a time.
+    /// Maximum number of connections of one user to one server that are being established at a
+    /// time.
     max_connecting: NonZeroUsize = key("pool.max_connecting",
         Kind::Integer { min: 1, max: 1_000 }, Live, default 2, unit "connections");
     // The limit protects a server that has just recovered from a burst of logins.
-    /// Maximum number of connections per second that are begun to one server, for all users
-    /// together; after a pause, 8 are begun at once; 0 for no limit.
+    /// Maximum number of new connections per second to one server, for all users together; after a
+    /// pause, 8 can start at once; 0 for no limit.
     connections_per_second: Option<NonZeroU32> = key("pool.connections_per_second",
         Kind::Integer { min: 0, max: 100_000 }, Live,
         default 200, unit "connections a second");
@@ -261,9 +262,9 @@ section! {
     /// finds the number by measuring the server's throughput, `"off"` sets no limit.
     concurrency: Concurrency = key("pool.concurrency",
         Concurrency::KIND, Live, default "auto", unit "operations");
-    /// Maximum number of operations on one server that run much longer than others and so do not
-    /// count toward `pool.concurrency`; 0 for as many as the current limit. While no operation
-    /// completes, one more leaves the count every 250 ms.
+    /// Maximum number of operations on one server that do not count toward `pool.concurrency`,
+    /// because they run much longer than others; 0 for as many as the current limit. While no
+    /// operation completes, one more operation is excluded from the count every 250 ms.
     max_exempt_operations: Option<NonZeroU32> = key("pool.max_exempt_operations",
         Kind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "operations");
     // After a peak, closing idle connections frees resources of the servers.
@@ -274,7 +275,7 @@ section! {
     /// Age at which an idle server connection is closed; 0 for never.
     max_life_time: Option<Duration> = key("pool.max_life_time_ms",
         TIME_OR_0, Live, default 1800000, unit "ms");
-    /// How long an operation waits for a connection before it is shed.
+    /// How long an operation waits for a connection before Seawall refuses it with an error.
     wait_queue_timeout: Duration = key("pool.wait_queue_timeout_ms",
         TIMEOUT, Live, default 10000, unit "ms");
     // Every client can wait with one operation, and a client runs only one at a time.
@@ -292,7 +293,7 @@ section! {
     pre_auth_message_bytes: usize = key("limits.pre_auth_message_bytes",
         Kind::Integer { min: 4_096, max: LARGEST_MESSAGE_BYTES }, Live,
         default 16384, unit "bytes");
-    /// Memory for the large messages of all clients together.
+    /// Maximum memory for the large messages of all clients together.
     message_memory_bytes: usize = key("limits.message_memory_bytes",
         Kind::Integer { min: MIN_MESSAGE_MEMORY_BYTES, max: MAX_MEMORY_BYTES }, Live,
         default 536870912, unit "bytes");
@@ -328,8 +329,9 @@ section! {
     introductions: NonZeroUsize = key("limits.introductions",
         Kind::Integer { min: 1, max: 1_000 }, Live, default 8, unit "logins");
     // Clients that never send their proofs must not block others.
-    /// Maximum number of first logins that wait for the client's proof, each on a server connection
-    /// of its own; at the limit, the oldest one of the address with most of them is ended.
+    /// Maximum number of first logins that wait for the client's proof, each on its own server
+    /// connection; at the limit, Seawall ends the oldest of these logins from the client address
+    /// that has most of them.
     introduction_conversations: NonZeroUsize = key("limits.introduction_conversations",
         CONNECTIONS, Live, default 64, unit "connections");
     // In a storm, the limit bounds memory and cryptography. Other connections wait in the backlog.
@@ -337,8 +339,9 @@ section! {
     unauthenticated_connections: NonZeroUsize = key("limits.unauthenticated_connections",
         CONNECTIONS, Live, default 4096, unit "connections");
     // Any client can pretend to be a monitor, so monitors must not use up all connections.
-    /// Maximum number of connections of drivers' monitors, which never log in; at the limit, a
-    /// monitor without a hello for ten minutes is closed, else new monitors are refused.
+    /// Maximum number of connections of drivers' monitors, which never log in; at the limit,
+    /// Seawall closes a monitor that has sent no hello for ten minutes, or else refuses the new
+    /// monitor.
     monitor_connections: NonZeroUsize = key("limits.monitor_connections",
         CONNECTIONS, Live, default 8192, unit "connections");
     /// Maximum number of operations in flight, for all clients and servers together; further ones
@@ -354,14 +357,14 @@ section! {
     /// for no limit.
     logins_per_second_per_user: Option<u32> = key("limits.logins_per_second_per_user",
         Kind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "per second");
-    /// IP addresses or ranges (10.0.0.0/8) of load balancers, separated by commas; after their
-    /// login, clients behind them share limits by user instead of by address.
+    /// IP addresses or ranges (such as 10.0.0.0/8) of load balancers, separated by commas; after
+    /// login, clients behind them count by user instead of by address when limits are shared.
     shared_addresses: Vec<IpNet> = key("limits.shared_addresses",
         Kind::Text, Live, example "10.0.0.0/8,192.0.2.7");
 }
 
 section! {
-    /// The shape table.
+    /// Statistics by shape. A shape is a command without its values.
     "shapes" => Shapes;
 
     /// Compute the fingerprint of each operation, and count operations by shape.
@@ -404,7 +407,7 @@ section! {
 }
 
 section! {
-    /// The sampling of servers.
+    /// Regular samples of each server's serverStatus.
     "pulse" => Pulse;
 
     /// Sample the serverStatus of each server; requires a service account.
@@ -429,19 +432,19 @@ section! {
     /// Operations of at least this duration are logged; 0 for every operation.
     threshold: Duration = key("slow_log.threshold_ms",
         TIME_OR_0, Live, default 100, unit "ms");
-    /// Thresholds of single shapes, instead of `threshold_ms`.
+    /// Thresholds of individual shapes, by shape id; they replace `threshold_ms`.
     shape_thresholds: Vec<(u64, Duration)> = key("slow_log.shape_thresholds_ms",
         Kind::ShapeThresholds { max_ms: MAX_DURATION_MS }, Live,
         example "{ 0123456789abcdef = 5 }", unit "ms");
-    /// Percentage of the operations over their threshold that are logged.
+    /// Percentage of the slow operations that are logged.
     sample_percent: f64 = key("slow_log.sample_percent",
         Kind::Percent, Live, default 100, unit "percent");
     /// File to which the lines are appended; without it, they are written to standard error.
     file: Option<PathBuf> = key("slow_log.file",
         Kind::Path, Live, example "/var/log/seawall/slow.jsonl");
     // In a stall, every operation is slow. The limit keeps the log from filling the disk.
-    /// Maximum number of lines per second; the next line has the number of dropped lines; 0 for no
-    /// limit.
+    /// Maximum number of lines per second; further lines are dropped, and the next line contains
+    /// their number; 0 for no limit.
     max_lines_per_second: Option<NonZeroU32> = key("slow_log.max_lines_per_second",
         Kind::Integer { min: 0, max: 1_000_000 }, Live, default 100, unit "per second");
     // The default is true, because values are data of the applications.
@@ -454,7 +457,7 @@ section! {
 }
 
 section! {
-    /// For experiments only: makes operations slow or lets them fail. Off unless `delay_ms`,
+    /// For experiments only: delays operations or makes them fail. Off unless `delay_ms`,
     /// `error_code` or `close` is set.
     "fault" => Fault;
 
@@ -540,7 +543,7 @@ section! {
     /// Logging.
     "log" => Log;
 
-    /// The least severe events that are logged.
+    /// Minimum severity of the events that are logged.
     level: LogLevel = key("log.level",
         LogLevel::KIND, Live, default "info");
     /// Format of the log: text for people, json for programs.

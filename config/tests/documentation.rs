@@ -1,5 +1,5 @@
-//! Checks that `docs/configuration.md` and `examples/full.toml` are what the declarations of the
-//! keys generate, and that all examples load.
+//! Checks that `docs/configuration.md` and `examples/full.toml` equal the text that is generated
+//! from the declarations of the keys, and that all examples load.
 
 use std::fs;
 use std::num::NonZeroU32;

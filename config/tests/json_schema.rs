@@ -1,4 +1,4 @@
-//! Checks that the JSON schema accepts what loads, and refuses wrong values.
+//! Checks that the JSON schema accepts all examples, and refuses wrong values.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -37,7 +37,7 @@ fn only_the_deployment_is_required() {
 
 /// The file is `examples/full.toml` of an earlier version: it sets every key that the version had.
 #[test]
-fn a_full_file_of_an_earlier_version_has_its_meaning() {
+fn a_full_file_of_an_earlier_version_loads_with_the_same_values() {
     let settings = Settings::from_toml(include_str!("earlier/full.toml")).unwrap();
     assert_eq!(
         settings.deployment.uri.expose(),
@@ -110,7 +110,7 @@ fn precedence_is_command_line_then_environment_then_file_then_default() {
 }
 
 #[test]
-fn a_connection_string_or_its_file_replaces_either_form_of_lower_precedence() {
+fn a_uri_or_uri_file_replaces_a_uri_or_uri_file_of_lower_precedence() {
     let scratch = Scratch::new("either_form");
     let uri = scratch.file("uri", "mongodb://secret-file/\n");
     let with_file = scratch.file("a.toml", &format!("deployment.uri_file = {uri:?}\n"));

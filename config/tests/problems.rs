@@ -79,7 +79,7 @@ fn problems_caused_by_another_problem_are_not_reported() {
 }
 
 #[test]
-fn users_must_be_unique_and_match_the_credentials() {
+fn users_must_be_unique_and_allowed_by_the_credentials_setting() {
     let user = |name: &str| format!("[[auth.users]]\nname = {name:?}\npassword = \"p\"\n");
     let auth = |credentials: &str, users: &str| {
         lines(&format!(
@@ -150,7 +150,7 @@ fn scram_keys_must_be_complete_and_of_the_right_length() {
             "auth.users[0].scram_sha_256.iterations = 4095: \
              must be an integer from 4096 to 10000000",
             "auth.users[0].scram_sha_256.stored_key = (hidden): \
-             must be base64 of 32 bytes, not of 3",
+             must be base64 of 32 bytes, but has 3 bytes",
             "auth.users[0].scram_sha_256.server_key: must be given",
         ]
     );
@@ -552,7 +552,7 @@ const MISTAKES: &[(&str, &str)] = &[
         "listen.address = \":27018\"",
         "listen.address = \":27018\": must be \"host:port\", \"[address]:port\", \
          \"unix:/path\", or a list of them: the host is missing; \
-         all interfaces are 0.0.0.0 or [::]",
+         use 0.0.0.0 or [::] for all interfaces",
     ),
     (
         "listen.address = []",

@@ -50,7 +50,7 @@ const ADMIN_END_LIMIT: Duration = Duration::from_secs(1);
 /// Interval at which pools and pins are maintained and statistics are collected.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of requests for a reload that wait. Each is handled before the next one.
+/// Maximum number of waiting requests for a reload. They are handled one after another.
 const MAX_RELOAD_REQUESTS: usize = 8;
 
 /// The reason why Seawall could not start.
@@ -69,10 +69,10 @@ pub enum StartError {
     #[error("auth.users: {0}")]
     User(String),
     /// The mode `lookup` needs a service account, but `deployment.uri` has no user.
-    #[error("auth.credentials: lookup needs a user in deployment.uri")]
+    #[error("auth.credentials: \"lookup\" needs a user in deployment.uri")]
     NoServiceAccount,
     /// The address is in use, or cannot be bound.
-    #[error("listening on {address}: {source}")]
+    #[error("cannot listen on {address}: {source}")]
     Bind {
         /// The configured address.
         address: String,
@@ -92,7 +92,7 @@ pub enum StartError {
     #[error("slow_log.file: {0}")]
     SlowLog(io::Error),
     /// A runtime's threads cannot be started.
-    #[error("starting threads: {0}")]
+    #[error("cannot start threads: {0}")]
     Threads(io::Error),
 }
 
@@ -122,7 +122,7 @@ pub struct Drained {
     pub closed_clients: usize,
 }
 
-/// A running Seawall. The drop stops it without a drain.
+/// A running Seawall. Dropping this value stops it without a drain.
 pub struct App {
     client_addresses: Vec<String>,
     admin_address: Option<String>,
@@ -166,7 +166,7 @@ impl Drop for App {
 }
 
 impl App {
-    /// Shows if the threads make progress, for a watchdog.
+    /// Returns a heartbeat for a watchdog: it shows if the threads make progress.
     pub(crate) fn heartbeat(&self) -> Heartbeat {
         let planes = &self.planes;
         Heartbeat::of(
@@ -409,7 +409,8 @@ impl App {
         self.shared.routing.topology.close();
         self.feed.close();
         self.shared.recorder.flush_slow_log();
-        // The reply to the request that started the drain may not be sent yet.
+        // The reply to the request that started the drain may not be sent yet, so the tasks that
+        // serve HTTP get some time to end.
         self.stop.cancel();
         self.admin_tasks.close();
         drop(timeout(ADMIN_END_LIMIT, self.admin_tasks.wait()).await);
@@ -533,8 +534,8 @@ async fn wire(
     })
 }
 
-/// Adjusts the gates: for logins to the waits of operations, and for new clients to the lateness of
-/// the data plane.
+/// Adjusts the gates. The login gates follow the waits of operations, and the gate for new clients
+/// follows the lateness of the data plane.
 async fn tick_gates(shared: Arc<Shared>) {
     let (gates, arrivals) = (&shared.logins.gates, &shared.arrivals);
     let mut ticks = arrivals.activity.ticks();
@@ -570,7 +571,7 @@ async fn watch_control_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
 }
 
 async fn watch_lateness(shared: &Shared, lateness: &Lateness, record: impl Fn(Duration)) {
-    // A relayed operation has no permit.
+    // Relayed operations have no permit, so `has_operations` does not count them.
     let is_relaying = || shared.settings().is_relay && shared.clients.count() > 0;
     let is_active = || has_operations(shared) || is_relaying();
     measure_lateness(&shared.arrivals.activity, lateness, is_active, record).await;

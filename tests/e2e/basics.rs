@@ -126,8 +126,8 @@ async fn a_thousand_short_connections_cost_one_server_login_per_pooled_connectio
         .await;
     let created = whole(created);
     assert!((1..=MAX_POOL_SIZE).contains(&created), "{created}");
-    // The connection of an introduction joins the pool. So each pooled connection was authenticated
-    // once.
+    // The server connection of a first login (introduction) joins the pool. So each pooled
+    // connection was authenticated only once.
     let authentications = seawall
         .metric("seawall_server_authentications_total", &[])
         .await;

@@ -97,7 +97,7 @@ async fn after_the_same_password_is_set_again_at_most_one_login_is_refused() {
 }
 
 #[tokio::test]
-async fn an_old_password_fails_before_any_login_with_the_new_one() {
+async fn an_old_password_is_refused_even_before_a_login_with_the_new_one() {
     let seawall = seawall("").await;
     let user = writer().await;
     logged_in(&seawall, &user.login()).await;
@@ -143,7 +143,7 @@ async fn cached_keys_are_used_while_the_server_cannot_return_them() {
         fail_command(&root, FailTimes::Count(2), data)
             .await
             .unwrap();
-        // A failed login makes Seawall doubt the cached keys and read them again.
+        // After a failed login, the cached keys may be outdated, so Seawall reads them again.
         let (_, wrong) = log_in(&seawall, &with_password(&user, "wrong")).await;
         assert_eq!(wrong.code(), Some(18));
         logged_in(&seawall, &user.login()).await;

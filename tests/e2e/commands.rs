@@ -116,7 +116,7 @@ async fn wait_command_gives_the_reason_why_the_proxy_is_not_ready() {
 }
 
 #[tokio::test]
-async fn the_address_for_metrics_serves_nothing_else_and_needs_no_token() {
+async fn the_metrics_address_serves_only_metrics_and_health_and_needs_no_token() {
     let scratch = Scratch::create().unwrap();
     let token = scratch.write("token", "secret").unwrap();
     let toml = format!("admin.token_file = {token:?}\nadmin.metrics_address = \"127.0.0.1:0\"\n");

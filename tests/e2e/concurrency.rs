@@ -117,7 +117,8 @@ async fn long_operations_over_the_limit_run_after_a_short_wait_and_are_counted()
     for _ in 0..6 {
         reads.push(scene.running(long_read()).await);
     }
-    // While nothing completes, now and then a read leaves the count, so others can run.
+    // While nothing completes, a read becomes exempt from the limit at each interval, so that
+    // others can run.
     eventually(LIMIT, async || {
         let now = scene.concurrency().await;
         (now.in_progress, now.exempt, now.waiting) == (2, 4, 0)

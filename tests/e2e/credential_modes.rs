@@ -36,7 +36,7 @@ async fn service_uri(address: std::net::SocketAddr) -> String {
 }
 
 #[tokio::test]
-async fn lookup_logs_users_in_without_an_introduction() {
+async fn lookup_mode_logs_users_in_without_a_login_at_the_server() {
     let recorder = Recorder::start(server().await.address()).await.unwrap();
     let seawall = seawall_at(&service_uri(recorder.address()).await, "").await;
     assert_eq!(mode(&seawall).await, "lookup");
@@ -58,7 +58,7 @@ async fn lookup_logs_users_in_without_an_introduction() {
 }
 
 #[tokio::test]
-async fn lookup_refuses_unknown_and_dropped_users_and_restricted_sources() {
+async fn credential_mode_lookup_refuses_unknown_and_dropped_users_and_restricted_sources() {
     let seawall = seawall_at(&service_uri(server().await.address()).await, "").await;
     let root = root().await;
     let nobody = NewUser::new("admin", &unique_name("nobody"), "p");

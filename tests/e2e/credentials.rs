@@ -24,8 +24,8 @@ const STARTS: [Start; 3] = [
     Start::SpeculativeLegacyHello,
 ];
 
-/// Logs in users with each set of mechanisms, by each mechanism and each first message. Each user
-/// logs in twice.
+/// Logs in users that have each set of mechanisms, with each mechanism and each form of the first
+/// message. Each user logs in twice.
 async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
     let [sha1, sha256] = [Mechanism::ScramSha1, Mechanism::ScramSha256];
     let kinds: [(&[Mechanism], Mechanism); 4] = [
@@ -228,8 +228,8 @@ async fn a_restriction_added_after_a_login_is_enforced() {
 async fn many_users_share_few_server_connections_and_all_are_served() {
     const USERS: usize = 200;
     const MAX_SERVER_CONNECTIONS: u32 = 20;
-    /// Connections outside of pools: 64 introductions, eight that are kept for later introductions,
-    /// monitors, and connections that are being closed.
+    /// Connections outside of pools: 64 for first logins (introductions), eight that are kept for
+    /// later first logins, monitors, and connections that are being closed.
     const OUTSIDE_OF_POOLS: u32 = 84;
     let _turn = crowd::turn().await;
     let toml = format!(

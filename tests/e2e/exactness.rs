@@ -40,7 +40,7 @@ struct Profiled {
 }
 
 #[tokio::test]
-async fn counts_equal_those_of_the_profiler_and_times_are_at_least_as_long() {
+async fn counts_equal_the_profiler_counts_and_times_are_at_least_the_profiler_times() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let user = NewUser::new("admin", "app", "secret").role("readWrite", DB);
     let db = prepare(&server, &user).await;

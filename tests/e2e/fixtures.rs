@@ -188,7 +188,7 @@ async fn unix_socket_and_tls_are_served() {
 }
 
 #[tokio::test]
-async fn set_has_the_members_tags_and_priorities_it_was_given() {
+async fn replica_set_has_the_configured_members_tags_and_priorities() {
     let options = Options {
         tags: vec![Vec::new(), vec![("zone".to_owned(), "b".to_owned())]],
         priorities: vec![1, 0],
@@ -226,7 +226,7 @@ async fn start_waits_for_the_highest_priority_primary() {
 }
 
 #[tokio::test]
-async fn root_user_reaches_a_set_with_tls() {
+async fn root_user_can_connect_to_a_replica_set_with_tls() {
     let options = Options {
         tls: true,
         ..Options::with_auth()
@@ -241,7 +241,7 @@ async fn root_user_reaches_a_set_with_tls() {
 }
 
 #[tokio::test]
-async fn shared_set_replicates_and_every_member_accepts_commands() {
+async fn shared_replica_set_replicates_and_every_member_accepts_commands() {
     let set = shared_replica_set().await.unwrap();
     let db = unique_name("replicated");
     let client = set.client().await.unwrap();
@@ -260,7 +260,7 @@ async fn shared_set_replicates_and_every_member_accepts_commands() {
 }
 
 #[tokio::test]
-async fn set_recovers_from_step_down_stop_and_kill() {
+async fn replica_set_recovers_from_step_down_stop_and_kill() {
     let mut set = ReplicaSet::start(3, Options::default()).await.unwrap();
     let first = set.primary().await.unwrap().address();
     let second = set.step_down().await.unwrap().address();
@@ -357,7 +357,7 @@ async fn recorder_shows_what_reached_the_server() {
 }
 
 #[tokio::test]
-async fn recorder_freezes_delays_cuts_and_refuses() {
+async fn recorder_can_freeze_delay_cut_and_refuse_connections() {
     let server = shared_standalone().await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();
     let mut client = RawClient::connect(recorder.address()).await.unwrap();

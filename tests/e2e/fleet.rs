@@ -117,7 +117,7 @@ async fn top_and_report_merge_several_instances() {
 }
 
 #[tokio::test]
-async fn report_of_a_fleet_names_the_instance_that_it_lacks() {
+async fn report_of_several_instances_names_the_instance_that_did_not_reply() {
     let fleet = Fleet::start(1).await;
     fleet.finds(0, "one", 3).await;
     let admin = format!("{},127.0.0.1:1", fleet.admin());

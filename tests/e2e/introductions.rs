@@ -61,7 +61,7 @@ async fn users_of(client: &mut RawClient) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn introductions_forward_only_the_payloads_of_the_client() {
+async fn first_logins_forward_only_the_payloads_of_the_client() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut client = connect(&seawall).await;
@@ -106,7 +106,7 @@ async fn introductions_forward_only_the_payloads_of_the_client() {
 }
 
 #[tokio::test]
-async fn concurrent_first_logins_of_a_user_share_one_introduction() {
+async fn concurrent_first_logins_of_a_user_share_one_login_at_the_server() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let began = Instant::now();
@@ -130,7 +130,7 @@ async fn concurrent_first_logins_of_a_user_share_one_introduction() {
 }
 
 #[tokio::test]
-async fn waiting_introductions_are_limited_and_the_oldest_is_displaced() {
+async fn first_logins_that_wait_for_their_client_are_limited_and_the_oldest_is_ended() {
     let toml = "[limits]\nintroductions = 1\nintroduction_conversations = 2\n";
     let (seawall, recorder) = recorded(toml).await;
     let mut stalled = Vec::new();
@@ -159,7 +159,7 @@ async fn waiting_introductions_are_limited_and_the_oldest_is_displaced() {
 }
 
 #[tokio::test]
-async fn a_login_succeeds_behind_several_stalled_introductions() {
+async fn a_login_succeeds_behind_several_stalled_first_logins() {
     let (seawall, recorder) = recorded("[limits]\nintroductions = 1\n").await;
     let (first, second, user) = (writer().await, writer().await, writer().await);
     let mut stalled = connect(&seawall).await;
@@ -174,7 +174,7 @@ async fn a_login_succeeds_behind_several_stalled_introductions() {
 }
 
 #[tokio::test]
-async fn a_stalled_introduction_delays_the_next_login_briefly_and_is_closed() {
+async fn a_stalled_first_login_delays_the_next_login_briefly_and_is_closed() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut leader = connect(&seawall).await;
@@ -192,7 +192,7 @@ async fn a_stalled_introduction_delays_the_next_login_briefly_and_is_closed() {
 }
 
 #[tokio::test]
-async fn a_logged_in_client_cannot_keep_an_introduction_open() {
+async fn a_logged_in_client_cannot_keep_a_forwarded_login_open() {
     let (seawall, _recorder) = recorded("[limits]\nintroduction_conversations = 1\n").await;
     let mut client = logged_in(&seawall, &writer().await.login()).await;
     stall(&mut client, &writer().await).await;
@@ -210,7 +210,7 @@ async fn a_refused_client_may_try_again_on_its_connection() {
     let seawall = seawall("").await;
     for mechanism in Mechanism::ALL {
         let user = writer().await;
-        // One time before and one time after the first successful login.
+        // Once before and once after the first successful login.
         for _ in 0..2 {
             let mut client = connect(&seawall).await;
             let nobody = seawall_tests::raw::Login::new("admin", &unique_name("nobody"), "p");

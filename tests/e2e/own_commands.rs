@@ -31,7 +31,7 @@ async fn ask(client: &mut RawClient, command: Document) -> RawReply {
 }
 
 #[tokio::test]
-async fn every_topic_is_shown_to_a_user_with_the_right_for_it() {
+async fn every_topic_of_the_seawall_command_is_shown_to_an_authorized_user() {
     let served = Served::start("").await;
     let mut root = logged_in(served.process.address(), ROOT, ROOT_PASSWORD).await;
     for topic in Topic::ALL {
@@ -68,7 +68,7 @@ async fn every_topic_is_shown_to_a_user_with_the_right_for_it() {
 }
 
 #[tokio::test]
-async fn the_rights_of_the_caller_decide_each_time() {
+async fn each_call_needs_the_current_rights_of_its_user() {
     let server = shared_standalone().await.unwrap();
     let admin = server.client().unwrap();
     let (reader, nobody) = (unique_name("reader"), unique_name("nobody"));
@@ -87,7 +87,7 @@ async fn the_rights_of_the_caller_decide_each_time() {
     assert!(ask(&mut client, doc! { "seawall": "status" }).await.is_ok());
     let act = ask(&mut client, doc! { "seawall": "reload" }).await;
     assert_eq!(act.code(), Some(UNAUTHORIZED), "{act:?}");
-    // A role that is revoked is missing at the next command of a connected client.
+    // A revoked role no longer applies to the next command of a connected client.
     let revoke = doc! { "revokeRolesFromUser": &reader, "roles": ["clusterMonitor"] };
     admin.database("admin").run_command(revoke).await.unwrap();
     let refused = ask(&mut client, doc! { "seawall": "status" }).await;
@@ -105,7 +105,7 @@ async fn the_rights_of_the_caller_decide_each_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_command_is_forwarded_if_it_is_off() {
+async fn the_command_seawall_is_forwarded_if_it_is_disabled() {
     let server = shared_standalone().await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let mut root = logged_in(seawall.address(), ROOT, ROOT_PASSWORD).await;

@@ -29,7 +29,7 @@ async fn profile_request_returns_one_flame_graph_at_a_time() {
     };
     assert_eq!(status, 200, "{graph:.300}");
     assert!(graph.contains("<svg"), "{graph:.300}");
-    // Stacks contain the first functions of the threads, so all layers appear.
+    // Stacks begin with the first functions of the threads, so all layers appear.
     for part in ["seawall-data", "seawall::client", "tokio::runtime"] {
         assert!(graph.contains(part), "{part}");
     }

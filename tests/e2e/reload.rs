@@ -19,6 +19,9 @@ use crate::served::Served;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// The log message of a reload that failed.
+const NOT_RELOADED: &str = "could not reload the configuration";
+
 fn with(toml: &str) -> Options {
     Options {
         toml: toml.to_owned(),
@@ -337,12 +340,12 @@ async fn a_broken_configuration_changes_nothing_and_reports_every_problem() {
         assert!(!refused.applied && refused.changes.is_empty());
         let problems = refused.problems.join("\n");
         assert!(problems.contains(expected), "{problems}");
-        let is_logged = async || served.process.said_times("configuration not reloaded") > count;
+        let is_logged = async || served.process.said_times(NOT_RELOADED) > count;
         eventually(LIMIT, is_logged).await.unwrap();
         assert_eq!(served.value("pool.max_pool_size").await, "7");
         assert_eq!(find(&mut client).await, None);
     }
-    let first = served.process.said("configuration not reloaded").unwrap();
+    let first = served.process.said(NOT_RELOADED).unwrap();
     let first = first.to_string();
     for key in ["pool.max_pool_size", "pool.max_connecting"] {
         assert!(first.contains(key), "{first}");
@@ -363,11 +366,11 @@ async fn watch_reloads_when_contents_change_and_only_then() {
     // A file with the same content is not read as a change, and a broken one is reported once.
     replace("pool.max_pool_size = 9\n");
     replace("pool.max_pool_size = 0\n");
-    let reported = async || served.process.said_times("configuration not reloaded") > 0;
+    let reported = async || served.process.said_times(NOT_RELOADED) > 0;
     eventually(LIMIT, reported).await.unwrap();
     replace("pool.max_pool_size = 11\n");
     served.has("pool.max_pool_size", "11").await;
-    assert_eq!(served.process.said_times("configuration not reloaded"), 1);
+    assert_eq!(served.process.said_times(NOT_RELOADED), 1);
     assert_eq!(served.process.said_times("configuration reloaded"), 2);
 }
 

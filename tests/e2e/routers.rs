@@ -1,5 +1,5 @@
 //! Several routers. Cursors and transactions stay on their router. A slow router gets few
-//! operations, a stopping one none.
+//! operations, and a router that stops gets none.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 

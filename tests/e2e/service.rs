@@ -48,7 +48,7 @@ impl Manager {
 }
 
 #[tokio::test]
-async fn the_service_manager_is_notified_of_every_change() {
+async fn the_service_manager_is_notified_of_start_reload_and_stop() {
     let scratch = Scratch::create().unwrap();
     let path = scratch.join("notify");
     let manager = Manager(UnixDatagram::bind(&path).unwrap());

@@ -124,7 +124,7 @@ async fn a_hello_reply_stays_the_same_while_no_server_is_up() {
 }
 
 #[tokio::test]
-async fn clients_that_connect_before_an_open_deployment_is_discovered_are_served_later() {
+async fn clients_that_connect_early_are_served_later_if_no_login_is_required() {
     let mut server = Standalone::start(Options::default()).await.unwrap();
     server.mongod().kill().await.unwrap();
     let toml = "deployment.heartbeat_frequency_ms = 500";
@@ -218,7 +218,8 @@ async fn tls_works_on_both_sides_without_plaintext() {
             assert!(!names_a_command);
         }
     }
-    // A client that trusts another authority is not served, nor is one without TLS.
+    // A client that trusts only another authority is not served. A client without TLS is not served
+    // either.
     let mut stranger = ClientOptions::parse(uri(servers, &front)).await.unwrap();
     stranger.server_selection_timeout = Some(Duration::from_secs(2));
     let stranger = Client::with_options(stranger).unwrap();
@@ -440,7 +441,7 @@ async fn process_with(toml: &str) -> Process {
 #[tokio::test]
 async fn each_start_warns_about_unverified_certificates() {
     let process = process_with("").await;
-    let warning = process.said("certificates of servers are not verified");
+    let warning = process.said("server certificates are not verified");
     let warning = warning.unwrap_or_else(|| panic!("{}", process.log()));
     assert_eq!(warning["level"], "WARN", "{warning}");
 }
@@ -483,7 +484,7 @@ async fn messages_on_standard_error_are_plain_text() {
     ];
     let occupied = text(&run(&arguments).await);
     assert!(
-        occupied.contains(&format!("listening on {taken}: ")),
+        occupied.contains(&format!("cannot listen on {taken}: ")),
         "{occupied}"
     );
     for output in [missing, occupied] {

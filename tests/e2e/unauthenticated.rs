@@ -259,7 +259,7 @@ async fn send(address: std::net::SocketAddr, bytes: &[u8]) {
 }
 
 /// Checks that the server got no messages except those that Seawall builds. Returns the number of
-/// introductions.
+/// introductions (first logins that Seawall forwards to the server).
 fn introduced_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) -> usize {
     // After the login of a known user, Seawall may read the user's keys again with this command.
     let reading = doc! {
@@ -303,7 +303,7 @@ fn introduced_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mutated_handshakes_put_no_byte_on_a_pooled_connection() {
+async fn mutated_handshake_messages_send_no_byte_to_a_pooled_connection() {
     const MESSAGES: u64 = 10_000;
     let (seawall, recorder, user, mut good, pooled) = seawall_with_client().await;
     let stranger = writer().await;

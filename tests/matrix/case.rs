@@ -14,7 +14,7 @@ pub(crate) struct Case {
     pub(crate) is_tls: bool,
     /// The third argument of the program: `stable` or `plain`.
     pub(crate) api: &'static str,
-    /// Parameters of the connection string. The direct run has those of the first case.
+    /// Parameters of the connection string. The direct run uses the parameters of the first case.
     pub(crate) parameters: &'static str,
     /// Parameters only of the connection string through Seawall.
     pub(crate) through: &'static str,

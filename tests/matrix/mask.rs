@@ -56,12 +56,13 @@ struct Mask {
     part: Part,
 }
 
-/// What a mask hides of a value.
+/// The part of a value that a mask hides.
 #[derive(Debug)]
 enum Part {
     /// All but the type.
     Value,
-    /// The text after this one. A text without this part is not masked.
+    /// The text after the first occurrence of this string. A text that does not contain the string
+    /// is not masked.
     TextAfter(String),
     /// The order of an array's elements.
     Order,
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_masked_only_in_its_step() {
+    fn a_value_is_masked_only_in_the_step_that_its_path_names() {
         let outcome = json!({"value": {"a": {"b": 1}, "b": 2}});
         let left = json!({"value": {"a": {"b": "masked number"}, "b": 2}});
         assert_eq!(masked("a step.value.a.b", outcome.clone()), left);
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unordered_array_has_one_order() {
+    fn an_array_marked_as_unordered_is_sorted() {
         let [a, b] = ["a", "b"].map(|role| json!({"role": role, "db": "admin"}));
         let one = json!({"value": {"roles": [a, b], "list": [2, 1]}});
         let other = json!({"value": {"roles": [b, a], "list": [2, 1]}});

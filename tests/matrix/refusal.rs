@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_removed_anywhere_in_a_line() {
+    fn addresses_are_replaced_anywhere_in_a_line() {
         let line = "127.0.0.1:27017 is not 127.0.0.1:1, says [127.0.0.1:99]";
         let expected = "ADDRESS is not ADDRESS, says [ADDRESS]";
         assert_eq!(without_addresses(line), expected);

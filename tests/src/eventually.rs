@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn last_reason_is_reported_at_the_limit() {
+    async fn the_last_reason_is_reported_when_the_time_limit_is_reached() {
         let began = Instant::now();
         let attempt = || async { Err::<(), _>("still dark") };
         let late = eventually(LIMIT, attempt).await.unwrap_err();

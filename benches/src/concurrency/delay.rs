@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// Maximum number of chunks of one connection that wait. With more, the relay stops reading.
+/// Maximum number of chunks that wait per connection. At this limit, the relay stops reading.
 const MAX_CHUNKS: usize = 256;
 
 /// Maximum size of a chunk.
@@ -30,7 +30,8 @@ const CHUNK_BYTES: usize = 16 * 1024;
 /// Bytes, and when they are forwarded.
 type Chunk = (Instant, Vec<u8>);
 
-/// A relay with a thread of its own. Dropping the value ends the thread and closes all connections.
+/// A relay that runs on its own thread. Dropping the value ends the thread and closes all
+/// connections.
 #[derive(Debug)]
 pub struct DelayingRelay {
     address: SocketAddr,
@@ -123,7 +124,7 @@ async fn enqueue(
     }
 }
 
-/// Writes each chunk when its time has come.
+/// Writes each chunk when its delay has passed.
 async fn forward(mut queue: mpsc::Receiver<Chunk>, mut server: OwnedWriteHalf) -> io::Result<()> {
     while let Some((due, bytes)) = queue.recv().await {
         sleep_until(due).await;

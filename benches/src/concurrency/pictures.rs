@@ -21,7 +21,7 @@ const UPPER_HEIGHT: u32 = 250;
 /// A font that every viewer has.
 const FONT: &str = "sans-serif";
 
-/// The color of frames and of the moments of changes.
+/// The color of frames, and of the lines that mark changes of conditions.
 const GREY: RGBColor = RGBColor(150, 150, 150);
 
 /// The color of the limit in effect.
@@ -87,7 +87,8 @@ fn draw_throughput(trace: &Trace, area: &Area<'_>) -> Result<(), DrawError> {
     Ok(())
 }
 
-/// Draws the axes of a panel, and the moments of changes. `value` is the highest value of a sample.
+/// Draws the axes of a panel, and a line for each change of conditions. `value` is the highest
+/// value of a sample.
 fn panel<'a, 'p>(
     trace: &Trace,
     area: &'a Area<'p>,

@@ -49,7 +49,7 @@ impl Situation {
         }
     }
 
-    /// The heading of its results.
+    /// The heading of the situation's results.
     pub fn title(self) -> &'static str {
         match self {
             Self::Plain => "Small finds",
@@ -59,7 +59,7 @@ impl Situation {
         }
     }
 
-    /// The operations of its clients.
+    /// The operations that the clients run in this situation.
     pub fn work(self) -> Work {
         match self {
             Self::Plain | Self::Delay | Self::Change => Work::Finds(SMALL),
@@ -93,10 +93,10 @@ pub struct Plan {
 /// The lengths of the parts of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Time before a measurement with a fixed limit or without a limit. Server connections are
-    /// established in it.
+    /// Time before a measurement with a fixed limit or without a limit. During this time, server
+    /// connections are established.
     pub warm_up: Duration,
-    /// Time before a measurement with `auto`. It finds its limit in it.
+    /// Time before a measurement with `auto`, in which Seawall finds the limit.
     pub auto_warm_up: Duration,
     /// How long a cell is measured.
     pub cell: Duration,

@@ -30,7 +30,7 @@ struct Row {
 /// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The commit, date and machine. Its rounds and seconds are those of a cell.
+    /// The conditions of the run. `rounds` and `seconds` in it are those of one cell.
     run: Run,
     cells: Vec<Row>,
 }

@@ -25,8 +25,8 @@ const SLOW_MS: i32 = 200;
 
 /// Seawall's settings besides the limit.
 ///
-/// - The pool must not limit the operations before the largest fixed limit does. 500 connections
-///   are the default limit for a server, so it is the limit of `off`.
+/// - The pool must allow at least as many operations as the largest fixed limit. By default, a
+///   server gets at most 500 connections, so `off` means at most 500 operations.
 /// - All server connections must be established in the warm-up.
 /// - With a low limit and 4,000 clients, an operation waits longer than the default limit of ten
 ///   seconds.

@@ -35,7 +35,7 @@ pub struct Sample {
 /// The limit and the throughput over time.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// The title of its picture.
+    /// The title of the trace's picture.
     pub title: String,
     /// The moments at which the conditions changed, in seconds.
     pub changes: Vec<f64>,
@@ -81,7 +81,7 @@ async fn sample_during<T>(seawall: &Seawall, load: impl Future<Output = T>) -> V
 async fn sample(seawall: &Seawall, samples: &mut Vec<Sample>) -> Infallible {
     let mut ticks = interval(SAMPLE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first tick is at once.
+    // The first tick completes at once.
     ticks.tick().await;
     let mut began = None;
     let (mut previous, mut previous_at) = (operations(seawall).await, Instant::now());
@@ -96,7 +96,8 @@ async fn sample(seawall: &Seawall, samples: &mut Vec<Sample>) -> Infallible {
             .next()
             .unwrap_or_default()
             .concurrency;
-        // The clients connect before the first operation. The trace begins with the operation.
+        // The clients connect before they run operations. The trace begins with the first
+        // operation.
         if completed > 0.0 {
             let began = *began.get_or_insert(previous_at);
             samples.push(Sample {

@@ -1,6 +1,6 @@
 //! Measures the memory of eight days of history, with the maximum number of series.
 //!
-//! Only some seconds are generated. Coarse steps become as full with one second in ten or sixty as
+//! Only some seconds are generated. Coarse steps become as large with one second in ten or sixty as
 //! with every second. Every second of the last ten minutes is generated.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -31,7 +31,7 @@ const OPERATIONS: usize = 30;
 struct Scene {
     name: &'static str,
     namespaces: usize,
-    /// One of this many seconds is generated. Of the last [`LAST`] seconds, all are generated.
+    /// One second in this many is generated. All of the last [`LAST`] seconds are generated.
     sample_every: u64,
 }
 

@@ -48,7 +48,7 @@ impl Machine {
     /// Reads the current counters.
     ///
     /// # Panics
-    /// If `/proc` is not Linux's.
+    /// If the machine has no Linux `/proc`.
     pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/stat").expect("/proc is readable");
         let fields = stat.lines().next().unwrap_or_default().split_whitespace();

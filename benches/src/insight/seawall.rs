@@ -97,7 +97,7 @@ impl Seawall {
     /// The JSON document at this path of the API.
     ///
     /// # Panics
-    /// If there is none, or it has another form.
+    /// If there is no such document, or it cannot be parsed.
     pub async fn api<T: DeserializeOwned>(&self, path: &str) -> T {
         let body = self.body(path).await;
         serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))

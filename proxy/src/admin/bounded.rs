@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn further_connections_wait_until_one_ends() {
+    async fn connections_over_the_limit_wait_until_another_connection_ends() {
         let (mut listener, address) = listener().await;
         listener.permits = Arc::new(Semaphore::new(1));
         let _callers = [

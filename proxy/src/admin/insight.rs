@@ -204,10 +204,10 @@ pub(super) async fn shape(
     reply(&window, shape).await
 }
 
-/// All figures of one shape. With `since`, they are the figures of that period; the figures since
-/// the start are added if the shape has a row. Without `since`, they are the figures of the row
-/// since the start, or those of the last [`DEFAULT_SINCE`] if the shape has no row. `None` if
-/// neither the period nor a row has the shape.
+/// All figures of one shape. With `since`, returns the figures of that period, and adds the figures
+/// since the start if the shape has a row. Without `since`, returns the figures of the row since
+/// the start, or the figures of the last [`DEFAULT_SINCE`] if the shape has no row. `None` if the
+/// shape is neither in the period nor in a row.
 fn one_shape(
     insight: &Insight,
     id: &str,

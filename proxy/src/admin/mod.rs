@@ -90,7 +90,7 @@ pub struct Window {
     pub profiles: AtomicBool,
     /// The values of the configuration in effect.
     pub configuration: watch::Receiver<Arc<seawall_api::Configuration>>,
-    /// Takes requests for a reload of the configuration.
+    /// The channel for requests to reload the configuration.
     pub reloads: mpsc::Sender<ReloadRequest>,
     /// Limits the number of blocking tasks that run at the same time.
     pub places: Arc<Semaphore>,
@@ -101,9 +101,9 @@ pub struct Window {
 /// A request to read the configuration again.
 #[derive(Debug)]
 pub struct ReloadRequest {
-    /// True if the changes are only reported.
+    /// True if the changes are only reported and not applied.
     pub is_dry_run: bool,
-    /// Takes the result.
+    /// The channel for the result.
     pub reply: oneshot::Sender<seawall_api::Reload>,
 }
 
@@ -205,7 +205,7 @@ async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) 
     } else if (window.credentials)() == "auto" {
         (
             StatusCode::SERVICE_UNAVAILABLE,
-            "the credential source is not determined yet\n",
+            "Seawall does not know yet if clients must log in\n",
         )
     } else {
         (StatusCode::OK, "ready\n")
@@ -400,7 +400,7 @@ async fn reload(
         Some(result) => (StatusCode::UNPROCESSABLE_ENTITY, Json(result)).into_response(),
         None => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "no reload is possible now\n",
+            "Seawall did not reload in time, or is draining\n",
         )
             .into_response(),
     }
@@ -453,7 +453,7 @@ pub(crate) async fn describe(
 /// Converts a reply of the API to the reply of a command.
 pub(crate) fn to_bson(reply: &impl Serialize) -> Result<RawDocumentBuf, String> {
     let document = bson::serialize_to_raw_document_buf(reply);
-    let mut document = document.map_err(|error| format!("reply not encoded: {error}"))?;
+    let mut document = document.map_err(|error| format!("cannot encode the reply: {error}"))?;
     document.append(cstr!("ok"), 1.0);
     Ok(document)
 }

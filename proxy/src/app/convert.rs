@@ -1,4 +1,4 @@
-//! Converts the settings to those of the single parts.
+//! Converts the configuration to the settings of each part of Seawall.
 
 use std::sync::{Arc, atomic::AtomicU64};
 
@@ -48,7 +48,7 @@ pub(super) fn guard(admin: &config::Admin) -> admin::Guard {
     }
 }
 
-/// The limits of all clients.
+/// The limits that all clients share.
 pub(super) fn limit_numbers(settings: &config::Settings) -> LimitNumbers {
     let limits = &settings.limits;
     LimitNumbers {
@@ -70,7 +70,7 @@ pub(super) fn connector(
     let tls = match deployment.tls() {
         Some((ca, identity, trusts_anyone)) => {
             if trusts_anyone {
-                tracing::warn!("certificates of servers are not verified");
+                tracing::warn!("server certificates are not verified");
             }
             let tls = client_config(ca.as_deref(), identity.as_deref(), trusts_anyone)?;
             Some(Arc::new(tls))
@@ -103,7 +103,7 @@ pub(super) fn fault(fault: &config::Fault) -> Fault {
         ?delay,
         error_code,
         close,
-        "faults are injected"
+        "fault injection is enabled"
     );
     Fault {
         command: command.clone(),
@@ -153,14 +153,14 @@ fn max_clients(settings: &config::Settings) -> usize {
             descriptors = allowed,
             wanted,
             allowed_clients = room,
-            "fewer clients than configured: descriptor limit"
+            "descriptor limit is too low for the configured number of clients"
         );
     } else {
         tracing::info!(
             descriptors = allowed,
             clients = wanted,
             servers,
-            "descriptor limit suffices"
+            "descriptor limit is sufficient"
         );
     }
     room.min(wanted)

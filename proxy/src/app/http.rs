@@ -1,5 +1,5 @@
-//! The HTTP addresses: binds and serves them. If an address is in use at the start, clients are
-//! served without it, and it is bound later.
+//! The HTTP addresses: binds and serves them. If an address is in use at the start, Seawall serves
+//! clients without it and binds it later.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::admin::{self, Window};
 /// Time between two attempts to bind an address that is in use.
 const BIND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What an address serves.
+/// The endpoints that an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// The API, metrics and health checks.
@@ -91,7 +91,7 @@ fn is_taken(error: &io::Error) -> bool {
     )
 }
 
-/// Serves an address, which is bound first if there is no listener yet, until `stop` is cancelled.
+/// Serves an address until `stop` is cancelled. Binds it first if there is no listener yet.
 async fn run(
     (address, listener): (String, Option<TcpListener>),
     content: Content,
@@ -110,7 +110,7 @@ async fn run(
         Content::Metrics => admin::serve_metrics(listener, window, stop).await,
     };
     if let Err(error) = served {
-        tracing::error!(%error, address, key = content.key(), "HTTP address no longer served");
+        tracing::error!(%error, address, key = content.key(), "HTTP listener failed");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Connects the observer, the insight, the pulse and the slow log. Once a second, passes the
-//! measurements to the insight.
+//! Connects the observer (statistics), the insight (history and detection), the pulse (samples of
+//! servers) and the slow log. Once a second, passes the measurements to the insight.
 
 use std::{
     fs::{self, OpenOptions},
@@ -140,9 +140,9 @@ fn pulse(
     runtime: Handle,
 ) -> Result<Arc<Pulse>, &'static str> {
     if !settings.history.enabled {
-        Err("off: history.enabled")
+        Err("off: history.enabled is false")
     } else if !settings.pulse.enabled {
-        Err("off: pulse.enabled")
+        Err("off: pulse.enabled is false")
     } else if !deployment.has_credentials() {
         Err("off: no service account")
     } else {

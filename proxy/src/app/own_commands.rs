@@ -23,7 +23,10 @@ pub(super) fn reporter(window: Arc<Window>) -> Reporter {
             let reload = reload.ok_or("Seawall did not reload in time, or is draining")?;
             match reload.problems.is_empty() {
                 true => admin::to_bson(&reload),
-                false => Err(format!("not reloaded: {}", reload.problems.join("; "))),
+                false => {
+                    let problems = reload.problems.join("; ");
+                    Err(format!("could not reload the configuration: {problems}"))
+                }
             }
         };
         reply.boxed()

@@ -48,7 +48,8 @@ impl App {
             let values = values_in_effect(&changed, &running.values, &new.values);
             self.apply(&settings, &running.settings, prepared);
             let described = described(&values, &pending(&changed, &new.values));
-            // The buckets of the metrics were accepted at the start.
+            // `set_info` fails only if the exporter refuses its buckets, but it accepted the same
+            // buckets at the start.
             drop(self.feed.exporter.set_info(&described.hash));
             self.configuration.send_replace(Arc::new(described));
             *running = Loaded { settings, values };

@@ -66,7 +66,8 @@ pub(super) async fn deployment_problems(settings: &Settings) -> Vec<String> {
             }
             let wants_lookup = settings.auth.credentials == seawall_config::Credentials::Lookup;
             if wants_lookup && !deployment.has_credentials() {
-                problems.push("auth.credentials: lookup needs a user in deployment.uri".to_owned());
+                let problem = "auth.credentials: \"lookup\" needs a user in deployment.uri";
+                problems.push(problem.to_owned());
             }
         }
     }

@@ -34,7 +34,7 @@ struct Common {
     /// Collection to use.
     #[arg(long, default_value = "things")]
     collection: String,
-    /// Number of documents in the collection; missing ones are inserted first.
+    /// Number of documents in the collection; missing documents are inserted first.
     #[arg(long, default_value_t = 1000)]
     documents: u32,
     /// Bytes of text in each document.
@@ -49,10 +49,11 @@ struct Common {
     /// Do not print progress on standard error.
     #[arg(long)]
     quiet: bool,
-    /// Fail if fewer operations per second succeed.
+    /// Exit with status 1 if fewer operations than this succeed per second.
     #[arg(long, value_name = "PER_SECOND")]
     expect_goodput: Option<f64>,
-    /// Fail if the 99th percentile of latency, counted from when an operation was due, is higher.
+    /// Exit with status 1 if the 99th percentile of latency is higher than this; latency is counted
+    /// from the time at which an operation was due.
     #[arg(long, value_name = "MS")]
     expect_p99_ms: Option<f64>,
     /// Allow an endpoint that is not on this machine.
@@ -67,11 +68,12 @@ pub(super) struct Storm {
     /// Number of clients.
     #[arg(long, default_value_t = 500)]
     clients: usize,
-    /// Timeout of each step in milliseconds: the shortest and the longest of all clients.
+    /// Timeout of each step in milliseconds, as a range; the timeouts of the clients are spread
+    /// evenly over it.
     #[arg(long, default_value = "40-500", value_parser = span)]
     timeouts_ms: RangeInclusive<u64>,
-    /// Connections started per second, independent of earlier ones; without it, a client reconnects
-    /// when it is done.
+    /// Number of connections to start per second, even if earlier ones have not ended; without this
+    /// option, a client reconnects as soon as its connection has ended.
     #[arg(long, value_parser = positive, conflicts_with = "keep")]
     arrivals: Option<f64>,
     /// Keep the connections and send this many operations per second over all clients.
@@ -86,8 +88,8 @@ pub(super) struct Steady {
     /// Number of connections.
     #[arg(long, default_value_t = 16)]
     connections: usize,
-    /// Operations per second over all connections; without it, each connection sends its next
-    /// operation as soon as it has a reply.
+    /// Operations per second over all connections; without this option, each connection sends its
+    /// next operation as soon as it has a reply.
     #[arg(long, value_parser = positive)]
     rate: Option<f64>,
     /// Timeout of each step in milliseconds.

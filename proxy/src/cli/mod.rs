@@ -26,7 +26,7 @@ pub struct Cli {
 enum Command {
     /// Run the proxy.
     Serve(serve::Arguments),
-    /// Demonstrate Seawall in front of a private mongod, without any server installed.
+    /// Run a demonstration of Seawall with a private mongod. No installed server is needed.
     Demo(demo::Arguments),
     /// Validate a configuration and print every problem in it.
     Check(check::Arguments),
@@ -106,7 +106,7 @@ pub fn run(cli: Cli) -> Exit {
         .build()
     {
         Ok(runtime) => runtime,
-        Err(error) => return complain(&format!("starting: {error}"), Exit::Internal),
+        Err(error) => return complain(&format!("cannot start: {error}"), Exit::Internal),
     };
     match cli.command {
         Command::Serve(arguments) => runtime.block_on(serve::run(arguments)),

@@ -23,14 +23,14 @@ use super::{ConfigArguments, check};
 use crate::app::{App, StartError};
 use seawall_console::{Exit, complain};
 
-/// Time between two looks at the files of the configuration (`reload.watch`).
+/// Time between two checks for changed configuration files (`reload.watch`).
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     config: ConfigArguments,
-    /// Run as root. An error in Seawall could then harm the whole machine.
+    /// Allow Seawall to run as root. An error in Seawall could then harm the whole machine.
     #[arg(long)]
     allow_root: bool,
 }
@@ -54,22 +54,31 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     if !loaded.settings.runtime.core_dumps
         && let Err(error) = forbid_core_dumps()
     {
-        return complain(&format!("runtime.core_dumps: {error}"), Exit::Internal);
+        let message = format!("runtime.core_dumps: cannot disable core dumps: {error}");
+        return complain(&message, Exit::Internal);
     }
     let signals = match Signals::new() {
         Ok(signals) => signals,
-        Err(error) => return complain(&format!("signals: {error}"), Exit::Internal),
+        Err(error) => {
+            return complain(&format!("cannot handle signals: {error}"), Exit::Internal);
+        }
     };
     let inherited = match inherited_sockets() {
         Ok(inherited) => inherited,
-        Err(error) => return complain(&format!("inherited sockets: {error}"), Exit::Unavailable),
+        Err(error) => {
+            let message = format!("cannot use the sockets of the service manager: {error}");
+            return complain(&message, Exit::Unavailable);
+        }
     };
     let app = match App::start_on(loaded.clone(), inherited).await {
         Ok(app) => app,
         Err(error) => return complain(&error.to_string(), exit_of(&error)),
     };
     if let Err(error) = feed_watchdog(&app) {
-        return complain(&format!("watchdog: {error}"), Exit::Internal);
+        return complain(
+            &format!("cannot start the watchdog: {error}"),
+            Exit::Internal,
+        );
     }
     let settings = &loaded.settings.admin;
     tracing::info!(
@@ -107,12 +116,12 @@ impl Signals {
     }
 }
 
-/// The problems, and how to try Seawall if the deployment is missing.
+/// Formats the problems. If the deployment is missing, adds a hint on how to try Seawall.
 fn with_hint(problems: &Problems) -> String {
     let is_missing =
         |problem: &Problem| problem.key == "deployment.uri" && problem.value.is_empty();
     let hint = if problems.iter().any(is_missing) {
-        "\nto try Seawall with a mongod of its own, run: seawall demo"
+        "\nto try Seawall with a temporary mongod, run: seawall demo"
     } else {
         ""
     };
@@ -142,7 +151,7 @@ async fn serve_until_signal(app: &App, mut signals: Signals, mut reloader: Reloa
             () = app.drain_requested() => break Exit::Success,
             _ = signals.hang_up.recv() => drop(reloader.reload(app, false).await),
             Some(request) = app.reload_requested() => {
-                // A caller that has left must not change anything later.
+                // If the caller has left, its request must not change anything later.
                 if !request.reply.is_closed() {
                     let result = reloader.reload(app, request.is_dry_run).await;
                     drop(request.reply.send(result));

@@ -3,8 +3,8 @@
 //! When a client leaves during an operation, Seawall keeps the server connection, because closing
 //! it would cost the server a new login. Seawall reads and drops the reply, within limits on time
 //! and bytes. A read that still runs half a second later is killed at the server. Writes and
-//! commits are not killed, because the driver may send them again; they end by the server's own
-//! limits.
+//! commits are not killed, because the driver may send them again; the server's own limits end
+//! them.
 
 use std::time::Duration;
 

@@ -536,7 +536,8 @@ impl Transfer<'_> {
         if left <= PIECE_BYTES || !self.backlog.is_empty() {
             return PIECE_BYTES;
         }
-        // With one byte more than the rest, bytes after the reply are noticed.
+        // Reads up to one byte more than the rest of the reply, so that bytes after the reply are
+        // noticed.
         let wanted = (left + 1).min(LARGE_PIECE_BYTES);
         match self.backlog.share(&self.awaited).try_grow(wanted) {
             true => wanted,

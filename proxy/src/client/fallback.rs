@@ -62,7 +62,7 @@ impl Client {
                 Err(End::Relayed)
             }
             Err(error) => {
-                tracing::debug!(%error, peer = %self.peer.text, "could not connect to a server for the relay");
+                tracing::debug!(%error, peer = %self.peer.text, "could not connect to a server for a relayed client");
                 let error = ErrorReply::new(HOST_UNREACHABLE, "no server available for the login");
                 self.refuse(reply_to, &error).await
             }

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_have_the_exact_share_and_are_spread_evenly() {
+    fn faults_affect_exactly_the_configured_share_and_are_spread_evenly() {
         let find = doc! {"find": "orders", "$db": "shop"};
         for share in [1, 10, 33, 50, 99, 100] {
             let fault = fault(None, None, share);

@@ -80,7 +80,8 @@ pub(super) async fn relay_reply(
     if held.len() > length {
         return Err(RelayError::Foreign("bytes after the reply"));
     }
-    // The futures of rare replies are boxed: the future of every operation would be larger by them.
+    // The futures for rare replies are boxed, so that they do not enlarge the future of every
+    // operation.
     if header.op_code == OpCode::Compressed {
         return Box::pin(inflate_reply(client, server, held, length, awaited)).await;
     }

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_two_fields_with_one_name_counts() {
+    fn the_first_of_two_fields_with_the_same_name_is_used() {
         let twice = |values: [bool; 2]| {
             let mut body = RawDocumentBuf::new();
             for value in values {

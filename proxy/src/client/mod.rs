@@ -182,7 +182,8 @@ struct Client {
 }
 
 /// Serves a client until it leaves or Seawall closes it. `original` is the address to which the
-/// client connected before the kernel redirected it to Seawall, if it did; only relays use it.
+/// client connected before the kernel redirected it to Seawall; `None` if the client was not
+/// redirected. Only relays use it.
 pub async fn serve(
     shared: Arc<Shared>,
     stream: Stream,
@@ -391,7 +392,7 @@ impl Client {
             Err(error) => Err(error),
         };
         inflated.or_else(|error| {
-            tracing::debug!(%error, peer = %self.peer.text, "malformed compressed message");
+            tracing::debug!(%error, peer = %self.peer.text, "malformed compressed message from a client");
             self.close("compressed")
         })
     }
@@ -548,8 +549,8 @@ impl Client {
         self.send(reply_to, &reply).await
     }
 
-    /// The client's identity: its user's, or the anonymous one while the deployment has no access
-    /// control.
+    /// The identity of the client's user, or the anonymous identity while the deployment has no
+    /// access control.
     fn current_identity(&mut self) -> Option<Arc<Identity>> {
         self.update_identity();
         self.identity.clone()

@@ -6,8 +6,9 @@
 //!  db.adminCommand({seawall: "reload", dryRun: true})
 //! ```
 //!
-//! The caller's own rights decide, and a server is asked for them each time, on a connection of the
-//! caller's user. The replies are those of the HTTP API.
+//! The caller's own rights decide which commands are allowed. For each command, Seawall asks a
+//! server for these rights on a connection of the caller's user. The replies are the same as those
+//! of the HTTP API.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -36,13 +37,13 @@ const MAX_LIMIT: usize = 1_000;
 /// Maximum number of commands about Seawall at a time.
 const MAX_AT_A_TIME: usize = 4;
 
-/// Maximum size of a reply, a little less than that of a document.
+/// Maximum size of a reply, a little less than the maximum size of a document.
 const MAX_REPLY_BYTES: usize = 16_000_000;
 
 /// A command about Seawall itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnCommand {
-    /// What it shows or does.
+    /// The information that the command shows, or its action.
     pub topic: Topic,
     /// Maximum number of rows.
     pub limit: usize,
@@ -53,8 +54,9 @@ pub struct OwnCommand {
 /// Returns the replies to commands about Seawall itself. The error is a text for the client.
 pub struct Reporter {
     report: Box<Report>,
-    /// Bounds the commands at a time, because their questions to servers need no slot. Users, and
-    /// the addresses of a user, are served in turn.
+    /// Limits how many of these commands run at a time, because their requests for privileges do
+    /// not count towards the concurrency limit of a server. Users, and the addresses of a user, are
+    /// served in turn.
     turns: Turns<(u64, Sharer)>,
 }
 
@@ -111,16 +113,16 @@ impl Client {
         let privileges = self.privileges(identity).await?;
         let is_open = self.shared.logins.credentials.mode() == CredentialMode::None;
         let is_allowed = match is_open {
-            // Everyone may do everything at the servers, but an action at Seawall would also affect
-            // the clients of others.
+            // Without access control, every client may do everything at the servers. But an action
+            // at Seawall would also affect other clients.
             true => own.topic.only_reads(),
             false => grants(&privileges, own.topic.required_action()),
         };
         if !is_allowed {
             let reason = match is_open {
-                true => "not allowed without access control".to_owned(),
+                true => "not allowed, because the deployment has no access control".to_owned(),
                 false => format!(
-                    "needs the action {} on the cluster",
+                    "the user needs the action {} on the cluster",
                     own.topic.required_action()
                 ),
             };
@@ -141,8 +143,9 @@ impl Client {
         if identity.status() != IdentityStatus::Good {
             return Err(ErrorReply::new(UNAUTHORIZED, "the user must log in again"));
         }
-        let failed =
-            |reason: String| unavailable(&format!("rights of the user not read: {reason}"));
+        let failed = |reason: String| {
+            unavailable(&format!("could not read the user's privileges: {reason}"))
+        };
         let asking = async {
             let deadline = Instant::now() + RIGHTS_LIMIT;
             let topology = &self.shared.routing.topology;
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_names_a_topic_in_the_admin_database() {
+    fn the_seawall_command_needs_a_known_topic_and_the_admin_database() {
         let own = parsed(doc! { "seawall": "clients", "limit": 3, "$db": "admin" }).unwrap();
         assert_eq!(
             (own.topic, own.limit, own.is_dry_run),
@@ -326,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_action_on_the_cluster_is_a_right() {
+    fn only_privileges_on_the_cluster_or_on_any_resource_grant_an_action() {
         let reply = |resource: bson::Document, actions: &[&str]| {
             let privilege = doc! { "resource": resource, "actions": actions };
             let reply =

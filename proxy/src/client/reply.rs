@@ -25,7 +25,7 @@ pub(super) enum RelayError {
     #[error("server failed before its reply: {0}")]
     Server(io::Error),
     /// The server failed in mid-reply. The client cannot get an error any more.
-    #[error("server failed in mid-reply: {0}")]
+    #[error("server failed during its reply: {0}")]
     MidReply(io::Error),
     /// The reply belongs to another request, or is malformed.
     #[error("reply does not match the request: {0}")]
@@ -80,7 +80,7 @@ pub(super) fn check_header(
     let header = Header::parse(head, MAX_MESSAGE_BYTES)
         .map_err(|_| RelayError::Foreign("length out of range"))?;
     if header.response_to != request_id {
-        return Err(RelayError::Foreign("responds to another request"));
+        return Err(RelayError::Foreign("it belongs to another request"));
     }
     let is_reply = matches!(header.op_code, OpCode::Msg | OpCode::Compressed);
     if !is_reply || header.message_length < REPLY_HEAD_BYTES {

@@ -60,7 +60,7 @@ pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_
     let plain_bytes = plain.len();
     let pack = move || {
         deflate(&plain, compressor).unwrap_or_else(|error| {
-            tracing::warn!(%error, "message not compressed");
+            tracing::warn!(%error, "could not compress a message");
             plain
         })
     };
@@ -209,7 +209,7 @@ impl<'m> Outgoing<'m> {
     ) -> io::Result<()> {
         let compressor = connection.compressor.filter(|_| self.may_be_compressed);
         let stream = &mut connection.stream;
-        // Only the usual case is not boxed, so that the future of an operation stays small.
+        // The futures of rare cases are boxed, so that the future of an operation stays small.
         if let Some(compressor) = compressor {
             return Box::pin(self.write_compressed(stream, compressor, heavy)).await;
         }

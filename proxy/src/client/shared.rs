@@ -60,7 +60,8 @@ pub struct Arrivals {
     pub gate: Gate,
     /// How late the data plane is.
     pub lateness: Lateness,
-    /// The arrivals of clients, which end a quiet time.
+    /// Records arrivals of clients. An arrival after a quiet time makes periodic tasks frequent
+    /// again.
     pub activity: Activity,
 }
 

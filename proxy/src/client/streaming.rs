@@ -52,7 +52,7 @@ pub(super) enum StreamError {
     #[error("client: {0}")]
     Client(ReadError),
     /// The sections do not match the message.
-    #[error("request: {0}")]
+    #[error("malformed request: {0}")]
     Malformed(MessageError),
 }
 

@@ -286,7 +286,7 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         self.0.queues.get(&key).map_or(0, Queue::len)
     }
 
-    /// Number of waiters of the key with the most.
+    /// Number of waiters of the key with the most waiters.
     pub(crate) fn longest(&self) -> usize {
         self.0.queues.values().map(Queue::len).max().unwrap_or(0)
     }
@@ -318,8 +318,8 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
     }
 
     /// Removes and returns one waiter of the key `from`. `order` compares a waiter with the one to
-    /// remove by the order of arrival. It takes logarithmic time, and time in proportion to the
-    /// distance of the waiter from the nearer end of the key's queue.
+    /// remove by the order of arrival. The search takes logarithmic time. The removal takes time in
+    /// proportion to the distance of the waiter from the nearer end of the key's queue.
     pub(crate) fn remove(&mut self, from: K, order: impl FnMut(&T) -> Ordering) -> Option<T> {
         let queue = self.0.queues.get_mut(&from)?;
         let index = queue.0.binary_search_by(order).ok()?;
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_then_users_are_served_in_turn() {
+    fn addresses_and_the_users_of_each_address_are_served_in_turn() {
         let names = NameHasher::default();
         let from = |address: u8, user: &str| Origin {
             sharer: Sharer::at(Some([192, 0, 2, address].into())),

@@ -77,7 +77,7 @@ struct GateState {
     passed: u32,
     /// Moving average of the number of logins or clients that pass per second.
     average_rate: f64,
-    /// For how long every tick has found the target missed.
+    /// For how long the target has been missed at every tick.
     missed_for: Duration,
 }
 
@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    /// True if more callers pass at once than a gate with any rate admits.
+    /// True if more callers pass at once than any limited rate would admit.
     fn is_open(gate: &Gate) -> bool {
         (0..10_000).all(|_| gate.try_pass())
     }
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_gate_starts_at_the_recent_average_rate() {
+    fn a_gate_that_closes_starts_with_the_recent_average_rate_of_logins() {
         let gate = Gate::of_logins();
         for wait in [Duration::ZERO, BUSY] {
             for _ in 0..5 {
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_opens_gradually_after_the_waits_end() {
+    fn a_closed_gate_opens_gradually_after_the_long_waits_end() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 5);
         tick(&gate, Duration::ZERO, 1);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_removes_waiters_that_left_if_there_are_more_than_the_limit() {
+    fn a_tick_removes_waiters_that_left_if_too_many_waiters_are_queued() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 5);
         while gate.try_pass() {}
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_waiter_that_has_left_uses_no_token() {
+    async fn a_waiter_that_has_left_uses_no_token_of_the_gate() {
         let gate = Arc::new(Gate::of_logins());
         tick(&gate, BUSY, 6);
         while gate.try_pass() {}
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn minimum_rate_holds_until_the_waits_end() {
+    async fn logins_pass_at_the_minimum_rate_until_the_long_waits_end() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 500);
         let mut passed = 0;

@@ -17,7 +17,7 @@ const HEAVY_BYTES: usize = 128 * 1024;
 const LONG_WALK_BYTES: usize = 1024 * 1024;
 
 /// Runs heavy work on threads that serve no clients, on at most half of the cores. Waiting sharers
-/// are served in turn.
+/// (addresses or users) are served in turn.
 #[derive(Clone, Debug)]
 pub struct HeavyWork(Turns);
 
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn other_tasks_run_during_a_walk_over_more_than_1_mib() {
+    async fn other_tasks_run_during_a_walk_over_a_message_of_more_than_1_mib() {
         let walks = async {
             let work = HeavyWork::new(1);
             let (ran, other) = mpsc::channel();

@@ -201,8 +201,8 @@ impl Limits {
         (turn > now).then_some(turn)
     }
 
-    /// Returns a permit for a new client. At the limit, closes a silent client of the sharer with
-    /// the most clients; `None` if there is none.
+    /// Returns a permit for a new client. At the limit, closes a silent client of the sharer
+    /// (address or user) with the most clients. `None` if there is no such client.
     pub(crate) fn admit_client(&self, from: Sharer, eviction: &Eviction) -> Option<ClientPermit> {
         let permit = self.clients.admit_evicting_silent(from, eviction);
         permit.map(ClientPermit)
@@ -213,8 +213,8 @@ impl Limits {
         self.clients.close(percent);
     }
 
-    /// Returns a permit for a client that has not logged in. At the limit, closes the oldest client
-    /// without a login of the address that has most such clients. `None` if that is not possible.
+    /// Returns a permit for a client that has not logged in. At the limit, closes a client of the
+    /// address with the most such clients: the oldest one. `None` if that is not possible.
     pub(crate) fn admit_handshake(
         &self,
         from: Sharer,
@@ -242,7 +242,8 @@ impl Limits {
         permit.map(MonitorPermit)
     }
 
-    /// Returns a permit for a relayed client in pooled mode, if the sharer's share allows it.
+    /// Returns a permit for a relayed client in pooled mode, if the share of its address or user
+    /// allows it.
     pub(crate) fn admit_relay(&self, from: Sharer) -> Option<RelayPermit> {
         self.relays.take(from).map(RelayPermit)
     }
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn arrivals_and_logins_beyond_their_rates_are_limited() {
+    async fn new_connections_over_their_rate_are_refused_and_logins_are_delayed() {
         let unlimited = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
         let limited = Limits::new(
             LimitNumbers {
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_number_of_turns_grows_with_the_number_of_workers() {
+    async fn the_turns_for_forwarding_and_heavy_work_grow_with_the_number_of_workers() {
         let limits =
             Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1)).with_workers(4);
         let take = || limits.forwarding().take(Sharer::Local).now_or_never();

@@ -45,7 +45,7 @@ pub struct Operator<'a> {
     pub in_flight: &'a Arc<AtomicUsize>,
 }
 
-/// The permit of one operation. The drop frees it.
+/// The permit of one operation. Dropping it frees the permit.
 #[derive(Debug)]
 #[must_use]
 pub struct OperationPermit {

@@ -1,4 +1,5 @@
-//! Permits for connections. Addresses share them fairly.
+//! Permits for connections. Addresses share them fairly. If many users share an address, each of
+//! these users counts like an address ([`Sharer`]).
 //!
 //! One address may have all permits. If none is free and another address needs one, a connection of
 //! the address with the most permits is closed. The closed connection's address must then still
@@ -127,7 +128,7 @@ struct PermitTable {
     next_examined: (Sharer, u64),
 }
 
-/// The permit of one connection. The drop frees it.
+/// The permit of one connection. Dropping it frees the permit.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct EvictablePermit {
@@ -448,7 +449,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn search_among_the_connections_of_another_sharer_begins_with_the_oldest() {
+    async fn eviction_among_the_connections_of_another_address_begins_with_the_oldest() {
         let permits = EvictablePermits::new(4);
         let oldest = client(&permits, 2);
         let crowd: Vec<_> = (0..3).map(|_| client(&permits, 1)).collect();
@@ -463,7 +464,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_moved_permit_counts_for_its_new_sharer() {
+    async fn a_permit_moved_to_a_user_counts_for_that_user() {
         let permits = EvictablePermits::new(2);
         let mut first = client(&permits, 1);
         let _second = client(&permits, 1);

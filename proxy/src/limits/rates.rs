@@ -93,14 +93,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_key_does_not_use_the_rate_of_another() {
+    async fn events_of_one_key_do_not_use_up_the_rate_of_another_key() {
         let (rates, now) = (Rates::new(1), Instant::now());
         assert!(rates.admit("a", now) && !rates.admit("a", now));
         assert!(rates.admit("b", now));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn turns_are_spaced_at_the_rate_up_to_the_longest_wait() {
+    async fn events_over_the_rate_are_spaced_evenly_up_to_the_longest_wait() {
         let (rates, now) = (Rates::new(10), Instant::now());
         let turns: Vec<_> = (0..15).map(|_| rates.turn("a", now) - now).collect();
         assert!(turns.iter().take(10).all(Duration::is_zero), "{turns:?}");

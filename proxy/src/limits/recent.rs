@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn map_has_at_most_its_bound_of_entries_and_keeps_rewritten_ones() {
+    fn map_never_exceeds_its_maximum_size_and_keeps_rewritten_entries() {
         let mut map = RecentMap::new(10);
         for n in 0..1000 {
             drop(map.insert(n, n));

@@ -27,7 +27,7 @@ struct Taken<K> {
     by_holder: HashMap<K, usize>,
 }
 
-/// One unit of a resource. The drop frees it.
+/// One unit of a resource. Dropping it frees the unit.
 #[derive(Debug)]
 #[must_use]
 pub struct Share<K: Copy + Eq + Hash> {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn one_holder_gets_at_most_eight_ninths() {
+    fn one_holder_gets_at_most_eight_ninths_of_all_units() {
         let shares = Shares::new(900);
         let first = take_all(&shares, 1);
         assert_eq!(first.len(), 800);

@@ -37,7 +37,7 @@ struct TurnsState<K: TurnKey> {
     waiters: TurnQueue<K, oneshot::Sender<Turn<K>>>,
 }
 
-/// One turn. The drop passes it to the next waiter.
+/// One turn. Dropping it passes the turn to the next waiter.
 #[derive(Debug)]
 #[must_use]
 pub struct Turn<K: TurnKey = Sharer>(Turns<K>);
@@ -77,8 +77,8 @@ impl<K: TurnKey> Turns<K> {
         }
     }
 
-    /// Changes the number of turns. A lower number withdraws no turn. Ended turns are passed on
-    /// only while fewer turns than this number are taken.
+    /// Changes the number of turns. Turns that are taken continue. A waiter gets a turn only while
+    /// fewer turns than the new number are taken.
     pub(crate) fn set_count(&self, count: usize) {
         self.0.lock().count = count;
         while let Some((waiter, turn)) = self.next_served() {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_sharers_are_served_one_after_another() {
+    fn waiting_addresses_get_turns_alternately() {
         let turns = Turns::new(1);
         let held = take_now(&turns, from(1)).unwrap();
         let mut greedy = [0, 1].map(|_| Box::pin(turns.take(from(1))));

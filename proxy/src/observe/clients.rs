@@ -17,7 +17,8 @@ use tokio::time::Instant;
 use super::{metric_handles::Metrics, metric_name::MetricName};
 use seawall_stats::{Departure, Leaving, Stage, Traffic};
 
-/// The connected clients, and the connections and departures that the history has not taken yet.
+/// The connected clients, and the counts of connections and disconnections that the history has not
+/// taken yet.
 pub struct ClientDirectory {
     metrics: Arc<Metrics>,
     pub(super) rows: Mutex<HashMap<i32, ClientRow>>,
@@ -88,7 +89,7 @@ impl ClientDirectory {
         rows
     }
 
-    /// Returns the connections and departures of clients since the last call.
+    /// Returns the counts of connections and disconnections of clients since the last call.
     pub(super) fn take_traffic(&self) -> Traffic {
         std::mem::take(&mut *self.traffic.lock())
     }
@@ -177,8 +178,8 @@ impl ConnectedClient {
         metrics.count(MetricName::ClientsGoneTotal, &labels);
     }
 
-    /// How the connection ended. If nothing was set, the client ended it: cleanly in
-    /// [`Stage::Ready`], in any other stage it gave up.
+    /// How the connection ended. If nothing was set, the client ended it: in [`Stage::Ready`] this
+    /// is a clean end, and in any other stage the client gave up.
     fn departure(&self) -> Departure {
         self.how.unwrap_or(match self.stage {
             Stage::Ready => Departure::Clean,

@@ -90,7 +90,7 @@ pub struct Exporter {
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     keeps_seconds: bool,
     /// The series of `seawall_info`; `None` until [`Exporter::set_info`] is called. A series cannot
-    /// be removed from its recorder, so each hash has a recorder of its own.
+    /// be removed from its recorder, so each hash gets a new recorder.
     info: Mutex<Option<Metrics>>,
 }
 
@@ -360,8 +360,8 @@ impl Exporter {
         let mut histograms = HistogramText::new(&mut text);
         self.add_histograms(collected, &mut histograms);
         let servers = self.recorder.servers.lock().clone();
-        // A server without a checkout has the series too, so that its first checkout is an
-        // increase.
+        // The series exists even before the first checkout, so that a scraper sees the first
+        // checkout as an increase.
         let none = Distribution::default();
         let checkouts = collected.checkouts.iter().map(Option::as_deref);
         for (address, checkouts) in servers.iter().zip(checkouts.chain(repeat(None))) {

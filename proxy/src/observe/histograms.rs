@@ -1,7 +1,7 @@
 //! Histograms that are rendered from distributions.
 //!
-//! The exporter's own histograms keep each sample until the next upkeep, which costs CPU time for
-//! each operation. A distribution has the buckets already.
+//! The histograms of the library `metrics-exporter-prometheus` keep each sample until the next
+//! upkeep, which costs CPU time for each operation. A distribution has the buckets already.
 
 use std::collections::BTreeMap;
 

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_follow_the_conventions() {
+    fn metric_names_follow_the_conventions() {
         for name in MetricName::ALL {
             let text = name.as_str();
             assert!(text.starts_with("seawall_"), "{text}");

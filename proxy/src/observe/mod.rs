@@ -72,7 +72,7 @@ pub struct Settings {
 
 /// The metrics could not be set up, because the exporter refused a configured bucket.
 #[derive(Debug, thiserror::Error)]
-#[error("setting up metrics: {0}")]
+#[error("cannot set up metrics: {0}")]
 pub struct ObserveError(#[from] metrics_exporter_prometheus::BuildError);
 
 /// The three parts of the statistics. A process has one instance; each test makes its own.

@@ -1,4 +1,5 @@
-//! Learns which field names are data from the number of names below a prefix: rule R5 of `fp1`.
+//! Learns which field names are data from the number of names below a prefix: rule R5 of the
+//! fingerprint version `fp1`.
 //!
 //! Only commands with a new shape are examined. Once more than 64 names were seen below a prefix,
 //! all names below it count as data. Commands that differ only in such names then have the same
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn names_below_a_prefix_are_treated_as_data_once_there_are_65_of_them() {
+    fn field_names_below_a_prefix_are_treated_as_data_once_there_are_65() {
         let table = NameTable::default();
         for number in 0..64 {
             let path = format!("scores.{}", word(number));
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_differ_only_in_learned_names_have_one_shape() {
+    fn commands_that_differ_only_in_learned_names_have_the_same_shape() {
         let settings = Settings {
             counts_shapes: true,
             max_shapes: 1_000,
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn top_level_fields_and_names_that_look_like_data_are_not_counted() {
+    fn top_level_fields_and_names_that_look_like_data_are_never_learned() {
         let table = NameTable::default();
         for number in 0..200 {
             let name = word(number);
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn watched_prefixes_are_bounded() {
+    fn the_number_of_watched_prefixes_is_limited() {
         let table = NameTable::default();
         for number in 0..3_000 {
             add(&table, &set(&format!("{}.one", word(number))));

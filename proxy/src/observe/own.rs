@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn process_cpu_and_memory_are_read_from_ticks_and_pages() {
+    fn process_cpu_time_and_memory_are_converted_from_ticks_and_pages() {
         let spin = || (0..2_000_000_u64).fold(0, |sum: u64, n| sum.rotate_left(5) ^ n);
         while process_cpu().unwrap() < Duration::from_millis(100) {
             std::hint::black_box(spin());

@@ -17,7 +17,7 @@ pub struct Memory {
     pub bytes: usize,
 }
 
-/// What the history lost.
+/// The losses of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLosses {
     /// Steps dropped before the end of their retention.

@@ -402,7 +402,7 @@ seawall_operation_phase_seconds_count{phase=\"send\"} 0
     }
 
     #[test]
-    fn both_formats_show_the_same_values() {
+    fn text_and_protobuf_formats_show_the_same_values() {
         let bytes = encode(TEXT, &natives());
         let mut rest = &*bytes;
         let mut families = Vec::new();
@@ -437,7 +437,7 @@ seawall_operation_phase_seconds_count{phase=\"send\"} 0
     }
 
     #[test]
-    fn native_bucket_numbers_follow_the_format() {
+    fn native_histogram_bucket_numbers_follow_the_prometheus_format() {
         let families = families(TEXT, &natives());
         let server = families[2].metrics[0].histogram.as_ref().unwrap();
         assert_eq!(server.schema, Some(3));

@@ -358,7 +358,7 @@ mod tests {
     use seawall_stats::Outcome;
 
     #[test]
-    fn names_sent_by_unauthenticated_clients_get_no_rows() {
+    fn names_sent_by_unauthenticated_clients_are_counted_in_one_common_row() {
         let settings = Settings {
             counts_shapes: true,
             max_shapes: 100,

@@ -89,7 +89,8 @@ pub struct ServerMetrics {
     awaiting: Gauge,
     lane_queue: Gauge,
     relayed: Gauge,
-    /// Registered with the first limit, because a registered gauge is exported.
+    /// Registered when there is a limit for the first time, because every registered gauge is
+    /// exported.
     concurrency_limit: OnceLock<Gauge>,
     in_progress: Gauge,
     reserved: Gauge,

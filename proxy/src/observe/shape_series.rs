@@ -112,7 +112,8 @@ impl ShapeSeries {
         {
             self.durations
                 .retain(|_, kept| kept.added_at.elapsed() < life);
-            // The exporter removes old series only while it renders, and there may be no scraper.
+            // The metrics library removes old series only while it renders, and there may be no
+            // scraper.
             drop(self.metrics.render());
         }
     }

@@ -91,8 +91,8 @@ impl Recorder {
         });
     }
 
-    /// Replaces the slow log; `None` switches it off. A thread of its own writes the queued lines
-    /// of the earlier log, because a disk may be blocked.
+    /// Replaces the slow log; `None` switches it off. A separate thread writes the queued lines of
+    /// the earlier log, because a disk may be blocked.
     pub(crate) fn set_slow_log(self: &Arc<Self>, log: Option<SlowLog>) {
         let Some(earlier) = self.slow_log.swap(log.map(Arc::new)) else {
             return;
@@ -112,7 +112,7 @@ impl Recorder {
         };
         let ended = thread::Builder::new().name("slow-log-end".to_owned());
         if let Err(error) = ended.spawn(ending) {
-            tracing::warn!(%error, "earlier slow log not ended");
+            tracing::warn!(%error, "could not close the previous slow log");
         }
     }
 
@@ -132,8 +132,8 @@ impl Recorder {
     }
 }
 
-/// The shape of an operation. The shape of a `getMore` is that of the command that opened its
-/// cursor, if known.
+/// The shape of an operation. For a `getMore`, the shape of the command that opened its cursor, if
+/// known.
 fn shape_of(record: &Record) -> ShapeId {
     record.origin_id.unwrap_or(record.rows.id)
 }
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_without_its_own_row_is_logged_with_the_id_and_text_of_the_row_that_counts_it() {
+    fn operation_counted_in_a_group_row_is_logged_with_the_shape_of_that_row() {
         let (observer, written) = observer(every_operation());
         let (first, folded) = (Command::find("a"), Command::find("b"));
         run(&observer, &first);

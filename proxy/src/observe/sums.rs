@@ -91,7 +91,8 @@ pub(super) struct Record {
     pub(super) is_awaiting: bool,
     /// True if the client had sent the same write before.
     pub(super) is_retry: bool,
-    /// How long the cursor had been open when the operation exhausted it; `None` if it did not.
+    /// How long the cursor had been open when the operation exhausted it; `None` if the operation
+    /// did not exhaust it.
     pub(super) cursor_time: Option<Duration>,
 }
 
@@ -155,8 +156,8 @@ pub struct ServerSums {
     pub durations: FineDistribution,
 }
 
-/// The sums of one thread since the last collection, in a form to which an operation is added at
-/// little cost.
+/// The sums of one thread since the last collection, in a form that makes it cheap to add an
+/// operation.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// All sums, except [`Sums::phases`], [`Sums::checkouts`], and the operations with a server in

@@ -56,8 +56,8 @@ pub struct SessionKey {
     pub lsid: [u8; 16],
 }
 
-/// Limits on the number of pins, and on the time for which unused pins are kept. The times are
-/// those after which servers end unused cursors and transactions.
+/// Limits on the number of pins, and on the time for which unused pins are kept. Servers end unused
+/// cursors and transactions after the same times.
 #[derive(Clone, Copy, Debug)]
 pub struct PinLimits {
     /// Maximum number of cursors.

@@ -1,18 +1,19 @@
-//! What an operation needs to run on a server.
+//! The needs of an operation that asks for a connection.
 
 use seawall_transport::Sharer;
 
-/// What an operation needs besides a connection. Operations with different needs wait in different
+/// The need of an operation besides a connection. Operations with different needs wait in different
 /// lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing: a command of Seawall itself, at most one for each user at a time. It is served
-    /// before the user's clients.
+    /// Nothing. The operation is a command of Seawall itself, at most one for each user at a time.
+    /// It is served before the operations of the user's clients.
     Nothing,
-    /// A permit of the lane, which the operation already has: it waits for data.
+    /// A permit of the lane (see `super::lane`), which the operation already has. The operation
+    /// waits for data.
     LanePermit,
-    /// A slot, or a part of the reserve while all slots are taken: other operations may wait for
-    /// this one, as for the commit of a transaction that holds locks.
+    /// A slot or, while all slots are taken, a part of the reserve. Other operations may wait for
+    /// this one, for example for the commit of a transaction that holds locks.
     SlotOrReserve,
     /// A slot.
     Slot,
@@ -46,12 +47,13 @@ impl Need {
 /// An operation that asks for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// What it needs besides a connection.
+    /// The need of the operation besides a connection.
     pub need: Need,
-    /// The address or user of its client. They are served in turn. Any value for Seawall itself.
+    /// The address or user of the client. Addresses and users are served in turn. For a command of
+    /// Seawall itself, the value does not matter.
     pub from: Sharer,
-    /// A number that identifies the shape of the operation. `None`: its time is not compared with
-    /// the times of others.
+    /// A number that identifies the shape of the operation. `None` if the time of the operation
+    /// must not be compared with the times of other operations.
     pub shape: Option<u64>,
 }
 

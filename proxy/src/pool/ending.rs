@@ -216,7 +216,7 @@ impl ServerPool {
         loop {
             if let Some(batch) = self.end_queue.next(worker.first()) {
                 if let Err(error) = worker.end(batch).await {
-                    tracing::warn!(server = %self.address, %error, "could not end abandoned reads on the server");
+                    tracing::warn!(server = %self.address, %error, "could not kill the reads of disconnected clients");
                 }
             } else if !self.end_queue.wait_for_more().await {
                 return;
@@ -247,7 +247,7 @@ impl KillOpWorker<'_> {
                     return Ok(());
                 }
                 Err(error) => {
-                    tracing::debug!(server = %self.pool.address, %error, "kept connection failed");
+                    tracing::debug!(server = %self.pool.address, %error, "idle connection for killOp failed");
                 }
             }
         }
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reads_of_another_generation_are_refused() {
+    async fn requests_to_end_reads_of_another_generation_are_refused() {
         let end_queue = EndQueue::default();
         let user = identity("a");
         let (old, _) = asked(&end_queue, &user, Generation::default());
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closed_queue_refuses_all_reads() {
+    async fn closed_queue_refuses_all_requests_to_end_reads() {
         let end_queue = EndQueue::default();
         let user = identity("a");
         let (before, _) = asked(&end_queue, &user, Generation::default());

@@ -135,7 +135,7 @@ fn advance_at_once(duration: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_reads_of_a_user_are_ended_over_one_connection() {
+async fn several_abandoned_reads_of_a_user_are_ended_over_one_connection() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _requests = [7, LONG].map(|connection| scene.end_read(&user, connection));
     let ended = [7, LONG].map(|connection| (1, operation_of(connection)));
@@ -143,7 +143,7 @@ async fn several_reads_of_a_user_are_ended_over_one_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_later_read_is_ended_over_the_kept_connection() {
+async fn a_later_abandoned_read_is_ended_over_the_connection_that_was_kept() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
@@ -153,7 +153,7 @@ async fn a_later_read_is_ended_over_the_kept_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_extra_connection_is_kept_for_less_than_a_minute() {
+async fn the_connection_that_ends_abandoned_reads_is_replaced_after_a_minute() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
@@ -170,7 +170,7 @@ async fn the_extra_connection_is_kept_for_less_than_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_that_need_no_login_are_ended_first_until_another_login_is_due() {
+async fn until_the_next_login_is_due_reads_that_need_no_login_are_ended_first() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;

@@ -1,4 +1,4 @@
-//! Which users hold slots or wait for them, so that each gets an equal share.
+//! Counts the slots and waiters of each user, so that all users get equal shares.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 
 use seawall_auth::IdentityId;
 
-/// What one user has.
+/// The number of slots and waiters of one user.
 #[derive(Clone, Copy, Debug, Default)]
 struct Holding {
     slots: usize,
@@ -76,7 +76,7 @@ impl Holdings {
         self.most
     }
 
-    /// Number of users that hold slots or wait for them, and `id`.
+    /// Number of users that hold slots or wait for them. `id` counts even if it does neither.
     pub(super) fn users_with(&self, id: IdentityId) -> usize {
         self.users.len() + usize::from(!self.users.contains_key(&id))
     }
@@ -87,7 +87,7 @@ mod tests {
     use super::{super::tests::identity, *};
 
     #[test]
-    fn users_with_slots_or_waiters_and_the_largest_holding_are_counted() {
+    fn users_with_slots_or_waiters_and_the_most_slots_of_one_user_are_counted() {
         let [a, b] = ["a", "b"].map(|name| identity(name).id());
         let mut holdings = Holdings::default();
         assert_eq!(holdings.users_with(a), 1);

@@ -1,5 +1,5 @@
 //! The state of one server's connections, and every decision about them. It reads no clock and
-//! waits for nothing. A caller passes the check if a connection has ended.
+//! waits for nothing. The caller provides the function that checks if a connection has ended.
 
 mod dispatch;
 mod growth;
@@ -82,7 +82,7 @@ pub(super) struct Todo {
     pub(super) close: Vec<(Box<Connection>, CloseReason)>,
     pub(super) establish: Vec<(Arc<Identity>, Generation)>,
     /// True if the first deadline of a waiter is earlier than before, so that the task which calls
-    /// [`Inner::expire`] must look again.
+    /// [`Inner::expire`] must check the deadlines again.
     pub(super) must_wake_expiry: bool,
     /// True if [`Inner::tick`] must be called regularly again.
     pub(super) must_wake_ticks: bool,
@@ -113,12 +113,12 @@ pub(super) struct Inner {
     /// Number of all users' connections that are in use.
     in_use: usize,
     next_ticket: u64,
-    /// No waiter's deadline is earlier. `None` only if no operation waits. The waiter that had this
-    /// deadline may have been served or have left.
+    /// The deadlines of all waiters are at this time or later. `None` only if no operation waits.
+    /// The waiter with this deadline may have been served or have left.
     expires_at: Option<Instant>,
     /// When the last suspicion began; `None` if there was none.
     last_suspected: Option<Instant>,
-    /// True if an available connection has ended.
+    /// Returns true if an available connection has ended.
     has_ended: fn(&mut Connection) -> bool,
 }
 
@@ -406,7 +406,7 @@ impl Inner {
         }
     }
 
-    /// Forgets what was learned of the server, because it has another role now.
+    /// Forgets what was learned about the server, because the server has another role now.
     pub(super) fn reset_limit(&mut self, now: Instant) {
         self.slots.reset(now);
     }

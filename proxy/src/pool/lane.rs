@@ -66,7 +66,8 @@ impl Lane {
         }
     }
 
-    /// Changes the number of permits to that of a pool of at most `max_pool_size` connections.
+    /// Changes the number of permits to the number for a pool of at most `max_pool_size`
+    /// connections.
     pub(super) fn set_permits(&self, max_pool_size: usize) {
         let permits = permits_of(max_pool_size);
         self.permits.store(permits, Ordering::Relaxed);
@@ -109,7 +110,7 @@ mod tests {
     const USER: LaneKey = (1, Sharer::Local);
 
     #[tokio::test(start_paused = true)]
-    async fn slices_shorten_as_the_lane_fills() {
+    async fn slices_get_shorter_as_more_operations_wait_for_data() {
         let lane = Lane::new(12);
         let first = lane.enter(USER).await;
         assert_eq!(first.slice, LONG_SLICE);

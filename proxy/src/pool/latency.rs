@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_faster_operation_gets_the_weight_that_the_average_has_lost() {
+    async fn a_faster_operation_lowers_the_average_with_a_weight_that_grows_with_time() {
         let (mut latency, began) = (Latency::default(), Instant::now());
         latency.observe(Duration::from_millis(10), began);
         let later = began + DECAY;

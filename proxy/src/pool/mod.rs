@@ -101,7 +101,7 @@ pub struct Limits {
     pub wait_queue_size: usize,
 }
 
-/// The way in which a server's connections or slots were too few for an operation.
+/// The reason why an overloaded server had no connection or slot for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Overload {
     /// Too many operations already wait.
@@ -131,7 +131,7 @@ pub enum CheckOutError {
     /// The pool is closed: the server left the deployment, or Seawall is shutting down.
     #[error("the server's pool is closed")]
     Closed,
-    /// The server has no connection for the operation in time.
+    /// The operation got no connection or slot: the wait queue was full, or the wait took too long.
     #[error(transparent)]
     Overload(#[from] Overload),
     /// No connection could be established.
@@ -219,11 +219,11 @@ pub struct UserSnapshot {
     pub wait_queue: usize,
 }
 
-/// Minimum time between two searches for waiters whose deadline has passed. Waits may end later by
-/// this time.
+/// Minimum time between two searches for waiters whose deadline has passed. A wait may end later
+/// than its deadline, by at most this time.
 const MIN_EXPIRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The pool size from which the number of permits for waits for data is computed.
+/// The pool size from which the number of permits of the lane is computed.
 fn lane_size(limits: &Limits) -> usize {
     limits.max_pool_size.min(limits.max_server_connections)
 }
@@ -288,8 +288,8 @@ pub(crate) enum Begun {
     Waits(Waiting),
 }
 
-/// An operation in the wait queue. The drop leaves the queue. If a connection was handed over
-/// before but not received, the drop checks it in.
+/// An operation in the wait queue. Dropping it removes the operation from the queue. If a
+/// connection was handed over but not received, the drop checks it in.
 #[must_use]
 pub(crate) struct Waiting {
     pool: Arc<ServerPool>,
@@ -401,11 +401,11 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Checks out a connection authenticated as `identity`, and what else `demand` needs. Waits
-    /// until `deadline`, but at most [`Limits::wait_queue_timeout`]. Free slots pass to the users
-    /// in turn. Among one user's waiters, addresses are served in turn, and each address in order
-    /// of arrival. When the wait queue is full, a waiter of the user or address with the most
-    /// waiters is refused.
+    /// Checks out a connection authenticated as `identity`, and a slot or a part of the reserve if
+    /// `demand` needs it. Waits until `deadline`, but at most [`Limits::wait_queue_timeout`]. Free
+    /// slots pass to the users in turn. Among one user's waiters, addresses are served in turn, and
+    /// each address in order of arrival. When the wait queue is full, a waiter of the user or
+    /// address with the most waiters is refused.
     ///
     /// Cancel safe: a waiter that is dropped leaves the queue, and no connection is lost.
     ///
@@ -664,7 +664,7 @@ impl ServerPool {
                 settled = decision.settled,
                 reason = %decision.reason,
                 inputs = ?decision.inputs,
-                "concurrency limit"
+                "decision on the concurrency limit"
             );
         }
         true
@@ -718,7 +718,7 @@ impl ServerPool {
                         .established(&identity, connection, Instant::now())
                 }
                 Err(error) => {
-                    tracing::debug!(server = %pool.address, %error, "connection not established");
+                    tracing::debug!(server = %pool.address, %error, "could not establish a server connection");
                     let error = CheckOutError::Establish {
                         error: Arc::new(error),
                         generation,
@@ -740,7 +740,7 @@ async fn expire_waiters(pool: Weak<ServerPool>, changed: Arc<Notify>) {
     loop {
         match next {
             None => changed.notified().await,
-            // It does not matter which of the two has happened.
+            // The deadline and a notification have the same effect, so the result is ignored.
             Some(deadline) => drop(timeout_at(deadline, changed.notified()).await),
         }
         let Some(pool) = pool.upgrade() else { return };
@@ -748,7 +748,8 @@ async fn expire_waiters(pool: Weak<ServerPool>, changed: Arc<Notify>) {
         let (deadline, todo) = pool.inner.lock().expire(now);
         let has_expired = !todo.fail.is_empty();
         pool.perform(todo);
-        // While many waiters expire, each search through all of them ends several waits.
+        // While many waiters expire, the pause lets each search through all waiters end several
+        // waits.
         let earliest = if has_expired {
             now + MIN_EXPIRY_INTERVAL
         } else {

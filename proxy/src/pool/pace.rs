@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_than_the_burst_begins_at_once_after_a_long_pause() {
+    async fn after_a_long_pause_at_most_a_burst_of_connections_begins_at_once() {
         let mut pace = Pace::new(NonZeroU32::new(100), 0.25);
         let now = Instant::now();
         turns(&mut pace, 50, now);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_limit_all_connections_begin_at_once() {
+    async fn without_a_rate_limit_all_connections_begin_at_once() {
         let mut pace = Pace::new(None, 0.25);
         let all = turns(&mut pace, 1_000, Instant::now());
         assert!(all.iter().all(Duration::is_zero));

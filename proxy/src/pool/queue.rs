@@ -14,7 +14,7 @@ use seawall_transport::{Sharer, connection::Connection};
 /// The result of a wait.
 pub(super) type Granted = Result<(Box<Connection>, Slot), CheckOutError>;
 
-/// Finds a waiter in its queue.
+/// Identifies a waiter in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) demand: Demand,
@@ -59,8 +59,8 @@ impl WaitQueue {
         self.line_mut(need)?.pop()
     }
 
-    /// Removes and returns the next waiter of any need: one for a slot if there is one, and a
-    /// command of Seawall itself last.
+    /// Removes and returns the next waiter of any need. Waiters for a slot come first, and commands
+    /// of Seawall itself come last.
     pub(super) fn pop_any(&mut self) -> Option<Waiter> {
         self.lines.iter_mut().rev().find_map(TurnQueue::pop)
     }
@@ -75,8 +75,9 @@ impl WaitQueue {
         self.line(need).map_or(0, TurnQueue::len)
     }
 
-    /// Removes a waiter of another address to make room for a waiter of `from`. Returns `None` if
-    /// in no line an address has at least two waiters more than `from` has in all lines.
+    /// Removes a waiter of another address to make room for a waiter of `from`. Returns `None`
+    /// unless some address has, in one line, at least two waiters more than `from` has in all
+    /// lines.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
         let own: usize = self.lines.iter().map(|line| line.len_of(from)).sum();
         let greediest = self.greediest()?;
@@ -88,7 +89,8 @@ impl WaitQueue {
         self.greediest()?.shed()
     }
 
-    /// The line in which an address has the most waiters. Seawall itself has no address.
+    /// The line in which one address has the most waiters. The line of Seawall's own commands is
+    /// excluded, because they have no address.
     fn greediest(&mut self) -> Option<&mut TurnQueue<Sharer, Waiter>> {
         let clients = self.lines.iter_mut().skip(1);
         clients.max_by_key(|line| line.longest())
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_with_many_waiters_of_one_need_gets_no_room_from_others() {
+    async fn waiters_of_all_needs_count_when_room_is_made_in_the_queue() {
         let mut queue = WaitQueue::default();
         (0..9).for_each(|n| push(&mut queue, 1, Need::SlotOrReserve, n));
         (9..12).for_each(|n| push(&mut queue, 2, Need::Slot, n));

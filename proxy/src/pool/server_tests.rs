@@ -132,7 +132,7 @@ async fn clear_begins_a_new_generation_once_per_failed_generation() {
 }
 
 #[tokio::test]
-async fn a_suspicion_ends_with_the_reply_to_a_probe_that_was_sent_later() {
+async fn suspicion_against_a_server_ends_with_the_reply_to_a_later_probe() {
     let scene = Scene::ready(limits()).await;
     drop((scene.use_once().await, scene.check_out().await));
     let probed_before = Instant::now();
@@ -259,7 +259,7 @@ async fn the_cost_of_an_operation_grows_with_latency_and_load() {
 }
 
 #[test]
-fn load_alone_decides_unless_latencies_differ_clearly() {
+fn server_load_alone_decides_unless_latencies_differ_more_than_twofold() {
     let cost = |load, latency_seconds| Cost {
         load,
         latency_seconds,

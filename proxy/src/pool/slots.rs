@@ -2,8 +2,9 @@
 //!
 //! A slot is not a connection. A user may keep more connections than it has slots, so a slot passes
 //! to another user without a login. The limit is fixed, or found by a [`Controller`], which gets a
-//! sample of each [`WINDOW`]. An operation that runs much longer than others leaves the count, and
-//! its slot is free (exemption). If all slots are taken, some operations may use the reserve.
+//! sample of each [`WINDOW`]. An operation that runs much longer than others becomes exempt: it
+//! leaves the count, and its slot becomes free. If all slots are taken, some operations may use the
+//! reserve.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -24,8 +25,8 @@ use seawall_concurrency::{
 pub(super) const WINDOW: Duration = Duration::from_millis(100);
 
 /// Number of operations that may run although all slots are taken. Operations that wait for a
-/// transaction's locks may fill all slots, and they end only after the commit. It is small, because
-/// these operations load the server too.
+/// transaction's locks may fill all slots, and they end only after the commit. The number is small,
+/// because these operations load the server too.
 pub(super) const RESERVE: usize = 8;
 
 /// Minimum time between two searches for long operations.
@@ -71,7 +72,7 @@ pub struct ConcurrencySnapshot {
     pub reason: Option<Reason>,
 }
 
-/// What an operation in progress holds.
+/// The resource that an operation in progress holds, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
     Slot,
@@ -97,12 +98,13 @@ struct Running {
     epoch: Epoch,
 }
 
-/// What a checkout holds besides its connection. It must be returned with [`Slots::release`].
+/// The slot or part of the reserve that a checkout holds besides its connection; `None` if it needs
+/// neither. It must be returned with [`Slots::release`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) struct Slot(Option<usize>);
 
-/// The end of an operation, as the limit sees it.
+/// The facts about an ended operation that the concurrency limit uses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
     /// How long the server took. `None` if it did not reply.
@@ -112,8 +114,8 @@ pub(super) struct Usage {
     pub(super) latency: Option<Duration>,
     /// True if the reply was too late to be of use.
     pub(super) is_late: bool,
-    /// True if the client decided how long the operation took: the command was streamed, or the
-    /// reply.
+    /// True if the client decided how long the operation took, because the command or the reply was
+    /// streamed.
     pub(super) is_streamed: bool,
 }
 
@@ -126,7 +128,7 @@ pub(super) struct Update {
     pub(super) is_change: bool,
 }
 
-/// What happened since the last update.
+/// The measurements since the last update.
 #[derive(Clone, Debug)]
 struct Window {
     sample: Sample,
@@ -178,9 +180,9 @@ pub(super) struct Slots {
     times: ServerTimes,
     groups: ShapeGroups,
     exemption: Option<Exemption>,
-    /// No operation can become exempt before.
+    /// No operation can become exempt before this time.
     search_at: Instant,
-    /// When an operation completed or became exempt last.
+    /// When an operation last completed or became exempt.
     quiet_since: Instant,
     window: Window,
     created_at: Instant,
@@ -379,7 +381,7 @@ impl Slots {
         }
     }
 
-    /// Counts what an operation of `user` holds.
+    /// Adds what an operation of `user` holds to the counts.
     fn add_hold(&mut self, hold: Hold, user: IdentityId) {
         if let Some(count) = self.count_mut(hold) {
             *count += 1;
@@ -389,7 +391,7 @@ impl Slots {
         }
     }
 
-    /// Takes from an operation of `user` what it holds.
+    /// Removes what an operation of `user` holds from the counts.
     fn remove_hold(&mut self, hold: Hold, user: IdentityId) {
         if let Some(count) = self.count_mut(hold) {
             *count -= 1;
@@ -457,7 +459,7 @@ impl Slots {
         }
     }
 
-    /// True if operations wait that need a slot.
+    /// True if operations that need a slot are waiting.
     pub(super) fn has_waiting(&self) -> bool {
         self.waiting > 0
     }
@@ -473,7 +475,7 @@ impl Slots {
         window.touched_at = window.touched_at.max(now);
     }
 
-    /// Lets operations leave the count that run much longer than others.
+    /// Lets operations that run much longer than others leave the count.
     fn exempt_long(&mut self, now: Instant) {
         let Some(rule) = self.exemption.filter(|_| now >= self.search_at) else {
             return;
@@ -576,7 +578,7 @@ impl Slots {
             .for_each(|key| self.change_hold(key, Hold::Cleared));
     }
 
-    /// Forgets everything that was learned of the server.
+    /// Forgets everything that was learned about the server.
     pub(super) fn reset(&mut self, now: Instant) {
         self.touch(now);
         let Some(controller) = &mut self.controller else {

@@ -35,7 +35,7 @@ fn demand(need: Need) -> Demand {
     Demand { need, ..CLIENT }
 }
 
-/// Checks a connection out that is available, or that the pool establishes.
+/// Checks out a connection that is available or that the pool establishes.
 fn take(inner: &mut Inner, user: &Arc<Identity>, need: Need, now: Instant) -> Option<Held> {
     let (start, todo) = inner.check_out(user, demand(need), now, now + WAIT);
     match start {
@@ -92,7 +92,7 @@ fn serve_all(inner: &mut Inner, first: (&Arc<Identity>, Held), now: Instant) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn operations_over_the_limit_wait_although_connections_are_available() {
+async fn operations_over_the_concurrency_limit_wait_even_if_connections_are_available() {
     let (user, now) = (identity("u"), Instant::now());
     let (mut inner, mut held) = full(2, &[&user], now);
     let more = obtain_many(&mut inner, &user, 2, now);
@@ -118,7 +118,7 @@ fn obtain_many(
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_for_a_slot_need_no_further_connections() {
+async fn no_connections_are_established_for_operations_that_wait_for_a_slot() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = limited(fixed(3));
     let established: usize = (0..50)
@@ -128,7 +128,7 @@ async fn waiters_for_a_slot_need_no_further_connections() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slots_pass_to_users_in_turn_without_a_login() {
+async fn freed_slots_pass_to_users_in_turn_without_a_server_login() {
     let [a, b, c] = ["a", "b", "c"].map(identity);
     let now = Instant::now();
     let (mut inner, mut held) = full(1, &[&a, &b, &c], now);
@@ -140,7 +140,7 @@ async fn slots_pass_to_users_in_turn_without_a_login() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_user_without_connections_gets_them_while_others_hold_all_slots() {
+async fn a_user_without_connections_gets_one_while_others_hold_all_slots() {
     let [a, b] = ["a", "b"].map(identity);
     let now = Instant::now();
     let (mut inner, held) = full(4, &[&a], now);
@@ -154,7 +154,7 @@ async fn a_user_without_connections_gets_them_while_others_hold_all_slots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn operations_that_may_unblock_others_use_the_reserve() {
+async fn operations_that_may_unblock_others_use_reserved_slots() {
     let (user, now) = (identity("u"), Instant::now());
     let (mut inner, _held) = full(2, &[&user], now);
     let _crowd = obtain_many(&mut inner, &user, 5, now);
@@ -266,12 +266,12 @@ async fn few_operations_become_exempt_from_the_limit_while_a_server_completes_no
         exempt.push(inner.snapshot().concurrency.exempt);
         inner.check_invariants();
     }
-    // One in each 250 ms, seen at updates every 100 ms.
+    // At most one operation becomes exempt every 250 ms. The updates run every 100 ms.
     assert_eq!(exempt, [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clear_and_a_new_role_reset_the_limit() {
+async fn clearing_the_pool_or_a_new_server_role_resets_the_concurrency_limit() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(Concurrency::Auto);
@@ -382,11 +382,11 @@ async fn many_users_with_equal_shares_do_not_exceed_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn operations_that_may_unblock_others_share_freed_slots_with_others() {
+async fn operations_that_may_unblock_others_take_only_a_share_of_freed_slots() {
     let [hostile, other] = ["hostile", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, mut held) = full(1, &[&hostile, &other], now);
-    // These fill the reserve, and more of them wait.
+    // Operations that may unblock others fill the reserve, and six more of them wait.
     let _reserve: Vec<_> = (0..8)
         .map(|_| take(&mut inner, &hostile, Need::SlotOrReserve, now))
         .collect();
@@ -427,7 +427,7 @@ async fn waiters_get_the_slots_of_long_operations_when_another_operation_arrives
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_that_leave_at_once_do_not_lower_the_limit() {
+async fn clients_that_disconnect_at_once_do_not_lower_the_concurrency_limit() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(Concurrency::Auto);
@@ -477,7 +477,7 @@ async fn a_connection_of_a_user_that_waits_for_a_slot_is_not_closed_for_others()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cleared_pool_counts_no_earlier_operation() {
+async fn after_a_clear_earlier_operations_no_longer_count_as_in_progress() {
     let user = identity("u");
     let now = Instant::now();
     let (mut inner, mut held) = full(4, &[&user], now);

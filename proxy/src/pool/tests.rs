@@ -199,7 +199,7 @@ async fn at_most_max_connecting_connections_are_established_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_expired_and_stale_connections_are_closed_at_checkout() {
+async fn maintenance_closes_idle_connections_and_check_in_closes_expired_and_stale_ones() {
     let (user, now) = (identity("u"), Instant::now());
     let later = |seconds| now + Duration::from_secs(seconds);
     let mut inner = inner(limits());
@@ -277,7 +277,7 @@ pub(super) fn suspect(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_connection_ends_none_is_handed_out_until_a_probe_gets_a_reply() {
+async fn after_a_connection_ends_no_other_is_handed_out_until_a_probe_gets_a_reply() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut held = held.into_iter();
@@ -425,7 +425,7 @@ async fn connections_of_a_forgotten_user_are_closed_and_not_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_to_establish_fails_one_waiter_and_refused_keys_fail_all() {
+async fn a_failed_connection_attempt_fails_one_waiter_and_refused_keys_fail_all() {
     use seawall_transport::connection::EstablishError;
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let waits: Vec<_> = (0..3)
@@ -631,7 +631,7 @@ async fn minimum_pool_size_is_maintained() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn checkout_of_seawall_is_served_before_waiting_clients() {
+async fn checkout_by_seawall_itself_is_served_before_waiting_clients() {
     let now = Instant::now();
     let (mut inner, user) = (inner(limits()), identity("u"));
     let connections: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
@@ -652,7 +652,7 @@ async fn checkout_of_seawall_is_served_before_waiting_clients() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_checkout_of_seawall_leaves_the_queue() {
+async fn dropped_checkout_by_seawall_itself_leaves_the_queue() {
     let now = Instant::now();
     let (mut inner, user) = (inner(limits()), identity("u"));
     let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();

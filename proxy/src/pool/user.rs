@@ -11,12 +11,12 @@ use seawall_transport::connection::Connection;
 pub(super) struct Room {
     /// Number of free slots.
     pub(super) free: usize,
-    /// Number of slots that the user's share has and the user does not hold.
+    /// Number of slots of the user's share that the user does not hold.
     pub(super) missing: usize,
 }
 
-/// Connections and waiters of one user. In a ready pool, a connection is available while operations
-/// wait only if these wait for a slot.
+/// Connections and waiters of one user. If a ready pool has available connections although
+/// operations wait, these operations wait for a slot.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// The available connections. The last one is handed out first, so the first ones become idle.

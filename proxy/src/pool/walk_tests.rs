@@ -154,7 +154,7 @@ impl Walk {
 
 proptest! {
     #[test]
-    fn invariants_hold_after_any_steps(
+    fn pool_invariants_hold_after_any_sequence_of_steps(
         concurrency in prop::sample::select(vec![
             Concurrency::Off, Concurrency::Auto, fixed(1), fixed(2),
         ]),

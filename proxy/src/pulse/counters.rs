@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_become_rates_and_gauges_do_not() {
+    fn total_counters_become_rates_and_gauges_stay_unchanged() {
         let before = Reading::of(&doc! {
             "uptimeMillis": 1_000_i64,
             "wiredTiger": { "block-manager": { "bytes written for checkpoint": 1_000_i64 } },

@@ -165,7 +165,7 @@ impl Server {
         let client = match Client::with_options(options) {
             Ok(client) => client,
             Err(error) => {
-                tracing::warn!(server = %self.address, %error, "could not start to read serverStatus");
+                tracing::warn!(server = %self.address, %error, "could not create a client to read serverStatus");
                 return;
             }
         };
@@ -264,7 +264,7 @@ impl Server {
         cost.refused += 1;
         let is_known = cost.refusals.get(&self.address) == Some(&refusal);
         if !is_known {
-            tracing::warn!(server = %self.address, %refusal, "server refuses serverStatus");
+            tracing::warn!(server = %self.address, %refusal, "server refused serverStatus");
             cost.refusals.insert(self.address.clone(), refusal);
         }
     }

@@ -24,7 +24,7 @@ fn answers(server: &Server) -> Vec<bool> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_reply_is_used_and_each_interval_without_it_is_recorded() {
+async fn late_reply_is_used_and_each_interval_without_a_reply_is_recorded() {
     let server = server();
     let (sender, reply) = oneshot::channel();
     let sent_at = Instant::now();

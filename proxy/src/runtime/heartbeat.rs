@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::runtime::Handle;
 
-/// Asks both runtimes to run an empty task, and knows if they have run it.
+/// Asks both runtimes to run an empty task, and checks if they have run it.
 #[derive(Debug)]
 pub struct Heartbeat {
     runtimes: [Beats; 2],

@@ -54,8 +54,8 @@ impl Lateness {
         self.due_us.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// The lateness of the last tick, if it came lately. If the next tick is overdue by more, the
-    /// lateness of that next tick so far.
+    /// The lateness of the last tick, if that tick was recent. If the next tick is already overdue
+    /// by more, returns how long it is overdue.
     pub fn now(&self, now: Instant) -> Duration {
         let now = self.since_base(now);
         let overdue = now.saturating_sub(self.due_us.load(Ordering::Relaxed));
@@ -100,7 +100,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn overdue_tick_counts_before_it_arrives() {
+    fn an_overdue_tick_counts_as_late_before_it_arrives() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
         assert_eq!(lateness.now(begin + 500 * MS), Duration::ZERO);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn late_tick_does_not_count_for_a_whole_quiet_time() {
+    fn a_late_tick_counts_only_briefly_during_a_quiet_time() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
         lateness.record(70 * MS, begin);

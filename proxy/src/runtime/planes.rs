@@ -1,5 +1,5 @@
-//! The two runtimes. Operations have a runtime of their own, so that monitoring, scrapes and
-//! reports never delay them.
+//! The two runtimes. Operations have a separate runtime, so that monitoring, scrapes and reports
+//! never delay them.
 
 use std::{io, num::NonZero, ops::Deref, thread::available_parallelism};
 

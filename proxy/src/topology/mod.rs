@@ -237,7 +237,7 @@ impl Topology {
     }
 
     /// Applies a changed latency window, and changed limits to all pools. `connect_timeout` is the
-    /// new time limit for establishing a connection. The heartbeat frequency stays.
+    /// new time limit for establishing a connection. The heartbeat frequency does not change.
     pub(crate) fn configure(
         &self,
         local_threshold: Duration,
@@ -245,7 +245,8 @@ impl Topology {
         connect_timeout: Duration,
     ) {
         self.connector.set_limit(connect_timeout);
-        // With the lock, no pool is created with the earlier limits after the pools were listed.
+        // The lock ensures that no pool is created with the earlier limits after the pools were
+        // listed.
         let state = self.state.lock();
         self.settings.store(Arc::new(Settings {
             local_threshold,

@@ -147,7 +147,7 @@ pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOp
         match again {
             Ok(parsed) => deployment = parsed,
             Err(error) => {
-                tracing::warn!(%error, "deployment's connection string not resolved");
+                tracing::warn!(%error, "could not resolve the deployment's connection string");
             }
         }
     };
@@ -174,7 +174,7 @@ pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOp
             std::future::pending::<()>().await;
             drop(client);
         }
-        Err(error) => tracing::error!(%error, "deployment cannot be monitored"),
+        Err(error) => tracing::error!(%error, "could not start to monitor the deployment"),
     }
 }
 
@@ -269,7 +269,7 @@ impl Member {
                 server = %self.server.address,
                 from = before.as_str(),
                 to = self.server.server_type.as_str(),
-                "server changed"
+                "server type changed"
             );
             self.server.is_demoted = false;
             self.wake_prober.notify_one();

@@ -84,7 +84,7 @@ async fn check_servers(driver: mongodb::Client) {
     let waiting = admin.run_command(ping).selection_criteria(none);
     // The error is a timeout of the driver's server selection.
     if let Err(error) = waiting.await {
-        tracing::debug!(%error, "driver did not notice a server that replies");
+        tracing::debug!(%error, "official driver did not notice that the server replies again");
     }
 }
 

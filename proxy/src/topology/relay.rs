@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_relay_server_is_kept_while_it_is_a_candidate() {
+    fn relays_keep_their_server_while_it_is_a_candidate() {
         let [a, b]: [ServerAddress; 2] = ["a:1", "b:2"].map(|text| text.parse().unwrap());
         assert_eq!(keep_or_choose(None, &[]), None);
         assert_eq!(keep_or_choose(Some(&a), &[]), None);

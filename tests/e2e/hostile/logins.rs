@@ -194,7 +194,7 @@ async fn logins_are_verified_where_access_control_is_off() {
 }
 
 #[tokio::test]
-async fn long_names_fail_like_those_of_unknown_users() {
+async fn logins_with_long_names_fail_like_logins_of_unknown_users() {
     let seawall = seawall("").await;
     let mut client = connect(&seawall).await;
     for length in [1024, 1025, 10_000] {

@@ -143,7 +143,7 @@ fn with_setting(toml: &str) -> seawall::Options {
 }
 
 #[tokio::test]
-async fn replies_are_compressed_as_their_requests_were() {
+async fn each_reply_is_compressed_like_its_request() {
     let rig = Rig::shared().await;
     let db = unique_name("compression");
     for (mut client, name) in [

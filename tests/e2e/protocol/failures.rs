@@ -15,7 +15,7 @@ fn retryable(mut command: Document) -> Document {
 }
 
 #[tokio::test]
-async fn not_primary_errors_cause_a_repeat_if_it_is_safe_and_are_concealed_otherwise() {
+async fn safe_commands_are_repeated_after_not_primary_errors_and_others_get_code_6() {
     let rig = Rig::start("").await;
     let mut direct = rig.direct().await;
     let mut through = rig.through().await;

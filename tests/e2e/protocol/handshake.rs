@@ -132,7 +132,7 @@ async fn without_access_control_hello_carries_the_dummy_signature_of_the_server(
 }
 
 #[tokio::test]
-async fn hello_reply_in_front_of_a_set_is_that_of_a_router() {
+async fn hello_in_front_of_a_set_returns_the_reply_of_a_router() {
     let rig = Rig::shared().await;
     let mut through = rig.through().await;
     cluster_time(&rig.seawall).await;
@@ -220,7 +220,7 @@ async fn hello_gets_command_not_found_if_the_server_does_not_know_it() {
 }
 
 #[tokio::test]
-async fn hello_reply_in_front_of_a_standalone_is_that_of_a_standalone() {
+async fn hello_in_front_of_a_standalone_returns_the_reply_of_a_standalone() {
     let server = shared_standalone().await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let hello = newest_hello(&mut connect(&seawall).await).await;
@@ -244,7 +244,7 @@ fn with_supported_name(command: Document, knows_hello: bool) -> Document {
 }
 
 #[tokio::test]
-async fn hello_is_refused_as_a_server_refuses_it() {
+async fn invalid_hello_gets_the_error_code_of_a_server() {
     let rig = Rig::shared().await;
     let is_before_5_0 = is_before(STABLE_API).await;
     let knows_hello = !is_before(HELLO).await;

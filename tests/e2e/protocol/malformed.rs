@@ -163,7 +163,7 @@ async fn malformed_messages_get_the_reaction_of_a_server() {
 }
 
 #[tokio::test]
-async fn reply_has_a_checksum_if_and_only_if_its_command_had() {
+async fn reply_has_a_checksum_if_and_only_if_its_command_has_one() {
     let rig = Rig::shared().await;
     let db = unique_name("checksum");
     let mut through = rig.through().await;

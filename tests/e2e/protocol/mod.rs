@@ -1,5 +1,5 @@
-//! The wire protocol, byte by byte. If a server replies too, a direct connection to it is the
-//! reference.
+//! The wire protocol, byte by byte. If a server replies to the same message, its reply over a
+//! direct connection is the reference.
 
 #![expect(
     clippy::unwrap_used,
@@ -52,7 +52,7 @@ impl Rig {
         Self { set, seawall }
     }
 
-    /// The rig that all tests share which change only their own databases.
+    /// The rig that is shared by all tests that change only their own databases.
     async fn shared() -> &'static Self {
         static SHARED: OnceCell<Rig> = OnceCell::const_new();
         SHARED.get_or_init(|| Self::start("")).await

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_split_at_their_ends() {
+    fn a_byte_stream_is_split_into_its_complete_messages() {
         let one = OpMsg::new(doc! { "ping": 1 }).to_bytes();
         let two = OpQuery::new(doc! { "isMaster": 1 }).to_bytes();
         let (cut, _) = one.split_at(20);

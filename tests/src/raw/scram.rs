@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_challenges_are_distinguished() {
+    fn each_invalid_challenge_gets_its_own_error_message() {
         let login = Login::new("admin", "user", "pencil");
         let first = ClientFirst::new("a=b,c");
         assert!(first.bare.starts_with("n=a=3Db=2Cc,r="));

@@ -101,7 +101,8 @@ pub struct Pool {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Concurrency {
-    /// Long operations that left the count, so that others may run in their slots.
+    /// Long operations that no longer count toward the limit, so that others may run in their
+    /// slots.
     pub exempt: u64,
     /// Operations that hold a slot.
     pub in_progress: u64,

@@ -146,8 +146,8 @@ pub fn distribution(buckets: &[Bucket], total_ms: f64, max_ms: f64) -> Distribut
     Distribution::from_parts(numbered, from_millis(total_ms), from_millis(max_ms))
 }
 
-/// A bucket's number, found by its upper bound. A bound that lost digits in JSON is still closer to
-/// its own bucket's bound than to any other.
+/// A bucket's number, found by its upper bound. A bound that was rounded in JSON is still closer to
+/// the exact bound of its bucket than to any other bound.
 fn number(bucket: &Bucket) -> usize {
     let bound = bucket.le_seconds * 0.99;
     let numbers = 0..Distribution::<8>::BUCKETS;
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_found_by_their_bounds() {
+    fn bucket_number_is_found_from_bounds_with_rounding_errors() {
         for bucket in 0..Distribution::<8>::BUCKETS {
             let (gt_seconds, le_seconds) = Distribution::<8>::bounds_seconds(bucket);
             // The bounds have rounding errors, like those of a float with few digits.

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_without_a_length_cover_the_uptime() {
+    fn figures_with_since_seconds_0_cover_the_uptime() {
         assert_eq!(covered(90.0, 7_200.0), 90.0);
         assert_eq!(covered(600.0, 30.0), 600.0);
         assert_eq!(covered(0.0, 9_000.0), 9_000.0);

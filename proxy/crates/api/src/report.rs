@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_a_report_are_arrays_or_whole_replies() {
+    fn lists_in_a_report_are_read_from_arrays_or_from_whole_api_replies() {
         let bare = r#"{ "seawall_report": 1, "shapes": [{ "count": 3 }], "pools": [{}, {}] }"#;
         let report = parsed(bare).unwrap();
         assert_eq!((report.operations(), report.pools.len()), (3, 2));

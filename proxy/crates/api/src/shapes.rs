@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_written_as_the_integer_or_float_that_was_read() {
+    fn a_timestamp_read_as_an_integer_or_float_is_written_in_the_same_form() {
         for text in ["1795200000", "1795200000.0", "1795200000.25"] {
             let moment: Moment = serde_json::from_str(text).unwrap();
             assert_eq!(serde_json::to_string(&moment).unwrap(), text);

@@ -34,7 +34,8 @@ pub struct Storm {
     pub drivers: Vec<Named>,
     /// The end of the storm; `None` while it lasts.
     pub ended_at: Option<f64>,
-    /// Number of short-lived connections that gave up, by stage.
+    /// Number of short-lived connections that the client closed while it waited for a reply, by
+    /// stage.
     pub gave_up_in: BTreeMap<String, u64>,
     /// The admin address of the instance that reports it. Absent unless several instances were
     /// merged.

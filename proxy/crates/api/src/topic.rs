@@ -1,6 +1,6 @@
 //! The command `seawall`, which clients run in the database `admin`.
 
-/// What the command `seawall` shows or does.
+/// The topics of the command `seawall`: what it shows, or the action that it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// The state of the proxy.

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn fill_changes_every_byte() {
+    fn fill_writes_every_byte_of_the_buffer() {
         let source = NonceSource::new().unwrap();
         let mut seen = [0_u8; 40];
         for _ in 0..64 {

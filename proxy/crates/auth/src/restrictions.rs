@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_met_if_any_of_its_restrictions_is_met() {
+    fn a_restriction_set_is_met_if_any_restriction_in_it_is_met() {
         check(
             bson!([{ "clientSource": ["127.0.0.1"] }, { "clientSource": ["::1", "10.0.0.0/8"] }]),
             bson!([]),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_refused_if_any_set_is_not_met() {
+    fn a_client_is_refused_unless_all_restriction_sets_are_met() {
         let role = bson!([[{ "clientSource": ["127.0.0.1/32", "10.0.0.0/8"] }]]);
         check(
             bson!([{ "clientSource": ["::1"] }]),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn server_address_clauses_count_as_met() {
+    fn server_address_restrictions_always_count_as_met() {
         check(
             bson!([{ "serverAddress": ["192.0.2.1"] }]),
             bson!([]),
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn no_client_meets_an_empty_clause() {
+    fn no_client_meets_a_client_source_restriction_with_an_empty_list() {
         check(
             bson!([{ "clientSource": [] }]),
             bson!([]),

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_requests_keys_and_restrictions() {
+    fn users_info_command_requests_keys_and_restrictions() {
         let command = users_info_command("a.b", "$external");
         assert_eq!(
             Document::try_from(&*command).unwrap(),

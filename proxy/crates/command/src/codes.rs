@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_beyond_the_limit_are_not_counted() {
+    fn further_error_codes_are_not_counted_if_the_limit_of_distinct_codes_is_reached() {
         let mut counts = CodeCounts::default();
         for code in [0, 11000, 0, 11000, 11000, 121] {
             counts.add(code);

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn retryable_writes_and_transaction_ends_have_a_session_and_a_number() {
+    fn session_id_and_txn_number_of_retryable_writes_and_transaction_ends_are_found() {
         let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] }};
         let numbered = |mut body: bson::Document| {
             body.extend(doc! {"lsid": &lsid, "txnNumber": 3i64, "$db": "d"});
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapped_legacy_command_is_unwrapped() {
+    fn a_legacy_command_in_a_dollar_query_wrapper_is_unwrapped() {
         let bytes = doc! {"$query": {"isMaster": 1}, "$readPreference": {}}
             .to_vec()
             .unwrap();

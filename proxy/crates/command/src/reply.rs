@@ -656,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn any_split_of_the_bytes_gives_the_same_facts() {
+    fn reply_scan_finds_the_same_facts_for_any_split_of_the_bytes() {
         for (form, reply, facts) in replies() {
             let bytes = reply.to_vec().unwrap();
             for piece in 1..=bytes.len() {
@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn code_with_scope_below_the_minimum_size_is_opaque_in_any_split() {
+    fn reply_with_too_short_code_with_scope_is_marked_opaque_for_any_split_of_its_bytes() {
         let script = JavaScriptCodeWithScope {
             code: String::new(),
             scope: doc! {},
@@ -698,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_document_with_an_impossible_length_is_opaque() {
+    fn reply_with_an_impossible_document_length_is_marked_opaque() {
         for length in [-1, i32::MIN, i32::MAX] {
             let mut reply = doc! {"ok": 1.0}.to_vec().unwrap();
             reply[..4].copy_from_slice(&length.to_le_bytes());
@@ -708,7 +708,7 @@ mod tests {
     }
 
     #[test]
-    fn corrupt_replies_never_panic_and_invalid_types_are_opaque() {
+    fn corrupt_replies_never_panic_and_replies_with_invalid_types_are_marked_opaque() {
         for (form, reply, _) in replies() {
             let bytes = reply.to_vec().unwrap();
             for at in 0..bytes.len() {

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_is_concealed_at_the_root_and_the_labels_stay() {
+    fn top_level_state_change_code_is_replaced_and_error_labels_are_kept() {
         let reply = doc! {
             "errorLabels": ["RetryableWriteError"], "topologyVersion": {"counter": 6i64}, "ok": 0.0,
             "errmsg": "not primary", "code": 10107, "codeName": "NotWritablePrimary",
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_all_numeric_types_are_concealed() {
+    fn state_change_codes_of_all_numeric_types_are_replaced() {
         for code in [Bson::Int32(91), Bson::Int64(91), Bson::Double(91.0)] {
             let rewritten = rewritten(&doc! {"ok": 0.0, "code": code}).unwrap();
             assert_eq!(rewritten.get_i32("code").unwrap(), 6);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_state_changes_are_concealed_and_other_errors_stay() {
+    fn nested_state_change_codes_are_replaced_and_other_errors_are_kept() {
         let reply = doc! {
             "n": 1, "ok": 1.0, "writeErrors": [{"index": 0, "code": 11602, "errmsg": "x"}, {"code": 11000}],
             "writeConcernError": {"code": 91, "errmsg": "y"},

@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_of_a_field_are_counted() {
+    fn write_statements_in_a_body_field_are_counted() {
         let two = vec![
             doc! {"q": {}, "limit": 0},
             doc! {"q": {"a": [1, 2]}, "limit": 1},
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_of_a_sequence_are_counted() {
+    fn write_statements_in_a_document_sequence_are_counted() {
         let document = doc! {"a": "some text"}.to_vec().unwrap();
         let documents = document.repeat(1_000);
         let body = doc! {"insert": "c", "$db": "d"}.to_vec().unwrap();

@@ -1,4 +1,4 @@
-//! Writes limit and throughput over time of a scenario as JSON lines.
+//! Writes the limit and the throughput of a scenario over time, as JSON lines.
 //!
 //! ```sh
 //! cargo run -p seawall-concurrency --example trace -- "2 cores, as measured" > trace.jsonl

@@ -14,70 +14,76 @@ use crate::{
     trial::{Metric, Trial, Verdict},
 };
 
-/// The limit after a reset: what measurements of mongod found good from one core to many.
+/// The limit after a reset. In measurements of mongod, this limit was good with one core and with
+/// many.
 const START: u32 = 32;
 
 /// The lowest limit. It is 1 because a thousand proxies in front of one server multiply it.
 const FLOOR: u32 = 1;
 
-/// Least length of a slice during the search, after it, and in arrivals-bound load, where times
-/// vary with the bursts of arrivals.
+/// Minimum length of a slice: during the search, after the search, and while arrivals bound the
+/// load. In the last case, the times vary with the bursts of arrivals.
 const SEARCH_SLICE: Duration = Duration::from_millis(100);
 const SETTLED_SLICE: Duration = Duration::from_millis(200);
 const LATENCY_SLICE: Duration = Duration::from_millis(500);
 
-/// Maximum number of slices at the tried limit.
+/// Maximum number of slices at the tried limit, during the search and after it.
 const SEARCH_ROUNDS: usize = 3;
 const SETTLED_ROUNDS: usize = 5;
 
 /// Number of slices at the base limit before the first trial, so that the noise is known.
 const FIRST_SLICES: u32 = 2;
 
-/// The noise that is assumed at first, and at least, as a standard deviation of one slice.
+/// The noise that is assumed at the start, and the minimum of the noise. Both are standard
+/// deviations of a slice's value.
 const FIRST_NOISE: f64 = 0.03;
 const LEAST_NOISE: f64 = 0.005;
 
-/// A change of limit takes effect at once, compared with a window, if operations are shorter.
-/// Longer ones are given twice their time.
+/// If operations are shorter than this, a change of the limit counts as effective at once.
+/// Otherwise, it takes twice the time of an operation, at most `MAX_TRANSIT`.
 const SHORT: Duration = Duration::from_millis(5);
 const MAX_TRANSIT: Duration = Duration::from_secs(1);
 
 /// The limit is in effect if at least this share of it is in progress while operations wait.
 const IN_EFFECT: f64 = 0.9;
 
-/// For so long connections may be missing for a raised limit. A connection takes some milliseconds
-/// to establish.
+/// Maximum time to wait for the connections that a raised limit needs. Establishing a connection
+/// takes some milliseconds.
 const MAX_GROWTH_TIME: Duration = Duration::from_secs(3);
 
-/// The server has stalled if nothing completes for this time, and for several mean times.
+/// The server has stalled if no operation completes for this time, and for `STALL_MEANS` times the
+/// time of an operation in progress.
 const STALL: Duration = Duration::from_millis(300);
 const STALL_MEANS: f64 = 5.0;
 
 /// After a stall, samples are not compared for this time.
 const RECOVERY: Duration = Duration::from_secs(1);
 
-/// If nine of ten replies are late for so long, and at least as many as the limit, it is halved.
+/// The limit is halved if nine of ten replies are late for this time. At least as many replies as
+/// the limit must have arrived in this time.
 const LATE: Duration = Duration::from_millis(500);
 const MOST: u64 = 9;
 
-/// The step of a trial in arrivals-bound load, its rounds, and the time between two of them. A
-/// trial that fails is long, because times vary, so trials that fail become rare.
+/// A trial while arrivals bound the load: its step, its rounds, and the time between two trials.
+/// The times vary, so a trial that fails takes long. So the time between trials doubles after each
+/// failure.
 const LATENCY_STEP: f64 = 1.19;
 const LATENCY_ROUNDS: usize = 2;
 const LATENCY_INTERVAL: Duration = Duration::from_secs(8);
 const MAX_LATENCY_INTERVAL: Duration = Duration::from_secs(120);
 
-/// Tolerance in comparing the begin of a window with the moment at which the limit changed.
+/// Tolerance when the start of a window is compared with the moment at which the limit changed.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
-/// A change of the rate that begins the search again: this much, for this many slices.
+/// The search begins again if the rate differs by this share for `CHANGED_SLICES` slices.
 const RATE_CHANGE: f64 = 0.25;
 const CHANGED_SLICES: u32 = 8;
 
 /// No operation becomes exempt while fewer operations complete than this share of the usual number.
 const FALLING: f64 = 0.5;
 
-/// Finds the concurrency limit of one server. See the [module](crate) for how.
+/// Finds the concurrency limit of one server. The [crate's documentation](crate) describes the
+/// method.
 #[derive(Clone, Debug)]
 pub struct Controller {
     /// The limit in effect: the base limit, or the one that a trial tries.
@@ -91,9 +97,9 @@ pub struct Controller {
     search: Search,
     trial: Option<Trial>,
     slice: Slice,
-    /// When `limit` changed last, or the epoch began. `None`: at the next sample.
+    /// When `limit` last changed, or the epoch began. `None` until the first sample of the epoch.
     changed_at: Option<Duration>,
-    /// The value of the last slice, if it was measured at the base limit and its metric.
+    /// The metric and the value of the last slice, if it was measured at the base limit.
     last_value: Option<(Metric, f64)>,
     base_slices: u32,
     /// Variance of a slice's value, by metric.
@@ -178,8 +184,9 @@ impl Controller {
         self.epoch
     }
 
-    /// Begins again at a limit of 32: after a clear, an election or a change of mode. All that was
-    /// learned of the server is forgotten. Samples of earlier epochs are ignored from now on.
+    /// Starts again with a limit of 32, after a clear of the pool, an election or a change of mode.
+    /// Everything learned about the server is forgotten. Samples of earlier epochs are ignored from
+    /// now on.
     pub fn reset(&mut self) {
         let epoch = Epoch(self.epoch.0.wrapping_add(1));
         let random = self.random.clone();
@@ -190,7 +197,7 @@ impl Controller {
         };
     }
 
-    /// Changes the highest limit. Begins again at `now` if the limit was higher.
+    /// Changes the highest limit. Resets the controller at `now` if the current limit is higher.
     pub fn set_ceiling(&mut self, ceiling: u32, now: Duration) {
         self.ceiling = ceiling.max(FLOOR);
         if self.limit.max(self.base) > self.ceiling {
@@ -204,8 +211,8 @@ impl Controller {
         self.base
     }
 
-    /// Begins again after a time without samples, in which nothing ran. Without this call, the time
-    /// would look like a stall.
+    /// Continues after a time without samples, in which no operation ran. Without this call, that
+    /// time would look like a stall.
     pub fn resume(&mut self, now: Duration) {
         self.completed_at = now;
         self.replies = Replies {
@@ -240,7 +247,7 @@ impl Controller {
         self.like.learn(sample);
         let time = sample.server_time().as_secs_f64();
         if time > 0.0 {
-            // The sums fade together, so a window counts by its operations' time.
+            // Both sums decay together, so each window has the weight of its operations' time.
             self.times = self.times * 0.9 + time;
             self.squares = self.squares * 0.9 + sample.server_time_squares;
         }
@@ -275,7 +282,8 @@ impl Controller {
         }
         if self.has_stalled {
             self.has_stalled = false;
-            // The operations of the stall are late at any limit.
+            // Operations that began before or during the stall are late at any limit, so they are
+            // not counted.
             self.replies = Replies {
                 since: now,
                 ..Replies::default()
@@ -298,7 +306,7 @@ impl Controller {
     }
 
     /// Halves the limit while almost all replies arrive too late. The throughput is then near zero
-    /// at every limit near this one, so no trial could find the way down.
+    /// at all similar limits, so no trial could show that a lower limit is better.
     fn lower_if_late(&mut self, sample: &Sample, now: Duration) -> Option<Reason> {
         let replies = &mut self.replies;
         replies.late += sample.late;
@@ -393,8 +401,8 @@ impl Controller {
         }
     }
 
-    /// How long an operation takes that is in progress at some moment. Long operations are in
-    /// progress for longer, so this is more than the mean of all.
+    /// The mean time of an operation that is in progress at a random moment. It is more than the
+    /// mean of all operations, because long operations are in progress for longer.
     fn time_in_progress(&self) -> Duration {
         match self.times > 0.0 {
             true => Duration::from_secs_f64((self.squares / self.times).clamp(0.0, 1e3)),
@@ -442,14 +450,14 @@ impl Controller {
             Metric::Throughput => &mut self.throughput_variance,
             Metric::Latency => &mut self.latency_variance,
         };
-        // A jump of the rate is no noise, so a difference counts as at most three times the usual
-        // one.
+        // A jump of the rate is not noise, so a difference counts as at most three times the usual
+        // difference.
         let square =
             (difference * difference / 2.0).min(9.0 * variance.max(LEAST_NOISE * LEAST_NOISE));
         *variance += 0.15 * (square - *variance);
     }
 
-    /// Evaluates a slice at the base limit, and begins a trial if it is time.
+    /// Evaluates a slice at the base limit, and begins a trial if one is due.
     fn base_slice(&mut self, slice: &Slice, now: Duration) -> Reason {
         let metric = match slice.is_server_bound() {
             true => Metric::Throughput,
@@ -505,7 +513,8 @@ impl Controller {
                 self.search
                     .next(self.base, (FLOOR, highest), now, &mut self.random)
             }
-            // Throughput says nothing here, and a lower limit could only make operations wait.
+            // Here the throughput depends on the arrivals, not on the limit. A lower limit could
+            // only make operations wait.
             Metric::Latency if has_long_waits && now >= self.latency_trial_at => {
                 let higher = crate::rounded(f64::from(self.base) * LATENCY_STEP);
                 Some(higher.max(self.base + 1).min(highest))
@@ -561,7 +570,8 @@ impl Controller {
         let reason = self.finish(&trial, verdict, now);
         let is_at_new_base = was_at_tried == (verdict == Verdict::Keep);
         if is_at_new_base && trial.metric == Metric::Throughput && !self.search.is_settled() {
-            // The last value is already one at the new base limit, so the next trial begins now.
+            // The last value was already measured at the new base limit, so the next trial begins
+            // now.
             self.last_value = Some((trial.metric, value));
             self.begin_trial(trial.metric, value, false, now);
         }
@@ -625,7 +635,7 @@ impl Controller {
         let seconds = sample.window.as_secs_f64().max(1e-3);
         let rate = float(sample.completed()) / seconds;
         let is_falling = rate < FALLING * self.usual_rate && load == Load::ServerBound;
-        // About 2 s: a slow fall is followed, a stall is not.
+        // Averages over about 2 s, so the usual rate follows a slow fall but not a stall.
         self.usual_rate += (0.5 * seconds).min(1.0) * (rate - self.usual_rate);
         load != Load::Stalled && now >= self.recovering_until && !is_falling
     }

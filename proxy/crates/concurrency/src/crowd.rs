@@ -10,33 +10,38 @@ use std::time::Duration;
 
 use crate::{random::Random, rounded};
 
-/// The server is crowded if operations take this many times as long as without load. A server needs
-/// some operations per core to work at its best, because threads that sleep must be woken: mongod
-/// is at its best with 16 to 32 on two cores, where they take 6 to 8 times as long as one alone.
+/// The server is crowded if operations take this many times as long as without load. A server works
+/// best with some operations per core, because threads that sleep must be woken. On two cores,
+/// mongod works best with 16 to 32 operations, which take 6 to 8 times as long as a single one.
 const CROWDED: f64 = 8.0;
 
-/// Below this, other clients have left, and a limit that was found by yielding may be exceeded.
+/// If operations take less than this many times as long, other clients have left. A limit that was
+/// found by yielding may then be exceeded.
 const ROOMY: f64 = 3.0;
 
-/// For so long the server must be crowded before the limit is lowered: five windows, so a short
-/// stall is not enough.
+/// Time for which the server must be crowded before the limit is lowered. It is five windows, so a
+/// short stall is not enough.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Mean time between two steps, and the factor of each: the distance to go, within bounds.
+/// Mean time between two steps, and the bounds of a step's factor. Within these bounds, the factor
+/// is `CROWDED` divided by the crowding.
 const STEP_TIME: Duration = Duration::from_millis(400);
 const LEAST_STEP: f64 = 0.85;
 const LARGEST_STEP: f64 = 0.5;
 
-/// After each fall of the limit to `CHECK_AT`, at least `KEPT` of the throughput must be left. It
-/// is if all clients of the server yield, or if we alone fill it. If others take what we leave, or
-/// if the server is slow for another reason, `CHECK_AT` is left.
+/// Each time the limit has fallen to the share `CHECK_AT`, at least the share `KEPT` of the
+/// throughput must remain. This much remains if all clients of the server yield, or if this proxy
+/// alone fills the server. If others take the freed share, or if the server is slow for another
+/// reason, only `CHECK_AT` remains.
 const CHECK_AT: f64 = 0.5;
 const KEPT: f64 = 0.7;
 
-/// For so long a limit that was found by yielding is not exceeded, unless the server becomes roomy.
+/// Time for which a limit that was found by yielding is not exceeded, unless the crowding falls to
+/// `ROOMY`.
 const CAP_TIME: Duration = Duration::from_secs(600);
 
-/// After yielding did not help, it is not tried again for this time. The time doubles each time.
+/// If yielding did not help, it is not tried again for this time. The time doubles with each
+/// failure, up to `MAX_BACKOFF`.
 const MIN_BACKOFF: Duration = Duration::from_secs(20);
 const MAX_BACKOFF: Duration = Duration::from_secs(600);
 
@@ -52,7 +57,8 @@ struct Yielding {
     from_limit: u32,
     from_rate: f64,
     next_at: Duration,
-    /// True if throughput was lost at the last check. Others may yield a moment later than we do.
+    /// True if throughput was lost at the last check. The check is then repeated once, because
+    /// other clients may yield a moment later.
     has_lost: bool,
 }
 
@@ -61,7 +67,7 @@ struct Yielding {
 pub(crate) enum Action {
     /// The server is not crowded.
     None,
-    /// The server is crowded, and the last step has to take effect.
+    /// The server is crowded, and the last step has not taken effect yet.
     Wait,
     /// Lower the limit.
     Lower(u32),
@@ -81,7 +87,7 @@ pub(crate) struct Crowd {
     crowded_since: Option<Duration>,
     yielding: Option<Yielding>,
     cap: Option<(u32, Duration)>,
-    /// No yielding before this moment, because it did not help.
+    /// The limit is not lowered before this moment, because yielding did not help.
     not_before: Duration,
     backoff: Duration,
 }
@@ -211,7 +217,8 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_millis(100);
 
-    /// The limit after a time in front of a server with this crowding at each limit.
+    /// Simulates a server with this crowding at each limit for some seconds. Returns the limit at
+    /// the end.
     fn run(crowd: &mut Crowd, mut limit: u32, seconds: u64, crowding: impl Fn(u32) -> f64) -> u32 {
         let mut random = Random::new(1);
         for window in 0..seconds * 10 {
@@ -242,14 +249,14 @@ mod tests {
     }
 
     #[test]
-    fn server_that_does_not_become_faster_is_not_crowded() {
+    fn server_that_a_lower_limit_does_not_make_faster_is_not_crowded() {
         let mut crowd = Crowd::default();
         assert_eq!(run(&mut crowd, 100, 20, |_| 50.0), 100);
         assert_eq!(crowd.cap(Duration::from_secs(20)), u32::MAX);
     }
 
     #[test]
-    fn short_peak_is_ignored() {
+    fn short_peak_of_crowding_is_ignored() {
         let mut crowd = Crowd::default();
         let mut random = Random::new(1);
         for window in 0..20 {

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-/// What bounds the number of completed operations.
+/// The kind of load: what bounds the number of completed operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// No operation waited, so the limit had no effect.
@@ -34,11 +34,11 @@ pub enum Reason {
     RaisedForLatency,
     /// The lowered limit is kept: the server completed more work.
     LoweredForThroughput,
-    /// The tried limit was no better by more than the noise, so the earlier one is used again.
+    /// The tried limit was not better by more than the noise, so the earlier limit is used again.
     NoGain,
     /// The raised limit had no effect, because something else bounds the operations in progress.
     BoundElsewhere,
-    /// The limit has settled. The next trial has a time.
+    /// The limit has settled. The next trial is scheduled.
     Settled,
     /// The rate changed much since the limit settled, so the search begins again.
     RateChanged,
@@ -82,23 +82,23 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::EarlierEpoch => "the sample is of an earlier epoch",
+            Self::EarlierEpoch => "ignored: the sample began before the last reset",
             Self::NothingWaits => "no operation waits",
             Self::Measuring => "measuring at the current limit",
-            Self::WaitingForConnections => "waiting for connections for the raised limit",
+            Self::WaitingForConnections => "establishing connections for the raised limit",
             Self::Trying => "trying another limit",
             Self::RaisedForThroughput => "raised: the server completed more work",
             Self::RaisedForLatency => "raised: operations took less time",
             Self::LoweredForThroughput => "lowered: the server completed more work",
-            Self::NoGain => "the tried limit was no better",
+            Self::NoGain => "restored: the tried limit was no better",
             Self::BoundElsewhere => "the raised limit had no effect",
-            Self::Settled => "settled",
-            Self::RateChanged => "searching again: the rate changed",
-            Self::Stalled => "the server completes nothing",
+            Self::Settled => "settled at the current limit",
+            Self::RateChanged => "searching again: the rate of completed operations changed",
+            Self::Stalled => "the server completes no operations",
             Self::Recovering => "the server completes operations again",
             Self::NothingInTime => "lowered: every operation ends too late",
             Self::Crowded => "lowered: operations take many times as long as without load",
-            Self::NotCrowded => "restored: lowering cost throughput",
+            Self::NotCrowded => "restored: the lower limit reduced throughput",
         })
     }
 }
@@ -106,7 +106,7 @@ impl fmt::Display for Reason {
 /// The figures behind a decision, for logs and metrics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inputs {
-    /// What bounds the number of completed operations.
+    /// The kind of load: what bounds the number of completed operations.
     pub load: Load,
     /// Completed operations per second in the window.
     pub completed_per_second: f64,
@@ -137,11 +137,11 @@ pub struct Decision {
     pub limit: u32,
     /// The limit before this update.
     pub previous: u32,
-    /// The limit without the trial that runs: what the controller believes in.
+    /// The limit without the current trial: the best limit that the controller has found.
     pub settled: u32,
     /// The reason for the limit.
     pub reason: Reason,
-    /// True if long operations may leave the count ([`Exemption`](crate::Exemption)).
+    /// True if long operations may become exempt ([`Exemption`](crate::Exemption)).
     pub may_exempt: bool,
     /// The figures behind the decision.
     pub inputs: Inputs,
@@ -174,7 +174,7 @@ mod tests {
     ];
 
     #[test]
-    fn each_reason_has_a_name_and_a_sentence_of_its_own() {
+    fn each_reason_has_a_unique_name_and_a_unique_sentence() {
         let names = BTreeSet::from(REASONS.map(Reason::as_str));
         assert_eq!(names.len(), REASONS.len());
         let sentences = BTreeSet::from(REASONS.map(|reason| reason.to_string()));

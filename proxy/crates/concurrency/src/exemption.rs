@@ -1,29 +1,31 @@
-//! Long operations leave the count: how long is long, and how many may be exempt.
+//! The exemption of long operations: an exempt operation no longer counts toward the limit.
 //!
-//! An operation that runs much longer than the recent median mostly waits, for a lock, a disk,
+//! An operation that runs much longer than the recent median mostly waits: for a lock, a disk,
 //! other servers or its own deadline. If it kept its slot, a few such operations would block all
-//! others. Exempt operations have a bound of their own. While the server completes nothing, an
-//! operation becomes exempt only now and then: in a stall all operations are long, and each
-//! exemption sends one more. If the server has not stalled, the operation that gets the free slot
-//! completes, and so others can leave the count.
+//! others. Exempt operations have a separate bound. While the server completes nothing, operations
+//! become exempt one at a time, at a fixed interval. In a stall all operations are long, and each
+//! exemption sends one more operation to the server. If the server has not stalled, the operation
+//! that gets the free slot completes, and then others can become exempt.
 
 use std::time::Duration;
 
-/// An operation is long if it has run this many times the recent median. Operations that share the
-/// cores of one server end within a few medians: of exponential ones, 1 in 256 takes longer.
+/// An operation is long if it has run for this many times the recent median. Operations that share
+/// the cores of one server end within a few medians. If the times are distributed exponentially, 1
+/// in 256 takes longer.
 const LONG: f64 = 8.0;
 
-/// No operation is long before this time, because leaving the count must matter for the slots: a
-/// slot that is blocked for less is not worth a decision.
+/// Minimum time after which an operation is long. A slot that is blocked for a shorter time is not
+/// worth an exemption.
 const MIN_LONG: Duration = Duration::from_millis(10);
 
-/// While nothing completes, one operation becomes exempt in this time.
+/// While nothing completes, one operation becomes exempt per interval.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Number of buckets: four per octave, from 1 µs to 18 minutes.
 const BUCKETS: usize = 120;
 
-/// When this number of server times is counted, all counts are halved, so that old times fade.
+/// When this number of server times has been counted, all counts are halved, so that old times lose
+/// weight.
 const MAX_COUNT: u64 = 1 << 14;
 
 /// The recent server times of one server. Recording one costs a few instructions and no memory.
@@ -91,14 +93,14 @@ fn upper_bound(bucket: usize) -> Duration {
     Duration::from_micros((quarters << (bucket / 4)).div_ceil(4))
 }
 
-/// The rule by which running operations leave the count.
+/// The rule by which running operations become exempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exemption {
     /// An operation is long after this time.
     pub threshold: Duration,
     /// Maximum number of exempt operations.
     pub bound: u32,
-    /// The limit of the operations that count.
+    /// The limit of the operations that are not exempt.
     pub limit: u32,
     /// False while fewer operations complete than usual.
     pub is_open: bool,
@@ -117,11 +119,12 @@ impl Exemption {
         }
     }
 
-    /// True if an operation may leave the count. It has run for `running`, `exempt` operations are
-    /// exempt already, and `completed_since` other operations have completed since it began. In a
-    /// stall this number stays low before any sample can show the stall. No operation has completed
-    /// or become exempt for `quiet_for`; after a while one may leave the count even over the bound,
-    /// so that long operations never block all others for long.
+    /// True if an operation may become exempt. `running` is the time that it has run, and `exempt`
+    /// is the number of exempt operations. `completed_since` is the number of other operations that
+    /// have completed since it began. In a stall this number stays low before any sample can show
+    /// the stall. `quiet_for` is the time for which no operation has completed or become exempt.
+    /// After `PROBE_INTERVAL`, one operation may become exempt even over the bound. So long
+    /// operations never block all others for long.
     pub fn applies(
         &self,
         running: Duration,
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn median_is_between_the_exact_value_and_125_percent_of_it() {
+    fn median_is_at_least_the_exact_value_and_at_most_25_percent_higher() {
         assert_eq!(times([]).median(), None);
         for us in [1, 2, 3, 5, 45, 99, 1_000, 12_345, 5_000_000, 900_000_000] {
             let median = times([us]).median().unwrap();
@@ -184,7 +187,7 @@ mod tests {
     };
 
     #[test]
-    fn an_operation_is_exempt_only_if_it_is_long_and_overtaken_and_few_are_exempt() {
+    fn only_a_long_overtaken_operation_becomes_exempt_while_few_others_are_exempt() {
         let none = Duration::ZERO;
         let applies =
             |ms, exempt, since| RULE.applies(Duration::from_millis(ms), exempt, since, none);
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_high_bound_does_not_delay_an_exemption() {
+    fn a_high_maximum_of_exempt_operations_does_not_delay_an_exemption() {
         let unbounded = Exemption {
             bound: u32::MAX,
             ..RULE
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_becomes_exempt_at_each_probe_interval_while_nothing_completes() {
+    fn while_nothing_completes_one_operation_becomes_exempt_per_probe_interval() {
         let closed = Exemption {
             is_open: false,
             ..RULE

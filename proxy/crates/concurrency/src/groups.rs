@@ -1,14 +1,14 @@
 //! Assigns operations to groups by the usual server time of their shape.
 //!
 //! A group covers a factor of four. A shape stays in its group while its times change by less than
-//! another factor of four, because a trial of another limit changes the times of all shapes, and
-//! work is comparable only while shapes stay in their groups.
+//! another factor of four. A trial of another limit changes the times of all shapes, and work is
+//! comparable only while shapes stay in their groups.
 
 use std::time::Duration;
 
 use crate::sample::GROUPS;
 
-/// Number of entries. Shapes with the same remainder share an entry.
+/// Number of entries. Shapes whose numbers have the same remainder share an entry.
 const ENTRIES: u64 = 1_024;
 
 /// Weight of a new server time in the mean of its shape.
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_group_covers_a_factor_of_four() {
+    fn each_group_covers_a_factor_of_four_in_duration() {
         let groups = [100, 300, 1_000, 4_000, 16_000, 64_000, 260_000, 1_100_000]
             .map(|us| ShapeGroups::default().record(1, Duration::from_micros(us)));
         assert_eq!(groups, [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_keeps_its_group_while_its_times_triple() {
+    fn a_shape_keeps_its_group_if_its_times_triple() {
         let mut groups = ShapeGroups::default();
         let first = groups.record(7, Duration::from_micros(900));
         for _ in 0..10_000 {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_have_their_own_groups() {
+    fn the_group_of_a_shape_does_not_depend_on_other_shapes() {
         let mut groups = ShapeGroups::default();
         groups.record(1, Duration::from_micros(100));
         groups.record(2, Duration::from_secs(2));

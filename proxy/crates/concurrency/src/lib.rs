@@ -21,10 +21,11 @@
 //! ```
 //!
 //! A window is 100 ms: long enough for some operations of a slow server, short enough to settle
-//! within 10 s. The smallest difference that is acted upon is 1 % (3.5 % for a doubling of the
-//! limit), and 2.5 standard errors of the noise measured at this server (`trial.rs`). Where
-//! operations wait only at times, arrivals bound the throughput. Then only a higher limit is tried,
-//! and kept if it shortens wait and server time together.
+//! within 10 s. The controller keeps another limit only if the difference is at least 1 % (3.5 %
+//! for a doubling of the limit). The difference must also be at least 2.5 standard errors of the
+//! noise measured at this server (`trial.rs`). If operations wait only for a part of the time,
+//! arrivals bound the throughput. Then only a higher limit is tried. It is kept if it shortens the
+//! sum of wait and server time.
 //!
 //! The ideas are those of MongoDB's throughput probing (compare completed work), of Netflix's
 //! Gradient2 and Envoy's filter (compare with the unloaded time, jitter) and of Vector's

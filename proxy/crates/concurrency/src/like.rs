@@ -1,8 +1,9 @@
-//! Compares like with like: what operations of each group usually take, and take without load.
+//! Compares like with like: measures the usual server time of each group of operations, and its
+//! server time without load.
 //!
-//! Completed operations are counted as *work*: each counts as much as the mean server time of its
-//! group had been when the weights were fixed. When a group of long operations becomes more
-//! frequent, fewer operations complete, but the same work.
+//! Completed operations are counted as *work*. The weight of an operation is the mean server time
+//! of its group when the weights were fixed. If a group of long operations becomes more frequent,
+//! fewer operations complete, but the amount of work stays the same.
 
 use crate::{
     float,
@@ -15,8 +16,8 @@ const SMOOTHING: f64 = 0.1;
 /// A mean of fewer operations than this is too noisy to be compared.
 const MIN_OPERATIONS: f64 = 16.0;
 
-/// This number of quiet operations shows the unloaded server time. After a start there may be no
-/// more: the first two of a proxy among many on a busy server.
+/// Number of quiet operations ([`Sample::QUIET`]) from which the unloaded server time is measured.
+/// A proxy that starts on a busy server, as one of many, may get only its first two.
 const MIN_QUIET: f64 = 2.0;
 
 /// Weights of a new quiet time that is shorter or longer than before. A longer one may have met
@@ -24,16 +25,16 @@ const MIN_QUIET: f64 = 2.0;
 const SHORTER: f64 = 0.25;
 const LONGER: f64 = 0.02;
 
-/// The logarithms of the unloaded server times grow by this per second, so that a wrong one is
+/// The logarithms of the unloaded server times grow by this per second, so that a wrong value is
 /// forgotten: the times double in 12 minutes.
 const AGEING_PER_SECOND: f64 = 0.0014;
 
-/// What is known of one group. Times are in seconds, logarithms binary.
+/// The measurements of one group. Times are in seconds, and logarithms are binary.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
     /// The recent mean server time.
     mean: Option<f64>,
-    /// What a completed operation counts.
+    /// The weight of a completed operation.
     weight: Option<f64>,
     /// Mean logarithm of the server time without load.
     unloaded: Option<f64>,
@@ -91,7 +92,7 @@ impl Work {
     }
 }
 
-/// The operations that were completed since the last value of the crowding, and the sum of the
+/// The operations that were completed since the crowding was last computed, and the sum of the
 /// logarithms of their times relative to the unloaded ones.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recent {
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn mixes_of_operations_with_the_same_total_time_are_the_same_amount_of_work() {
+    fn operation_mixes_with_equal_total_server_time_count_as_equal_work() {
         let mut like = Like::default();
         like.learn(&sample(&[(100, 1), (10, 10)]));
         let (before, after) = (sample(&[(180, 1), (2, 10)]), sample(&[(20, 1), (18, 10)]));
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn crowding_is_relative_to_quiet_operations() {
+    fn crowding_is_the_ratio_to_the_server_time_without_load() {
         let mut like = Like::default();
         assert_eq!(like.crowding(&sample(&[(100, 10)])), None);
         let mut quiet = Sample::default();

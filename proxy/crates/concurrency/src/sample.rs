@@ -38,11 +38,11 @@ pub struct Sample {
     pub window: Duration,
     /// The completed operations, by group.
     pub groups: [GroupSample; GROUPS],
-    /// The sum of the squares of all server times in `groups`, in square seconds. With the sum of
-    /// the times it tells how long the operations in progress at a moment take: a few long
-    /// operations fill more slots than many short ones.
+    /// The sum of the squares of all server times in `groups`, in square seconds. Together with the
+    /// sum of the times, it gives the mean time of the operations that are in progress at a moment.
+    /// A few long operations fill more slots than many short ones.
     pub server_time_squares: f64,
-    /// Number of replies that arrived too late to be of use: the operation had exceeded its time
+    /// Number of replies that arrived too late to be useful: the operation had exceeded its time
     /// limit, or its client had left. Other errors are completed operations.
     pub late: u64,
     /// Number of replies whose times cannot be compared, for example because a slow client decided
@@ -51,7 +51,7 @@ pub struct Sample {
     /// The sum of the times that operations waited for a slot. It is added when the wait ends.
     pub wait_time: Duration,
     /// The part of the window in which at least one operation waited for a slot. An operation that
-    /// waits for a connection that is being established waits for a slot too.
+    /// waits until a connection is established also counts as waiting for a slot.
     pub time_with_waiting: Duration,
     /// Number of operations that wait at the end of the window.
     pub waiting: u64,
@@ -69,9 +69,9 @@ impl Sample {
     /// itself. With two, almost every server still has an idle core for each.
     pub const QUIET: u64 = 2;
 
-    /// Adds an operation whose reply arrived in time. `group` is below [`GROUPS`]; larger ones
-    /// count as the last. `is_quiet`: at most [`Sample::QUIET`] operations were in progress when it
-    /// began.
+    /// Adds an operation whose reply arrived in time. `group` is below [`GROUPS`]; a larger number
+    /// counts as the last group. `is_quiet` is true if at most [`Sample::QUIET`] operations were in
+    /// progress when it began.
     pub fn record(&mut self, group: usize, server_time: Duration, is_quiet: bool) {
         let seconds = server_time.as_secs_f64();
         self.server_time_squares += seconds * seconds;

@@ -1,4 +1,4 @@
-//! Which limit to try next.
+//! Selects the limit to try next.
 
 use std::time::Duration;
 
@@ -9,14 +9,15 @@ use crate::{random::Random, rounded};
 const STEPS: [f64; 3] = [2.0, std::f64::consts::SQRT_2, 1.19];
 
 /// A search ends after this time, with the best limit that it found. With few or very different
-/// operations it could not be sure of more for a long time.
+/// operations, a more certain result would take a long time.
 const MAX_SEARCH: Duration = Duration::from_secs(8);
 
-/// The step of a trial after the limit has settled. A swing stays within 20 %.
+/// The step of a trial after the limit has settled. Trials in both directions stay within 20 %.
 const SMALL_STEP: f64 = 1.1;
 
-/// Mean time between trials after the limit has settled, first and at most. A trial of five rounds
-/// takes about 2 s at a limit that differs by a tenth, so it costs well under 1 % of throughput.
+/// Mean time between trials after the limit has settled, at first and at most. A trial of five
+/// rounds takes about 2 s at a limit that differs by a tenth, so it costs well under 1 % of
+/// throughput.
 const FIRST_INTERVAL: Duration = Duration::from_secs(4);
 const MAX_INTERVAL: Duration = Duration::from_secs(16);
 
@@ -36,7 +37,7 @@ impl Direction {
     }
 }
 
-/// What the controller is doing.
+/// The state of the search for the best limit.
 #[derive(Clone, Debug)]
 pub(crate) enum Search {
     /// Trials follow each other, with steps that become smaller.
@@ -44,12 +45,12 @@ pub(crate) enum Search {
         step: usize,
         up_failed: bool,
         down_failed: bool,
-        /// Number of trials kept in a row.
+        /// Number of consecutive trials whose limit was kept.
         kept: u32,
-        /// When operations waited all the time first.
+        /// When operations first waited all the time.
         since: Option<Duration>,
     },
-    /// A small trial from time to time.
+    /// Trials with a small step, from time to time.
     Settled {
         next_at: Duration,
         interval: Duration,
@@ -109,8 +110,8 @@ impl Search {
         matches!(self, Self::Settled { .. })
     }
 
-    /// The next limit to try from `base`, within `range`. `None`: no trial now. A search that has
-    /// tried everything settles.
+    /// The next limit to try from `base`, within `range`. `None` if no trial is due. A search that
+    /// has tried everything settles.
     pub(crate) fn next(
         &mut self,
         base: u32,
@@ -162,7 +163,8 @@ impl Search {
         }
     }
 
-    /// The tried limit was kept. `is_obvious`: the gain was so large that the best limit is far.
+    /// The tried limit was kept. `is_obvious` is true if the gain was so large that the best limit
+    /// must be far away.
     pub(crate) fn kept(
         &mut self,
         direction: Direction,
@@ -171,7 +173,7 @@ impl Search {
         random: &mut Random,
     ) {
         match self {
-            // The limit left behind is worse, so the opposite direction has been tried.
+            // The previous limit is worse, so the opposite direction has been tried.
             Self::Searching {
                 step,
                 up_failed,
@@ -241,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn search_that_finds_nothing_better_tries_both_sides_and_settles() {
+    fn search_without_a_better_limit_tries_both_directions_and_then_settles() {
         let (mut search, mut random) = (Search::new(), Random::new(1));
         let mut tried = Vec::new();
         while let Some(next) = search.next(32, (1, 256), Duration::ZERO, &mut random) {
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn search_from_the_floor_doubles() {
+    fn search_from_the_minimum_doubles_the_limit_each_time() {
         let (mut search, mut random) = (Search::new(), Random::new(1));
         let mut limit = 1;
         for expected in [2, 4, 8, 16] {
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn settled_trials_are_jittered_by_seed() {
+    fn times_of_trials_after_settling_depend_on_the_seed() {
         let times = |seed| match Search::settled(Duration::ZERO, &mut Random::new(seed)) {
             Search::Settled { next_at, .. } => next_at,
             Search::Searching { .. } => Duration::ZERO,

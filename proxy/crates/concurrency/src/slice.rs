@@ -8,14 +8,14 @@ use crate::{
     trial::Metric,
 };
 
-/// Minimum number of equal operations of a slice. Their count has a standard deviation of at most
+/// Minimum [`Work::effective_count`] of a slice. A count of this size has a standard deviation of
 /// 14 %.
 const MIN_COUNT: f64 = 50.0;
 
-/// A slice is complete after this time, however few operations completed.
+/// A slice is complete this long after its minimum length, even if few operations completed.
 const MAX_LENGTH: Duration = Duration::from_secs(1);
 
-/// Operations wait all the time if they wait in this share of it.
+/// Operations count as waiting all the time if they wait for at least this share of the time.
 const ALL_THE_TIME: f64 = 0.9;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,8 +46,8 @@ impl Slice {
         self.time_with_waiting >= self.length.mul_f64(ALL_THE_TIME)
     }
 
-    /// True if the waits are most of the operations' time. A trial that fails makes operations
-    /// wait, so shorter waits are not worth one.
+    /// True if operations spend most of their time waiting for a slot. Shorter waits are not worth
+    /// a trial, because a trial that fails makes operations wait.
     pub(crate) fn has_long_waits(&self) -> bool {
         self.wait_time > self.total_time / 2
     }
@@ -62,9 +62,10 @@ impl Slice {
         (work > 0.0 && per > 0.0).then(|| (work / per).ln())
     }
 
-    /// The standard deviation that a value has at least, because few operations completed.
+    /// The minimum standard deviation of a value. The fewer operations completed, the larger it is.
     pub(crate) fn least_noise(&self) -> f64 {
-        // In closed loop, completions are more regular than random ones, hence the factor.
+        // In a closed loop, completions are more regular than random events, so the factor is below
+        // 1.
         0.3 / self.work.effective_count().max(1.0).sqrt()
     }
 }

@@ -8,20 +8,21 @@
 //! Comparing each value with both neighbours cancels a steady change of the server, such as a cache
 //! that becomes warm. Values are natural logarithms, so a difference of 0.05 is 5 %.
 
-/// A difference counts if it is at least this many standard errors. At 2.5, chance alone passes one
-/// comparison of 160.
+/// A difference counts if it is at least this many standard errors. With 2.5, one comparison in 160
+/// passes by chance alone.
 const STANDARD_ERRORS: f64 = 2.5;
 
-/// The smallest gain that is acted upon. Real servers vary by more than 1 % from minute to minute,
-/// so a smaller gain would be gone before it paid for the trial.
+/// The minimum gain for which a tried limit is kept. Real servers vary by more than 1 % from minute
+/// to minute, so a smaller gain would be gone before it paid for the trial.
 const MIN_GAIN: f64 = 0.01;
 
-/// The smallest gain that is acted upon per factor of e in the limit: 3.5 % for doubling it. A
-/// higher limit costs connections and memory on the server, so it must pay.
+/// The minimum gain per factor of e in the limit: 3.5 % for a doubling of the limit. A higher limit
+/// costs connections and memory on the server, so it must pay.
 const MIN_ELASTICITY: f64 = 0.05;
 
-/// A gain of this size cannot come from a steady change, so the second neighbour is not awaited. A
-/// gain that is larger than the change of the limit by this factor cannot come from the limit.
+/// A gain of this size cannot come from a steady change, so the trial does not wait for the second
+/// neighbour. A gain that exceeds the change of the limit by `LARGEST_ELASTICITY` cannot come from
+/// the limit.
 const OBVIOUS_GAIN: f64 = 0.3;
 const LARGEST_ELASTICITY: f64 = 1.2;
 
@@ -29,7 +30,7 @@ const LARGEST_ELASTICITY: f64 = 1.2;
 /// the server changes. They are no basis for a comparison.
 const UNSTEADY: f64 = 0.15;
 
-/// How often a trial begins again because the server changes, before it is given up.
+/// A trial begins again if the server changes. It is given up at this number of changes.
 const MAX_RESTARTS: u32 = 2;
 
 /// The quantity that a trial compares.
@@ -37,7 +38,7 @@ const MAX_RESTARTS: u32 = 2;
 pub(crate) enum Metric {
     /// Work per second. More is better.
     Throughput,
-    /// Wait and server time per work. Less is better, so the value is negated.
+    /// Wait and server time per unit of work. Less is better, so the value is negated.
     Latency,
 }
 
@@ -89,7 +90,8 @@ impl Trial {
         self.values.len() % 2 == 1
     }
 
-    /// True if the gain was certainly half of the change of the limit, so the best limit is far.
+    /// True if the gain was certainly at least half of the change of the limit, so the best limit
+    /// must be far away.
     pub(crate) fn is_obvious(&self) -> bool {
         self.gain - STANDARD_ERRORS * self.error >= 0.5 * self.step()
     }
@@ -187,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn one_value_is_enough_for_a_clear_loss_or_an_obvious_gain() {
+    fn one_measurement_is_enough_to_decide_a_clear_loss_or_an_obvious_gain() {
         assert_eq!(run(64, 0.01, &[0.0, -0.2]), (Verdict::Drop, 1));
         assert_eq!(run(64, 0.01, &[0.0, 0.6]), (Verdict::Keep, 1));
     }
 
     #[test]
-    fn steady_change_of_the_server_is_no_gain() {
+    fn throughput_that_rises_steadily_anyway_is_not_a_gain_of_the_trial() {
         let warming = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6];
         assert_eq!(run(64, 0.05, &warming).0, Verdict::Drop);
     }
@@ -212,8 +214,8 @@ mod tests {
     }
 
     #[test]
-    fn values_of_a_failing_server_are_not_compared() {
-        // The server fails during the third value, so the second one looks good beside it.
+    fn a_trial_is_not_decided_while_the_server_fails() {
+        // The server fails during the third value, so the second value looks good in comparison.
         let (verdict, _) = run(64, 0.01, &[0.0, 0.05, -2.0]);
         assert_eq!(verdict, Verdict::Continue);
     }

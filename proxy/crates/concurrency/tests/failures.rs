@@ -1,5 +1,5 @@
-//! The known failures of other controllers do not happen here. These tests give the controller
-//! made-up samples; `simulation` has the same failures in front of a simulated server.
+//! Checks that known failures of other controllers do not happen. These tests give the controller
+//! made-up samples; `simulation` tests the same failures with a simulated server.
 
 #![allow(
     clippy::unwrap_used,
@@ -87,7 +87,7 @@ fn limit_does_not_rise_over_time_if_throughput_is_the_same_at_every_limit() {
 }
 
 #[test]
-fn limit_falls_while_every_reply_is_late() {
+fn limit_falls_to_the_minimum_while_every_reply_is_late() {
     let mut bench = Bench::new(1);
     let mut lowest = START;
     for _ in 0..100 {
@@ -101,7 +101,7 @@ fn limit_falls_while_every_reply_is_late() {
 }
 
 #[test]
-fn limit_recovers_from_the_floor() {
+fn limit_recovers_from_the_minimum_after_late_replies() {
     let mut bench = Bench::new(1);
     for _ in 0..100 {
         let mut sample = bench.busy(0);
@@ -114,7 +114,7 @@ fn limit_recovers_from_the_floor() {
 }
 
 #[test]
-fn limit_recovers_from_the_floor_after_it_has_settled_there() {
+fn limit_recovers_from_the_minimum_after_it_has_settled_there() {
     let mut bench = Bench::new(1);
     bench.run(30, |limit| 4_000 / u64::from(limit));
     assert_eq!(bench.last_second()[9], FLOOR);
@@ -125,8 +125,8 @@ fn limit_recovers_from_the_floor_after_it_has_settled_there() {
 
 #[test]
 fn trials_lower_the_limit_by_at_most_half_at_first_and_a_fifth_later() {
-    // Controllers that measure the minimum time shed load for it. Here a trial lowers the limit by
-    // half during the search, and by a tenth later.
+    // Some controllers shed load to measure the minimum time. Here a trial lowers the limit by half
+    // during the search, and by a tenth later.
     let mut bench = Bench::new(1);
     bench.run(120, |limit| 30 * u64::from(limit.min(32)));
     assert!(bench.limits.iter().all(|limit| *limit >= START / 2));
@@ -138,7 +138,7 @@ fn trials_lower_the_limit_by_at_most_half_at_first_and_a_fifth_later() {
 }
 
 #[test]
-fn samples_of_an_earlier_epoch_are_ignored() {
+fn samples_from_before_a_reset_of_the_controller_are_ignored() {
     let mut bench = Bench::new(1);
     bench.run(10, |limit| 100 * u64::from(limit.min(64)));
     assert!(bench.controller.limit() > START);
@@ -158,7 +158,7 @@ fn samples_of_an_earlier_epoch_are_ignored() {
 }
 
 #[test]
-fn stalled_server_keeps_its_limit_and_exempts_nothing() {
+fn limit_stays_and_no_operation_becomes_exempt_while_the_server_stalls() {
     let mut bench = Bench::new(1);
     bench.run(20, |limit| 100 * u64::from(limit.min(32)));
     let before = bench.controller.limit();
@@ -177,7 +177,7 @@ fn stalled_server_keeps_its_limit_and_exempts_nothing() {
 }
 
 #[test]
-fn limit_stays_while_nothing_waits() {
+fn limit_stays_the_same_while_no_operation_waits() {
     let mut bench = Bench::new(1);
     for _ in 0..600 {
         let mut sample = bench.busy(50);
@@ -214,7 +214,7 @@ fn another_mix_of_operations_does_not_restart_the_search() {
 }
 
 #[test]
-fn two_seeds_probe_at_different_times() {
+fn controllers_with_different_seeds_begin_trials_at_different_times() {
     let limits = |seed| {
         let mut bench = Bench::new(seed);
         bench.run(60, |_| 1_000);
@@ -225,7 +225,7 @@ fn two_seeds_probe_at_different_times() {
 }
 
 #[test]
-fn reasons_are_plain_english() {
+fn reasons_are_printed_as_sentences() {
     assert_eq!(Reason::NothingWaits.to_string(), "no operation waits");
     let text = Reason::RaisedForThroughput.to_string();
     assert_eq!(text, "raised: the server completed more work");

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_argument() {
+    fn errors_name_the_command_line_argument_at_fault() {
         let error = error_of("https://a:1", None);
         assert!(error.to_string().starts_with("--admin https://a:1: "));
         let error = error_of("http://127.0.0.1:1", Some("/nowhere/token"));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_have_an_exit_status() {
+    fn unauthorized_is_a_usage_error_and_other_errors_mean_unavailable() {
         let broken = ClientError::Broken(String::new());
         assert_eq!(exit(&broken), Exit::Unavailable);
         let refused = ClientError::Refused {

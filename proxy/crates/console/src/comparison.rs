@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn instance_without_a_baseline_is_left_out() {
+    fn instance_without_a_baseline_is_excluded_from_the_comparison() {
         let incomparable = Changes {
             comparable: Some(false),
             reason: Some("no data for the baseline".to_owned()),

@@ -377,7 +377,7 @@ mod tests {
     use seawall_api::{ConfigurationChange, ConfigurationValue};
 
     #[test]
-    fn changes_are_listed_with_their_effect() {
+    fn configuration_changes_are_listed_with_the_time_when_they_take_effect() {
         let change = |key: &str, to: &str, needs_restart| ConfigurationChange {
             from: "1".to_owned(),
             key: key.to_owned(),
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_values_and_the_hash_are_shown() {
+    fn pending_configuration_values_and_the_hash_are_shown() {
         let configuration = Configuration {
             hash: "0123".to_owned(),
             values: vec![ConfigurationValue {
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_clients_are_counted() {
+    fn clients_beyond_the_limit_are_counted_below_the_list() {
         let clients = Clients {
             clients: vec![seawall_api::Client::default()],
             count: 3,

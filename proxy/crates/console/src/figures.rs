@@ -193,7 +193,7 @@ fn scaled(number: f64, base: f64, units: &[&str], space: &str) -> String {
     }
     let mut rest = number;
     let mut left = units;
-    // A number from 999.5 would be rounded to four digits, so it gets the next unit.
+    // A number of 999.5 or more would be rounded to four digits, so it gets the next unit.
     while let [_, more @ ..] = left
         && !more.is_empty()
         && rest.abs() >= base - 0.5
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_as_wide_as_their_cells() {
+    fn table_columns_are_as_wide_as_their_widest_cell() {
         let rows = [
             vec!["1".to_owned(), "a b".to_owned()],
             vec!["22".to_owned(), "c".to_owned()],

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_repeated_or_separated_by_commas() {
+    fn admin_addresses_may_be_repeated_or_separated_by_commas() {
         let addresses = |arguments: &[&str]| {
             let fleet = endpoints(arguments).fleet().unwrap();
             let clients = fleet.clients().iter();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn token_files_are_one_for_all_addresses_or_one_for_each() {
+    fn one_token_file_is_required_for_all_addresses_or_one_for_each() {
         let two = ["--admin", "a:1,b:2,c:3", "--token-file", "x,y"];
         let error = endpoints(&two).fleet().unwrap_err();
         assert_eq!(
@@ -159,13 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn path_asks_for_distributions_with_or_without_a_query() {
+    fn distributions_parameter_is_added_to_paths_with_and_without_a_query() {
         assert_eq!(with_distributions("/a"), "/a?distributions=true");
         assert_eq!(with_distributions("/a?b=1"), "/a?b=1&distributions=true");
     }
 
     #[test]
-    fn reply_of_an_older_version_is_left_out() {
+    fn reply_without_distributions_from_an_older_version_is_an_error() {
         let mut sum = Some(Status::default());
         let reply = Status {
             clients: 3,

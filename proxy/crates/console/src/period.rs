@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn unlisted_shapes_are_one_series() {
+    fn operations_of_unlisted_shapes_form_one_series() {
         let mut cut = report();
         cut.other = Other {
             count: 7,

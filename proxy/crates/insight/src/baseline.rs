@@ -116,7 +116,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn last_week_baseline_ends_seven_days_ago_for_any_kept_window() {
+    fn last_week_baseline_ends_seven_days_ago_for_windows_up_to_a_day() {
         for seconds in [600, 3_600, 86_400] {
             let window = Window::Exactly(Duration::from_secs(seconds));
             let spans = spans("last_week", window).unwrap();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn recent_baselines_are_exact_and_older_baselines_have_whole_steps() {
+    fn recent_baselines_are_exact_and_older_baselines_cover_whole_history_steps() {
         let exact = spans("5m", Window::Exactly(2 * MINUTE)).unwrap();
         assert_eq!(exact.before, (NOW - 420, NOW - 300));
         let hours = spans("2h", Window::Exactly(10 * MINUTE)).unwrap();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_ends_the_baseline_and_shortens_a_default_window() {
+    fn a_timestamp_ends_the_baseline_and_shortens_the_default_window() {
         let deploy = (NOW - 90).to_string();
         let after = spans(&deploy, Window::AtMost(10 * MINUTE)).unwrap();
         assert_eq!(after.before, (NOW - 180, NOW - 90));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn incomparable_spans_are_refused_with_a_reason() {
+    fn time_ranges_that_cannot_be_compared_are_refused_with_a_reason() {
         let window = Window::Exactly(2 * 60 * MINUTE);
         let overlap = SpanError::Overlap {
             window_seconds: 7_200,

@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_the_same_at_every_resolution_while_steps_are_open() {
+    fn sums_are_exact_at_every_resolution_while_the_latest_steps_are_incomplete() {
         // The last step of each tier is still open, because the load lasted a little over an hour.
         let history = filled(3_725);
         let sum = |from: u64, to: u64| (from..to).map(|at| 1 + at % 3).sum::<u64>();
@@ -691,7 +691,7 @@ mod tests {
     }
 
     #[test]
-    fn the_heaviest_shapes_have_series_and_the_others_are_summed_up() {
+    fn the_heaviest_shapes_have_their_own_series_and_the_others_share_one() {
         let mut history = History::new(64 << 20, 2);
         let of = [
             (shape(1), 5, 1.0),
@@ -724,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_limit_holds_and_early_drops_are_counted() {
+    fn history_stays_within_its_memory_limit_and_counts_early_drops() {
         let mut history = History::new(100_000, 200);
         for at in 0..600 {
             let of: Vec<_> = (0..100).map(|n| (shape(n), at % 7 + 1, 1.0)).collect();

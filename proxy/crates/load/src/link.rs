@@ -28,7 +28,7 @@ pub(super) enum Failure {
     #[error("{0}")]
     Closed(#[from] io::Error),
     /// The reply was an error with this code.
-    #[error("error {0}")]
+    #[error("the reply is error {0}")]
     Refused(i32),
     /// The reply does not match the command.
     #[error("wrong reply: {0}")]

@@ -126,7 +126,7 @@ impl Report {
         }
         if let Some(least) = objectives.goodput.filter(|least| self.goodput < *least) {
             missed.push(format!(
-                "goodput {:.1}/s, expected {least:.1}/s",
+                "goodput {:.1}/s, expected at least {least:.1}/s",
                 self.goodput
             ));
         }
@@ -134,7 +134,7 @@ impl Report {
         // A load without operations misses the objective.
         let is_empty = self.operation_from_due_ms.max == 0.0;
         if let Some(most) = objectives.p99_ms.filter(|most| p99 > *most || is_empty) {
-            missed.push(format!("p99 {p99:.1} ms, expected {most:.1} ms"));
+            missed.push(format!("p99 {p99:.1} ms, expected at most {most:.1} ms"));
         }
         missed
     }
@@ -233,7 +233,7 @@ impl fmt::Display for Report {
         let due = &self.operation_from_due_ms;
         writeln!(
             f,
-            "operation latency since due: p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
+            "operation latency from the due time: p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
             due.p50, due.p99, due.max
         )?;
         let own = &self.generator;

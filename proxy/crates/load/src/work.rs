@@ -45,7 +45,7 @@ impl Mix {
 
 /// The text is not a valid mix.
 #[derive(Debug, thiserror::Error)]
-#[error("a mix is shares of find, insert and update, such as find=90,insert=5,update=5")]
+#[error("expected shares of find, insert and update, such as find=90,insert=5,update=5")]
 pub struct MixError;
 
 impl FromStr for Mix {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_follow_the_shares_of_the_mix() {
+    fn operations_are_chosen_by_the_shares_in_the_mix() {
         let work = work("find=90,insert=5,update=5");
         let mut random = StdRng::seed_from_u64(SEED);
         let (mut finds, mut inserts, mut updates) = (0, 0, 0);

@@ -19,8 +19,8 @@ pub enum Error {
     },
     /// No mongod is installed, and there is no package for this platform.
     #[error(
-        "no mongod on the PATH, and none to fetch for {operating_system} on {architecture}: set \
-         SEAWALL_MONGOD to the path of one"
+        "there is no mongod on the PATH, and none can be downloaded for {operating_system} on \
+         {architecture}: set SEAWALL_MONGOD to the path of a mongod"
     )]
     PlatformUnsupported {
         /// The operating system, as Rust names it.
@@ -29,7 +29,9 @@ pub enum Error {
         architecture: &'static str,
     },
     /// Neither `XDG_CACHE_HOME` nor `HOME` is set, so there is no directory for a fetched mongod.
-    #[error("neither XDG_CACHE_HOME nor HOME is set, so there is no cache for a fetched mongod")]
+    #[error(
+        "neither XDG_CACHE_HOME nor HOME is set, so there is no directory for a downloaded mongod"
+    )]
     CacheUnknown,
     /// A required program could not be started.
     #[error("{program} cannot be started; set SEAWALL_MONGOD to the path of a mongod instead")]
@@ -66,7 +68,10 @@ pub enum Error {
         output: String,
     },
     /// The fetched mongod does not run on this machine, often because a shared library is missing.
-    #[error("the fetched mongod does not run here: {output}; set SEAWALL_MONGOD to one that does")]
+    #[error(
+        "the downloaded mongod does not run on this machine: {output}; set SEAWALL_MONGOD to the \
+         path of another mongod"
+    )]
     NotRunnable {
         /// The last lines of mongod's output.
         output: String,
@@ -133,7 +138,7 @@ pub enum Error {
         state: String,
     },
     /// A command got no reply, because the connection failed.
-    #[error("connection to mongod at {address}")]
+    #[error("the connection to mongod at {address} failed")]
     Connection {
         /// The address to which the command was sent.
         address: SocketAddr,
@@ -141,7 +146,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The mongod replied to a command with `ok: 0`.
-    #[error("mongod refused a command with {code}: {message}")]
+    #[error("mongod refused a command with error {code}: {message}")]
     Refused {
         /// The error code of the reply; 0 if it had none.
         code: i32,

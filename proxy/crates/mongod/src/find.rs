@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cached_file_is_used_only_with_its_hash() {
+    async fn cached_file_is_used_only_if_its_hash_matches() {
         const SCRIPT_SHA256: &str =
             "a8076d3d28d21e02012b20eaf7dbf75409a6277134439025f282e368e3305abf";
         let scratch = scratch();

@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn each_option_has_its_argument() {
+    fn each_option_becomes_a_command_line_argument() {
         let arguments = text(&Options {
             bind_ip: IpAddr::V6(Ipv6Addr::LOCALHOST),
             replica_set: Some("rs".to_owned()),

@@ -69,7 +69,8 @@ pub async fn initiate_replica_set(
     settings: Settings,
 ) -> Result<SocketAddr, Error> {
     let indexed = members.iter().enumerate().rev();
-    // Of equal members this finds the last one, which is the first one in the list.
+    // If several members have the highest priority, `max_by_key` returns the last of them. The
+    // order is reversed, so this is the first one in the list.
     let preferred = indexed.max_by_key(|(_, member)| member.priority);
     let (index, first) = preferred.ok_or(Error::NotAMember)?;
     let set = first

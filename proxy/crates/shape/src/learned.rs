@@ -1,11 +1,12 @@
 //! Field names that are data but do not look like data: user names, product codes, words.
 //!
-//! The rules for names do not recognise these names as data, but their number shows it: below one
-//! prefix of a path, a collection has either a few names, or a number that grows with its data. The
-//! caller counts the names and passes prefixes with too many names to [`LearnedNames::learn`]. From
-//! then on, the names directly below these prefixes are printed as `*` (rule R5 of `fp1`). A prefix
-//! belongs to one collection. The first component of a path has no prefix: a collection may have a
-//! hundred top-level fields, and its shapes would be useless without their names.
+//! The rules for names do not recognise these names as data, but the number of names shows that
+//! they are data. Below one prefix of a path, a collection has either a few names, or a number that
+//! grows with its data. The caller counts the names and passes prefixes with too many names to
+//! [`LearnedNames::learn`]. From then on, the names directly below these prefixes are printed as
+//! `*` (rule R5 of `fp1`). A prefix belongs to one collection. The first component of a path has no
+//! prefix: a collection may have a hundred top-level fields, and its shapes would be useless
+//! without their names.
 
 use std::{
     cell::{Cell, RefCell},

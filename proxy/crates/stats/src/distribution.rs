@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn upper_bound_belongs_to_its_bucket() {
+    fn upper_bound_of_a_bucket_belongs_to_that_bucket() {
         let bounds = &scale().bounds_ns;
         for (bucket, bound) in bounds.iter().enumerate().take(bounds.len() - 1) {
             assert_eq!(finest_bucket_of(*bound), bucket);

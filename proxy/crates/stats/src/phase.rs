@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_in_the_order_of_the_phases() {
+    fn values_per_phase_are_stored_in_the_order_of_the_phases() {
         let mut values = PerPhase::from([0, 1, 2, 3, 4, 5]);
         for (position, phase) in Phase::ALL.into_iter().enumerate() {
             assert_eq!(values[phase], position);

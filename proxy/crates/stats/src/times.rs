@@ -29,11 +29,11 @@ pub enum TimeError {
     #[error("{0:?} is not a time such as 30s, 10m, 24h or 7d")]
     NoTime(String),
     /// The duration is zero, or longer than a week.
-    #[error("{0:?} is not from 1s to 7d")]
+    #[error("{0:?} is out of range: expected a time from 1s to 7d")]
     OutOfRange(String),
     /// The text is not a name, a duration or a moment.
     #[error(
-        "{0:?} is not yesterday, last_week, a time such as 2h, or a moment such as 2026-11-21T10:00:00Z or 1795255200"
+        "{0:?} is not a baseline: expected yesterday, last_week, a time such as 2h, or a moment such as 2026-11-21T10:00:00Z or 1795255200"
     )]
     NoBaseline(String),
 }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_is_a_name_a_duration_or_a_moment() {
+    fn a_baseline_is_given_by_a_name_a_duration_or_a_timestamp() {
         let moment = Against::Before(at(1_795_255_200));
         for (text, against) in [
             ("yesterday", Against::Yesterday),

@@ -20,7 +20,7 @@ pub struct Traffic {
     pub arrivals: u64,
     /// Short-lived client connections by how they ended, in the order of [`Departure::ALL`].
     pub departures: [u64; Departure::ALL.len()],
-    /// Short-lived client connections that gave up, by [`Stage`].
+    /// Short-lived connections that the client closed while it waited for a reply, by [`Stage`].
     pub gave_up_in: HashMap<&'static str, u64>,
     /// Source networks of short-lived client connections: /24 for IPv4, /64 for IPv6.
     pub networks: Names,
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lived_connections_are_not_counted_as_departures() {
+    fn closed_long_lived_connections_do_not_count_as_short_lived() {
         let mut traffic = Traffic::default();
         let leaving = Leaving {
             age: SHORT_LIFE,

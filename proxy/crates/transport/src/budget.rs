@@ -1,4 +1,5 @@
-//! The memory budget for the messages of all connections. Bytes are charged when they arrive.
+//! The memory budget for the messages of all connections. Bytes are charged to the budget (they
+//! count against it) when they arrive.
 //!
 //! A message with charged bytes is a holder. A message is charged for the bytes that have arrived,
 //! not for the length in its header, so a large length alone costs nothing. The messages of one
@@ -6,8 +7,8 @@
 //! others. A message that gets no memory waits before its next read. Two rules prevent a deadlock:
 //!
 //! - One message at a time may also use a reserve beside the budget, so that it can finish. Seawall
-//!   selects it from the waiting messages: from the address that holds least memory, the message
-//!   with the fewest bytes left. The selected message keeps the reserve as long as it makes
+//!   selects it from the waiting messages: from the address that holds the least memory, the
+//!   message with the fewest bytes left. The selected message keeps the reserve as long as it makes
 //!   progress.
 //! - A holder may be evicted, which closes its connection. A silent holder is evicted if a message
 //!   of an address with less memory waits. A slow holder ([`Progress`]) is evicted if any message

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn paused_time_is_not_counted() {
+    fn paused_time_does_not_make_a_peer_slow() {
         let began = Instant::now();
         let mut progress = Progress::default();
         progress.mark_owing(began);

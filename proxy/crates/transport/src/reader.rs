@@ -5,9 +5,9 @@
 //! scratch buffer is then zeroed, because the bytes may belong to a login.
 //!
 //! If a message is incomplete after its first read, its bytes are charged to the memory budget of
-//! all connections. If a client has sent bytes behind a complete message, these bytes are charged
-//! before that message is returned. Without a charge, a reader holds at most [`FREE_BYTES`], and
-//! the bytes of one read while it waits for memory.
+//! all connections. If a client has sent bytes after a complete message (bytes sent ahead), these
+//! bytes are charged before that message is returned. Without a charge, a reader holds at most
+//! [`FREE_BYTES`], and the bytes of one read while it waits for memory.
 //!
 //! A message over [`LARGE_MESSAGE_BYTES`] is read into a buffer of its declared length. For a
 //! message over [`STREAMED_MESSAGE_BYTES`], the reader first returns only the message's head. The
@@ -104,7 +104,7 @@ pub enum ReadError {
     #[error("a partial message arrives too slowly")]
     Stalled,
     /// The sender was too slow while others waited for memory.
-    #[error("too slow while memory for messages was short")]
+    #[error("the sender was too slow while memory for messages was short")]
     Evicted,
 }
 
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_rest_of_a_message_is_read_in_pieces_or_skipped_after_its_head() {
+    async fn after_the_head_of_a_message_its_rest_is_read_in_pieces_or_skipped() {
         let large = request(1, 3 << 20);
         for pieces in [0, 1, 2, usize::MAX] {
             let (mut near, mut far) = tokio::io::duplex(1 << 16);
@@ -645,7 +645,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_is_charged_only_for_the_bytes_that_have_arrived() {
+    async fn only_arrived_bytes_of_a_message_count_towards_the_memory_budget() {
         let budget = budget();
         let large = request(1, 3 << 20);
         for sent in [16, 5_000, 20_000, 60_000] {
@@ -665,7 +665,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn small_messages_are_read_while_the_budget_is_exhausted() {
+    async fn small_messages_are_read_while_the_memory_budget_is_exhausted() {
         let budget = MemoryBudget::of_bytes(1 << 20);
         let mut full = budget.open(Sharer::Local);
         full.grow(1 << 20, 1).await.unwrap();

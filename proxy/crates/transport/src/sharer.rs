@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv6_network_has_one_share_and_mapped_addresses_count_as_ipv4() {
+    fn addresses_of_an_ipv6_network_count_as_one_and_mapped_addresses_as_ipv4() {
         let sharer = |ip: &str| Sharer::at(ip.parse().ok());
         let address = |ip: &str| Sharer::Address(ip.parse().unwrap());
         assert_eq!(sharer("2001:db8:1:2:3::4"), address("2001:db8:1:2::"));

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_closes_its_side_has_left() {
+    async fn a_peer_that_closes_its_sending_side_counts_as_disconnected() {
         for (near, mut far) in pairs().await {
             assert!(!near.peer_has_left());
             far.shutdown().await.unwrap();

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_heads_are_refused_as_on_a_server() {
+    fn invalid_compression_headers_are_refused_as_on_a_server() {
         let sound = deflate(&message(), Compressor::Snappy).unwrap();
         let with = |at: usize, bytes: &[u8]| {
             let mut message = sound.clone();
@@ -314,7 +314,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_are_refused_or_have_the_declared_size(
+        fn arbitrary_bytes_are_refused_or_inflate_to_the_declared_size(
             bytes in prop::collection::vec(any::<u8>(), 0..200),
             size in 0_i32..5000,
             id in 1_u8..4,

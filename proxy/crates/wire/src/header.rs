@@ -62,7 +62,7 @@ pub struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// `messageLength` is outside the range that the sender may use.
-    #[error("message length {length} outside {min} to {max}")]
+    #[error("message length {length} is not from {min} to {max}")]
     LengthOutOfRange {
         /// The declared length.
         length: i32,

@@ -83,7 +83,8 @@ impl Parameters {
             (None, Some(address), false) => Ok(SeriesFilter::Server(address)),
             (None, None, true) => Ok(SeriesFilter::Namespaces(namespace)),
             _ => Err(bad_request(
-                "choose one of: shape; server; db, collection and command".to_owned(),
+                "give only one filter: shape, or server, or any of db, collection and command"
+                    .to_owned(),
             )),
         }
     }
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn default_step_is_a_length_that_the_history_keeps() {
+    fn default_timeline_step_is_a_step_length_of_the_history() {
         let steps = |seconds: u64| step_for(Duration::from_secs(seconds)).as_secs();
         assert_eq!(
             [60, 120, 600, 3_600, 7_200, 86_400, 604_800].map(steps),

@@ -42,7 +42,7 @@ pub(super) struct ServerCounts {
 
 impl Deployment {
     pub(super) async fn start(program: &Path) -> Result<Self, Failure> {
-        say("Starting it as a replica set of one, with access control ...");
+        say("Starting mongod as a replica set of one member, with access control ...");
         let options = Options {
             replica_set: Some(SET.to_owned()),
             auth: true,
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_differ() {
+    fn two_random_passwords_differ() {
         assert_ne!(random_password().unwrap(), random_password().unwrap());
     }
 }

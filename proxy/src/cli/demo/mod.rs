@@ -52,7 +52,7 @@ enum Failure {
     Driver(#[from] mongodb::error::Error),
     #[error("a cursor returned {found} documents instead of {expected}")]
     CursorCutShort { expected: usize, found: usize },
-    #[error("a task of the burst")]
+    #[error("a task of the burst failed")]
     Task(#[from] tokio::task::JoinError),
 }
 
@@ -77,7 +77,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     ) {
         (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
         (Err(error), _) | (_, Err(error)) => {
-            return complain(&format!("signals: {error}"), Exit::Internal);
+            return complain(&format!("cannot handle signals: {error}"), Exit::Internal);
         }
     };
     let result = tokio::select! {
@@ -116,7 +116,10 @@ async fn demonstrate(once: bool) -> Result<Exit, Failure> {
     say_all(&report::connections(&figures, &straight, &through));
     say_all(&report::comparison(&figures));
     if !figures.agree() {
-        return Ok(complain("the counts differ", Exit::Internal));
+        return Ok(complain(
+            "the counts of driver and Seawall differ",
+            Exit::Internal,
+        ));
     }
     if !once {
         say_all(&report::where_to_look(&app, &deployment));
@@ -141,7 +144,10 @@ async fn find_mongod() -> Result<PathBuf, Failure> {
             }
         }
         Progress::Unpacking => say("Unpacking ..."),
-        Progress::Ready { path } => say(&format!("Kept for the next run: {}", path.display())),
+        Progress::Ready { path } => say(&format!(
+            "The mongod is kept for the next run: {}",
+            path.display()
+        )),
     });
     Ok(path.await?)
 }

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_counts_agree() {
+    fn equal_counts_of_driver_and_seawall_are_reported_as_agreeing() {
         let figures = figures(&[("find", 201)], &[("find", 201)]);
         assert!(figures.agree());
         let lines = comparison(&figures);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn command_counted_by_one_side_only_is_reported() {
+    fn command_counted_by_only_one_side_is_reported_as_different() {
         let figures = figures(&[("find", 2)], &[("find", 2), ("insert", 1)]);
         assert!(!figures.agree());
         let lines = comparison(&figures);

@@ -39,7 +39,7 @@ impl LogControl {
 
     /// Applies changed settings. The variable `SEAWALL_LOG` still overrides the level.
     pub(super) fn configure(&self, log: &Log) {
-        // Both fail only if there is no log any more.
+        // Both calls fail only if the log no longer exists.
         drop(self.filter.reload(filter(log)));
         drop(self.format.reload(format(log)));
     }

@@ -12,16 +12,16 @@ use super::{
 };
 use crate::{app::App, cli::check};
 
-/// Time limit for resolving a changed connection string. Signals wait for it.
+/// Time limit for resolving a changed connection string. Signals are not handled during this time.
 const DNS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Reloads the configuration of a running proxy.
 pub(super) struct Reloader {
     sources: Sources,
     log: LogControl,
-    /// What the last reload or the start has read.
+    /// The configuration that the last reload or the start has read.
     attempted: Result<Loaded, Problems>,
-    /// What the last look at the files has read.
+    /// The configuration that the last check for changed files has read.
     seen: Result<Loaded, Problems>,
 }
 
@@ -95,8 +95,8 @@ impl Reloader {
     }
 
     /// Reads all files, and reloads if a value or the content of a named file differs from the last
-    /// reload. A change counts only if two looks in a row read the same, because a file may be
-    /// written at this moment.
+    /// reload. A change counts only if two checks in a row read the same content, because another
+    /// process may be writing a file at this moment.
     pub(super) async fn look(&mut self, app: &App) {
         let read = load_with_values(&self.sources);
         let is_settled = read == self.seen;
@@ -112,7 +112,7 @@ fn record(app: &App, reload: &api::Reload) {
     if !reload.problems.is_empty() {
         app.count_reload("failed");
         let problems = reload.problems.join("; ");
-        tracing::warn!(problems, "configuration not reloaded");
+        tracing::warn!(problems, "could not reload the configuration");
         return;
     }
     app.count_reload("ok");

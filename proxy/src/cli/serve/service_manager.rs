@@ -22,7 +22,7 @@ pub(super) fn notify_ready() {
 pub(super) fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::debug!(%error, "monotonic clock not readable"),
+        Err(error) => tracing::debug!(%error, "could not read the monotonic clock"),
     }
 }
 
@@ -42,13 +42,13 @@ pub(super) fn notify_stopping() {
 
 fn send(states: &[NotifyState<'_>]) {
     if let Err(error) = notify(states) {
-        tracing::debug!(%error, "service manager not notified");
+        tracing::debug!(%error, "could not notify the service manager");
     }
 }
 
 /// Starts a thread that feeds the watchdog while the threads of `app` make progress, if the service
 /// manager has a watchdog. The thread is separate, so that a busy machine does not delay it more
-/// than necessary. It feeds the watchdog three times in its time limit.
+/// than necessary. It feeds the watchdog three times within the watchdog's time limit.
 ///
 /// # Errors
 /// If the thread cannot be started.
@@ -79,7 +79,7 @@ pub(super) fn inherited_sockets() -> io::Result<Vec<Inherited>> {
     let mut sockets = ListenFd::from_env();
     let mut inherited = Vec::new();
     for index in 0..sockets.len() {
-        // A socket of another kind is an error and stays in its place.
+        // For a socket of another kind, this call fails and leaves the socket at its index.
         let taken = match sockets.take_tcp_listener(index) {
             Ok(socket) => socket.map(Inherited::Tcp),
             Err(_) => sockets.take_unix_listener(index)?.map(Inherited::Unix),

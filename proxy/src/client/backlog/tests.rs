@@ -103,7 +103,7 @@ async fn without_free_memory_a_large_reply_is_forwarded_in_small_pieces() {
 }
 
 #[tokio::test]
-async fn bytes_that_a_client_does_not_read_are_charged_to_the_budget() {
+async fn unread_reply_bytes_of_a_client_count_towards_the_memory_budget() {
     let sent = reply(4 << 20);
     let (mut server, mut far_server) = pair();
     let (mut client, mut far_client) = pair();
@@ -151,7 +151,7 @@ async fn bytes_after_a_large_reply_are_an_error() {
 }
 
 #[tokio::test]
-async fn a_task_moves_a_full_turn_of_bytes_before_another_task_runs() {
+async fn a_task_forwards_all_bytes_of_its_turn_before_another_task_runs() {
     const STEP_BYTES: usize = TURN_BYTES / 4;
     let turns = Turns::new(1);
     let order = Arc::new(Mutex::new(Vec::new()));

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn oldest_conversation_of_the_address_with_most_conversations_is_ended_for_a_new_one() {
+    async fn a_new_conversation_ends_the_oldest_one_of_the_address_with_most_conversations() {
         let conversations = Conversations::new(4);
         let mut held = Vec::new();
         for (last, name) in [(2, "a"), (1, "b"), (1, "c"), (3, "d")] {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_with_only_one_conversation_more_than_another_keeps_all() {
+    async fn an_address_loses_no_conversation_to_an_address_with_only_one_fewer() {
         let conversations = Conversations::new(3);
         let mut held = Vec::new();
         for (last, name) in [(1, "a"), (1, "b"), (2, "c")] {

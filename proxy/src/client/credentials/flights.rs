@@ -1,5 +1,5 @@
-//! Decides which login introduces a user while other first logins of that user wait (the
-//! single-flight pattern).
+//! Decides which login introduces a user to the servers (see [`super::introduction`]), while other
+//! first logins of that user wait: the single-flight pattern.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stalled_introduction_delays_its_own_address_longer_than_others() {
+    async fn a_stalled_first_login_delays_its_own_address_longer_than_other_addresses() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let _stalled = lead(&flights, 1, began).unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn introductions_from_many_addresses_delay_a_login_no_longer_than_one_address() {
+    async fn many_stalled_first_logins_delay_a_login_no_longer_than_a_single_one() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let mut stalled = Vec::new();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiting_logins_try_again_when_an_introduction_ends() {
+    async fn waiting_logins_try_again_when_the_first_login_in_progress_ends() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let first = lead(&flights, 1, began).unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn ending_a_replaced_introduction_does_not_end_its_successor() {
+    async fn the_end_of_a_replaced_first_login_does_not_end_its_successor() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let stalled = lead(&flights, 1, began).unwrap();

@@ -125,7 +125,7 @@ impl Credentials {
         match timeout_at(deadline, connecting).await {
             Ok(Ok(connection)) => Ok((pool, connection)),
             Ok(Err(error)) => {
-                tracing::debug!(%error, "no connection for an introduction");
+                tracing::debug!(%error, "could not connect to a server for a first login");
                 Err(CredentialError::Unavailable)
             }
             Err(_) => Err(CredentialError::Unavailable),
@@ -265,14 +265,14 @@ impl Introduction {
         let mut connection = established.map_err(|error| match error {
             error if error.refuses_keys() => CredentialError::Refused,
             error => {
-                tracing::debug!(%error, "no connection with configured keys");
+                tracing::debug!(%error, "could not establish a server connection with configured keys");
                 CredentialError::Unavailable
             }
         })?;
         let asked_at = Instant::now();
         let read = ask_own_keys(&mut connection, user).await;
         let read = read.map_err(|error| {
-            tracing::warn!(user = %user.name, source = %user.source, ?error, "keys not read");
+            tracing::warn!(user = %user.name, source = %user.source, ?error, "user could not read its own keys");
             CredentialError::Unavailable
         })?;
         let known = credentials.learn(user, read, (client_key, keys), asked_at)?;
@@ -378,29 +378,32 @@ impl Carried {
         }
         let server_final = payload(&reply);
         let refused = |reason: &'static str| {
-            tracing::warn!(user = %user.name, source = %user.source, reason, "introduction refused");
+            tracing::warn!(user = %user.name, source = %user.source, reason, "first login refused");
             CredentialError::Refused
         };
         let outcome = proof
             .server_final(&server_final)
-            .map_err(|_| refused("server's last payload is invalid"))?;
+            .map_err(|_| refused("the server's last SASL payload is invalid"))?;
         if let Some(empty) = empty_exchange(&reply, &user.source) {
             ask(&mut connection, &empty).await?;
         }
         if !is_exactly(&mut connection, user).await? {
             return Err(refused(
-                "connection is not authenticated as exactly this user",
+                "the server does not report exactly this user for the connection",
             ));
         }
         let asked_at = Instant::now();
         let read = ask_own_keys(&mut connection, user).await.map_err(|error| {
-            tracing::warn!(?error, "keys not read at an introduction");
-            refused("keys or restrictions unreadable")
+            tracing::warn!(
+                ?error,
+                "user could not read its own keys at its first login"
+            );
+            refused("could not read the user's keys or restrictions")
         })?;
         let keys = read
             .keys(mechanism)
             .cloned()
-            .ok_or_else(|| refused("no keys for the mechanism"))?;
+            .ok_or_else(|| refused("the user has no keys for the mechanism"))?;
         let client_key = outcome
             .prove(&keys)
             .map_err(|_| refused("keys do not match the proof"))?;

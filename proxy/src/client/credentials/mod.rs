@@ -174,7 +174,7 @@ impl Credentials {
         credentials
     }
 
-    /// Applies changed limits and configured users. The mode stays.
+    /// Applies changed limits and configured users. The mode does not change.
     ///
     /// A user that is no longer configured counts as dropped. A user with another secret keeps its
     /// identity: the keys that were read from a server stay valid as long as the server confirms
@@ -362,7 +362,7 @@ impl Credentials {
         let evicted = self.store.lock().confirm(user, identity, reading, asked_at);
         drop(evicted);
         if identity.status() != IdentityStatus::Good {
-            tracing::info!(user = %user.name, source = %user.source, "user's keys dropped");
+            tracing::info!(user = %user.name, source = %user.source, "dropped the user's cached keys");
             for pool in &self.topology.snapshot().pools {
                 pool.forget(identity.id());
             }
@@ -397,8 +397,8 @@ impl Credentials {
         Ok(known)
     }
 
-    /// Records that a client has proved to have the ClientKey of `checked`. If the user's keys were
-    /// replaced during the login, refuses the login and changes nothing.
+    /// Records that a client has proved that it knows the ClientKey of `checked`. If the user's
+    /// keys were replaced during the login, refuses the login and changes nothing.
     pub(super) fn prove(
         &self,
         user: &UserName,

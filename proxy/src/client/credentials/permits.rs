@@ -33,7 +33,7 @@ impl AdjustableSemaphore {
         if excess > 0 {
             let semaphore = Arc::clone(&self.semaphore);
             runtime.spawn(async move {
-                // It fails only if the semaphore is closed, which never happens.
+                // This call fails only if the semaphore is closed, which never happens.
                 if let Ok(permits) = semaphore.acquire_many_owned(excess).await {
                     permits.forget();
                 }

@@ -78,7 +78,7 @@ impl Credentials {
                 Reading::Unavailable
             }
             Err(Some(error)) => {
-                tracing::warn!(user = %user.name, source = %user.source, %error, "keys not read");
+                tracing::warn!(user = %user.name, source = %user.source, %error, "user could not read its own keys");
                 Reading::Refused(login_version)
             }
             Err(None) => Reading::Unavailable,
@@ -152,7 +152,7 @@ impl Credentials {
         let reply = RawDocumentBuf::try_from(&reply.0).map_err(|_| CredentialError::Unavailable)?;
         let reply = SecretDocument::from(reply);
         parse_users_info(&reply, &user.name, &user.source).map_err(|error| {
-            tracing::debug!(user = %user.name, source = %user.source, %error, "user refused");
+            tracing::debug!(user = %user.name, source = %user.source, %error, "login refused: could not use the user's keys");
             CredentialError::Refused
         })
     }

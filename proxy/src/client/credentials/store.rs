@@ -266,9 +266,9 @@ impl Store {
     }
 
     /// Stores a user whose keys were requested at `asked_at`. `login` is set if a client has proved
-    /// to have the ClientKey. A user with the same user id keeps its identity. Returns `None` and
-    /// changes nothing if the identity ended after the request, or if newer keys are known, unless
-    /// `login` fits these newer keys.
+    /// that it knows the ClientKey. A user with the same user id keeps its identity. Returns `None`
+    /// and changes nothing if the identity ended after the request, or if newer keys are known,
+    /// unless `login` fits these newer keys.
     pub(super) fn learn(
         &mut self,
         user: &UserName,
@@ -335,9 +335,9 @@ impl Store {
         Arc::new(Identity::new(name, source, user_id, Login::Unknown))
     }
 
-    /// Records that a client has proved to have the ClientKey of `checked`. Returns the user as it
-    /// is known now. Returns `None` and changes nothing if the user's keys were replaced during the
-    /// login.
+    /// Records that a client has proved that it knows the ClientKey of `checked`. Returns the user
+    /// as it is known now. Returns `None` and changes nothing if the user's keys were replaced
+    /// during the login.
     pub(super) fn prove(
         &mut self,
         user: &UserName,
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_changed_password_keeps_the_identity_and_drops_the_client_key() {
+    async fn after_a_password_change_the_identity_is_kept_and_the_client_key_is_dropped() {
         let (mut store, now) = (store(), Instant::now());
         let before = learn(&mut store, "u", "one", 1, now);
         let (changed, _) = credentials("u", "two", 1);
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_stay_doubted_after_a_reading_requested_before_the_proof_failed() {
+    async fn a_key_reading_requested_before_a_failed_proof_does_not_confirm_the_keys() {
         let (mut store, began) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, began);
         store.doubt(&user("u"), began + Duration::from_millis(2));
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn cached_keys_are_used_without_a_reading_by_one_login_at_a_time() {
+    async fn one_login_at_a_time_uses_cached_keys_without_a_new_key_reading() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let first = store.claim_cached(&user("u"), now);
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reading_requested_earlier_never_replaces_a_newer_one() {
+    async fn a_key_reading_requested_earlier_never_replaces_a_newer_one() {
         let (mut store, now) = (store(), Instant::now());
         let newer = learn(&mut store, "u", "two", 1, now);
         let earlier = now.checked_sub(Duration::from_millis(1)).unwrap();
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_user_whose_keys_a_server_refused_is_unknown() {
+    async fn a_user_is_unknown_after_a_server_has_refused_its_keys() {
         let (mut store, now) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, now);
         drop(store.confirm(&user("u"), &known.identity, Reading::Unavailable, now));
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reading_requested_before_the_end_of_an_identity_does_not_restore_it() {
+    async fn a_key_reading_requested_before_an_identity_ended_does_not_restore_it() {
         let (mut store, now) = (store(), Instant::now());
         let earlier = now.checked_sub(Duration::from_millis(1)).unwrap();
         let proven = |password: &str| {
@@ -700,7 +700,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_claim_of_cached_keys_ends_with_a_reading_requested_after_it() {
+    async fn a_claim_of_cached_keys_ends_with_a_key_reading_requested_after_it() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let second = Duration::from_secs(1);
@@ -713,7 +713,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_stay_doubted_until_a_reading_requested_after_the_proof_failed() {
+    async fn only_a_key_reading_requested_after_a_failed_proof_confirms_the_keys() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let second = Duration::from_secs(1);
@@ -725,7 +725,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reading_for_an_earlier_identity_changes_nothing() {
+    async fn a_key_reading_for_an_earlier_identity_changes_nothing() {
         let (mut store, now) = (store(), Instant::now());
         let earlier = learn(&mut store, "u", "one", 1, now);
         let current = learn(&mut store, "u", "two", 2, now);

@@ -113,7 +113,7 @@ impl Operation<'_> {
             }
             Err(RelayError::Server(error)) => self.server_failed(&error, &checkout, generation),
             Err(error @ (RelayError::MidReply(_) | RelayError::Foreign(_))) => {
-                tracing::warn!(server = %checkout.pool().address(), %error, "reply abandoned");
+                tracing::warn!(server = %checkout.pool().address(), %error, "could not forward a reply");
                 if matches!(error, RelayError::MidReply(_)) {
                     let topology = &self.shared.routing.topology;
                     topology.report_connection_ended(&checkout, generation);
@@ -178,7 +178,7 @@ impl Operation<'_> {
         tracing::debug!(
             %error,
             command = self.command.name_str(),
-            "connection ended during an operation"
+            "server connection failed during an operation"
         );
         let has_ended = error.kind() != io::ErrorKind::TimedOut;
         if has_ended && !self.shared.settings().repeats {
@@ -323,7 +323,7 @@ impl Operation<'_> {
     }
 }
 
-/// Sends a request, unless the server counts as hung before.
+/// Sends a request. Fails if the server counts as hung before the request has been sent.
 async fn unless_interrupted<T>(
     mut sending: Pin<&mut impl Future<Output = Result<T, StreamError>>>,
     interrupt: &Interrupt,

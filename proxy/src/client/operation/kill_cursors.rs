@@ -131,9 +131,9 @@ impl Operation<'_> {
     }
 }
 
-/// The list of the reply that gets the cursors of a server from which no connection was checked
-/// out. The cursors of an unavailable server are not found, because they ended with the server. The
-/// cursors of an overloaded one are alive.
+/// Chooses the list in the reply for the cursors of a server if no connection to it was checked
+/// out. The cursors of an unavailable server are listed as not found, because they ended with the
+/// server. The cursors of an overloaded server are listed as alive.
 fn list_without_server(error: &CheckOutError) -> &'static CStr {
     match error {
         CheckOutError::Overload(_) => ALIVE,

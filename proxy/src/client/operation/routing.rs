@@ -34,13 +34,13 @@ pub(super) enum CheckOutFailure {
     Unauthenticated,
 }
 
-/// What stays the same in all attempts to check out a connection.
+/// The values that are the same in all attempts to check out a connection.
 #[derive(Clone, Copy, Debug)]
 struct CheckOutAttempt {
     demand: Demand,
-    /// When the selection of a server fails.
+    /// The time at which server selection fails.
     deadline: Instant,
-    /// When the wait for a connection fails.
+    /// The time at which the wait for a connection fails.
     turn_by: Instant,
 }
 
@@ -66,8 +66,8 @@ impl Operation<'_> {
             deadline,
             turn_by: self.within_time_limit(observation, deadline + wait_queue_timeout),
         };
-        // Usually a server is suitable and gives a connection. Only then does the caller's future
-        // need no memory for another attempt.
+        // Usually the first attempt succeeds. The futures of further attempts are boxed, so that
+        // the caller's future stays small.
         let Some(pool) = self.server_now(observation) else {
             return Box::pin(self.check_out_again(observation, attempt)).await;
         };
@@ -116,7 +116,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Handles a failed checkout. Fails if no other attempt may succeed.
+    /// Handles a failed checkout. Fails if no further attempt can succeed.
     async fn handle_failure(
         &self,
         pool: &Arc<ServerPool>,
@@ -157,7 +157,7 @@ impl Operation<'_> {
                     let topology = &self.shared.routing.topology;
                     topology.report_failure(pool, generation);
                 } else {
-                    tracing::debug!(%error, "connection not established");
+                    tracing::debug!(%error, "could not establish a server connection");
                 }
                 match Instant::now() < deadline {
                     true => Ok(()),
@@ -167,7 +167,7 @@ impl Operation<'_> {
         }
     }
 
-    /// What the operation needs to run on a server.
+    /// Describes what the operation needs from a server.
     pub(super) fn demand(&self, observation: &Observation<'_>, is_slice: bool) -> Demand {
         let need = if is_slice {
             Need::LanePermit

@@ -71,7 +71,7 @@ pub(super) struct Relayed {
 }
 
 /// Relays a client from its first byte on. `original` is the address to which the client connected
-/// before the kernel redirected it to Seawall, if it did.
+/// before the kernel redirected it to Seawall; `None` if the client was not redirected.
 pub(super) async fn serve_relayed(
     shared: Arc<Shared>,
     mut stream: Stream,
@@ -112,7 +112,7 @@ pub(super) async fn serve_relayed(
     let target = match destination(&shared, original, deadline, is_encrypted).await {
         Ok(target) => target,
         Err(error) => {
-            tracing::debug!(%error, peer = %peer.text, "could not connect to a server for the relay");
+            tracing::debug!(%error, peer = %peer.text, "could not connect to a server for a relayed client");
             shared.recorder.unobserved("relay_no_server");
             return;
         }

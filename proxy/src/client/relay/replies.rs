@@ -75,7 +75,7 @@ struct Current {
 
 /// Error: a server's bytes cannot be split into messages.
 #[derive(Debug, thiserror::Error)]
-#[error("server's bytes are not messages")]
+#[error("the server sent bytes that are not messages")]
 pub(super) struct NotMessages;
 
 impl Replies {

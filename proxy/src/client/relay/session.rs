@@ -143,7 +143,7 @@ impl<'a> Relay<'a> {
                     continue;
                 }
                 Verdict::Close(reason) => {
-                    tracing::debug!(reason, "relay closed");
+                    tracing::debug!(reason, "relayed client closed");
                     return Ended::Broken;
                 }
             }

@@ -1,12 +1,12 @@
 //! The slow log: one JSON line for each slow operation.
 //!
 //! Two checks come before a line is built, without a lock or a system call: does the operation pass
-//! the filter, and does the queue accept its line? So a line that is dropped, because the queue is
-//! full or the second has too many lines, costs next to nothing. The log counts dropped lines and
-//! reports the count in the next line, or in a separate line if none follows within a second. The
-//! caller builds the line, and a separate thread writes it, so no operation waits for a disk. Lines
-//! contain values of commands only if the configuration allows it, and never values that may be
-//! secrets. This module does not measure operations.
+//! the filter, and does the queue accept its line? A line is dropped if the queue is full or the
+//! limit of lines per second is reached. A dropped line costs next to nothing. The log counts
+//! dropped lines and reports the count in the next line, or in a separate line if none follows
+//! within a second. The caller builds the line, and a separate thread writes it, so no operation
+//! waits for a disk. Lines contain values of commands only if the configuration allows it, and
+//! never values that may be secrets. This module does not measure operations.
 
 mod line;
 mod rate;

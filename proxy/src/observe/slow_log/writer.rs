@@ -99,7 +99,7 @@ impl Writer<'_> {
             // Log only the first of several consecutive failures.
             && !self.is_failing
         {
-            tracing::warn!(%error, "slow log not written");
+            tracing::warn!(%error, "could not write to the slow log");
         }
         self.is_failing = written.is_err();
         written.is_ok()

@@ -1,4 +1,4 @@
-//! Which waiter gets a connection and a slot.
+//! Decides which waiter gets a connection and a slot.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -18,8 +18,8 @@ const MAX_USERS_TRIED: usize = 8;
 const LIMITED: [Need; 2] = [Need::SlotOrReserve, Need::Slot];
 
 impl Inner {
-    /// True if an operation that has just arrived may begin, if a connection is available. Waiters
-    /// are served first from slots that long operations have just left.
+    /// True if an operation that has just arrived may begin, if a connection is available. If long
+    /// operations leave the count now, their slots go to waiters first.
     pub(super) fn may_begin(
         &mut self,
         id: IdentityId,
@@ -43,8 +43,9 @@ impl Inner {
         self.slots.has_room(need, now) || (!has_older && self.slots.may_exceed(id))
     }
 
-    /// Hands available connections to waiters: those of user `id` to its waiters that need no slot,
-    /// and those of all users to waiters that need a slot, as long as slots are free.
+    /// Hands available connections to waiters: to the waiters of user `id` that need no slot, and,
+    /// as long as slots are free, to the waiters of all users that need a slot. Each waiter gets a
+    /// connection of its own user.
     pub(super) fn hand_over(&mut self, id: IdentityId, now: Instant, todo: &mut Todo) {
         if self.state != PoolState::Ready || self.waiting == 0 {
             return;
@@ -54,7 +55,8 @@ impl Inner {
         }
         self.list(id);
         self.fill_slots(now, todo);
-        // Waiters for slots cannot use the connections that are left.
+        // Waiters for slots cannot use the connections that are left now, so waiters with a permit
+        // of the lane get them.
         let is_ready = |user: &User| user.is_ready(Need::LanePermit);
         while self.users.get(&id).is_some_and(is_ready) {
             self.serve(id, Need::LanePermit, now, todo);
@@ -62,7 +64,8 @@ impl Inner {
     }
 
     /// The need of the user's next waiter that needs no slot, if a connection is available for it.
-    /// `None` if another waiter is older and Seawall itself does not wait.
+    /// A command of Seawall itself comes first. A waiter with a permit of the lane is next only if
+    /// no waiter for a slot is older. `None` if there is no such waiter.
     fn next_without_slot(&self, id: IdentityId) -> Option<Need> {
         let user = self.users.get(&id)?;
         if user.is_ready(Need::Nothing) {
@@ -94,7 +97,7 @@ impl Inner {
         }
     }
 
-    /// Gives free slots to the ready users in turn, and lets users exceed the limit that may.
+    /// Gives free slots to the ready users in turn. Then serves users that may exceed the limit.
     pub(super) fn fill_slots(&mut self, now: Instant, todo: &mut Todo) {
         while let Some(need) = self.next_need(now) {
             self.serve_ready(need, 0, now, todo);

@@ -1,4 +1,4 @@
-//! When connections are established, adopted, and closed to make room for others.
+//! Decides when connections are established, adopted, or closed to make room for other connections.
 
 use std::{sync::Arc, time::Duration};
 
@@ -118,8 +118,9 @@ impl Inner {
         }
     }
 
-    /// Makes room for a connection of user `id`: of the other users' available connections that no
-    /// waiter can use, closes one that has been unused for longest. Returns false if there is none.
+    /// Makes room for a connection of user `id`: closes an available connection of another user
+    /// that no waiter can use. If there are several, closes the one that has been unused for
+    /// longest. Returns false if there is none.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
         let others = self.users.values().filter(|user| {
             let other = user.identity.id();

@@ -1,4 +1,5 @@
-//! What others can see of a pool: its connections, its waits, and the invariants that tests check.
+//! Views of a pool for other modules: its connections, its waits, and the invariants that tests
+//! check.
 
 use std::{sync::Arc, time::Duration};
 

@@ -47,7 +47,7 @@ fn merge_text(text: &mut String, other: String) {
     }
 }
 
-/// Adds a number that may be unknown. The sum is known if one of the numbers is.
+/// Adds a number that may be unknown. The sum is known if one of the numbers is known.
 fn add_known<T: std::ops::Add<Output = T>>(sum: &mut Option<T>, more: Option<T>) {
     *sum = match (sum.take(), more) {
         (Some(sum), Some(more)) => Some(sum + more),
@@ -55,7 +55,8 @@ fn add_known<T: std::ops::Add<Output = T>>(sum: &mut Option<T>, more: Option<T>)
     };
 }
 
-/// Adds a number that is absent where no limit applies. The sum is absent if one of the numbers is.
+/// Adds a limit, which is absent if there is none. The sum is absent if one of the limits is
+/// absent.
 fn add_limit(sum: &mut Option<u64>, more: Option<u64>) {
     *sum = sum.zip(more).map(|(sum, more)| sum + more);
 }
@@ -90,7 +91,7 @@ fn add_counts(counts: &mut BTreeMap<String, u64>, others: BTreeMap<String, u64>)
     }
 }
 
-/// Durations as a reply has them.
+/// The durations in a reply.
 struct Durations<'a> {
     latency_ms: &'a mut Latency,
     distribution: &'a mut Option<Vec<Bucket>>,
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_quantiles_are_those_of_all_durations() {
+    fn merged_quantiles_are_computed_from_the_durations_of_all_instances() {
         let fast: Vec<u64> = (1..=90).collect();
         let slow: Vec<u64> = (1_000..1_010).collect();
         let mut merged = shapes(vec![shape("a", &fast), shape("b", &[5])]);
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn storms_are_listed_with_their_instance_and_the_latest_first() {
+    fn merged_storms_name_their_instance_and_are_sorted_latest_first() {
         let storms = |started: &[f64]| Storms {
             storms: started
                 .iter()
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_a_report_are_merged_by_their_time() {
+    fn timeline_steps_of_reports_are_merged_if_their_times_are_equal() {
         let report = |at: &[f64]| Report {
             timeline: Timeline {
                 step_seconds: 1.0,
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_differs_between_instances_is_mixed() {
+    fn text_that_differs_between_instances_is_replaced_by_mixed() {
         let mut text = String::new();
         merge_text(&mut text, "pooled".to_owned());
         merge_text(&mut text, "pooled".to_owned());

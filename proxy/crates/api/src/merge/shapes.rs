@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{Bucket, Cursors, Moment, Other, Server, Shape, Shapes, SinceStart, Step, Timeline};
 
-/// True if durations that were recorded have a distribution.
+/// True if there is a distribution, or if no duration was recorded.
 fn is_complete(count: u64, distribution: Option<&Vec<Bucket>>) -> bool {
     count == 0 || distribution.is_some()
 }

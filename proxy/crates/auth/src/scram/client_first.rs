@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_servers_accept_are_accepted() {
+    fn client_first_messages_that_servers_accept_are_accepted() {
         let cases = [
             ("y,,n=user,r=abcd", "y,,", "user", "abcd"),
             ("n,a=user,n=user,r=abcd", "n,a=user,", "user", "abcd"),

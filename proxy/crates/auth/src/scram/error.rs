@@ -33,7 +33,7 @@ pub enum ScramError {
         message: ScramMessage,
     },
     /// The client authenticates as one user and requests to act as another user (`a=`).
-    #[error("the authorization identity is another user")]
+    #[error("the authorization identity names another user")]
     ForeignAuthorizationIdentity,
     /// A `=` in the user name is not part of `=2C` or `=3D`.
     #[error("the user name has an invalid escape")]
@@ -58,7 +58,7 @@ pub enum ScramError {
     },
     /// The iteration count is too low to protect the password, or so high that it costs too much
     /// CPU time.
-    #[error("{iterations} iterations are outside {min} to {max}")]
+    #[error("the iteration count {iterations} is not from {min} to {max}")]
     IterationsOutOfRange {
         /// The iteration count.
         iterations: u32,
@@ -84,7 +84,7 @@ pub enum ScramError {
     ServerReportedError,
     /// Seawall has other keys than the server, because the password was changed. The keys must be
     /// read again.
-    #[error("the server has other keys")]
+    #[error("the keys are outdated: the server has other keys")]
     KeysOutdated,
     /// The keys belong to another mechanism than the conversation, or two keys that must match
     /// belong to different mechanisms.

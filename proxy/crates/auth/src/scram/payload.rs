@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn every_payload_has_the_same_limit() {
+    fn every_scram_payload_has_the_same_length_limit() {
         let longest = vec![b'a'; MAX_PAYLOAD_BYTES];
         assert!(text(ScramMessage::ServerFirst, &longest).is_ok());
         let long = vec![b'a'; MAX_PAYLOAD_BYTES + 1];

@@ -157,7 +157,7 @@ fn tampered(payload: &str) -> Vec<String> {
 }
 
 #[test]
-fn server_conversation_matches_the_vectors() {
+fn server_conversation_matches_the_test_vectors() {
     for vector in Vector::all() {
         let client_first = ClientFirst::parse(vector.client_first.as_bytes()).unwrap();
         let keys = &vector.derived.keys;
@@ -171,7 +171,7 @@ fn server_conversation_matches_the_vectors() {
 }
 
 #[test]
-fn client_conversation_matches_the_vectors() {
+fn client_conversation_matches_the_test_vectors() {
     for vector in Vector::all() {
         let DerivedKeys { client_key, keys } = &vector.derived;
         let (client, payload) =
@@ -186,7 +186,7 @@ fn client_conversation_matches_the_vectors() {
 }
 
 #[test]
-fn password_conversation_matches_the_vectors() {
+fn client_conversation_with_a_password_matches_the_test_vectors() {
     for vector in [Vector::mongodb_sha1(), Vector::rfc_7677()] {
         let (client, payload, derived) = vector
             .client()
@@ -199,7 +199,7 @@ fn password_conversation_matches_the_vectors() {
 }
 
 #[test]
-fn client_key_is_recovered_from_a_carried_conversation() {
+fn client_key_is_recovered_from_a_forwarded_conversation() {
     for vector in Vector::all() {
         let outcome = vector.carried_to_the_end();
         assert_eq!(
@@ -220,7 +220,7 @@ fn a_tampered_proof_is_refused() {
 }
 
 #[test]
-fn a_tampered_signature_is_refused() {
+fn a_tampered_server_signature_is_refused() {
     for vector in Vector::all() {
         let DerivedKeys { client_key, keys } = &vector.derived;
         for server_final in tampered(vector.server_final) {
@@ -246,7 +246,7 @@ fn a_tampered_signature_is_refused() {
 }
 
 #[test]
-fn a_tampered_proof_in_a_carried_conversation_is_refused() {
+fn a_tampered_proof_in_a_forwarded_conversation_is_refused() {
     for vector in Vector::all() {
         for client_final in tampered(vector.client_final) {
             let carried = vector
@@ -386,7 +386,7 @@ fn keys_of_another_mechanism_are_refused() {
 }
 
 #[test]
-fn carried_conversation_refuses_keys_of_another_user() {
+fn forwarded_conversation_refuses_keys_of_another_user() {
     for vector in Vector::all() {
         let outcome = vector.carried_to_the_end();
         let keys = &vector.derived.keys;
@@ -451,7 +451,7 @@ fn server_without_the_server_key_is_refused() {
 }
 
 #[test]
-fn every_gs2_header_is_signed_as_sent() {
+fn proof_is_verified_against_the_gs2_header_exactly_as_sent() {
     let derived =
         derive_from_password(Mechanism::ScramSha256, "a=b", "pencil", b"salt", 4_096).unwrap();
     let DerivedKeys { client_key, keys } = &derived;

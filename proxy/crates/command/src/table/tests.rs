@@ -16,7 +16,7 @@ fn names_of(command: &'static CommandSpec) -> impl Iterator<Item = &'static str>
 }
 
 #[test]
-fn each_name_and_alias_is_unique_and_finds_its_row() {
+fn each_command_name_and_alias_is_unique_and_finds_its_table_row() {
     let mut seen = BTreeSet::new();
     for command in COMMANDS {
         for name in names_of(command) {
@@ -29,7 +29,7 @@ fn each_name_and_alias_is_unique_and_finds_its_row() {
 }
 
 #[test]
-fn names_that_differ_in_case_or_length_are_unknown() {
+fn command_names_that_differ_in_case_or_length_are_unknown() {
     let long = "x".repeat(1000);
     for name in ["", "Find", "findx", "fin", "find\0", "<unknown>", &long] {
         assert!(std::ptr::eq(find(name.as_bytes()), &UNKNOWN), "{name}");
@@ -44,7 +44,7 @@ fn names_that_differ_in_case_or_length_are_unknown() {
 }
 
 #[test]
-fn a_head_is_the_first_eight_bytes() {
+fn head_of_a_command_name_is_its_first_eight_bytes() {
     for length in 0..20 {
         let name: Vec<u8> = (0..length).map(|byte| 0x81 + byte).collect();
         let mut first = [0; 8];
@@ -56,7 +56,7 @@ fn a_head_is_the_first_eight_bytes() {
 }
 
 #[test]
-fn only_the_handshake_and_harmless_commands_pass_a_relay_before_a_login() {
+fn before_a_login_a_relay_forwards_only_handshake_and_harmless_commands() {
     let expected = [
         "buildInfo",
         "buildinfo",
@@ -77,7 +77,7 @@ fn only_the_handshake_and_harmless_commands_pass_a_relay_before_a_login() {
 }
 
 #[test]
-fn only_the_listed_commands_get_a_pooled_reply_before_a_login() {
+fn only_the_listed_commands_get_a_reply_before_a_login_in_pooled_mode() {
     let expected = [
         "buildInfo",
         "buildinfo",
@@ -131,7 +131,7 @@ fn commands_with_credentials_are_never_compressed() {
 }
 
 #[test]
-fn setparameter_unknown_commands_and_commands_with_credentials_are_secret() {
+fn unknown_commands_setparameter_and_commands_with_credentials_are_secret() {
     let mut expected = names(|command| !command.may_be_compressed);
     expected.insert("setParameter");
     assert_eq!(names(|command| command.is_secret), expected);

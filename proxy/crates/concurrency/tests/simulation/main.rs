@@ -19,7 +19,7 @@ use sim::{
 
 const FIXED: [u32; 7] = [4, 8, 16, 32, 64, 128, 256];
 
-/// What a scenario showed.
+/// The result of a scenario.
 struct Row {
     name: &'static str,
     best: (u32, f64),
@@ -42,7 +42,8 @@ fn score(scenario: &Scenario, outcome: &Outcome) -> f64 {
     }
 }
 
-/// Runs a scenario with all policies. The ratio is 1 or more if the controller is as good.
+/// Runs a scenario with all policies. The ratio is 1 or more if the controller is at least as good
+/// as the best fixed limit.
 fn compare(scenario: &Scenario, seed: u64) -> Row {
     let (from, to) = (scenario.steady_at + 10.0, scenario.steady_at + 20.0);
     let fixed = FIXED.iter().map(|limit| {
@@ -119,22 +120,22 @@ fn check(group: usize) {
 }
 
 #[test]
-fn closed_loops_with_one_server_reach_the_best_fixed_limit() {
+fn one_server_under_closed_loop_load_performs_as_with_the_best_fixed_limit() {
     check(0);
 }
 
 #[test]
-fn operations_that_wait_on_the_server_reach_the_best_fixed_limit() {
+fn operations_with_delays_on_the_server_perform_as_with_the_best_fixed_limit() {
     check(1);
 }
 
 #[test]
-fn changed_conditions_are_followed() {
+fn limit_follows_changed_conditions() {
     check(2);
 }
 
 #[test]
-fn several_servers_users_and_proxies_share_well() {
+fn controllers_reach_the_best_fixed_limit_with_several_servers_users_or_proxies() {
     check(3);
 }
 
@@ -150,6 +151,6 @@ fn two_users_complete_equally_many_operations() {
 }
 
 #[test]
-fn open_loops_are_not_slowed_down() {
+fn operations_of_an_open_loop_load_are_not_slowed_down() {
     check(4);
 }

@@ -42,8 +42,8 @@ impl Comparison {
             let hidden = side.report.unlisted();
             if hidden > 0 {
                 caveats.push(format!(
-                    "{name}: {hidden} operations belong to shapes that the report does not list; a new or gone \
-                     shape may be one of them"
+                    "{name}: {hidden} operations belong to shapes that the report does not list; a shape that \
+                     is shown as new or gone may be one of them"
                 ));
             }
             if side.report.status.injects_faults {

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_report_has_a_text_in_every_section() {
+    fn every_section_of_an_empty_report_says_that_it_is_empty() {
         let html = report(&Report::default());
         for part in [
             "No step was recorded",

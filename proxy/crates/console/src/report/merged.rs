@@ -50,7 +50,7 @@ fn merged(reports: Vec<(&str, Result<Report, String>)>) -> (Option<Report>, Vec<
     if let Some(report) = &mut merged {
         compare_merged(&mut report.changes);
     }
-    // If no instance was compared, the changes themselves have the reason.
+    // If no instance was compared, the changes contain the reason.
     if instances
         .iter()
         .all(|i| i.error.is_some() || i.incomparable.is_some())
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::report::{html, tests::report, text};
 
-    /// The example report, as an instance sends it that was asked for distributions.
+    /// The example report with distributions, as an instance sends it on request.
     fn complete() -> Report {
         let mut report = report();
         report.servers.clear();
@@ -92,7 +92,8 @@ mod tests {
                 instances,
                 ..merged.unwrap()
             };
-            text::report(&merged).contains("! changes without http://b:1: no data for the baseline")
+            text::report(&merged)
+                .contains("! changes do not include http://b:1: no data for the baseline")
         };
         assert!(incomparable(true, false));
         assert!(!incomparable(false, false));
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn report_without_distributions_is_left_out_and_named() {
+    fn report_without_distributions_is_not_merged_and_its_instance_has_an_error() {
         let mut incomplete = complete();
         incomplete.shapes[0].distribution = None;
         let reports = vec![

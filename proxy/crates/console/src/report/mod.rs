@@ -42,8 +42,8 @@ pub struct Arguments {
     /// Start of the time range, counted back from now: a number and s, m, h or d.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = since)]
     since: String,
-    /// Baseline of the changes: yesterday, last_week, a time ago such as 2h, or a moment (RFC 3339
-    /// or seconds since the epoch).
+    /// Baseline with which the figures are compared: yesterday, last_week, a time before now such
+    /// as 2h, or a moment (RFC 3339 or seconds since the epoch).
     #[arg(long, value_name = "BASELINE", default_value = "yesterday", value_parser = against)]
     against: String,
     #[command(flatten)]
@@ -220,7 +220,7 @@ impl Output {
             None => match io::stdout().lock().write_all(document.as_bytes()) {
                 // A reader that closed the pipe needs no more output.
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                    Err(format!("standard output: {error}"))
+                    Err(format!("cannot write to standard output: {error}"))
                 }
                 _ => Ok(()),
             },
@@ -277,7 +277,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn baseline_is_a_name_a_duration_or_a_moment() {
+    fn baseline_is_given_by_a_name_a_duration_or_a_timestamp() {
         let path = |arguments: &[&str]| parsed(arguments).unwrap().path();
         assert_eq!(path(&[]), "/api/v1/report?since=10m&against=yesterday");
         assert!(path(&["--against", "2h"]).ends_with("&against=2h"));

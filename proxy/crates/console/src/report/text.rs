@@ -110,7 +110,10 @@ pub(super) fn warnings(report: &Report) -> Vec<String> {
     let errors = errors.map(|error| format!("incomplete figures: {error}"));
     let incomparable = report.instances.iter().filter_map(|instance| {
         let reason = instance.incomparable.as_ref()?;
-        Some(format!("changes without {}: {reason}", instance.address))
+        Some(format!(
+            "changes do not include {}: {reason}",
+            instance.address
+        ))
     });
     warnings.chain(errors).chain(incomparable).collect()
 }
@@ -176,7 +179,7 @@ fn key_figures(report: &Report) -> Vec<String> {
 fn timeline(report: &Report) -> Vec<String> {
     let steps = &report.timeline.steps;
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else {
-        return vec!["no step".to_owned()];
+        return vec!["no step was recorded".to_owned()];
     };
     let width = steps.len().div_ceil(TIMELINE_CHARACTERS);
     let step_seconds = report.timeline.step_seconds.max(1e-3);
@@ -351,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn time_share_includes_get_mores_and_operations_of_hidden_shapes_are_counted() {
+    fn share_of_time_includes_get_mores_and_hidden_shapes_are_counted_in_one_line() {
         let mut many = example();
         let shape = many.shapes[0].clone();
         many.shapes = vec![shape.clone(); SHOWN_SHAPES + 3];

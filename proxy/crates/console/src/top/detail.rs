@@ -133,7 +133,9 @@ fn bars(histogram: &Histogram, width: usize) -> Vec<String> {
     let mut lines: Vec<_> = lines.collect();
     if histogram.below + histogram.above > 0.0 {
         let (below, above) = (many(histogram.below), many(histogram.above));
-        lines.push(format!("outside: {below} shorter, {above} longer"));
+        lines.push(format!(
+            "outside this range: {below} shorter, {above} longer"
+        ));
     }
     lines
 }
@@ -249,7 +251,7 @@ mod tests {
         model.choice.scale = Scale::Linear(None);
         let text = shown(&model, 130, 40).join("\n");
         assert!(text.contains("durations, linear, 0 to "), "{text}");
-        assert!(text.contains("outside: 0 shorter, "), "{text}");
+        assert!(text.contains("outside this range: 0 shorter, "), "{text}");
     }
 
     #[test]

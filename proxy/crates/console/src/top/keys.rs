@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_need_other_figures_request_them_immediately() {
+    fn keys_that_need_different_figures_send_a_request_at_once() {
         let mut model = model();
         for keys in ["c", "+", "4", "a", "5", "1"] {
             assert_eq!(typed(&mut model, keys), Outcome::Ask, "{keys}");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn period_stops_at_the_shortest_and_the_longest() {
+    fn plus_and_minus_keys_stop_at_the_longest_and_the_shortest_period() {
         let mut model = model();
         typed(&mut model, "+++++++");
         assert_eq!(model.choice.since, Since::All);

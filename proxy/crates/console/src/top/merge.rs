@@ -8,7 +8,7 @@ use crate::{
 use seawall_api::{Changes, Merge};
 
 /// Merges the responses of all instances, each given with its address. The error says how many
-/// instances have errors, and the first one.
+/// instances have errors, and gives the first error.
 pub(super) fn merged(all: Vec<(&str, Answers)>) -> Answers {
     let instances = all.len();
     let mut merged = Answers::default();
@@ -31,12 +31,13 @@ pub(super) fn merged(all: Vec<(&str, Answers)>) -> Answers {
                 format!("{address}: not compared: {reason}")
             }));
         }
-        // No instance was compared: the changes themselves have the reason.
+        // No instance was compared, so the changes contain the reason.
         None => merged.changes = incomparable.pop().map(|(_, changes)| changes),
     }
-    merged.error = errors
-        .first()
-        .map(|first| format!("{} of {instances} instances: {first}", errors.len()));
+    merged.error = errors.first().map(|first| {
+        let failed = errors.len();
+        format!("errors at {failed} of {instances} instances; first error: {first}")
+    });
     merged
 }
 
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_some_instances_leave_the_figures_of_the_others() {
+    fn errors_of_some_instances_do_not_hide_the_figures_of_the_others() {
         let (a, b, c) = ("http://a:1", "http://b:1", "http://c:1");
         let failed = Answers {
             error: Some("the admin address requires a token".to_owned()),
@@ -94,7 +95,8 @@ mod tests {
         assert_eq!(merged.operations.len(), 2);
         assert_eq!(
             merged.error.unwrap(),
-            "1 of 3 instances: http://b:1: the admin address requires a token"
+            "errors at 1 of 3 instances; first error: \
+             http://b:1: the admin address requires a token"
         );
     }
 
@@ -135,7 +137,8 @@ mod tests {
             let incomparable = merged.changes.unwrap().incomparable().map(str::to_owned);
             (incomparable, merged.error)
         };
-        let error = "1 of 2 instances: http://b:1: not compared: no data for the baseline";
+        let error = "errors at 1 of 2 instances; first error: \
+                     http://b:1: not compared: no data for the baseline";
         assert_eq!(of(None, reason), (None, Some(error.to_owned())));
         assert_eq!(of(reason, reason), (reason.map(str::to_owned), None));
         assert_eq!(of(None, None), (None, None));

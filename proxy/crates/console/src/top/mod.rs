@@ -85,7 +85,10 @@ pub async fn run(arguments: Arguments) -> Exit {
     }
     match watch(&fleet, &mut model, started).await {
         Ok(exit) => exit,
-        Err(error) => complain(&format!("the terminal: {error}"), Exit::Unavailable),
+        Err(error) => complain(
+            &format!("cannot use the terminal: {error}"),
+            Exit::Unavailable,
+        ),
     }
 }
 

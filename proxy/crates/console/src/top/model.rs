@@ -256,7 +256,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rate_of_several_instances_leaves_out_those_that_did_not_reply_twice() {
+    fn rate_of_several_instances_excludes_instances_without_two_replies() {
         let (a, b, c) = ("http://a:1", "http://b:1", "http://c:1");
         let mut model = Model::default();
         model.take(operations(&[(a, 100), (b, 500)]), Duration::from_secs(1));
@@ -268,7 +268,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn operations_per_second_are_differences_and_never_negative() {
+    fn operations_per_second_is_computed_from_two_replies_and_never_negative() {
         let mut model = Model::default();
         model.take(status(1_000), Duration::from_secs(1));
         assert_eq!(model.operations_per_second, None);

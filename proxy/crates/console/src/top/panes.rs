@@ -166,7 +166,7 @@ pub(crate) fn recurrence(recurring: &Recurring) -> String {
     let why = match &recurring.counter {
         Some(counter) => format!("with {}", printable(counter)),
         None if recurring.unanswered => "no reply to the pulse".to_owned(),
-        None => "no counter changed with it".to_owned(),
+        None => "no server counter changed at the same time".to_owned(),
     };
     let instance = recurring.instance.as_deref();
     let instance = instance.map(|address| format!(", reported by {}", printable(address)));
@@ -430,7 +430,7 @@ mod tests {
     fn recurring_stall_without_a_counter_names_no_counter() {
         let mut recurring = model().stalls.recurring[0].clone();
         recurring.counter = None;
-        assert!(recurrence(&recurring).ends_with("no counter changed with it"));
+        assert!(recurrence(&recurring).ends_with("no server counter changed at the same time"));
         recurring.unanswered = true;
         recurring.server = None;
         let text = recurrence(&recurring);
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_panes_have_a_text() {
+    fn empty_panes_say_that_there_is_nothing_to_show() {
         assert_eq!(storms(&Storms::default()), ["no storm"]);
         assert!(stalls(&Stalls::default()).contains(&"no stall".to_owned()));
         assert!(changes(&Changes::default(), "1h").contains(&"nothing changed".to_owned()));
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_their_reasons_fit_80_columns() {
+    fn concurrency_limits_and_their_reasons_fit_80_columns() {
         let expected = [
             "server                 mode  limit  in progress  exempt  waiting",
             "db1.example.net:27017  auto     12            6       1        0",

@@ -376,7 +376,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn missing_status_and_empty_filter_result_have_a_text() {
+    fn missing_status_and_empty_filter_result_are_explained() {
         let empty = Model::new("http://a:1", Choice::default());
         let lines = shown(&empty, 80, 10);
         assert!(lines[0].contains("waiting for the first response"));

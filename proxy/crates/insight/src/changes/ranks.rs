@@ -65,7 +65,7 @@ mod tests {
     };
 
     #[test]
-    fn the_effect_equals_a_comparison_of_all_pairs() {
+    fn rank_effect_equals_the_result_of_comparing_all_pairs() {
         let mut random = Random::of(1);
         for _ in 0..20 {
             let mut sample = |n| -> (Vec<usize>, Distribution) {

@@ -194,7 +194,7 @@ fn added_index_is_reported_as_faster() {
 }
 
 #[test]
-fn change_of_all_shapes_is_reported_once() {
+fn a_change_common_to_all_shapes_is_reported_once() {
     let whole = |kind| vec![(Arc::new(Label::Whole), kind)];
     for seed in 0..SEEDS {
         let twice = found(seed, |loads| {
@@ -213,7 +213,7 @@ fn change_of_all_shapes_is_reported_once() {
 }
 
 #[test]
-fn shape_that_changed_more_is_listed_before_the_change_of_all_shapes() {
+fn shape_that_changed_more_than_all_others_is_listed_before_the_common_change() {
     let changes = found(3, |loads| {
         loads.iter_mut().for_each(|load| load.median_ms *= 6.0);
         loads[7].median_ms *= 6.0;
@@ -258,7 +258,7 @@ fn shapes_that_become_more_or_less_frequent_are_found() {
 }
 
 #[test]
-fn heavier_operations_are_found() {
+fn shapes_with_larger_replies_and_more_documents_are_found() {
     let changes = found(5, |loads| {
         (loads[1].reply_bytes, loads[1].documents) = (4_000, 10);
     });
@@ -288,7 +288,7 @@ fn changes_below_the_thresholds_are_not_reported() {
 }
 
 #[test]
-fn a_slowdown_without_other_shapes_is_reported_only_if_it_is_large() {
+fn a_slowdown_of_the_only_shape_is_reported_only_if_it_is_large() {
     let (slow, slower) = (minute(&[(500, 1.9)]), minute(&[(500, 5.0)]));
     let before = minute(&[(500, 1.0)]);
     assert_eq!(compare(&before, &slow), []);
@@ -310,7 +310,7 @@ fn empty_periods_have_no_changes() {
 }
 
 #[test]
-fn shape_possibly_counted_in_other_shapes_is_not_new() {
+fn shape_that_may_have_been_counted_under_other_shapes_is_not_new() {
     let mut before = minute(&[(500, 1.0)]);
     let now = minute(&[(500, 1.0), (300, 1.0)]);
     let new = [(label(1), ChangeKind::New)];
@@ -342,7 +342,7 @@ fn costliest_change_is_first_and_savings_are_last() {
 }
 
 #[test]
-fn kinds_have_the_names_of_the_api() {
+fn change_kinds_have_the_names_used_in_the_api() {
     let names = [
         (ChangeKind::New, "new"),
         (ChangeKind::Gone, "gone"),
@@ -385,7 +385,7 @@ fn a_shape_whose_field_names_are_replaced_by_a_star_is_neither_new_nor_gone() {
 }
 
 #[test]
-fn shape_that_gets_its_own_row_is_not_new() {
+fn shape_that_moves_from_a_group_row_to_its_own_row_is_not_new() {
     let folded = |level, collection: &str| {
         Arc::new(Label::Shape {
             level,

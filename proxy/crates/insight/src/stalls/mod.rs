@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn stalls_since_a_time_include_those_that_ended_after_it() {
+    fn stalls_since_a_time_include_all_stalls_that_ended_after_that_time() {
         let all = stalls(&[("a", &[(100.0, 3), (200.0, 3), (300.0, 3)])], &[]);
         assert_eq!(listed(&all, 310, None).len(), 3);
         let since = listed(&all, 310, Some(202));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_past_recurrence_is_not_current() {
+    fn a_stall_that_has_stopped_recurring_is_not_marked_as_current() {
         let all = stalls(&[("a", &[(100.0, 3), (160.0, 3), (220.0, 3)])], &[]);
         let is_current = |now| {
             let (_, recurring) = all.list(at(now), None);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn replying_servers_are_kept_up_to_the_limit() {
+    fn stalls_of_replying_servers_are_kept_up_to_the_limit_of_servers() {
         let series = (0..WATCHED).map(|number| {
             let label = Label::Server(format!("server{number}").into());
             (Arc::new(label), Figures::default())

@@ -216,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_move_independently_are_not_reported() {
+    fn counters_that_change_independently_of_stalls_are_not_reported() {
         for seed in 0..SEEDS {
             assert_eq!(moved(&samples(seed, |_| {}), &episodes()), [], "{seed}");
         }
     }
 
     #[test]
-    fn counters_that_move_with_the_episodes_are_reported_by_score() {
+    fn counters_that_change_during_stalls_are_reported_in_order_of_score() {
         for seed in 0..SEEDS {
             let samples = samples(seed, |sample| {
                 set(sample, "checkpoint_bytes", 36e6);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_moved_in_a_single_episode_are_reported() {
+    fn counters_that_changed_during_a_single_stall_are_reported() {
         let samples = samples(1, |sample| set(sample, "checkpoint_bytes", 36e6));
         // The other two episodes are not passed to `moved`. Their samples count as calm, but are
         // only a small part of the calm samples.
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_does_not_reply_has_no_moved_counters() {
+    fn no_changed_counters_are_reported_for_a_server_that_does_not_reply() {
         let samples = samples(1, |sample| {
             set(sample, "checkpoint_bytes", 36e6);
             sample.answered = false;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn two_second_stop_without_replies_reports_no_moved_counters() {
+    fn no_changed_counters_are_reported_for_a_two_second_stop_without_replies() {
         // The server stops from second 60.3 to second 62.3. The detected start may be up to a
         // second late, and the first reply after the stop has unusual rates.
         let mut samples = samples(2, |_| {});
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn without_samples_no_counter_is_reported() {
+    fn without_enough_samples_no_counter_is_reported() {
         assert_eq!(moved(&[], &episodes()), []);
         assert_eq!(moved(&samples(1, |_| {}), &[]), []);
         assert_eq!(unanswered(&[], &episodes()), 0);

@@ -329,13 +329,13 @@ mod tests {
     }
 
     #[test]
-    fn all_episodes_at_the_shortest_interval_form_one_chain() {
+    fn all_episodes_at_the_shortest_interval_count_as_one_recurrence() {
         let found = recurrence(&at(&[0.0, 15.0, 30.0, 45.0, 60.0, 75.0])).unwrap();
         assert_eq!((found.period, found.times), (Duration::from_secs(15), 6));
     }
 
     #[test]
-    fn length_is_the_median_and_phase_is_the_most_frequent_one() {
+    fn a_recurrence_has_the_median_length_and_the_most_frequent_phase_of_its_episodes() {
         let mut episodes = at(&[0.0, 20.0, 40.0, 60.0, 80.0]);
         episodes[2] = episode(40.0, 9.0, Phase::Checkout);
         let found = recurrence(&episodes).unwrap();

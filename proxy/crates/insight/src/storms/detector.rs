@@ -16,7 +16,7 @@ pub(super) struct Churn {
     pub(super) short_lived: u64,
 }
 
-/// The begin or the end of a storm.
+/// The start or the end of a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StormChange {
     /// A storm began `StormDetector::BEGINS_AFTER` seconds ago.
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn lasting_churn_becomes_normal() {
+    fn lasting_connection_churn_is_learned_as_normal() {
         // A new application that opens a connection for each operation.
         let changes = changes([(600, 3, 1), (7_200, 500, 500)]);
         assert_eq!(changes.len(), 2, "{changes:?}");

@@ -162,7 +162,7 @@ fn statements_beyond_the_limit_are_not_read() {
 }
 
 #[test]
-fn fine_and_coarse_sets_overflow_independently() {
+fn fine_and_coarse_shapes_reach_their_set_limits_independently() {
     let statements: Vec<Document> = names(5)
         .map(|name| doc! { "q": { "a": 1 }, "u": { "$set": { name: 1 } } })
         .collect();

@@ -16,7 +16,7 @@ fn printed(name: &str) -> String {
 }
 
 #[test]
-fn data_in_names_becomes_a_star() {
+fn data_in_field_names_is_replaced_by_a_star() {
     let long = "x".repeat(65);
     let cases = [
         // A component that has only digits is data, whatever its length.
@@ -85,7 +85,7 @@ fn bytes_that_are_not_utf8_print_as_hex() {
 }
 
 #[test]
-fn expression_paths_keep_their_sigils_and_hide_their_data() {
+fn expression_paths_keep_their_dollar_signs_and_hide_data_in_names() {
     let cases = [
         ("$a.b", "$a.b"),
         ("$$ROOT.a", "$$ROOT.a"),
@@ -104,7 +104,7 @@ fn expression_paths_keep_their_sigils_and_hide_their_data() {
 }
 
 #[test]
-fn operator_names_that_no_server_uses_are_not_printed() {
+fn operator_names_with_invalid_characters_or_length_are_not_printed() {
     let long = format!("${}", "x".repeat(64));
     for name in ["$a-b", "$a b", "$é", long.as_str()] {
         assert_eq!(filter_shape(doc! { name: 1 }), "{$?:?}", "{name}");

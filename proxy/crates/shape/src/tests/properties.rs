@@ -46,7 +46,9 @@ proptest! {
     }
 
     #[test]
-    fn text_and_hash_agree_with_each_other_when_names_are_learned(seeds in vec(vec(any::<u8>(), 0..40), 12)) {
+    fn texts_and_hashes_still_agree_after_names_were_learned(
+        seeds in vec(vec(any::<u8>(), 0..40), 12),
+    ) {
         let bodies: Vec<_> =
             seeds.iter().map(|seed| Dice::new(seed).command().to_vec().unwrap()).collect();
         let inputs: Vec<_> = bodies.iter().map(|body| CommandBytes { body, sequences: &[] }).collect();
@@ -87,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_sets_never_matters(choices in choices()) {
+    fn the_order_of_members_of_a_set_never_matters(choices in choices()) {
         let command = Dice::new(&choices).command();
         let mut dice = Dice::new(&choices);
         dice.is_shuffled = true;
@@ -97,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_sequences_matters(choices in choices(), swapped in 0_usize..3) {
+    fn the_order_of_elements_of_a_sequence_matters(choices in choices(), swapped in 0_usize..3) {
         let mut stages = Dice::new(&choices).pipeline();
         stages.push(doc! { "$match": { "first": 1 } });
         stages.push(doc! { "$match": { "second": 1 } });

@@ -10,7 +10,7 @@ use seawall_command::CommandBytes;
 use seawall_wire::Sequence;
 
 #[test]
-fn filters_print_by_their_rules() {
+fn filters_are_printed_by_the_shape_rules() {
     let cases = [
         (doc! { "a": { "$eq": null } }, "{a:null}"),
         (
@@ -95,7 +95,7 @@ fn regex_prints_a_caret_only_with_a_literal_prefix() {
 }
 
 #[test]
-fn clauses_of_find_print_by_their_rules() {
+fn clauses_of_find_are_printed_by_the_shape_rules() {
     let decimal = |text: &str| text.parse::<bson::Decimal128>().unwrap();
     let cases = [
         (
@@ -156,7 +156,7 @@ fn clauses_of_find_print_by_their_rules() {
 }
 
 #[test]
-fn each_clause_of_commands_other_than_find_prints_by_its_rule() {
+fn clauses_of_commands_other_than_find_are_printed_by_the_shape_rules() {
     let cases = [
         (doc! { "aggregate": "c" }, "{pipeline:[]}"),
         (doc! { "distinct": "c" }, "{key:?}"),
@@ -194,7 +194,7 @@ fn each_clause_of_commands_other_than_find_prints_by_its_rule() {
 }
 
 #[test]
-fn updates_print_by_their_rules() {
+fn updates_are_printed_by_the_shape_rules() {
     let cases = [
         (
             doc! { "$push": { "a": { "$each": [1], "$slice": 2 }, "b": 1 } },
@@ -221,7 +221,7 @@ fn assert_stage(stage: Document, expected: &str) {
 }
 
 #[test]
-fn stages_that_join_and_write_print_by_their_rules() {
+fn pipeline_stages_that_join_or_write_are_printed_by_the_shape_rules() {
     let cases = [
         (
             doc! { "$lookup": {
@@ -265,7 +265,7 @@ fn stages_that_join_and_write_print_by_their_rules() {
 }
 
 #[test]
-fn other_stages_print_by_their_rules() {
+fn other_pipeline_stages_are_printed_by_the_shape_rules() {
     let cases = [
         (doc! { "$unset": "a" }, "{$unset:[a]}"),
         (
@@ -430,7 +430,7 @@ fn query_text(namespace: &[u8], query: Document, flags: u32, to_return: i32) -> 
 }
 
 #[test]
-fn op_query_messages_are_finds_or_commands() {
+fn op_query_messages_are_printed_as_finds_or_commands() {
     let wrapped = doc! { "$query": { "a": 1 }, "$hint": "h", "$max": { "a": 1 }, "$explain": 1 };
     let by_driver = doc! { "$readPreference": 1, "$query": { "count": "c" } };
     let cases = [
@@ -523,7 +523,7 @@ fn other_legacy_opcodes_have_the_shapes_of_the_commands_that_replaced_them() {
 /// Hashes are stored, and compared between releases. They must not change while the rules are
 /// `fp1`.
 #[test]
-fn hashes_never_change() {
+fn shape_hashes_never_change_between_releases() {
     let cases = [
         (doc! { "ping": 1 }, "1d034ff9760613ee", "1d034ff9760613ee"),
         (

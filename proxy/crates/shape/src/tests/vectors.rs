@@ -116,7 +116,7 @@ fn vectors() -> Vec<Vector> {
 }
 
 #[test]
-fn texts_match_the_vectors() {
+fn shape_texts_match_the_test_vectors() {
     for vector in vectors() {
         let Vector { id, expected, .. } = &vector;
         let text = vector.describe();
@@ -130,7 +130,7 @@ fn texts_match_the_vectors() {
 }
 
 #[test]
-fn hashes_agree_with_the_texts_of_the_vectors() {
+fn hashes_of_the_test_vectors_are_equal_if_and_only_if_texts_are_equal() {
     let outcomes: Vec<_> = vectors()
         .iter()
         .map(|vector| (vector.id.clone(), vector.describe(), vector.hash()))
@@ -153,7 +153,7 @@ fn hashes_agree_with_the_texts_of_the_vectors() {
 }
 
 #[test]
-fn equal_and_different_pairs_match_the_vectors() {
+fn hashes_are_equal_or_different_as_the_test_vectors_require() {
     let vectors = vectors();
     let hashes: HashMap<_, _> = vectors
         .iter()

@@ -36,7 +36,7 @@ fn is_evicted(inner: &Inner, id: HolderId) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_message_at_a_time_uses_the_reserve_in_the_order_of_fewest_bytes_left() {
+async fn messages_use_the_reserve_one_at_a_time_with_the_fewest_missing_bytes_first() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [a, b] = [2, 2].map(|last| inner.open(sharer(last), now));
@@ -59,7 +59,7 @@ async fn one_message_at_a_time_uses_the_reserve_in_the_order_of_fewest_bytes_lef
 }
 
 #[tokio::test(start_paused = true)]
-async fn address_that_holds_least_uses_the_reserve_first() {
+async fn address_that_holds_the_least_memory_uses_the_reserve_first() {
     let (mut inner, now) = inner();
     let _greedy = holder(&mut inner, sharer(1), ALL, now);
     let first = inner.open(sharer(3), now);
@@ -108,7 +108,7 @@ async fn a_message_loses_the_reserve_when_its_sender_is_silent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_silent_holders_of_an_address_that_holds_more_are_evicted() {
+async fn only_silent_memory_holders_of_an_address_that_holds_more_are_evicted() {
     let (mut inner, now) = inner();
     let greedy = [0, 1].map(|n| holder(&mut inner, sharer(1), 400_000 + n, now));
     let small = holder(&mut inner, sharer(2), 199_999, now);
@@ -130,7 +130,7 @@ async fn only_silent_holders_of_an_address_that_holds_more_are_evicted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_slow_holders_are_evicted_for_a_message_of_their_own_address() {
+async fn for_a_message_of_the_same_address_only_slow_memory_holders_are_evicted() {
     let (mut inner, now) = inner();
     let [slow, fast] = [1, 1].map(|last| holder(&mut inner, sharer(last), 400_000, now));
     for id in [slow, fast] {
@@ -221,7 +221,7 @@ fn check(inner: &Inner) {
 
 proptest! {
     #[test]
-    fn the_first_waiting_message_and_the_sums_are_correct_after_any_steps(
+    fn budget_sums_and_the_first_waiting_message_are_correct_after_any_steps(
         steps in prop::collection::vec((0_u8..4, 0_usize..8, 1_usize..400_000), 1..200),
     ) {
         let (mut inner, mut now) = (Inner::new(ALL, ALL / 2), Instant::now());
@@ -289,7 +289,7 @@ async fn try_reserve_succeeds_only_if_the_bytes_are_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_share_is_woken_when_memory_is_released() {
+async fn a_message_that_waits_for_memory_is_woken_when_memory_is_released() {
     let budget = MemoryBudget::of_bytes(1_000);
     let mut full = budget.try_reserve(sharer(1), 500).unwrap();
     let (mut first, mut second) = (budget.open(sharer(2)), budget.open(sharer(3)));
@@ -317,7 +317,7 @@ async fn a_waiting_share_is_woken_when_memory_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_holder_is_not_silent() {
+async fn a_paused_memory_holder_does_not_count_as_silent() {
     const MS: Duration = Duration::from_millis(1);
     let budget = MemoryBudget::of_bytes(1_000);
     let greedy = budget.try_reserve(sharer(1), 500).unwrap();
@@ -345,7 +345,7 @@ async fn a_paused_holder_is_not_silent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_waits_for_memory_is_not_silent() {
+async fn a_memory_holder_that_waits_for_more_memory_does_not_count_as_silent() {
     const MS: Duration = Duration::from_millis(1);
     let (mut inner, now) = inner();
     let large = holder(&mut inner, sharer(1), ALL - 100_000, now);
@@ -417,7 +417,7 @@ async fn last_waiting_message_is_evicted_if_no_message_can_finish() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_holder_is_evicted_only_for_an_address_that_holds_less() {
+async fn a_silent_memory_holder_is_evicted_only_for_an_address_that_holds_less() {
     for (own, others, is_closed) in [
         (500_000, 400_000, false),
         (450_000, 450_000, false),

@@ -92,8 +92,9 @@ impl Connection {
 }
 
 /// True if the server requires clients to log in. The check runs on this connection, because the
-/// server process behind a connection cannot change. It sends a command that every server runs in
-/// every state, but not for a client without a login, even if that client is on the server's host.
+/// server process behind a connection cannot change. It sends a command that servers run in every
+/// state. If logins are required, a server refuses it to a client without a login, even on the
+/// server's own host.
 ///
 /// # Errors
 /// See [`ControlError`].

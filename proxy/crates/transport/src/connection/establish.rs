@@ -60,7 +60,7 @@ impl fmt::Display for Step {
 #[derive(Debug, thiserror::Error)]
 pub enum EstablishError {
     /// The connect or the TLS handshake failed.
-    #[error("{step} to {address}: {source}")]
+    #[error("{step} to {address} failed: {source}")]
     Io {
         /// The step that failed.
         step: Step,
@@ -78,7 +78,7 @@ pub enum EstablishError {
         limit: Duration,
     },
     /// A command got no valid reply.
-    #[error("{step} at {address}: {source}")]
+    #[error("{step} at {address} failed: {source}")]
     Exchange {
         /// The step that failed.
         step: Step,
@@ -100,7 +100,7 @@ pub enum EstablishError {
         message: String,
     },
     /// The SCRAM conversation failed in Seawall, for example because of a wrong server signature.
-    #[error("authenticating at {address}: {source}")]
+    #[error("authentication at {address} failed: {source}")]
     Scram {
         /// The server.
         address: ServerAddress,
@@ -108,7 +108,7 @@ pub enum EstablishError {
         source: ScramError,
     },
     /// The identity has no keys, so Seawall cannot log in as this user.
-    #[error("no keys to log in with")]
+    #[error("Seawall has no keys to log in as this user")]
     NoLogin,
     /// The server requires a login, but the connection is for anonymous clients.
     #[error("{address} requires authentication")]
@@ -215,7 +215,7 @@ impl Connector {
     }
 
     /// Connects and sends `hello`, but does not authenticate. The connection serves commands that
-    /// need no user, and introductions.
+    /// need no user, and introductions: first logins of users, which Seawall forwards to a server.
     ///
     /// # Errors
     /// See [`EstablishError`].

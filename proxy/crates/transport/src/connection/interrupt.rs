@@ -1,4 +1,4 @@
-//! Ends waits for replies of a server from another task.
+//! Lets one task end another task's wait for a server's reply.
 
 use std::{
     sync::{
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_interrupt_ends_the_current_waits_only() {
+    async fn an_interrupt_ends_current_waits_and_no_later_ones() {
         let (all, own, other) = <(Interrupts, Arc<Interrupt>, Arc<Interrupt>)>::default();
         all.add(&own);
         all.add(&other);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_of_closed_connections_leave_the_list() {
+    fn interrupts_of_closed_connections_are_removed_from_the_list() {
         let all = Interrupts::default();
         let open = Arc::default();
         all.add(&open);

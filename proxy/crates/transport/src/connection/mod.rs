@@ -72,7 +72,7 @@ pub struct Connection {
     pub last_used_at: Instant,
     /// When the connection becomes too old to be used; `None` if it never does.
     pub expires_at: Option<Instant>,
-    /// Ends the wait for a reply from another task.
+    /// Lets another task end the wait for a reply.
     pub interrupt: Arc<Interrupt>,
     next_request_id: i32,
 }

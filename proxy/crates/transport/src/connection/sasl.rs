@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn empty_exchange_is_sent_only_if_the_server_has_not_finished() {
+    fn empty_sasl_exchange_is_sent_only_if_the_server_has_not_finished() {
         let last = rawdoc! { "conversationId": 7, "done": false, "ok": 1.0 };
         let command = empty_exchange(&last, "source").unwrap();
         assert_eq!(command.get_i32("conversationId").ok(), Some(7));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_carry_their_payload_and_source() {
+    fn sasl_commands_contain_their_payload_and_database() {
         let sent = [7; 300];
         let start = sasl_start("SCRAM-SHA-256", (cstr!("db"), "source"), &sent);
         assert_eq!(

@@ -72,7 +72,7 @@ async fn poll_grow(
 }
 
 #[tokio::test]
-async fn only_a_large_message_stays_charged_after_it_was_read() {
+async fn only_a_large_message_uses_the_memory_budget_after_it_was_read() {
     let over = LARGE_MESSAGE_BYTES + 1;
     for (bytes, charged) in [(LARGE_MESSAGE_BYTES, 0), (over, over)] {
         let budget = budget();
@@ -93,7 +93,7 @@ async fn only_a_large_message_stays_charged_after_it_was_read() {
 }
 
 #[tokio::test]
-async fn head_is_returned_first_only_for_messages_over_the_limit() {
+async fn only_messages_over_the_streaming_limit_are_returned_head_first() {
     let over = STREAMED_MESSAGE_BYTES + 1;
     for (bytes, is_head) in [(100, false), (STREAMED_MESSAGE_BYTES, false), (over, true)] {
         let (mut near, mut far) = duplex(1 << 16);
@@ -126,7 +126,7 @@ async fn other_clients_are_served_between_the_chunks_of_a_large_message() {
 }
 
 #[tokio::test]
-async fn a_declared_length_uses_no_memory_before_its_bytes_arrive() {
+async fn a_declared_message_length_uses_no_memory_before_its_bytes_arrive() {
     for bytes in [LARGE_MESSAGE_BYTES, 3 << 20] {
         let (mut near, mut far) = duplex(1 << 16);
         far.write_all(&request_of(bytes)[..1_000]).await.unwrap();
@@ -139,7 +139,7 @@ async fn a_declared_length_uses_no_memory_before_its_bytes_arrive() {
 }
 
 #[tokio::test]
-async fn memory_is_charged_to_the_latest_sharer() {
+async fn memory_counts_for_the_user_that_was_set_last() {
     let budget = budget();
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::new(Sharer::User(1));
@@ -155,7 +155,7 @@ async fn memory_is_charged_to_the_latest_sharer() {
 }
 
 #[tokio::test]
-async fn a_large_message_inside_a_compressed_message_is_charged() {
+async fn a_large_inflated_message_counts_towards_the_memory_budget() {
     let over = LARGE_MESSAGE_BYTES + 1;
     let noisy = encode_request(1, &noise(100_000));
     let compressed_noise = deflate(&noisy, Compressor::Zstd).unwrap().len();
@@ -202,7 +202,7 @@ async fn a_message_is_read_if_the_free_memory_is_exactly_its_length() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reader_reads_only_its_free_bytes_while_memory_is_short() {
+async fn while_memory_is_short_a_reader_reads_only_the_bytes_outside_the_budget() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut full = budget.open(Sharer::User(2));
     full.grow(1 << 20, 1).await.unwrap();
@@ -260,7 +260,7 @@ async fn a_message_that_stalls_after_several_reads_times_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_without_bytes_is_no_progress() {
+async fn a_read_that_returns_no_bytes_does_not_count_as_progress() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let (mut near, mut far) = duplex(1 << 20);
     let held = 20_000;
@@ -281,7 +281,7 @@ async fn a_read_without_bytes_is_no_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_heads_are_ordered_by_the_memory_that_they_still_need() {
+async fn waiting_message_heads_are_ordered_by_the_memory_that_they_still_need() {
     let left = STREAM_SHARE_BYTES - HEAD_BYTES;
     for (left_of_rival, head_is_first) in [(left - 1, false), (left + 1, true)] {
         let budget = MemoryBudget::of_bytes(2 << 20);
@@ -331,7 +331,7 @@ async fn the_scratch_buffer_is_zero_after_a_read() {
 }
 
 #[tokio::test]
-async fn peeking_reads_no_more_than_the_free_bytes() {
+async fn peek_header_reads_no_more_than_the_bytes_outside_the_budget() {
     let (mut near, mut far) = duplex(1 << 16);
     far.write_all(&request_of(60_000)).await.unwrap();
     let mut reader = MessageReader::default();
@@ -401,7 +401,7 @@ async fn with_messages_sent_ahead() -> (MessageReader, DuplexStream, DuplexStrea
 }
 
 #[tokio::test]
-async fn bytes_that_follow_a_message_are_charged_while_the_message_is_served() {
+async fn bytes_sent_ahead_count_towards_the_budget_while_a_message_is_served() {
     let budget = budget();
     let (mut reader, mut near, _far) = with_messages_sent_ahead().await;
     for (bytes, charged) in [(100, 23_000), (20_000, 0), (3_000, 0)] {
@@ -421,7 +421,7 @@ async fn bytes_that_follow_a_message_are_charged_while_the_message_is_served() {
 }
 
 #[tokio::test]
-async fn a_message_is_returned_only_when_the_bytes_that_follow_it_are_charged() {
+async fn a_message_is_returned_only_when_there_is_memory_for_the_bytes_sent_ahead() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut full = budget.open(Sharer::User(2));
     full.grow(1 << 20, 1).await.unwrap();

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_message_takes_longer_than_its_limit() {
+    async fn a_message_that_takes_longer_than_the_time_limit_is_refused() {
         let (seconds, read) = rest_at(10, &budget(), &|| false).await;
         assert!(matches!(read, Err(ReadError::Stalled)), "{read:?}");
         assert_eq!(seconds, MESSAGE_LIMIT.as_secs());

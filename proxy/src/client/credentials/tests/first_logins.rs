@@ -68,7 +68,7 @@ async fn an_unknown_user_is_remembered_only_for_the_mechanism_of_its_login() {
 }
 
 #[tokio::test]
-async fn a_login_succeeds_although_its_spare_connection_was_closed() {
+async fn a_login_succeeds_if_the_connection_kept_from_a_failed_login_was_closed() {
     let scene = Scene::new().await;
     assert!(refused(scene.log_in("u", "wrong").await));
     scene.server.server.close_all().await;
@@ -76,7 +76,7 @@ async fn a_login_succeeds_although_its_spare_connection_was_closed() {
 }
 
 #[tokio::test]
-async fn a_login_is_refused_unless_its_connection_has_exactly_the_expected_user() {
+async fn a_login_is_refused_unless_its_connection_is_logged_in_as_exactly_that_user() {
     let authenticated = |users: bson::RawArrayBuf| {
         let reply = rawdoc! { "authInfo": { "authenticatedUsers": users }, "ok": 1 };
         ("connectionStatus", reply)
@@ -262,7 +262,7 @@ async fn clients_are_anonymous_while_the_server_requires_no_login() {
 }
 
 #[tokio::test]
-async fn auto_mode_becomes_own_if_a_server_requires_a_login() {
+async fn credential_mode_auto_becomes_self_if_a_server_requires_a_login() {
     let scene = Scene::with(CredentialMode::Undecided, Vec::new()).await;
     assert_eq!(scene.credentials.decided_mode().await, CredentialMode::Own);
     // In mode `own`, a refused anonymous client does not change the mode.
@@ -272,7 +272,7 @@ async fn auto_mode_becomes_own_if_a_server_requires_a_login() {
 }
 
 #[tokio::test]
-async fn a_refused_anonymous_client_does_not_change_other_modes() {
+async fn a_refused_anonymous_client_does_not_change_the_credential_mode_lookup() {
     let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
     scene.credentials.anonymous_refused();
     assert_eq!(scene.credentials.mode(), CredentialMode::Lookup);
@@ -295,7 +295,7 @@ async fn a_user_of_the_same_name_on_another_database_is_another_user() {
 }
 
 #[tokio::test]
-async fn the_number_of_spare_connections_is_limited() {
+async fn the_number_of_unauthenticated_connections_kept_for_reuse_is_limited() {
     let scene = Scene::new().await;
     let connector = scene.credentials.topology.connector();
     for _ in 0..MAX_SPARE + 2 {

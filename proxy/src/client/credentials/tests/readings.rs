@@ -12,7 +12,7 @@ use super::{
 use seawall_auth::{IdentityStatus, Login};
 
 #[tokio::test]
-async fn a_reading_confirms_the_keys() {
+async fn a_key_reading_confirms_the_cached_keys() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.read_again(&known).await;
@@ -24,7 +24,7 @@ async fn a_reading_confirms_the_keys() {
 }
 
 #[tokio::test]
-async fn concurrent_readings_of_a_user_use_one_exchange() {
+async fn concurrent_key_readings_of_a_user_share_one_exchange_with_the_server() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let mut readings = Vec::new();
@@ -67,7 +67,7 @@ async fn a_dropped_user_loses_its_identity_and_its_connections() {
 }
 
 #[tokio::test]
-async fn a_server_error_during_a_reading_changes_nothing() {
+async fn a_server_error_during_a_key_reading_changes_nothing() {
     // 10107 is NotWritablePrimary, 11600 InterruptedAtShutdown, 50 MaxTimeMSExpired.
     for code in [10_107, 11_600, 50] {
         let scene = Scene::new().await;
@@ -100,7 +100,7 @@ async fn a_reply_about_another_user_ends_the_identity() {
 }
 
 #[tokio::test]
-async fn keys_that_a_server_refuses_during_a_reading_end_the_identity() {
+async fn keys_that_a_server_refuses_during_a_key_reading_end_the_identity() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.server.close_all().await;
@@ -132,7 +132,7 @@ async fn after_a_failed_proof_the_keys_are_read_again() {
 }
 
 #[tokio::test]
-async fn fresh_keys_serve_one_login_at_a_time_without_a_reading() {
+async fn fresh_keys_serve_one_login_at_a_time_without_a_new_key_reading() {
     let scene = Scene::new().await;
     let (credentials, u) = (&scene.credentials, user("u"));
     assert!(credentials.fresh(&u, Instant::now()).is_none());
@@ -151,7 +151,7 @@ async fn fresh_keys_serve_one_login_at_a_time_without_a_reading() {
 }
 
 #[tokio::test]
-async fn a_login_waits_for_a_reading_while_another_login_uses_the_cached_keys() {
+async fn a_login_waits_for_a_key_reading_while_another_login_uses_the_cached_keys() {
     let scene = Scene::new().await;
     scene.log_in("u", "secret").await.unwrap();
     let lent = scene.credentials.fresh(&user("u"), Instant::now());

@@ -1,4 +1,4 @@
-//! The part of a proxy that holds the operations of one server within the limit.
+//! The part of a proxy that keeps the operations of one server within the limit.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -7,7 +7,7 @@ use seawall_concurrency::{Controller, Decision, Exemption, Sample, ServerTimes};
 /// Time to establish one connection, in µs. Two are established at a time (`max_connecting`).
 pub(crate) const GROW_US: f64 = 5_000.0;
 
-/// An operation in progress, as the limiter needs it.
+/// An operation in progress, with the values that the limiter needs.
 pub(crate) struct Running {
     pub(crate) operation: u32,
     pub(crate) number: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Limiter {
     long: Vec<Running>,
     times: ServerTimes,
     exemption: Option<Exemption>,
-    /// When an operation completed or became exempt last.
+    /// When an operation last completed or became exempt.
     quiet_since: f64,
     sample: Sample,
     integral: f64,
@@ -86,7 +86,7 @@ impl Limiter {
         self.waiting += 1;
     }
 
-    /// Takes the next operation, users in turn.
+    /// Takes the next operation. The users take turns.
     pub(crate) fn dequeue(&mut self, now: f64) -> Option<u32> {
         self.touch(now);
         for _ in 0..self.queues.len() {
@@ -108,7 +108,7 @@ impl Limiter {
         self.in_progress + self.exempt < self.connections
     }
 
-    /// Returns true if the operation begins quietly.
+    /// Returns true if the operation begins quietly (see [`Sample::QUIET`]).
     pub(crate) fn begin(&mut self, running: Running, wait_us: f64) -> bool {
         self.touch(running.started);
         self.in_progress += 1;
@@ -134,8 +134,8 @@ impl Limiter {
         self.sample.record(end.group, time, end.is_quiet);
     }
 
-    /// Returns the operations that leave the count now. `is_running` tells if an operation is in
-    /// progress still.
+    /// Returns the operations that become exempt now. `is_running` returns true if an operation is
+    /// still in progress.
     pub(crate) fn exempt_long(
         &mut self,
         now: f64,

@@ -6,13 +6,13 @@ use super::world::World;
 
 /// The measurements of one run.
 pub(crate) struct Outcome {
-    /// Completed operations in time, per second.
+    /// Operations completed in time, per second.
     pub(crate) throughput: f64,
     /// 99th percentile of the time from arrival to reply, in ms.
     pub(crate) p99_ms: f64,
-    /// Completed operations in time, by tenth of a second from 0.
+    /// Operations completed in time, by tenth of a second from 0.
     pub(crate) completed: Vec<u64>,
-    /// Completed operations in time by user.
+    /// Operations completed in time, by user.
     pub(crate) by_user: Vec<u64>,
     /// The decisions: time in seconds, number of the limiter, decision.
     pub(crate) decisions: Vec<(f64, usize, Decision)>,
@@ -56,8 +56,9 @@ impl Outcome {
         limits.get(limits.len() / 2).copied().map_or(0.0, f64::from)
     }
 
-    /// When the limit was last off its median from `settled_at` to `to` by more than 20 % and more
-    /// than one slot, in seconds; and its largest relative distance after `settled_at`.
+    /// Compares the limit with its median from `settled_at` to `to`. Returns the seconds from
+    /// `begin` until the limit last differed from the median by more than 20 % and more than one
+    /// slot. Also returns the largest relative difference after `settled_at`.
     pub(crate) fn settling(&self, begin: f64, settled_at: f64, to: f64) -> (f64, f64) {
         let median = self.median_limit(settled_at, to);
         let (mut last_off, mut swing) = (begin, 0.0f64);

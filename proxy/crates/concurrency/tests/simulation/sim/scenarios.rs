@@ -5,10 +5,10 @@ use super::{
     world::{Change, Kind},
 };
 
-/// What is compared with the best fixed limit.
+/// The value that is compared with the best fixed limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Goal {
-    /// Completed operations in time per second. More is better.
+    /// Operations completed in time, per second. More is better.
     Throughput,
     /// 99th percentile of the latency. Less is better.
     P99,
@@ -16,14 +16,14 @@ pub(crate) enum Goal {
     Recovery(f64),
 }
 
-/// What the comparison of a scenario must show at least.
+/// The goals that the comparison of a scenario must reach.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Least {
-    /// The result as a share of the best fixed limit's.
+    /// Minimum result, as a share of the best fixed limit's result.
     pub(crate) ratio: f64,
-    /// The largest distance from the settled limit after 10 s, relative to it.
+    /// Maximum distance from the settled limit after 10 s, relative to the settled limit.
     pub(crate) swing: f64,
-    /// The time to settle in seconds.
+    /// Maximum time to settle, in seconds.
     pub(crate) settling_s: f64,
 }
 
@@ -46,15 +46,15 @@ pub(crate) struct Scenario {
     pub(crate) users: usize,
     pub(crate) mixes: Vec<Vec<Kind>>,
     pub(crate) network_ms: f64,
-    /// A client leaves after it has waited for this time, and no longer wants a reply that takes so
-    /// long.
+    /// The clients' timeout. A client disconnects after it has waited for a slot for this time. A
+    /// reply that takes this long counts as late.
     pub(crate) timeout_ms: f64,
     /// Changes of conditions by time in seconds.
     pub(crate) changes: Vec<(f64, Change)>,
-    /// What the comparison must show at least.
+    /// The goals that the comparison must reach.
     pub(crate) least: Least,
-    /// When the conditions are steady, in seconds. Settling is measured from here; all else from 10
-    /// s later, for 10 s.
+    /// The time from which the conditions are steady, in seconds. Settling is measured from this
+    /// time, and everything else from 10 s to 20 s after it.
     pub(crate) steady_at: f64,
 }
 
@@ -92,8 +92,9 @@ fn open(name: &'static str, rate: f64) -> Scenario {
     Scenario {
         goal: Goal::P99,
         changes: vec![(0.0, Change::Rate(rate))],
-        // First come first served with 8 or 16 at a time has a shorter tail than 32 that share the
-        // cores. But few or no operations wait at 32, and then the limit is not lowered.
+        // The latencies have a shorter tail with a limit of 8 or 16, in the order of arrival, than
+        // with 32 operations that share the cores. But with a limit of 32, few or no operations
+        // wait, and then the limit is not lowered.
         least: Least { ratio: 0.8, ..GOAL },
         ..closed(name, 2.0, 0)
     }
@@ -118,7 +119,7 @@ fn delay(share: f64, delay_us: f64, group: usize) -> Kind {
     }
 }
 
-/// 90 % of 1 ms and 10 % of 200 ms.
+/// Of the operations, 90 % take 1 ms and 10 % take 200 ms.
 fn bimodal(group: usize) -> Vec<Vec<Kind>> {
     vec![vec![delay(0.9, 900.0, 0), delay(0.1, 200_000.0, group)]]
 }
@@ -138,7 +139,8 @@ fn one_server() -> Vec<Scenario> {
         Scenario {
             mixes: vec![vec![cpu(1.0, 10_000.0, 0)]],
             timeout_ms: 100.0,
-            // 70 operations per second, most of them near their time limit at 8.
+            // The server completes about 70 operations per second. With a limit of 8, most of them
+            // end near their time limit.
             least: Least {
                 ratio: 0.55,
                 swing: 1.0,
@@ -189,8 +191,8 @@ fn delays() -> Vec<Scenario> {
         Scenario {
             mixes: bimodal(0),
             // Without groups the rate varies by 10 % from second to second, because it depends on
-            // how many long operations happen to run. Doubling 128 gains 8 %, which is not certain
-            // in 9 s.
+            // how many long operations happen to run. Doubling a limit of 128 gains 8 %, which
+            // cannot be measured with certainty in 9 s.
             least: Least {
                 ratio: 0.92,
                 ..GOAL
@@ -199,8 +201,9 @@ fn delays() -> Vec<Scenario> {
         },
         Scenario {
             mixes: vec![vec![cpu(0.9, 1_000.0, 0), cpu(0.1, 200_000.0, 4)]],
-            // 75 long operations per second decide. Their number varies by 12 % from second to
-            // second, so a loss of a fifth is not always found in 8 s. It is found later.
+            // The 75 long operations per second determine the result. Their number varies by 12 %
+            // from second to second, so a loss of a fifth is not always found in 8 s. It is found
+            // later.
             least: Least {
                 ratio: 0.75,
                 swing: 0.5,
@@ -313,8 +316,8 @@ fn several() -> Vec<Scenario> {
                 (2.0, Change::Clients(1_000)),
                 (3.0, Change::Clients(2_000)),
             ],
-            // A raise takes throughput from the others, and looks like a gain. Proxies that began
-            // when the server was busy already do not know that it is crowded.
+            // A raised limit takes throughput from the other proxies, and looks like a gain.
+            // Proxies that started when the server was already busy do not know that it is crowded.
             least: Least {
                 ratio: 0.85,
                 swing: 1.0,
@@ -325,8 +328,9 @@ fn several() -> Vec<Scenario> {
         },
         Scenario {
             proxies: 50,
-            // All start in the same 10 ms at full load, so none sees the unloaded server, and none
-            // knows that the server is crowded. Each then has the limit at which it began, or more.
+            // All proxies start within 10 ms at full load. So none of them has seen the unloaded
+            // server, and none knows that the server is crowded. Each keeps the limit with which it
+            // began, or a higher one.
             least: Least {
                 ratio: 0.8,
                 swing: 1.0,

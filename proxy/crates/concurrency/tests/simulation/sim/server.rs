@@ -23,7 +23,7 @@ const COST_US: [(f64, f64); 12] = [
     (4096.0, 120.0),
 ];
 
-/// CPU time at best, in µs.
+/// CPU time of a small operation at best cost, in µs.
 pub(crate) const BEST_COST_US: f64 = 45.0;
 
 /// A floating-point number with a total order.
@@ -44,7 +44,7 @@ impl Ord for Ordered {
     }
 }
 
-/// What makes an operation more expensive.
+/// The reason why an operation becomes more expensive when others run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Contention {
     /// As measured for mongod.

@@ -31,13 +31,14 @@ impl Dice {
 pub(crate) struct Kind {
     /// Share of a user's operations.
     pub(crate) share: f64,
-    /// Mean CPU time at best cost, in µs. Uniform from half to one and a half of it.
+    /// Mean CPU time at best cost, in µs. The times are distributed uniformly from 0.5 to 1.5 times
+    /// the mean.
     pub(crate) cpu_us: f64,
     /// Time on the server without CPU, in µs: a disk, a lock, replication.
     pub(crate) delay_us: f64,
     /// True if the delay is a queue before a slow shard, with `SHARD_SLOTS` at a time.
     pub(crate) is_slow_shard: bool,
-    /// The group by which the caller compares like with like.
+    /// The group of the operation, in which times are comparable.
     pub(crate) group: usize,
 }
 
@@ -50,7 +51,7 @@ pub(crate) enum Change {
     Cores(f64),
     Stall(bool),
     Contention(Contention),
-    /// Share of operations that read from a disk, for 5 ms more.
+    /// Share of operations that read from a disk, which takes 5 ms more.
     Misses(f64),
     /// Number of logins at a time, each of 5 ms of CPU.
     Logins(u32),
@@ -99,7 +100,7 @@ enum Event {
     Changed(u32),
 }
 
-/// How the load arrives, and what it is.
+/// The load: the mixes of operations, the users, the clients' timeout and the network's delay.
 pub(crate) struct Load {
     pub(crate) mixes: Vec<Vec<Kind>>,
     pub(crate) users: usize,
@@ -107,17 +108,17 @@ pub(crate) struct Load {
     pub(crate) network_us: f64,
 }
 
-/// What the simulation records.
+/// The records of the simulation.
 #[derive(Default)]
 pub(crate) struct Record {
     pub(crate) from: f64,
     pub(crate) to: f64,
-    /// Latencies of the operations that ended between `from` and `to`, in µs, if wanted.
+    /// True to record the latencies, in µs, of the operations that end between `from` and `to`.
     pub(crate) wants_latencies: bool,
     pub(crate) latencies: Vec<f32>,
-    /// Completed operations in time, by tenth of a second.
+    /// Operations completed in time, by tenth of a second.
     pub(crate) completed: Vec<u64>,
-    /// Completed operations in time by user, between `from` and `to`.
+    /// Operations completed in time, by user, between `from` and `to`.
     pub(crate) by_user: Vec<u64>,
     /// Operations whose client gave up while they waited.
     pub(crate) given_up: u64,
@@ -131,7 +132,7 @@ pub(crate) struct World {
     clients: u32,
     /// Closed loop: true for each client that has an operation.
     is_active: Vec<bool>,
-    /// Open loop: number of the current rate.
+    /// Open loop: the number of changes of the rate so far.
     rate_epoch: u32,
     proxies: usize,
     servers: Vec<Server>,
@@ -517,7 +518,7 @@ impl World {
         }
     }
 
-    /// Exempts long operations. The pool looks every 10 ms.
+    /// Exempts long operations. The pool checks them every 10 ms.
     fn exempt(&mut self) {
         for index in 0..self.limiters.len() {
             let operations = &self.operations;

@@ -322,7 +322,7 @@ fn gradual_rise_of_durations_is_no_episode() {
 }
 
 #[test]
-fn no_episode_while_learning_or_without_operations() {
+fn no_episode_is_found_while_learning_or_without_operations() {
     let early = Workload {
         stops: vec![(10.0, 13.0)],
         ..Workload::steady(1)
