@@ -31,7 +31,7 @@ use crate::{
     listener::{self, Acceptor, Address, Inherited, Listener, ServerTlsError},
     observe::{ClientDirectory, Exporter, ObserveError, Observer},
     pins::Pins,
-    runtime::{Activity, Heartbeat, Lateness, Planes, measure_lateness},
+    runtime::{Activity, Heartbeat, Lateness, OccasionalLog, Planes, measure_lateness},
     topology::{DeploymentError, DeploymentOptions, Topology},
 };
 use seawall_auth::{NonceSource, SeedError};
@@ -521,6 +521,7 @@ async fn wire(
             pins: Pins::new(convert::pin_limits(limits)),
             relay_pins: Pins::new(convert::pin_limits(limits)),
             fault: ArcSwapOption::from_pointee(settings.fault.as_ref().map(convert::fault)),
+            foreign: OccasionalLog::default(),
         },
         memory: MessageMemory::of_bytes(limits.message_memory_bytes),
         reporter: OnceLock::new(),

@@ -6,7 +6,10 @@ use bson::doc;
 use seawall_api::{Changes, Report, Shape, Shapes, Status};
 use seawall_tests::{
     eventually::eventually,
-    mongod::{NewUser, create_user, shared_standalone, unique_name},
+    mongod::{
+        NewUser, ROOT, ROOT_PASSWORD, create_user, shared_replica_set, shared_standalone,
+        unique_name,
+    },
     process::run,
     raw::{Login, RawClient},
     seawall::Seawall,
@@ -172,4 +175,110 @@ async fn replies_have_all_distributions_only_on_request() {
     assert!(plain.now.unwrap().figures.is_none());
     let now = full.now.unwrap();
     assert_eq!(now.figures.unwrap().all.count, now.count);
+}
+
+/// The first batch of a cursor over four documents, and the cursor's id.
+async fn open_cursor(client: &mut RawClient, db: &str, preference: &str) -> i64 {
+    let find = doc! {
+        "find": "things",
+        "batchSize": 2,
+        "$readPreference": { "mode": preference },
+    };
+    let reply = client.command(db, find).await.unwrap();
+    let cursor = reply.body.get_document("cursor").unwrap();
+    cursor.get_i64("id").unwrap()
+}
+
+/// What a driver without `loadBalanced=true` experiences if one address spreads its connections
+/// over two instances in front of a replica set.
+#[tokio::test]
+async fn cursors_of_secondaries_are_unknown_to_other_instances_and_counted() {
+    let set = shared_replica_set().await.unwrap();
+    let first = Seawall::start(&set.uri()).await;
+    let second = Seawall::start(&set.uri()).await;
+    let client = async |seawall: &Seawall| {
+        let address = seawall.address().parse().unwrap();
+        let mut client = RawClient::connect(address).await.unwrap();
+        let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+        client.login(&login).await.unwrap();
+        client
+    };
+    let (mut a, mut b) = (client(&first).await, client(&second).await);
+    let db = unique_name("balanced");
+    let documents: Vec<_> = (0..4).map(|n| doc! { "_id": n }).collect();
+    let insert = doc! {
+        "insert": "things",
+        "documents": documents,
+        "writeConcern": { "w": i32::try_from(set.members().len()).unwrap() },
+    };
+    assert!(a.command(&db, insert).await.unwrap().is_ok());
+    let foreign = async || {
+        let kind = [r#"kind="cursor""#];
+        second
+            .metric("seawall_foreign_operations_total", &kind)
+            .await
+    };
+
+    let id = open_cursor(&mut a, &db, "primary").await;
+    let more = doc! { "getMore": id, "collection": "things" };
+    let reply = b.command(&db, more).await.unwrap();
+    assert!(reply.is_ok(), "{reply:?}");
+    assert_eq!(foreign().await, 1.0);
+
+    let id = open_cursor(&mut a, &db, "secondary").await;
+    let more = doc! { "getMore": id, "collection": "things" };
+    let reply = b.command(&db, more.clone()).await.unwrap();
+    assert_eq!(reply.code(), Some(43), "{reply:?}");
+    assert_eq!(foreign().await, 2.0);
+    // The cursor is still open at its server, and its own instance knows it.
+    assert!(a.command(&db, more).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn transactions_of_a_replica_set_may_use_several_instances() {
+    let set = shared_replica_set().await.unwrap();
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    let mut clients = Vec::new();
+    let mut instances = Vec::new();
+    for _ in 0..2 {
+        let seawall = Seawall::start(&set.uri()).await;
+        let mut client = RawClient::connect(seawall.address().parse().unwrap())
+            .await
+            .unwrap();
+        client.login(&login).await.unwrap();
+        clients.push(client);
+        instances.push(seawall);
+    }
+    let db = unique_name("balanced");
+    let lsid = doc! { "id": bson::Uuid::new() };
+    let statement = |n: i32| {
+        let mut insert = doc! {
+            "insert": "things",
+            "documents": [{ "_id": n }],
+            "lsid": lsid.clone(),
+            "txnNumber": 1_i64,
+            "autocommit": false,
+        };
+        if n == 0 {
+            insert.insert("startTransaction", true);
+        }
+        insert
+    };
+    let create = doc! { "create": "things" };
+    assert!(clients[0].command(&db, create).await.unwrap().is_ok());
+    for n in 0..4 {
+        let client = &mut clients[usize::try_from(n % 2).unwrap()];
+        let reply = client.command(&db, statement(n)).await.unwrap();
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+    let commit = doc! {
+        "commitTransaction": 1,
+        "lsid": lsid.clone(),
+        "txnNumber": 1_i64,
+        "autocommit": false,
+    };
+    assert!(clients[1].command("admin", commit).await.unwrap().is_ok());
+    let count = doc! { "count": "things" };
+    let reply = clients[0].command(&db, count).await.unwrap();
+    assert_eq!(reply.body.get_i32("n").unwrap(), 4);
 }

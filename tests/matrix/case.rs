@@ -44,8 +44,13 @@ impl Case {
     /// True if servers of this version can serve the case. The Stable API and load-balanced clients
     /// need 5.0.
     pub(crate) fn is_known_to(&self, version: ServerVersion) -> bool {
-        let is_new = self.api == Self::STABLE.api || self.through == LOAD_BALANCED;
+        let is_new = self.api == Self::STABLE.api || self.is_load_balanced();
         !is_new || version >= ServerVersion(5, 0, 0)
+    }
+
+    /// True if clients connect to several instances of Seawall behind one address.
+    pub(crate) fn is_load_balanced(&self) -> bool {
+        self.through == LOAD_BALANCED
     }
 
     /// True if the case has the driver's defaults, except perhaps for parameters such as
@@ -101,7 +106,8 @@ pub(crate) const CASES: &[Case] = &[
     Case::compressed("&compressors=zlib"),
     Case::compressed("&compressors=zstd"),
     Case {
-        // A replica set refuses a load-balanced client, so the direct run uses a plain client.
+        // Two instances of Seawall behind one address. A replica set refuses a load-balanced
+        // client, so the direct run uses a plain client.
         through: LOAD_BALANCED,
         ..Case::PLAIN
     },

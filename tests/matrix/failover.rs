@@ -26,7 +26,7 @@ async fn four_drivers_survive_killed_primaries_without_errors_or_lost_writes() {
     let mut writing = begin_all(|_| uri.clone(), NAME).await;
     all_write(&pair.set, NAME).await;
     let began = Instant::now();
-    let Pair { set, seawall } = &mut pair;
+    let Pair { set, seawall, .. } = &mut pair;
     let inserts = async || {
         let command = ["command=\"insert\"", "outcome=\"ok\""];
         seawall.metric("seawall_operations_total", &command).await

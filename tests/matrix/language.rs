@@ -80,7 +80,8 @@ impl Language {
     }
 
     /// True if the program runs in this case. The newest driver runs in every case; an old driver
-    /// runs with its default options, and with each compressor that it supports.
+    /// runs with its default options, with each compressor that it supports, and behind a load
+    /// balancer if it supports that.
     pub(crate) fn runs(self, case: &Case) -> bool {
         let is_old = match self {
             Self::PythonWith(_) | Self::NodeWith(_) | Self::JavaWith(_) | Self::GoWith(_) => true,
@@ -97,7 +98,11 @@ impl Language {
             Self::NodeWith("3.7.4") => "zstd",
             _ => "useUnifiedTopology",
         };
-        !case.parameters.contains(lacking) && (!is_old || case.has_default_options())
+        // Java 4.3 and Node 4.1 are the first that know load balancers.
+        let knows_load_balancers =
+            !matches!(self, Self::NodeWith("3.7.4") | Self::JavaWith("4.0.6"));
+        let is_balanced = case.is_load_balanced() && knows_load_balancers;
+        !case.parameters.contains(lacking) && (!is_old || case.has_default_options() || is_balanced)
     }
 }
 

@@ -163,6 +163,9 @@ async fn compare(language: Language) {
         }
         let served = pair.seawall.metric("seawall_operations_total", &[]).await;
         assert!(served > 100.0, "too few went through Seawall: {served}");
+        if cases.iter().any(|case| case.is_load_balanced()) {
+            pair.assert_balanced().await;
+        }
     }
     let count = found.len();
     assert!(

@@ -1,6 +1,7 @@
-//! A deployment with Seawall in front of it.
+//! A deployment with Seawall in front of it: one instance, and two behind a load balancer.
 
 use seawall_tests::{
+    balancer::Balancer,
     mongod::{NewUser, Options, ReplicaSet, create_user},
     raw::Mechanism,
     seawall::{self, Seawall},
@@ -19,6 +20,9 @@ pub(crate) enum Target {
 pub(crate) struct Pair {
     pub(crate) set: ReplicaSet,
     pub(crate) seawall: Seawall,
+    /// The second instance. Only the load balancer connects to it.
+    second: Seawall,
+    balancer: Balancer,
 }
 
 impl Pair {
@@ -35,8 +39,16 @@ impl Pair {
             toml: toml.unwrap_or_default(),
             ..seawall::Options::default()
         };
-        let seawall = Seawall::start_with(&set.uri(), options).await;
-        Self { set, seawall }
+        let seawall = Seawall::start_with(&set.uri(), options.clone()).await;
+        let second = Seawall::start_with(&set.uri(), options).await;
+        let targets = [&seawall, &second].map(|instance| instance.address().parse().unwrap());
+        let balancer = Balancer::start(targets.to_vec()).await.unwrap();
+        Self {
+            set,
+            seawall,
+            second,
+            balancer,
+        }
     }
 
     /// Creates a user whose only rights are on the database of the same name.
@@ -50,10 +62,28 @@ impl Pair {
         create_user(&administrator, &user).await.unwrap();
     }
 
+    /// Panics if the driver opened several connections, but the second instance got no operations.
+    /// Drivers with one thread (C, PHP) open only one.
+    pub(crate) async fn assert_balanced(&self) {
+        let served = self.second.metric("seawall_operations_total", &[]).await;
+        let connections = self.balancer.connections();
+        assert!(connections > 0, "no connection to the load balancer");
+        assert!(
+            connections == 1 || served > 0.0,
+            "{connections} connections"
+        );
+    }
+
     /// The connection string of a case.
     pub(crate) fn uri(&self, user: &str, case: &Case, target: Target) -> String {
         let (hosts, more) = match target {
-            Target::Seawall => (self.seawall.address().to_owned(), case.through.to_owned()),
+            Target::Seawall => {
+                let host = match case.is_load_balanced() {
+                    true => self.balancer.address().to_string(),
+                    false => self.seawall.address().to_owned(),
+                };
+                (host, case.through.to_owned())
+            }
             Target::Servers => {
                 let members = self.set.members().iter();
                 let members: Vec<_> = members.map(|member| member.address().to_string()).collect();

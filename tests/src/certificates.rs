@@ -109,7 +109,7 @@ impl Certificates {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A certificate could not be generated.
-    #[error("certificate")]
+    #[error("could not generate a certificate")]
     Certificate(#[from] rcgen::Error),
     /// The TLS library refused the certificates.
     #[error("TLS settings")]

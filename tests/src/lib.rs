@@ -9,6 +9,7 @@
 //! | [`certificates`] | an authority and the certificates it signed |
 //! | [`seawall`] | Seawall in the test's own process |
 //! | [`process`] | Seawall as a process: the real binary, signals, exit codes |
+//! | [`balancer`] | a load balancer in front of several instances |
 //! | [`turbulence`] | a forwarder that delays, stops and cuts after random numbers of bytes |
 //! | [`failover`] | writers, killed primaries, and a check of the stored documents |
 //! | [`crowd`] | a lock for tests that need the whole machine |
@@ -19,6 +20,7 @@
 //! are [`seawall`], and [`mongod`], which uses the proxy's code to find and run a mongod.
 
 pub mod administration;
+pub mod balancer;
 pub mod certificates;
 pub mod crowd;
 pub mod eventually;

@@ -21,7 +21,7 @@ pub(super) struct ClientEnd<'c> {
     pub(super) write_idle: Duration,
     /// True if the client waits for a reply. False for a command with `moreToCome`: Seawall sends
     /// no reply, and the operation continues if the client leaves. Many clients leave right after
-    /// their last unacknowledged write, which a server would run.
+    /// their last unacknowledged write. A server would still run that write, so Seawall does too.
     pub(super) is_awaiting: bool,
 }
 

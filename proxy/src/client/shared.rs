@@ -12,7 +12,7 @@ use crate::{
     observe::{ClientDirectory, Recorder},
     pins::Pins,
     pool::ServerPool,
-    runtime::{Activity, Lateness},
+    runtime::{Activity, Lateness, OccasionalLog},
     topology::Topology,
 };
 use seawall_auth::NonceSource;
@@ -88,6 +88,8 @@ pub struct Routing {
     pub relay_pins: Pins<()>,
     /// The fault to inject, if any.
     pub fault: ArcSwapOption<Fault>,
+    /// Logs operations on cursors and transactions of other instances.
+    pub(crate) foreign: OccasionalLog,
 }
 
 /// Limits the memory of messages.

@@ -28,6 +28,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     client::{Newcomer, Peer, Shared, serve},
     limits::{Eviction, EvictionReason},
+    runtime::OccasionalLog,
 };
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
 
@@ -39,9 +40,6 @@ const TLS_LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause after a failed accept, for example because descriptors or memory ran out.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
-
-/// The shortest time between two log lines about failed accepts.
-const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -278,7 +276,7 @@ impl std::fmt::Debug for Acceptor {
 ///
 /// Tries again after an error.
 pub async fn accept(listener: Listener, acceptor: Acceptor) {
-    let mut failures = Failures::default();
+    let failures = OccasionalLog::default();
     loop {
         let accepted = acceptor.stop.run_until_cancelled(listener.accept()).await;
         let Some(accepted) = accepted else { return };
@@ -287,32 +285,11 @@ pub async fn accept(listener: Listener, acceptor: Acceptor) {
                 admit(&acceptor, stream, peer);
             }
             Err(error) => {
-                failures.add(&error, Instant::now());
+                if let Some(failures) = failures.count(Instant::now()) {
+                    tracing::warn!(%error, failures, "could not accept clients");
+                }
                 sleep(PAUSE_AFTER_FAILURE).await;
             }
-        }
-    }
-}
-
-/// The failed accepts of one listener.
-#[derive(Debug, Default)]
-struct Failures {
-    /// The number of failures since the last log line.
-    unlogged: u64,
-    logged_at: Option<Instant>,
-}
-
-impl Failures {
-    /// Counts a failure, and logs the failures at most once in [`FAILURE_LOG_INTERVAL`].
-    fn add(&mut self, error: &io::Error, now: Instant) {
-        self.unlogged += 1;
-        let is_recent = |at: Instant| now.duration_since(at) < FAILURE_LOG_INTERVAL;
-        if !self.logged_at.is_some_and(is_recent) {
-            tracing::warn!(%error, failures = self.unlogged, "could not accept clients");
-            *self = Self {
-                unlogged: 0,
-                logged_at: Some(now),
-            };
         }
     }
 }

@@ -266,6 +266,13 @@ impl Recorder {
             .count(MetricName::FaultsInjectedTotal, &[("kind", kind)]);
     }
 
+    /// Counts an operation on a cursor or transaction that this instance did not open. `kind` is
+    /// `cursor` or `transaction`.
+    pub(crate) fn foreign_operation(&self, kind: &'static str) {
+        self.metrics
+            .count(MetricName::ForeignOperationsTotal, &[("kind", kind)]);
+    }
+
     /// Counts an event that Seawall did not understand or cannot include in statistics.
     pub(crate) fn unobserved(&self, reason: &'static str) {
         self.metrics

@@ -48,7 +48,7 @@ pub enum Concurrency {
     Off,
 }
 
-/// The concurrency limit of one server, and its operations.
+/// The concurrency limit of one server, and the number of this server's operations in each state.
 #[derive(Clone, Copy, Debug)]
 pub struct ConcurrencySnapshot {
     /// `auto`, `fixed` or `off`.

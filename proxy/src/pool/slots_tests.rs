@@ -477,7 +477,7 @@ async fn a_connection_of_a_user_that_waits_for_a_slot_is_not_closed_for_others()
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_clear_earlier_operations_no_longer_count_as_in_progress() {
+async fn operations_that_began_before_the_pool_was_cleared_do_not_count_as_in_progress() {
     let user = identity("u");
     let now = Instant::now();
     let (mut inner, mut held) = full(4, &[&user], now);

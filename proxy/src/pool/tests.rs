@@ -415,7 +415,7 @@ async fn maintenance_removes_a_user_without_connections() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_of_a_forgotten_user_are_closed_and_not_counted() {
+async fn connections_of_a_user_that_no_longer_exists_are_closed_and_not_counted() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let connection = obtain(&mut inner, &user, now);
     inner.give_back(user.id(), connection, None, now);

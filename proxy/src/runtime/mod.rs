@@ -1,10 +1,11 @@
-//! The threads: two runtimes, the sleep of their workers, their ticks and lateness, and the
-//! limit of descriptors.
+//! The threads: two runtimes, the sleep of their workers, their ticks and lateness. Also the limit
+//! of descriptors, and how often frequent events are logged.
 
 mod activity;
 mod descriptors;
 mod heartbeat;
 mod lateness;
+mod occasional;
 mod parking;
 mod planes;
 
@@ -15,4 +16,4 @@ pub use self::{
     lateness::Lateness,
     planes::{Plane, Planes},
 };
-pub(crate) use self::{activity::TICK, lateness::measure_lateness};
+pub(crate) use self::{activity::TICK, lateness::measure_lateness, occasional::OccasionalLog};

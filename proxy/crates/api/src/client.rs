@@ -85,7 +85,7 @@ impl AdminClient {
         read(json(&reply)?).map_err(ClientError::NotJson)
     }
 
-    /// Sends a request that has an effect and no reply.
+    /// Sends a request that has an effect. Ignores the body of the response.
     ///
     /// # Errors
     /// If there is no response, or the request is refused.

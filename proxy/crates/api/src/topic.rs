@@ -11,7 +11,7 @@ pub enum Topic {
     Clients,
     /// The shapes with the largest total time since the start.
     Shapes,
-    /// The storms.
+    /// The reconnect storms: sudden rises in the number of short-lived client connections.
     Storms,
     /// The stalls.
     Stalls,

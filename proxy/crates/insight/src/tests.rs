@@ -219,7 +219,7 @@ fn history_uses_the_given_clock() {
 }
 
 #[test]
-fn figures_of_a_second_that_the_clock_repeats_are_added_to_the_next_second() {
+fn if_the_clock_repeats_a_second_its_figures_are_added_to_the_next_second() {
     let clock = TestClock::at(NOW);
     let insight = insight(&clock);
     let measured = |at| Second {

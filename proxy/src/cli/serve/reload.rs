@@ -94,9 +94,10 @@ impl Reloader {
         Ok(reload)
     }
 
-    /// Reads all files, and reloads if a value or the content of a named file differs from the last
-    /// reload. A change counts only if two checks in a row read the same content, because another
-    /// process may be writing a file at this moment.
+    /// Reads the configuration and the files that it names, such as the certificate. Reloads if a
+    /// setting or the content of such a file has changed since the last reload. A change counts
+    /// only if two checks in a row read the same content, because another process may be writing a
+    /// file at this moment.
     pub(super) async fn look(&mut self, app: &App) {
         let read = load_with_values(&self.sources);
         let is_settled = read == self.seen;

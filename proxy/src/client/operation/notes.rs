@@ -28,12 +28,33 @@ impl Operation<'_> {
 
     /// Attributes a `getMore` to the shape of the operation that opened its cursor.
     pub(super) fn note_origin(&self, observation: &mut Observation<'_>) {
-        if self.command.class == Class::GetMore
-            && let Some(id) = self.cursor_id()
-            && let Some(pin) = self.shared.routing.pins.cursor(id, observation.began())
-            && let Some(origin) = pin.origin
-        {
-            observation.attribute_to(origin);
+        if self.command.class != Class::GetMore {
+            return;
+        }
+        let Some(id) = self.cursor_id() else { return };
+        let now = observation.began();
+        match self.shared.routing.pins.cursor(id, now) {
+            Some(pin) => {
+                if let Some(origin) = pin.origin {
+                    observation.attribute_to(origin);
+                }
+            }
+            None => self.note_foreign("cursor", now),
+        }
+    }
+
+    /// Counts and logs an operation on a cursor or transaction that this instance did not open. If
+    /// one address spreads the connections of a client over several instances, such operations
+    /// reach servers that do not know the cursor or transaction.
+    pub(super) fn note_foreign(&self, kind: &'static str, now: Instant) {
+        self.shared.recorder.foreign_operation(kind);
+        if let Some(operations) = self.shared.routing.foreign.count(now) {
+            tracing::warn!(
+                kind,
+                operations,
+                command = %String::from_utf8_lossy(self.command.name),
+                "operation on a cursor or transaction that this instance did not open; clients of several instances behind one address need loadBalanced=true"
+            );
         }
     }
 

@@ -217,6 +217,9 @@ impl Operation<'_> {
         if pinned.is_some() {
             return pinned;
         }
+        if self.continues_unknown_transaction() {
+            self.note_foreign("transaction", now);
+        }
         let topology = &self.shared.routing.topology;
         let pool = topology.select_now(&self.read_preference())?;
         self.pin_transaction(&pool, observation);
@@ -229,6 +232,12 @@ impl Operation<'_> {
         let snapshot = self.shared.routing.topology.snapshot();
         let is_sharded = snapshot.description.topology_type == TopologyType::Sharded;
         is_sharded.then_some(transaction)
+    }
+
+    /// True for a statement of a transaction that must be pinned but has no pin, and that does not
+    /// begin the transaction.
+    fn continues_unknown_transaction(&self) -> bool {
+        !self.command.starts_transaction && self.pinned_transaction().is_some()
     }
 
     fn pin_transaction(&self, pool: &Arc<ServerPool>, observation: &Observation<'_>) {

@@ -527,7 +527,7 @@ fn dropped_lines_are_reported_when_no_other_line_follows() {
 }
 
 #[test]
-fn dropped_lines_are_reported_by_a_flush_and_at_the_end() {
+fn dropped_lines_are_reported_by_a_flush_and_when_the_log_closes() {
     let out = Written::default();
     let log = start(one_line_a_second(), out.clone());
     for _ in 0..5 {

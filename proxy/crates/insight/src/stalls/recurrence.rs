@@ -38,7 +38,7 @@ impl Recurrence {
 /// Maximum number of examined episodes. If there are more, the latest are examined.
 const MAX_EPISODES: usize = 64;
 
-/// Minimum number of episodes in a chain.
+/// Minimum number of episodes (stalls) that form a chain, a series at a regular interval.
 const MIN_TIMES: u64 = 3;
 
 /// Minimum period. The starts are known only to the second, so shorter periods cannot be detected.

@@ -1,0 +1,49 @@
+//! Limits log lines about events that may occur often.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// The shortest time between two lines.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// Decides when an event that may occur often is logged: at most once a minute.
+#[derive(Debug, Default)]
+pub(crate) struct OccasionalLog(Mutex<Unlogged>);
+
+#[derive(Debug, Default)]
+struct Unlogged {
+    /// The number of events since the last line.
+    events: u64,
+    logged_at: Option<Instant>,
+}
+
+impl OccasionalLog {
+    /// Counts an event. If a line is due, returns the number of events since the last line, this
+    /// one included.
+    pub(crate) fn count(&self, now: Instant) -> Option<u64> {
+        let mut unlogged = self.0.lock();
+        unlogged.events += 1;
+        let is_recent = |at: Instant| now.duration_since(at) < INTERVAL;
+        if unlogged.logged_at.is_some_and(is_recent) {
+            return None;
+        }
+        unlogged.logged_at = Some(now);
+        Some(std::mem::take(&mut unlogged.events))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_logged_at_most_once_a_minute_with_their_number() {
+        let log = OccasionalLog::default();
+        let began = Instant::now();
+        let at = |seconds| began + Duration::from_secs(seconds);
+        let due = [0, 1, 59, 60, 61, 130].map(|seconds| log.count(at(seconds)));
+        assert_eq!(due, [Some(1), None, None, Some(3), None, Some(2)]);
+    }
+}
