@@ -55,6 +55,17 @@ impl Language {
         }
     }
 
+    /// Another script in mongosh than the program.
+    pub(crate) async fn prepare_mongosh_script(script: &'static str) -> Program {
+        let Program::Command { command, .. } = node("mongosh", None, "run.mjs").await else {
+            panic!("mongosh is an external program");
+        };
+        Program::Command {
+            command,
+            environment: vec![("MATRIX_SCRIPT", script.into())],
+        }
+    }
+
     /// The program that writes during failures, called as `PROGRAM URI DATABASE NAME`. Only some
     /// languages have such a program.
     pub(crate) async fn prepare_writers(self) -> Program {

@@ -16,6 +16,7 @@
 //! | [`writing`] | writers with the drivers of four languages |
 //! | [`failover`] | four drivers that write while primaries are killed |
 //! | [`reload`] | four drivers that write while the configuration is reloaded |
+//! | [`mongosh`] | Seawall's own command in mongosh |
 //! | [`rust`] | the program of the Rust driver, in this process |
 
 #![allow(
@@ -29,6 +30,7 @@ mod comparison;
 mod failover;
 mod language;
 mod mask;
+mod mongosh;
 mod pair;
 mod program;
 mod refusal;

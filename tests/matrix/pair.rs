@@ -26,6 +26,9 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
+    /// The password of all users.
+    pub(crate) const PASSWORD: &str = "p@ss word";
+
     pub(crate) async fn start(is_tls: bool) -> Self {
         let options = Options {
             tls: is_tls,
@@ -54,7 +57,7 @@ impl Pair {
     /// Creates a user whose only rights are on the database of the same name.
     pub(crate) async fn create_user(&self, name: &str, mechanism: Option<Mechanism>) {
         let mechanisms = mechanism.map_or(Mechanism::ALL.to_vec(), |mechanism| vec![mechanism]);
-        let user = NewUser::new("admin", name, PASSWORD)
+        let user = NewUser::new("admin", name, Self::PASSWORD)
             .role("readWrite", name)
             .role("dbAdmin", name)
             .mechanisms(&mechanisms);
@@ -108,5 +111,5 @@ impl Pair {
     }
 }
 
-const PASSWORD: &str = "p@ss word";
+/// [`Pair::PASSWORD`] in a connection string.
 const PASSWORD_ENCODED: &str = "p%40ss%20word";

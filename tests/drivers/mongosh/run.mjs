@@ -1,4 +1,5 @@
-// Runs program.js in mongosh, like a user with a connection string.
+// Runs a script in mongosh, like a user with a connection string: program.js, or the script that
+// MATRIX_SCRIPT names.
 
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, writeFileSync } from 'node:fs';
@@ -14,7 +15,7 @@ writeFileSync(join(home, '.mongodb', 'mongosh', 'config'), '{"enableTelemetry": 
 
 const stable = api === 'stable' ? ['--apiVersion', '1', '--apiStrict'] : [];
 const shell = [join(folder, 'node_modules', 'mongosh', 'bin', 'mongosh.js'), uri, ...stable];
-const script = ['--quiet', '--norc', '--file', join(folder, 'program.js')];
+const script = ['--quiet', '--norc', '--file', join(folder, process.env.MATRIX_SCRIPT ?? 'program.js')];
 const environment = { ...process.env, HOME: home, MATRIX_DATABASE: database, MATRIX_API: api };
 const { error, status } = spawnSync(process.execPath, [...shell, ...script], { env: environment, stdio: 'inherit' });
 if (error) throw error;
