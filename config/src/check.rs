@@ -214,6 +214,7 @@ fn fits(kind: Kind, value: &Value) -> bool {
             | Kind::Secret
             | Kind::Path
             | Kind::ReadableFile
+            | Kind::ReadableFiles
             | Kind::SecretFile
             | Kind::Directory,
             Value::String(text),

@@ -85,6 +85,7 @@ fn of_kind(kind: Kind) -> Value {
         | Kind::Secret
         | Kind::Path
         | Kind::ReadableFile
+        | Kind::ReadableFiles
         | Kind::SecretFile
         | Kind::Directory
         | Kind::Base64 { .. }

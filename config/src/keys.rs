@@ -85,7 +85,7 @@ mod tests {
                 "profile"
             ]
         );
-        assert_eq!(names_in("listen.tls"), ["certificate_file", "key_file"]);
+        assert_eq!(names_in("reload"), ["watch"]);
         assert_eq!(names_in("auth.users[].scram_sha_1").len(), 4);
         assert!(names_in("").contains(&"deployment"));
         assert!(names_in("auth").contains(&"users"));

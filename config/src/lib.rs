@@ -62,7 +62,10 @@ pub use settings::{
 };
 pub use users::{ScramKeys, User, UserCredential, UserKeys};
 pub use values::{EffectiveValue, configuration_hash};
-pub use words::{Compressor, Concurrency, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms};
+pub use words::{
+    ClientCertificate, Compressor, Concurrency, Credentials, LogFormat, LogLevel, Mode,
+    OtherMechanisms, TlsMode,
+};
 
 use file::{MAX_FILE_BYTES, read_bounded};
 use read::Part;

@@ -149,6 +149,14 @@ impl Given<'_> {
         self.problems.add(problem);
     }
 
+    /// Reads the file at `path`.
+    fn file(&mut self, path: &str) -> Option<ReadFile> {
+        let read = ReadFile::read(PathBuf::from(path));
+        let problem = |(path, error): (PathBuf, _)| unreadable(self.path, &path, &error);
+        read.map_err(|failed| self.problems.add(problem(failed)))
+            .ok()
+    }
+
     pub(crate) fn text<'v>(&mut self, value: &'v Value) -> Option<&'v str> {
         self.fitting(value.as_str())
     }
@@ -222,10 +230,22 @@ impl Setting for PathBuf {
 
 impl Setting for ReadFile {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
-        let read = Self::read(PathBuf::from(given.text(value)?));
-        let problem = |(path, error): (PathBuf, _)| unreadable(given.path, &path, &error);
-        read.map_err(|failed| given.problems.add(problem(failed)))
-            .ok()
+        let path = given.text(value)?;
+        given.file(path)
+    }
+}
+
+/// Files whose paths are separated by commas.
+impl Setting for Vec<ReadFile> {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let text = given.text(value)?;
+        // All files are read, so that all problems are reported.
+        let files: Vec<_> = parts(text).map(|path| given.file(path)).collect();
+        if files.is_empty() {
+            given.add(text, "must name at least one file");
+            return None;
+        }
+        files.into_iter().collect()
     }
 }
 

@@ -2,12 +2,15 @@
 
 use crate::address::ListenAddress;
 use crate::problem::{Problem, Problems, shown_text};
-use crate::settings::{Admin, Deployment, Pool, Settings};
-use crate::words::{Credentials, Mode};
+use crate::settings::{Admin, Deployment, Pool, Settings, Tls};
+use crate::words::{ClientCertificate, Credentials, Mode};
 
 /// Adds a problem for each violated relation. `user_count` includes users with problems.
 pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Problems) {
     no_address_twice(&settings.listen.addresses, problems);
+    if let Some(tls) = &settings.listen.tls {
+        certificates_fit(tls, problems);
+    }
     options_of_relays(&settings.deployment, problems);
     users_fit(user_count, settings, problems);
     pool_sizes(&settings.pool, problems);
@@ -23,6 +26,32 @@ fn no_address_twice(addresses: &[ListenAddress], problems: &mut Problems) {
                 &shown_text(&address.to_string()),
                 "must not be listed twice",
             ));
+        }
+    }
+}
+
+/// Each certificate needs a key, and client certificates need an authority.
+fn certificates_fit(tls: &Tls, problems: &mut Problems) {
+    let (certificates, keys) = (tls.certificate_files.len(), tls.key_files.len());
+    if certificates != keys {
+        problems.add(Problem::new(
+            "listen.tls.key_file",
+            &format!("({keys} files)"),
+            &format!("must be as many files as in listen.tls.certificate_file, {certificates}"),
+        ));
+    }
+    let is_requested = tls.client_certificate != ClientCertificate::None;
+    if is_requested && tls.client_ca_files.is_none() {
+        let allowed = "must be given unless listen.tls.client_certificate is \"none\"";
+        problems.add(Problem::without_value("listen.tls.client_ca_file", allowed));
+    }
+    for (key, files) in [
+        ("listen.tls.client_ca_file", &tls.client_ca_files),
+        ("listen.tls.client_crl_file", &tls.client_crl_files),
+    ] {
+        if !is_requested && files.is_some() {
+            let allowed = "must be absent if listen.tls.client_certificate is \"none\"";
+            problems.add(Problem::without_value(key, allowed));
         }
     }
 }

@@ -75,6 +75,8 @@ pub enum Kind {
     Path,
     /// The path of a file that is read together with the configuration.
     ReadableFile,
+    /// The paths of files that are read together with the configuration, separated by commas.
+    ReadableFiles,
     /// The path of a file whose content is the value. It is read together with the configuration.
     SecretFile,
     /// The path of a directory. This crate does not access the directory.
@@ -132,6 +134,7 @@ impl Kind {
             Self::Text
             | Self::Path
             | Self::ReadableFile
+            | Self::ReadableFiles
             | Self::SecretFile
             | Self::Directory
             | Self::Addresses
@@ -161,6 +164,7 @@ impl Kind {
             | Self::Secret
             | Self::Path
             | Self::ReadableFile
+            | Self::ReadableFiles
             | Self::SecretFile
             | Self::Directory
             | Self::ConnectionString
@@ -189,6 +193,9 @@ impl fmt::Display for Kind {
         match self {
             Self::Text | Self::Secret => f.write_str("a string that is not empty"),
             Self::Path | Self::ReadableFile | Self::SecretFile => f.write_str("the path of a file"),
+            Self::ReadableFiles => {
+                f.write_str("the path of a file, or several paths separated by commas")
+            }
             Self::Directory => f.write_str("the path of a directory"),
             Self::ConnectionString => {
                 f.write_str("a string that begins with mongodb:// or mongodb+srv://")

@@ -25,7 +25,8 @@ use crate::schema::{Kind, Section};
 use crate::secret::Secret;
 use crate::users::{self, User};
 use crate::words::{
-    Compressor, Concurrency, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms,
+    ClientCertificate, Compressor, Concurrency, Credentials, LogFormat, LogLevel, Mode,
+    OtherMechanisms, TlsMode,
 };
 
 /// A complete, valid configuration.
@@ -146,12 +147,33 @@ section! {
     optional "listen.tls" => Tls;
 
     /// PEM file with the certificate chain, beginning with this host's certificate; required in
-    /// `[listen.tls]`.
-    certificate_file: ReadFile = key("listen.tls.certificate_file",
-        Kind::ReadableFile, Live, example "/etc/seawall/certificate.pem");
-    /// PEM file with the certificate's private key; required in `[listen.tls]`.
-    key_file: ReadFile = key("listen.tls.key_file",
-        Kind::ReadableFile, Live, example "/etc/seawall/key.pem");
+    /// `[listen.tls]`. Several files, separated by commas, give several certificates: a client gets
+    /// the first one for the host name that it requests, with a key that it supports.
+    certificate_files: Vec<ReadFile> = key("listen.tls.certificate_file",
+        Kind::ReadableFiles, Live, example "/etc/seawall/certificate.pem");
+    /// PEM file with the certificate's private key; required in `[listen.tls]`. Several files, in
+    /// the order of the certificates, are separated by commas.
+    key_files: Vec<ReadFile> = key("listen.tls.key_file",
+        Kind::ReadableFiles, Live, example "/etc/seawall/key.pem");
+    // `prefer` accepts clients that do not know yet that they must use TLS, as a server with the
+    // mode `preferTLS` does.
+    /// Clients must use TLS, or may use it.
+    mode: TlsMode = key("listen.tls.mode",
+        TlsMode::KIND, Live, default "require");
+    /// Certificates of clients: not requested, verified if a client sends one, or required.
+    client_certificate: ClientCertificate = key("listen.tls.client_certificate",
+        ClientCertificate::KIND, Live, default "none");
+    /// PEM files with the certificate authorities of clients, separated by commas; required unless
+    /// `client_certificate` is `none`.
+    client_ca_files: Option<Vec<ReadFile>> = key("listen.tls.client_ca_file",
+        Kind::ReadableFiles, Live, example "/etc/seawall/client-ca.pem");
+    /// PEM files with the certificate revocation lists of these authorities, separated by commas.
+    client_crl_files: Option<Vec<ReadFile>> = key("listen.tls.client_crl_file",
+        Kind::ReadableFiles, Live, example "/etc/seawall/client-crl.pem");
+    /// Close the connections of clients whose certificate a reload no longer accepts, for example
+    /// because it is on a new revocation list.
+    close_revoked: bool = key("listen.tls.close_revoked",
+        Kind::Boolean, Live, default false);
 }
 
 fn tls(listen: &mut Part<'_>) -> Option<Option<Tls>> {

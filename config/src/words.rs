@@ -56,6 +56,28 @@ words! {
 }
 
 words! {
+    /// Use of TLS by clients.
+    TlsMode {
+        /// Clients must use TLS.
+        Require = "require",
+        /// Clients may use TLS, or connect without it.
+        Prefer = "prefer",
+    }
+}
+
+words! {
+    /// Handling of clients' certificates.
+    ClientCertificate {
+        /// No certificate is requested.
+        None = "none",
+        /// A certificate is requested, and verified if the client sends one.
+        Optional = "optional",
+        /// Each client must send a valid certificate.
+        Required = "required",
+    }
+}
+
+words! {
     /// Source of the clients' credentials.
     Credentials {
         /// Like `lookup` if the connection string has a service account, else like `users` if users

@@ -16,14 +16,10 @@ fn each_mistake_is_one_line_with_key_value_and_what_is_allowed() {
 
 #[test]
 fn keys_of_later_versions_are_unknown() {
-    for text in [
-        "listen.proxy_protocol = \"off\"",
-        "listen.tls.client_ca_file = \"ca.pem\"",
-    ] {
-        let problems = Settings::from_toml(&format!("{DEPLOYMENT}{text}\n")).unwrap_err();
-        let mut lines = problems.iter().map(ToString::to_string);
-        assert!(lines.any(|line| line.contains("unknown key")), "{problems}");
-    }
+    let text = format!("{DEPLOYMENT}listen.proxy_protocol = \"off\"\n");
+    let problems = Settings::from_toml(&text).unwrap_err();
+    let mut lines = problems.iter().map(ToString::to_string);
+    assert!(lines.any(|line| line.contains("unknown key")), "{problems}");
 }
 
 #[test]
@@ -179,6 +175,46 @@ fn tls_needs_both_files_and_they_must_be_readable() {
     };
     let start = "listen.tls.key_file = \"/no/key.pem\": must be a readable file: ";
     assert!(problem.starts_with(start), "{problem}");
+}
+
+#[test]
+fn certificates_need_keys_and_certificates_of_clients_need_an_authority() {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let file = file.display();
+    let problems = |toml: &str| {
+        let toml = toml.replace("FILE", &file.to_string());
+        lines(&format!("{DEPLOYMENT}[listen.tls]\n{toml}"))
+    };
+    let pair = "certificate_file = \"FILE\"\nkey_file = \"FILE\"\n";
+    assert_eq!(
+        problems("certificate_file = \"FILE, FILE\"\nkey_file = \"FILE\"\n"),
+        [
+            "listen.tls.key_file = (1 files): must be as many files as in \
+             listen.tls.certificate_file, 2"
+        ]
+    );
+    assert_eq!(
+        problems("certificate_file = \" , \"\nkey_file = \"FILE\"\n"),
+        ["listen.tls.certificate_file = \" , \": must name at least one file"]
+    );
+    assert_eq!(
+        problems(&format!("{pair}client_certificate = \"optional\"\n")),
+        [
+            "listen.tls.client_ca_file: must be given unless listen.tls.client_certificate is \
+             \"none\""
+        ]
+    );
+    assert_eq!(
+        problems(&format!(
+            "{pair}client_ca_file = \"FILE\"\nclient_crl_file = \"FILE\"\n"
+        )),
+        [
+            "listen.tls.client_ca_file: must be absent if listen.tls.client_certificate is \
+             \"none\"",
+            "listen.tls.client_crl_file: must be absent if listen.tls.client_certificate is \
+             \"none\"",
+        ]
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod http;
 mod insight;
 mod own_commands;
 mod reload;
+mod tls;
 
 use std::{
     fmt, io,
@@ -21,14 +22,13 @@ use tokio::{
     sync::{Semaphore, mpsc, watch},
     time::{Instant, interval, sleep, sleep_until, timeout},
 };
-use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admin::{self, ReloadRequest, Window},
     client::{self, Arrivals, Credentials, Logins, MessageMemory, Peer, Routing, Shared},
     limits::{Gate, Limits, LoginGates, OperationPermits},
-    listener::{self, Acceptor, Address, Inherited, Listener, ServerTlsError},
+    listener::{self, Acceptor, Address, ClientTls, Inherited, Listener, ServerTlsError},
     observe::{ClientDirectory, Exporter, ObserveError, Observer},
     pins::Pins,
     runtime::{Activity, Heartbeat, Lateness, OccasionalLog, Planes, measure_lateness},
@@ -38,8 +38,8 @@ use seawall_auth::{NonceSource, SeedError};
 use seawall_insight::StoreError;
 use seawall_transport::{Stream, connection::TlsError};
 
-pub(crate) use self::convert::pem;
 use self::http::{Content, Http};
+pub(crate) use self::tls::client_tls;
 
 /// The closing of the remaining clients at the end of a drain is spread over this time.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
@@ -133,7 +133,7 @@ pub struct App {
     /// The settings and values in effect.
     running: Mutex<config::Loaded>,
     has_service_account: bool,
-    tls: Arc<ArcSwapOption<TlsAcceptor>>,
+    tls: watch::Sender<Option<Arc<ClientTls>>>,
     /// The state that HTTP requests read; `None` during the start.
     window: Option<Arc<Window>>,
     /// The values in effect, for the API.
@@ -210,8 +210,6 @@ impl App {
             draining,
             has_service_account,
         } = wire(&settings, &planes, operations).await?;
-        feed.exporter
-            .set_info(&config::configuration_hash(&loaded.values))?;
         let (reloads, reload_requests) = mpsc::channel(MAX_RELOAD_REQUESTS);
         let mut app = Self {
             client_addresses: Vec::new(),
@@ -223,7 +221,7 @@ impl App {
             configuration: watch::Sender::new(Arc::new(reload::described(&loaded.values, &[]))),
             running: Mutex::new(loaded),
             has_service_account,
-            tls: Arc::default(),
+            tls: watch::Sender::new(None),
             window: None,
             reloads,
             reload_requests: tokio::sync::Mutex::new(reload_requests),
@@ -238,13 +236,29 @@ impl App {
         Ok(app)
     }
 
+    /// Exports the configuration's hash and the certificates as metrics.
+    ///
+    /// # Errors
+    /// If the exporter refuses its histogram buckets.
+    fn export_info(&self, config_hash: &str) -> Result<(), ObserveError> {
+        let certificates = tls::expiries(self.tls.borrow().as_ref());
+        let certificates = certificates.into_iter().map(|of| (of.file, of.not_after));
+        self.feed
+            .exporter
+            .set_info(config_hash, certificates.collect())
+    }
+
     async fn listen(
         &mut self,
         settings: &config::Settings,
         inherited: Vec<Inherited>,
     ) -> Result<(), StartError> {
         let data_plane = self.planes.data.handle().clone();
-        self.tls.store(convert::client_tls(&settings.listen)?);
+        let client_tls = client_tls(&settings.listen, None)?;
+        tls::log_loaded(&tls::expiries(client_tls.as_ref()));
+        self.tls.send_replace(client_tls);
+        let hash = config::configuration_hash(&self.running.lock().values);
+        self.export_info(&hash)?;
         let listeners = match inherited.is_empty() {
             true => bind(&settings.listen, &data_plane).await?,
             false => adopt(inherited, &data_plane)?,
@@ -254,7 +268,7 @@ impl App {
             self.client_addresses.push(listener.local_address());
             let acceptor = Acceptor {
                 shared: Arc::clone(&self.shared),
-                tls: Arc::clone(&self.tls),
+                tls: self.tls.subscribe(),
                 stop: self.stop_accepting.clone(),
                 tracker: self.tracker.clone(),
             };
@@ -280,6 +294,9 @@ impl App {
         self.planes
             .control
             .spawn(self.stop.clone().run_until_cancelled_owned(late));
+        let expiries = tls::watch_expiries(self.tls.subscribe());
+        let expiries = self.stop.clone().run_until_cancelled_owned(expiries);
+        self.planes.control.spawn(expiries);
         let maintenance = maintain(Arc::clone(&self.shared), Arc::clone(&self.feed));
         let maintenance = self.stop.clone().run_until_cancelled_owned(maintenance);
         self.planes.control.spawn(maintenance);
@@ -309,6 +326,7 @@ impl App {
     /// The state that HTTP requests read.
     fn window(&self, settings: &config::Settings) -> Window {
         let credentials = Arc::clone(&self.shared.logins.credentials);
+        let client_tls = self.tls.subscribe();
         Window {
             exporter: Arc::clone(&self.feed.exporter),
             clients: Arc::clone(&self.shared.clients),
@@ -323,6 +341,7 @@ impl App {
                 config::Mode::Relay => "relay",
             },
             credentials: Box::new(move || credentials.mode().as_str()),
+            certificates: Box::new(move || tls::for_api(&client_tls.borrow())),
             guard: ArcSwap::from_pointee(convert::guard(&settings.admin)),
             profiles: AtomicBool::new(settings.admin.profile),
             configuration: self.configuration.subscribe(),

@@ -10,6 +10,7 @@ mod awaiting;
 mod basics;
 mod cancelled;
 mod changes;
+mod client_tls;
 mod commands;
 mod concurrency;
 mod counted;

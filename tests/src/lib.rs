@@ -6,6 +6,7 @@
 //! | [`administration`] | users and failing commands, with a driver and without |
 //! | [`raw`] | a client that sends exactly the bytes that a test requests, and a SCRAM client |
 //! | [`recorder`] | a forwarder that records its bytes and can cut, delay or freeze |
+//! | [`authority`] | an authority that issues and revokes certificates step by step |
 //! | [`certificates`] | an authority and the certificates it signed |
 //! | [`seawall`] | Seawall in the test's own process |
 //! | [`process`] | Seawall as a process: the real binary, signals, exit codes |
@@ -20,6 +21,7 @@
 //! are [`seawall`], and [`mongod`], which uses the proxy's code to find and run a mongod.
 
 pub mod administration;
+pub mod authority;
 pub mod balancer;
 pub mod certificates;
 pub mod crowd;

@@ -84,6 +84,8 @@ pub struct Window {
     pub mode: &'static str,
     /// Returns the name of the credential source; `auto` until the source is determined.
     pub credentials: Box<dyn Fn() -> &'static str + Send + Sync>,
+    /// Returns when each certificate of `[listen.tls]` expires.
+    pub certificates: Box<dyn Fn() -> Vec<seawall_api::Certificate> + Send + Sync>,
     /// Decides which requests are admitted.
     pub guard: ArcSwap<Guard>,
     /// True if CPU profiles are served.
@@ -251,6 +253,7 @@ fn status_of(window: &Window) -> seawall_api::Status {
     let operations = namespaces.iter().flat_map(|(_, sums)| sums.outcomes);
     let uptime = window.started_at.elapsed();
     seawall_api::Status {
+        certificates: (window.certificates)(),
         clients: json::whole(window.clients.count()),
         credentials: (window.credentials)().to_owned(),
         deployment: snapshot.description.topology_type.as_str().to_owned(),

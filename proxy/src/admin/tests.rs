@@ -236,6 +236,12 @@ fn window() -> Window {
         injects_faults: AtomicBool::new(false),
         mode: "pooled",
         credentials: Box::new(|| "self"),
+        certificates: Box::new(|| {
+            vec![seawall_api::Certificate {
+                file: "/etc/seawall/certificate.pem".to_owned(),
+                not_after: 1_800_000_000,
+            }]
+        }),
         guard: ArcSwap::from_pointee(Guard {
             token: None,
             allowed_hosts: Vec::new(),

@@ -3,7 +3,6 @@
 use std::sync::{Arc, atomic::AtomicU64};
 
 use seawall_config as config;
-use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
 use super::StartError;
@@ -11,7 +10,6 @@ use crate::{
     admin, client,
     client::{ConfiguredUser, CredentialMode, CredentialSettings, Fault, FaultEnd, UserSecret},
     limits::LimitNumbers,
-    listener::{Pem, ServerTlsError, server_config},
     pins::PinLimits,
     pool,
     runtime::raise_descriptor_limit,
@@ -20,25 +18,6 @@ use crate::{
 use seawall_auth::{Key, Mechanism, NonceSource, ScramKeys};
 use seawall_transport::connection::{Connector, client_config};
 use seawall_wire::Compressor;
-
-/// Creates the TLS configuration for clients; `None` if clients connect without TLS.
-pub(super) fn client_tls(
-    listen: &config::Listen,
-) -> Result<Option<Arc<TlsAcceptor>>, ServerTlsError> {
-    let Some(tls) = &listen.tls else {
-        return Ok(None);
-    };
-    let config = server_config(pem(&tls.certificate_file), pem(&tls.key_file))?;
-    Ok(Some(Arc::new(TlsAcceptor::from(Arc::new(config)))))
-}
-
-/// A PEM file of the configuration.
-pub(crate) fn pem(file: &config::ReadFile) -> Pem<'_> {
-    Pem {
-        path: file.path(),
-        content: file.expose(),
-    }
-}
 
 /// The rules for requests to the admin address.
 pub(super) fn guard(admin: &config::Admin) -> admin::Guard {

@@ -7,16 +7,15 @@ use std::sync::Arc;
 
 use seawall_api as api;
 use seawall_config as config;
-use tokio_rustls::TlsAcceptor;
 
-use super::{App, StartError, convert, insight};
-use crate::{client::CredentialSettings, observe::SlowLog};
+use super::{App, StartError, convert, insight, tls};
+use crate::{client::CredentialSettings, listener::ClientTls, observe::SlowLog};
 use config::{Change, Changed, EffectiveValue, Loaded};
 
 /// The parts of a reload that can fail, built and not yet in use.
 struct Prepared {
     /// The new TLS configuration for clients; `None` if it stays as it is.
-    tls: Option<Option<Arc<TlsAcceptor>>>,
+    tls: Option<Option<Arc<ClientTls>>>,
     credentials: CredentialSettings,
     /// The new slow log; `None` if the slow log stays as it is.
     slow_log: Option<Option<SlowLog>>,
@@ -50,7 +49,7 @@ impl App {
             let described = described(&values, &pending(&changed, &new.values));
             // `set_info` fails only if the exporter refuses its buckets, but it accepted the same
             // buckets at the start.
-            drop(self.feed.exporter.set_info(&described.hash));
+            drop(self.export_info(&described.hash));
             self.configuration.send_replace(Arc::new(described));
             *running = Loaded { settings, values };
         }
@@ -74,7 +73,10 @@ impl App {
         Ok(Prepared {
             tls: match settings.listen.tls == running.listen.tls {
                 true => None,
-                false => Some(convert::client_tls(&settings.listen)?),
+                false => {
+                    let earlier = self.tls.borrow().clone();
+                    Some(tls::client_tls(&settings.listen, earlier.as_deref())?)
+                }
             },
             credentials: convert::credential_settings(
                 &settings.auth,
@@ -90,8 +92,9 @@ impl App {
 
     fn apply(&self, settings: &config::Settings, running: &config::Settings, prepared: Prepared) {
         let shared = &self.shared;
-        if let Some(tls) = prepared.tls {
-            self.tls.store(tls);
+        if let Some(client_tls) = prepared.tls {
+            tls::log_loaded(&tls::expiries(client_tls.as_ref()));
+            self.tls.send_replace(client_tls);
         }
         shared
             .current_settings

@@ -8,7 +8,7 @@ use mongodb::{Client, bson::doc, options::ClientOptions};
 use seawall_config::Settings;
 
 use super::ConfigArguments;
-use crate::{app::pem, listener::server_config, topology::DeploymentOptions};
+use crate::{app::client_tls, topology::DeploymentOptions};
 use seawall_console::{Exit, complain, say};
 use seawall_transport::connection::client_config;
 
@@ -46,10 +46,8 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
 /// Problems that the configuration parser cannot find: connection string, TLS files.
 pub(super) async fn problems(settings: &Settings) -> Vec<String> {
     let mut problems = deployment_problems(settings).await;
-    if let Some(tls) = &settings.listen.tls {
-        let config = server_config(pem(&tls.certificate_file), pem(&tls.key_file));
-        problems.extend(config.err().map(|error| format!("listen.tls: {error}")));
-    }
+    let tls = client_tls(&settings.listen, None);
+    problems.extend(tls.err().map(|error| format!("listen.tls: {error}")));
     problems
 }
 

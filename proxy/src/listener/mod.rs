@@ -16,13 +16,13 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwapOption;
 use rustix::net::sockopt::set_tcp_nodelay;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host},
+    sync::watch,
     time::{Instant, sleep, timeout},
 };
-use tokio_rustls::{TlsAcceptor, TlsStream};
+use tokio_rustls::{TlsStream, rustls::pki_types::CertificateDer};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -33,7 +33,8 @@ use crate::{
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
 
 pub use self::tls::ServerTlsError;
-pub(crate) use self::tls::{Pem, server_config};
+use self::tls::begins_with_tls;
+pub(crate) use self::tls::{CertificateExpiry, ClientCertificates, ClientTls, Pem, TlsSettings};
 
 /// Time limit for a TLS handshake.
 const TLS_LIMIT: Duration = Duration::from_secs(10);
@@ -256,8 +257,8 @@ fn original_destination(_: &TcpStream) -> Option<SocketAddr> {
 pub struct Acceptor {
     /// State that all clients share.
     pub shared: Arc<Shared>,
-    /// The TLS configuration for clients; `None` if clients connect without TLS.
-    pub tls: Arc<ArcSwapOption<TlsAcceptor>>,
+    /// TLS for clients; `None` if clients connect without TLS.
+    pub(crate) tls: watch::Receiver<Option<Arc<ClientTls>>>,
     /// Cancelling it stops the accept loops.
     pub stop: CancellationToken,
     /// Tracks the tasks that serve clients.
@@ -267,7 +268,7 @@ pub struct Acceptor {
 impl std::fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Acceptor")
-            .field("tls", &self.tls.load().is_some())
+            .field("tls", &self.tls.borrow().is_some())
             .finish_non_exhaustive()
     }
 }
@@ -352,16 +353,17 @@ async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcom
         Accepted::Tcp(stream) if asks => original_destination(stream),
         Accepted::Tcp(_) | Accepted::Plain(_) => None,
     };
-    let stream = match (stream, acceptor.tls.load_full()) {
+    let tls = acceptor.tls.borrow().clone();
+    let stream = match (stream, tls) {
         (Accepted::Plain(stream), _) => stream,
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
-        (Accepted::Tcp(stream), Some(tls_acceptor)) => {
+        (Accepted::Tcp(stream), Some(tls)) => {
             if peer_has_left(&stream) {
                 acceptor.shared.recorder.client_left_unserved("tls");
                 return;
             }
-            match timeout(TLS_LIMIT, Box::pin(tls_acceptor.accept(stream))).await {
-                Ok(Ok(stream)) => Stream::Tls(Box::new(TlsStream::Server(stream))),
+            match timeout(TLS_LIMIT, Box::pin(begin_tls(&tls, stream))).await {
+                Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => {
                     tracing::debug!(%error, peer = %peer.text, "TLS handshake with a client failed");
                     acceptor.shared.recorder.client_refused("tls");
@@ -374,8 +376,56 @@ async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcom
             }
         }
     };
-    let Acceptor { shared, .. } = acceptor;
-    serve(shared, stream, peer, newcomer, original).await;
+    let certificates = certificates_of(&stream);
+    let Acceptor { shared, tls, .. } = acceptor;
+    if certificates.is_empty() {
+        return serve(shared, stream, peer, newcomer, original).await;
+    }
+    let recorder = Arc::clone(&shared.recorder);
+    let served = serve(shared, stream, peer, newcomer, original);
+    tokio::select! {
+        () = served => {}
+        () = until_refused(tls, &certificates) => recorder.client_refused("certificate_revoked"),
+    }
+}
+
+/// Performs the TLS handshake, unless the client begins without TLS and may do so.
+async fn begin_tls(tls: &ClientTls, stream: TcpStream) -> io::Result<Stream> {
+    if tls.allows_plain() && !begins_with_tls(&stream).await? {
+        return Ok(Stream::Tcp(stream));
+    }
+    let stream = tls.accept(stream).await?;
+    Ok(Stream::Tls(Box::new(TlsStream::Server(stream))))
+}
+
+/// The certificate chain that a client sent; empty if it sent none.
+fn certificates_of(stream: &Stream) -> Vec<CertificateDer<'static>> {
+    let Stream::Tls(stream) = stream else {
+        return Vec::new();
+    };
+    let (_, session) = stream.get_ref();
+    let certificates = session.peer_certificates().unwrap_or_default();
+    certificates
+        .iter()
+        .map(|of| of.clone().into_owned())
+        .collect()
+}
+
+/// Waits until a new configuration closes connections with this certificate chain.
+async fn until_refused(
+    mut tls: watch::Receiver<Option<Arc<ClientTls>>>,
+    certificates: &[CertificateDer<'_>],
+) {
+    loop {
+        if tls.changed().await.is_err() {
+            // There will be no new configuration.
+            return std::future::pending().await;
+        }
+        let now = tls.borrow_and_update().clone();
+        if now.is_some_and(|tls| tls.closes(certificates)) {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]

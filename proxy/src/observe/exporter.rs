@@ -116,13 +116,25 @@ impl Exporter {
     ///
     /// # Errors
     /// [`ObserveError`] if the exporter refuses its histogram buckets.
-    pub(crate) fn set_info(&self, config_hash: &str) -> Result<(), ObserveError> {
+    pub(crate) fn set_info(
+        &self,
+        config_hash: &str,
+        certificates: Vec<(String, i64)>,
+    ) -> Result<(), ObserveError> {
         let metrics = Metrics::new(None)?;
         let labels = vec![
             MetricLabel::new("version", env!("CARGO_PKG_VERSION")),
             MetricLabel::new("config_hash", config_hash.to_owned()),
         ];
         metrics.gauge(MetricName::Info, labels).set(1.0);
+        for (file, not_after) in certificates {
+            let labels = vec![MetricLabel::new("file", file)];
+            // Clocks of certificates end in 9999, so the number is exact.
+            let not_after = u64::try_from(not_after).map_or(0.0, seawall_stats::float);
+            metrics
+                .gauge(MetricName::CertificateExpiryTimestampSeconds, labels)
+                .set(not_after);
+        }
         *self.info.lock() = Some(metrics);
         Ok(())
     }

@@ -11,6 +11,8 @@ use super::as_integer;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
+    /// When the certificates of `[listen.tls]` expire; empty without TLS.
+    pub certificates: Vec<Certificate>,
     /// The number of connected clients.
     pub clients: u64,
     /// The name of the credential source.
@@ -36,6 +38,16 @@ pub struct Status {
     pub version: String,
     /// The number of operations that wait for a connection.
     pub wait_queue: u64,
+}
+
+/// When the certificates of a file expire.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Certificate {
+    /// The path of the file.
+    pub file: String,
+    /// The end of the validity in seconds since the epoch; for several certificates, the first end.
+    pub not_after: i64,
 }
 
 /// The state of the history.

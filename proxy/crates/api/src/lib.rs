@@ -30,8 +30,8 @@ pub use self::{
     client::{AdminClient, ClientError, percent_encode},
     configuration::{Configuration, ConfigurationChange, ConfigurationValue, Reload},
     deployment::{
-        Client, Clients, Concurrency, Connections, HistoryStatus, Pool, PoolUser, Pools, Status,
-        Topology, TopologyServer,
+        Certificate, Client, Clients, Concurrency, Connections, HistoryStatus, Pool, PoolUser,
+        Pools, Status, Topology, TopologyServer,
     },
     figures::{Bucket, Latency, More, Phases, buckets, distribution, millis},
     merge::Merge,

@@ -226,6 +226,7 @@ impl Parts {
             injects_faults: false.into(),
             mode: "pooled",
             credentials: Box::new(|| "none"),
+            certificates: Box::new(Vec::new),
             guard: Arc::new(Guard {
                 token,
                 allowed_hosts: vec![ALLOWED_HOST.to_owned()],

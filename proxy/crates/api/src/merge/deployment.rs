@@ -1,12 +1,21 @@
 //! Merges the state of instances and their connections.
 
 use super::{Merge, add, add_limit, merge_by, merge_text};
-use crate::{Concurrency, Connections, Pool, PoolUser, Pools, Status};
+use crate::{Certificate, Concurrency, Connections, Pool, PoolUser, Pools, Status};
 
 impl Merge for Status {
     /// The uptime is that of the instance that has run longest.
     fn merge(&mut self, other: Self) {
         add!(self, other: clients, operations, wait_queue);
+        let file = |certificate: &Certificate| certificate.file.clone();
+        merge_by(
+            &mut self.certificates,
+            other.certificates,
+            file,
+            |first, next| {
+                first.not_after = first.not_after.min(next.not_after);
+            },
+        );
         merge_text(&mut self.credentials, other.credentials);
         merge_text(&mut self.deployment, other.deployment);
         merge_text(&mut self.mode, other.mode);

@@ -1,0 +1,160 @@
+//! TLS for clients: Seawall's certificates by host name, the clients' certificates, resumption.
+//!
+//! rustls verifies a client's certificate in a full handshake, and not when a session is resumed.
+//! So tickets belong to a *generation*: all TLS configurations that verify clients in the same way.
+//! A ticket of another generation leads to a full handshake. When a session of the same generation
+//! is resumed, Seawall verifies the certificate again, because it may have expired.
+
+mod certificates;
+mod sniff;
+mod verifier;
+
+use std::{io, sync::Arc};
+
+use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        self, HandshakeKind, ServerConfig,
+        crypto::{CryptoProvider, ring},
+        pki_types::CertificateDer,
+        server::{NoClientAuth, ProducesTickets, ServerSessionMemoryCache, StoresServerSessions},
+    },
+    server::TlsStream,
+};
+
+pub use self::certificates::ServerTlsError;
+use self::verifier::Verifier;
+pub(crate) use self::{
+    certificates::{CertificateExpiry, Pem},
+    sniff::begins_with_tls,
+    verifier::ClientCertificates,
+};
+
+/// Maximum number of sessions that are kept for clients without support for tickets (TLS 1.2 with
+/// session ids).
+const MAX_SESSIONS: usize = 1_024;
+
+/// The settings of `[listen.tls]`, with the contents of the files.
+#[derive(Debug)]
+pub(crate) struct TlsSettings<'a> {
+    /// Certificate chains and their keys.
+    pub(crate) certificates: Vec<(Pem<'a>, Pem<'a>)>,
+    /// True if clients may connect without TLS.
+    pub(crate) allows_plain: bool,
+    /// How clients' certificates are verified; `None` if they are not requested.
+    pub(crate) client_certificates: Option<ClientCertificates<'a>>,
+    /// True if connections are closed whose certificate a later configuration refuses.
+    pub(crate) closes_revoked: bool,
+}
+
+/// TLS for clients, with one configuration.
+pub(crate) struct ClientTls {
+    acceptor: TlsAcceptor,
+    verifier: Option<Verifier>,
+    resumption: Resumption,
+    allows_plain: bool,
+    closes_revoked: bool,
+    expiries: Vec<CertificateExpiry>,
+}
+
+/// What resumed sessions depend on. All configurations of one generation share it.
+#[derive(Clone)]
+struct Resumption {
+    tickets: Arc<dyn ProducesTickets>,
+    sessions: Arc<dyn StoresServerSessions>,
+}
+
+impl Resumption {
+    fn new() -> Result<Self, rustls::Error> {
+        Ok(Self {
+            tickets: ring::Ticketer::new()?,
+            sessions: ServerSessionMemoryCache::new(MAX_SESSIONS),
+        })
+    }
+}
+
+/// The library for cryptography. See `docs/decisions/0009-tls-provider.md`.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+impl ClientTls {
+    /// Creates the TLS configuration. Sessions of `earlier` can be resumed if it verifies clients
+    /// in the same way.
+    ///
+    /// # Errors
+    /// See [`ServerTlsError`].
+    pub(crate) fn new(
+        settings: &TlsSettings<'_>,
+        earlier: Option<&Self>,
+    ) -> Result<Self, ServerTlsError> {
+        let (resolver, mut expiries) = certificates::load(&settings.certificates)?;
+        let verifier = settings.client_certificates.as_ref();
+        let verifier = verifier.map(Verifier::new).transpose()?;
+        if let Some(verifier) = &verifier {
+            expiries.extend_from_slice(verifier.expiries());
+        }
+        let same = earlier.filter(|earlier| earlier.verifier == verifier);
+        let resumption = match same {
+            Some(earlier) => earlier.resumption.clone(),
+            None => Resumption::new().map_err(ServerTlsError::Setup)?,
+        };
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(ServerTlsError::Setup)?;
+        let mut config = builder
+            .with_client_cert_verifier(match &verifier {
+                Some(verifier) => verifier.for_handshakes(),
+                None => Arc::new(NoClientAuth),
+            })
+            .with_cert_resolver(Arc::new(resolver));
+        config.ticketer = Arc::clone(&resumption.tickets);
+        config.session_storage = Arc::clone(&resumption.sessions);
+        Ok(Self {
+            acceptor: TlsAcceptor::from(Arc::new(config)),
+            verifier,
+            resumption,
+            allows_plain: settings.allows_plain,
+            closes_revoked: settings.closes_revoked,
+            expiries,
+        })
+    }
+
+    /// When each certificate and authority expires.
+    pub(crate) fn expiries(&self) -> &[CertificateExpiry] {
+        &self.expiries
+    }
+
+    /// True if clients may connect without TLS.
+    pub(super) fn allows_plain(&self) -> bool {
+        self.allows_plain
+    }
+
+    /// Performs the handshake of a client.
+    ///
+    /// # Errors
+    /// If the handshake fails, or the certificate of a resumed session is no longer valid.
+    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let stream = self.acceptor.accept(stream).await?;
+        let (_, session) = stream.get_ref();
+        if session.handshake_kind() == Some(HandshakeKind::Resumed) {
+            let certificates = session.peer_certificates().unwrap_or_default();
+            self.verify(certificates).map_err(io::Error::other)?;
+        }
+        Ok(stream)
+    }
+
+    /// True if a connection with this certificate chain must be closed, because this configuration
+    /// would refuse it.
+    pub(super) fn closes(&self, certificates: &[CertificateDer<'_>]) -> bool {
+        self.closes_revoked && self.verify(certificates).is_err()
+    }
+
+    fn verify(&self, certificates: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
+        match &self.verifier {
+            Some(verifier) => verifier.verify(certificates),
+            None => Ok(()),
+        }
+    }
+}

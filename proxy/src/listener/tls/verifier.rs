@@ -1,0 +1,115 @@
+//! Verification of clients' certificates: authorities, revocation lists, validity.
+
+use std::{fmt, sync::Arc};
+
+use tokio_rustls::rustls::{
+    self, RootCertStore,
+    pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime},
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+};
+
+use super::certificates::{CertificateExpiry, Pem, ServerTlsError};
+
+/// How clients' certificates are verified.
+#[derive(Debug)]
+pub(crate) struct ClientCertificates<'a> {
+    /// True if clients without a certificate are refused.
+    pub(crate) is_required: bool,
+    /// Files with the certificates of authorities.
+    pub(crate) authorities: Vec<Pem<'a>>,
+    /// Files with revocation lists; if there are any, each authority needs one.
+    pub(crate) revocation_lists: Vec<Pem<'a>>,
+}
+
+/// Verifies clients' certificates. Two verifiers are equal if they accept the same clients.
+pub(super) struct Verifier {
+    is_required: bool,
+    authorities: Vec<CertificateDer<'static>>,
+    revocation_lists: Vec<CertificateRevocationListDer<'static>>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    expiries: Vec<CertificateExpiry>,
+}
+
+impl PartialEq for Verifier {
+    fn eq(&self, other: &Self) -> bool {
+        self.is_required == other.is_required
+            && self.authorities == other.authorities
+            && self.revocation_lists == other.revocation_lists
+    }
+}
+
+impl fmt::Debug for Verifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verifier")
+            .field("is_required", &self.is_required)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Verifier {
+    /// # Errors
+    /// If a file has no usable certificate or revocation list.
+    pub(super) fn new(settings: &ClientCertificates<'_>) -> Result<Self, ServerTlsError> {
+        let mut roots = RootCertStore::empty();
+        let (mut authorities, mut expiries) = (Vec::new(), Vec::new());
+        for file in &settings.authorities {
+            let certificates: Vec<CertificateDer<'static>> = file.items("certificate")?;
+            expiries.push(file.expiry(&certificates)?);
+            for certificate in certificates {
+                let added = roots.add(certificate.clone());
+                added.map_err(|source| ServerTlsError::Refused {
+                    path: file.path.to_owned(),
+                    source,
+                })?;
+                authorities.push(certificate);
+            }
+        }
+        let mut revocation_lists = Vec::new();
+        for file in &settings.revocation_lists {
+            let lists: Vec<CertificateRevocationListDer<'static>> =
+                file.items("certificate revocation list")?;
+            revocation_lists.extend(lists);
+        }
+        let builder =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), super::provider())
+                .with_crls(revocation_lists.clone())
+                // As a server does: only the client's own certificate needs a list of its issuer.
+                .only_check_end_entity_revocation();
+        let builder = match settings.is_required {
+            true => builder,
+            false => builder.allow_unauthenticated(),
+        };
+        Ok(Self {
+            is_required: settings.is_required,
+            authorities,
+            revocation_lists,
+            verifier: builder.build()?,
+            expiries,
+        })
+    }
+
+    /// The verifier for full handshakes.
+    pub(super) fn for_handshakes(&self) -> Arc<dyn ClientCertVerifier> {
+        Arc::clone(&self.verifier)
+    }
+
+    /// When the authorities expire.
+    pub(super) fn expiries(&self) -> &[CertificateExpiry] {
+        &self.expiries
+    }
+
+    /// Verifies a certificate chain now. An empty chain is valid if certificates are optional.
+    pub(super) fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
+        match chain.split_first() {
+            None if self.is_required => Err(rustls::Error::NoCertificatesPresented),
+            None => Ok(()),
+            Some((certificate, intermediates)) => {
+                let now = UnixTime::now();
+                let verified = self
+                    .verifier
+                    .verify_client_cert(certificate, intermediates, now);
+                verified.map(drop)
+            }
+        }
+    }
+}

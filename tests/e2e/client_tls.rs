@@ -1,0 +1,365 @@
+//! TLS for clients: several certificates, certificates of clients, revocation, resumption, reloads.
+
+use std::{io, sync::Arc, time::Duration};
+
+use bson::doc;
+use seawall_api::Status;
+use seawall_tests::{
+    authority::{Authority, ECDSA, ED25519, Identity},
+    eventually::eventually,
+    mongod::shared_standalone,
+    raw::RawClient,
+    scratch::Scratch,
+    seawall::{Options, Seawall},
+};
+use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{ClientConfig, HandshakeKind, SignatureScheme, pki_types::ServerName},
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
+
+/// A Seawall whose TLS files the test changes.
+struct Scene {
+    scratch: Scratch,
+    /// Signs the certificates of Seawall.
+    servers: Authority,
+    /// Signs the certificates of clients.
+    clients: Authority,
+    seawall: Option<Seawall>,
+}
+
+impl Scene {
+    /// `toml` has the keys of `[listen.tls]` besides the certificate and its key.
+    async fn start(toml: &str) -> Self {
+        let mut scene = Self::new();
+        scene.write_list(&[]);
+        let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+        scene.write_server("server", &server);
+        scene.seawall = Some(scene.launch(toml).await);
+        scene
+    }
+
+    fn new() -> Self {
+        let scene = Self {
+            scratch: Scratch::create().unwrap(),
+            servers: Authority::generate("servers").unwrap(),
+            clients: Authority::generate("clients").unwrap(),
+            seawall: None,
+        };
+        scene.scratch.write("ca.pem", scene.clients.pem()).unwrap();
+        scene
+    }
+
+    async fn launch(&self, toml: &str) -> Seawall {
+        let server = shared_standalone().await.unwrap();
+        let options = Options {
+            toml: self.toml(toml),
+            ..Options::default()
+        };
+        Seawall::start_with(&server.uri(), options).await
+    }
+
+    /// The keys of `[listen.tls]`. `DIR` in `toml` is the directory of the files.
+    fn toml(&self, toml: &str) -> String {
+        let toml = format!(
+            "listen.tls.certificate_file = \"DIR/server.pem\"\n\
+             listen.tls.key_file = \"DIR/server-key.pem\"\n{toml}"
+        );
+        toml.replace("DIR", self.scratch.path().to_str().unwrap())
+    }
+
+    fn write_server(&self, name: &str, identity: &Identity) {
+        let file = format!("{name}.pem");
+        self.scratch.write(&file, &identity.certificate).unwrap();
+        let file = format!("{name}-key.pem");
+        self.scratch.write(&file, &identity.key).unwrap();
+    }
+
+    /// Writes a revocation list of the clients' authority.
+    fn write_list(&self, revoked: &[&Identity]) {
+        let list = self.clients.revocation_list(revoked).unwrap();
+        self.scratch.write("crl.pem", list).unwrap();
+    }
+
+    fn seawall(&self) -> &Seawall {
+        self.seawall.as_ref().unwrap()
+    }
+
+    fn client(&self, name: &str) -> Identity {
+        self.clients.client(name, YEAR).unwrap()
+    }
+
+    /// The configuration of a client with this certificate. It resumes sessions.
+    fn config(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {
+        self.servers.client_config(identity).unwrap()
+    }
+
+    async fn handshake(&self, config: &Arc<ClientConfig>, name: &str) -> io::Result<Tls> {
+        let stream = TcpStream::connect(self.seawall().address()).await?;
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let connector = TlsConnector::from(Arc::clone(config));
+        connector.connect(name, stream).await
+    }
+
+    /// Connects and sends a `hello`. Returns the kind of the handshake, and the client if it was
+    /// served. A refusal of a certificate becomes known only after the handshake.
+    async fn connect(
+        &self,
+        config: &Arc<ClientConfig>,
+    ) -> (Option<HandshakeKind>, Option<RawClient>) {
+        let Ok(stream) = self.handshake(config, "localhost").await else {
+            return (None, None);
+        };
+        let kind = stream.get_ref().1.handshake_kind();
+        let mut client = RawClient::new(stream);
+        let is_served = is_served(&mut client).await;
+        (kind, is_served.then_some(client))
+    }
+
+    async fn is_served(&self, identity: Option<&Identity>) -> bool {
+        self.connect(&self.config(identity)).await.1.is_some()
+    }
+}
+
+type Tls = TlsStream<TcpStream>;
+
+async fn is_served(client: &mut RawClient) -> bool {
+    client.hello(doc! {}).await.is_ok_and(|reply| reply.is_ok())
+}
+
+const REQUIRED: &str = "listen.tls.client_certificate = \"required\"\n\
+                        listen.tls.client_ca_file = \"DIR/ca.pem\"\n\
+                        listen.tls.client_crl_file = \"DIR/crl.pem\"\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_get_the_certificate_for_their_host_name_and_their_keys() {
+    let mut scene = Scene::new();
+    let issue = |names: &[&str], algorithm| scene.servers.server(names, algorithm).unwrap();
+    let first = issue(&["a.example", "localhost"], &ED25519);
+    let second = issue(&["*.b.example"], &ECDSA);
+    let third = issue(&["a.example"], &ECDSA);
+    scene.write_server("first", &first);
+    scene.write_server("second", &second);
+    scene.write_server("third", &third);
+    let files = |end: &str| {
+        ["first", "second", "third"]
+            .map(|of| format!("DIR/{of}{end}"))
+            .join(", ")
+    };
+    let toml = format!(
+        "[listen.tls]\ncertificate_file = {:?}\nkey_file = {:?}\n",
+        files(".pem"),
+        files("-key.pem")
+    );
+    let server = shared_standalone().await.unwrap();
+    let options = Options {
+        toml: toml.replace("DIR", scene.scratch.path().to_str().unwrap()),
+        ..Options::default()
+    };
+    scene.seawall = Some(Seawall::start_with(&server.uri(), options).await);
+    let config = scene.config(None);
+    for (name, expected) in [
+        ("a.example", &first),
+        ("localhost", &first),
+        ("x.b.example", &second),
+    ] {
+        let stream = scene.handshake(&config, name).await.unwrap();
+        let presented = stream.get_ref().1.peer_certificates().unwrap();
+        assert!(expected.is_presented_by(presented), "{name}");
+    }
+    // The first certificate for this name has a key that this client does not support.
+    let ecdsa = scene
+        .servers
+        .client_config_for(SignatureScheme::ECDSA_NISTP256_SHA256);
+    let stream = scene.handshake(&ecdsa.unwrap(), "a.example").await.unwrap();
+    let presented = stream.get_ref().1.peer_certificates().unwrap();
+    assert!(third.is_presented_by(presented));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_clients_with_a_valid_certificate_are_served_if_it_is_required() {
+    let scene = Scene::start(REQUIRED).await;
+    let good = scene.client("good");
+    let revoked = scene.client("revoked");
+    assert!(scene.is_served(Some(&good)).await);
+    assert!(scene.is_served(Some(&revoked)).await);
+    scene.write_list(&[&revoked]);
+    scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+    let other = Authority::generate("other").unwrap();
+    let foreign = other.client("foreign", YEAR).unwrap();
+    let expired = scene.clients.expired_client("expired").unwrap();
+    let before = operations(scene.seawall()).await;
+    for (name, identity) in [
+        ("none", None),
+        ("foreign", Some(&foreign)),
+        ("expired", Some(&expired)),
+        ("revoked", Some(&revoked)),
+    ] {
+        assert!(!scene.is_served(identity).await, "{name}");
+    }
+    // A client without TLS is not served either.
+    let mut plain = RawClient::connect(scene.seawall().address().parse().unwrap())
+        .await
+        .unwrap();
+    assert!(!is_served(&mut plain).await);
+    assert_eq!(operations(scene.seawall()).await, before);
+    assert!(scene.is_served(Some(&good)).await);
+}
+
+async fn operations(seawall: &Seawall) -> u64 {
+    seawall.api::<Status>("/api/v1/status").await.operations
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_optional_certificate_may_be_missing_but_not_invalid() {
+    let scene = Scene::start(&REQUIRED.replace("required", "optional")).await;
+    let foreign = Authority::generate("other").unwrap();
+    let foreign = foreign.client("foreign", YEAR).unwrap();
+    assert!(scene.is_served(None).await);
+    assert!(scene.is_served(Some(&scene.client("good"))).await);
+    assert!(!scene.is_served(Some(&foreign)).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_may_connect_with_or_without_tls_if_it_is_preferred() {
+    let scene = Scene::start("listen.tls.mode = \"prefer\"\n").await;
+    assert!(scene.is_served(None).await);
+    let mut plain = RawClient::connect(scene.seawall().address().parse().unwrap())
+        .await
+        .unwrap();
+    assert!(is_served(&mut plain).await);
+    scene.seawall().reload(&scene.toml("")).unwrap();
+    let mut plain = RawClient::connect(scene.seawall().address().parse().unwrap())
+        .await
+        .unwrap();
+    assert!(!is_served(&mut plain).await);
+    assert!(scene.is_served(None).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_are_resumed_after_a_new_certificate_and_not_by_another_verifier() {
+    let scene = Scene::start(REQUIRED).await;
+    let config = scene.config(Some(&scene.client("client")));
+    let kind = async || {
+        let (kind, client) = scene.connect(&config).await;
+        assert!(client.is_some());
+        kind.unwrap()
+    };
+    let is_resumed = |kind| kind == HandshakeKind::Resumed;
+    assert!(!is_resumed(kind().await));
+    assert!(is_resumed(kind().await));
+    // Only Seawall's certificate changes.
+    let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+    scene.write_server("server", &server);
+    scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+    assert!(is_resumed(kind().await));
+    // The revocation list changes: the certificate must be verified again.
+    let other = scene.client("other");
+    scene.write_list(&[&other]);
+    scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+    assert!(!is_resumed(kind().await));
+    assert!(is_resumed(kind().await));
+    // A session without a certificate must not be resumed where one is required.
+    let optional = REQUIRED.replace("required", "optional");
+    scene.seawall().reload(&scene.toml(&optional)).unwrap();
+    let anonymous = scene.config(None);
+    for _ in 0..2 {
+        assert!(scene.connect(&anonymous).await.1.is_some());
+    }
+    scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+    assert!(scene.connect(&anonymous).await.1.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_are_not_resumed_after_the_certificate_has_expired() {
+    let scene = Scene::start(REQUIRED).await;
+    let valid_for = Duration::from_secs(3);
+    let identity = scene.clients.client("brief", valid_for).unwrap();
+    let config = scene.config(Some(&identity));
+    assert!(scene.connect(&config).await.1.is_some());
+    let refused = async || match scene.connect(&config).await {
+        (Some(HandshakeKind::Resumed), None) => Ok(()),
+        (kind, client) => Err(format!("{kind:?}, served: {}", client.is_some())),
+    };
+    eventually(LIMIT, refused).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_with_a_revoked_certificate_are_closed_only_if_configured() {
+    let scene = Scene::start(REQUIRED).await;
+    let (good, bad) = (scene.client("good"), scene.client("bad"));
+    let connect = async |identity| {
+        scene
+            .connect(&scene.config(Some(identity)))
+            .await
+            .1
+            .unwrap()
+    };
+    let (mut first, mut second) = (connect(&good).await, connect(&bad).await);
+    scene.write_list(&[&bad]);
+    scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+    assert!(is_served(&mut first).await && is_served(&mut second).await);
+    let closing = format!("{REQUIRED}listen.tls.close_revoked = true\n");
+    scene.seawall().reload(&scene.toml(&closing)).unwrap();
+    let reason = [r#"reason="certificate_revoked""#];
+    let refused = "seawall_client_connections_refused_total";
+    let is_closed = async || scene.seawall().metric(refused, &reason).await >= 1.0;
+    eventually(LIMIT, is_closed).await.unwrap();
+    assert!(!is_served(&mut second).await);
+    assert!(is_served(&mut first).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unusable_files_are_reported_and_the_running_ones_stay() {
+    let scene = Scene::start(REQUIRED).await;
+    let good = scene.client("good");
+    let other = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+    let files = ["ca.pem", "crl.pem", "server.pem", "server-key.pem"];
+    let originals = files.map(|file| std::fs::read_to_string(scene.scratch.join(file)).unwrap());
+    for (file, content, problem) in [
+        ("ca.pem", "nothing", "no certificate in the file"),
+        (
+            "crl.pem",
+            "nothing",
+            "no certificate revocation list in the file",
+        ),
+        ("server.pem", "nothing", "no certificate in the file"),
+        ("server-key.pem", other.key.as_str(), "server.pem"),
+        ("server-key.pem", "nothing", "server-key.pem"),
+    ] {
+        scene.scratch.write(file, content).unwrap();
+        let problems = scene.seawall().reload(&scene.toml(REQUIRED)).unwrap_err();
+        assert!(
+            problems.join("\n").contains(problem),
+            "{file}: {problems:?}"
+        );
+        for (file, original) in files.iter().zip(&originals) {
+            scene.scratch.write(file, original).unwrap();
+        }
+        assert!(scene.is_served(Some(&good)).await, "{file}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expiry_of_each_certificate_is_a_metric_and_in_the_status() {
+    let scene = Scene::start(REQUIRED).await;
+    let status: Status = scene.seawall().api("/api/v1/status").await;
+    let names: Vec<_> = status
+        .certificates
+        .iter()
+        .map(|of| of.file.rsplit('/').next().unwrap())
+        .collect();
+    assert_eq!(names, ["server.pem", "ca.pem"]);
+    for certificate in &status.certificates {
+        let file = format!("file=\"{}\"", certificate.file);
+        let name = "seawall_certificate_expiry_timestamp_seconds";
+        let metric = scene.seawall().metric(name, &[&file]).await;
+        assert!(metric > 1_795_000_000.0, "{file}: {metric}");
+        assert_eq!(format!("{metric}"), certificate.not_after.to_string());
+    }
+}

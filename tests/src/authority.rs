@@ -1,0 +1,216 @@
+//! A certificate authority that tests use step by step: certificates of servers and clients with a
+//! chosen validity, and revocation lists.
+
+use std::{sync::Arc, time::Duration};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevokedCertParams, SerialNumber, SignatureAlgorithm,
+};
+use time::OffsetDateTime;
+use tokio_rustls::rustls::{
+    self, ClientConfig, RootCertStore, SignatureScheme,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer},
+};
+
+/// The algorithm of a certificate's key.
+pub use rcgen::{PKCS_ECDSA_P256_SHA256 as ECDSA, PKCS_ED25519 as ED25519};
+
+/// The reason why a certificate could not be created or used.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// A certificate or list could not be generated.
+    #[error("could not generate a certificate or a revocation list")]
+    Generate(#[from] rcgen::Error),
+    /// The TLS library refused a certificate.
+    #[error("could not set up TLS")]
+    Tls(#[from] rustls::Error),
+}
+
+/// A certificate authority.
+#[derive(Debug)]
+pub struct Authority {
+    certificate: rcgen::Certificate,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate with its key.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The certificate in PEM.
+    pub certificate: String,
+    /// The key in PEM.
+    pub key: String,
+    serial: SerialNumber,
+    certificate_der: CertificateDer<'static>,
+    key_der: Vec<u8>,
+}
+
+impl Authority {
+    /// Generates an authority.
+    ///
+    /// # Errors
+    /// If the key or the certificate cannot be generated.
+    pub fn generate(name: &str) -> Result<Self, AuthorityError> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(&key)?;
+        Ok(Self {
+            certificate,
+            issuer: Issuer::new(params, key),
+        })
+    }
+
+    /// The authority's certificate in PEM.
+    pub fn pem(&self) -> String {
+        self.certificate.pem()
+    }
+
+    /// Issues a certificate for a server with these host names.
+    ///
+    /// # Errors
+    /// If the certificate cannot be generated.
+    pub fn server(
+        &self,
+        names: &[&str],
+        algorithm: &'static SignatureAlgorithm,
+    ) -> Result<Identity, AuthorityError> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let params = CertificateParams::new(names)?;
+        self.issue(params, ExtendedKeyUsagePurpose::ServerAuth, algorithm)
+    }
+
+    /// Issues a certificate for a client. It is valid for the given time.
+    ///
+    /// # Errors
+    /// If the certificate cannot be generated.
+    pub fn client(&self, name: &str, valid_for: Duration) -> Result<Identity, AuthorityError> {
+        self.client_until(name, OffsetDateTime::now_utc() + valid_for)
+    }
+
+    /// Issues a certificate for a client. It expired a minute ago.
+    ///
+    /// # Errors
+    /// If the certificate cannot be generated.
+    pub fn expired_client(&self, name: &str) -> Result<Identity, AuthorityError> {
+        self.client_until(name, OffsetDateTime::now_utc() - Duration::from_secs(60))
+    }
+
+    fn client_until(
+        &self,
+        name: &str,
+        not_after: OffsetDateTime,
+    ) -> Result<Identity, AuthorityError> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.not_before = OffsetDateTime::now_utc() - Duration::from_secs(3_600);
+        params.not_after = not_after;
+        self.issue(params, ExtendedKeyUsagePurpose::ClientAuth, &ECDSA)
+    }
+
+    fn issue(
+        &self,
+        mut params: CertificateParams,
+        usage: ExtendedKeyUsagePurpose,
+        algorithm: &'static SignatureAlgorithm,
+    ) -> Result<Identity, AuthorityError> {
+        let key = KeyPair::generate_for(algorithm)?;
+        let serial = key.public_key_raw().iter().skip(1).take(16).copied();
+        let serial = SerialNumber::from(serial.collect::<Vec<_>>());
+        params.serial_number = Some(serial.clone());
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![usage];
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok(Identity {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+            serial,
+            certificate_der: certificate.der().clone(),
+            key_der: key.serialize_der(),
+        })
+    }
+
+    /// Issues a revocation list with these certificates, in PEM.
+    ///
+    /// # Errors
+    /// If the list cannot be generated.
+    pub fn revocation_list(&self, revoked: &[&Identity]) -> Result<String, AuthorityError> {
+        let now = OffsetDateTime::now_utc();
+        let revoked = revoked.iter().map(|identity| RevokedCertParams {
+            serial_number: identity.serial.clone(),
+            revocation_time: now,
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let params = CertificateRevocationListParams {
+            this_update: now,
+            next_update: now + Duration::from_secs(24 * 3_600),
+            crl_number: SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        Ok(params.signed_by(&self.issuer)?.pem()?)
+    }
+
+    /// The TLS configuration of a client that trusts only this authority, sends no certificate, and
+    /// supports only signatures of one scheme.
+    ///
+    /// # Errors
+    /// If the TLS library refuses the scheme.
+    pub fn client_config_for(
+        &self,
+        scheme: SignatureScheme,
+    ) -> Result<Arc<ClientConfig>, AuthorityError> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.der().clone())?;
+        let mut provider = ring::default_provider();
+        let all = provider.signature_verification_algorithms.mapping;
+        let supported = all.iter().filter(|(of, _)| *of == scheme).copied();
+        // The type wants a static list. It is small, and used until the test's process ends.
+        provider.signature_verification_algorithms.mapping =
+            Vec::leak(supported.collect::<Vec<_>>());
+        let config = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Arc::new(config))
+    }
+
+    /// The TLS configuration of a client that trusts only this authority, and sends the
+    /// certificate of `identity`, if any. It keeps sessions and resumes them.
+    ///
+    /// # Errors
+    /// If the TLS library refuses a certificate.
+    pub fn client_config(
+        &self,
+        identity: Option<&Identity>,
+    ) -> Result<Arc<ClientConfig>, AuthorityError> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.der().clone())?;
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let config = match identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(identity.key_der.clone()));
+                builder.with_client_auth_cert(vec![identity.certificate_der.clone()], key)?
+            }
+        };
+        Ok(Arc::new(config))
+    }
+}
+
+impl Identity {
+    /// True if this is the certificate that a peer presented.
+    pub fn is_presented_by(&self, peer: &[CertificateDer<'_>]) -> bool {
+        peer.first() == Some(&self.certificate_der)
+    }
+}
