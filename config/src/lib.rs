@@ -64,7 +64,7 @@ pub use users::{ScramKeys, User, UserCredential, UserKeys};
 pub use values::{EffectiveValue, configuration_hash};
 pub use words::{
     ClientCertificate, Compressor, Concurrency, Credentials, LogFormat, LogLevel, Mode,
-    OtherMechanisms, TlsMode,
+    OtherMechanisms, ProxyProtocol, TlsMode,
 };
 
 use file::{MAX_FILE_BYTES, read_bounded};

@@ -2,8 +2,8 @@
 
 use crate::address::ListenAddress;
 use crate::problem::{Problem, Problems, shown_text};
-use crate::settings::{Admin, Deployment, Pool, Settings, Tls};
-use crate::words::{ClientCertificate, Credentials, Mode};
+use crate::settings::{Admin, Deployment, Listen, Pool, Settings, Tls};
+use crate::words::{ClientCertificate, Credentials, Mode, ProxyProtocol};
 
 /// Adds a problem for each violated relation. `user_count` includes users with problems.
 pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Problems) {
@@ -11,6 +11,7 @@ pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Probl
     if let Some(tls) = &settings.listen.tls {
         certificates_fit(tls, problems);
     }
+    proxies_have_networks(&settings.listen, problems);
     options_of_relays(&settings.deployment, problems);
     users_fit(user_count, settings, problems);
     pool_sizes(&settings.pool, problems);
@@ -27,6 +28,26 @@ fn no_address_twice(addresses: &[ListenAddress], problems: &mut Problems) {
                 "must not be listed twice",
             ));
         }
+    }
+}
+
+/// Any client could claim any address, unless the networks of load balancers are known.
+fn proxies_have_networks(listen: &Listen, problems: &mut Problems) {
+    let is_accepted = listen.proxy_protocol == ProxyProtocol::Accept;
+    let key = "listen.proxy_networks";
+    if problems.has(key) {
+        return;
+    }
+    match (is_accepted, listen.proxy_networks.is_empty()) {
+        (true, true) => problems.add(Problem::without_value(
+            key,
+            r#"must be given if listen.proxy_protocol is "accept""#,
+        )),
+        (false, false) => problems.add(Problem::without_value(
+            key,
+            r#"must be absent unless listen.proxy_protocol is "accept""#,
+        )),
+        _ => {}
     }
 }
 

@@ -26,7 +26,7 @@ use crate::secret::Secret;
 use crate::users::{self, User};
 use crate::words::{
     ClientCertificate, Compressor, Concurrency, Credentials, LogFormat, LogLevel, Mode,
-    OtherMechanisms, TlsMode,
+    OtherMechanisms, ProxyProtocol, TlsMode,
 };
 
 /// A complete, valid configuration.
@@ -131,6 +131,14 @@ section! {
     /// them.
     backlog: NonZeroU32 = key("listen.backlog",
         Kind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
+    /// With `accept`, load balancers must send the address of each client in a header of the PROXY
+    /// protocol (version 1 or 2), in front of TLS.
+    proxy_protocol: ProxyProtocol = key("listen.proxy_protocol",
+        ProxyProtocol::KIND, Restart, default "off");
+    /// IP addresses or ranges (such as 10.0.0.0/8) of the load balancers, separated by commas; all
+    /// other connections are closed. Required with `proxy_protocol = "accept"`.
+    proxy_networks: Vec<IpNet> = key("listen.proxy_networks",
+        Kind::Text, Restart, example "10.0.0.0/8,192.0.2.7");
     // A server accepts the same compressors by default, in the same order.
     /// Compressors that clients may use, separated by commas, or `disabled` for none; connections
     /// to servers use the compressors in the connection string.

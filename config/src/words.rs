@@ -56,6 +56,16 @@ words! {
 }
 
 words! {
+    /// Use of the PROXY protocol by load balancers in front of Seawall.
+    ProxyProtocol {
+        /// Clients connect directly.
+        Off = "off",
+        /// Each connection begins with a header that has the client's address.
+        Accept = "accept",
+    }
+}
+
+words! {
     /// Use of TLS by clients.
     TlsMode {
         /// Clients must use TLS.

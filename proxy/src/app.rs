@@ -28,7 +28,9 @@ use crate::{
     admin::{self, ReloadRequest, Window},
     client::{self, Arrivals, Credentials, Logins, MessageMemory, Peer, Routing, Shared},
     limits::{Gate, Limits, LoginGates, OperationPermits},
-    listener::{self, Acceptor, Address, ClientTls, Inherited, Listener, ServerTlsError},
+    listener::{
+        self, Acceptor, Address, ClientTls, Inherited, Listener, ProxyProtocol, ServerTlsError,
+    },
     observe::{ClientDirectory, Exporter, ObserveError, Observer},
     pins::Pins,
     runtime::{Activity, Heartbeat, Lateness, OccasionalLog, Planes, measure_lateness},
@@ -264,11 +266,18 @@ impl App {
             false => adopt(inherited, &data_plane)?,
         };
         self.serve_admin(settings).await?;
+        let proxy_protocol = match settings.listen.proxy_protocol {
+            config::ProxyProtocol::Off => None,
+            config::ProxyProtocol::Accept => {
+                Some(ProxyProtocol::new(&settings.listen.proxy_networks))
+            }
+        };
         for listener in listeners {
             self.client_addresses.push(listener.local_address());
             let acceptor = Acceptor {
                 shared: Arc::clone(&self.shared),
                 tls: self.tls.subscribe(),
+                proxy_protocol: proxy_protocol.clone(),
                 stop: self.stop_accepting.clone(),
                 tracker: self.tracker.clone(),
             };

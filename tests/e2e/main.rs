@@ -33,6 +33,7 @@ mod parsers;
 mod past;
 mod profile;
 mod protocol;
+mod proxy_protocol;
 mod relay;
 mod reload;
 mod resources;

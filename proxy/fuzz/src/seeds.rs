@@ -52,6 +52,7 @@ fn all() -> Vec<(&'static str, Vec<Seed>)> {
         ("fingerprint", grammar("grammar", &[2, 9, 3, 1, 40, 0])),
         ("admin", requests()),
         ("config", configurations()),
+        ("proxy_header", proxy_headers()),
     ]
 }
 
@@ -612,6 +613,33 @@ fn requests() -> Vec<Seed> {
         ),
     ]);
     seeds
+}
+
+/// Returns headers of the PROXY protocol, each followed by a client's first bytes.
+fn proxy_headers() -> Vec<Seed> {
+    const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+    const IPV4: &[u8] = &[192, 0, 2, 7, 192, 0, 2, 1, 0x30, 0x39, 0x69, 0x89];
+    const FIRST_BYTES: &[u8] = &[60, 0, 0, 0, 1, 0, 0, 0];
+    let followed = |name: &str, header: &[u8]| seed(name, [header, FIRST_BYTES].concat());
+    let version_2 = |command: &[u8]| [SIGNATURE, command].concat();
+    vec![
+        followed("v1_ipv4", b"PROXY TCP4 192.0.2.7 192.0.2.1 12345 27017\r\n"),
+        followed(
+            "v1_ipv6",
+            b"PROXY TCP6 2001:db8::7 2001:db8::1 12345 27017\r\n",
+        ),
+        followed("v1_unknown", b"PROXY UNKNOWN\r\n"),
+        followed("v2_local", &version_2(&[0x20, 0, 0, 0])),
+        followed(
+            "v2_ipv4",
+            &version_2(&[&[0x21, 0x11, 0, 12], IPV4].concat()),
+        ),
+        followed(
+            "v2_with_field",
+            &version_2(&[&[0x21, 0x11, 0, 17], IPV4, &[4, 0, 2, 0, 0]].concat()),
+        ),
+        seed("none", FIRST_BYTES),
+    ]
 }
 
 fn configurations() -> Vec<Seed> {

@@ -3,6 +3,8 @@
 //! This module reads no bytes from clients except for the TLS handshake, which has its own
 //! deadline.
 
+mod first_bytes;
+mod proxy_protocol;
 mod tls;
 
 use std::{
@@ -19,7 +21,7 @@ use std::{
 use rustix::net::sockopt::set_tcp_nodelay;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host},
-    sync::watch,
+    sync::{OwnedSemaphorePermit, watch},
     time::{Instant, sleep, timeout},
 };
 use tokio_rustls::{TlsStream, rustls::pki_types::CertificateDer};
@@ -32,9 +34,10 @@ use crate::{
 };
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
 
+pub use self::proxy_protocol::{ProxyProtocol, parse as parse_proxy_header};
 pub use self::tls::ServerTlsError;
-use self::tls::begins_with_tls;
 pub(crate) use self::tls::{CertificateExpiry, ClientCertificates, ClientTls, Pem, TlsSettings};
+use self::{proxy_protocol::read_header, tls::begins_with_tls};
 
 /// Time limit for a TLS handshake.
 const TLS_LIMIT: Duration = Duration::from_secs(10);
@@ -259,6 +262,8 @@ pub struct Acceptor {
     pub shared: Arc<Shared>,
     /// TLS for clients; `None` if clients connect without TLS.
     pub(crate) tls: watch::Receiver<Option<Arc<ClientTls>>>,
+    /// Reads the client's address from load balancers; `None` if clients connect directly.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// Cancelling it stops the accept loops.
     pub stop: CancellationToken,
     /// Tracks the tasks that serve clients.
@@ -325,9 +330,50 @@ pub fn newcomer(shared: &Shared, peer: &Peer) -> Option<Newcomer> {
     })
 }
 
+/// Starts to serve a client, or first waits for its address if a load balancer sends it.
+fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
+    let proxied = acceptor.proxy_protocol.as_ref().zip(peer.ip);
+    match (stream, proxied) {
+        (Accepted::Tcp(stream), Some((proxies, ip))) => match proxies.admit(ip) {
+            Some(permit) => {
+                let admitting = admit_proxied(acceptor.clone(), stream, peer, permit);
+                acceptor.tracker.spawn(admitting);
+            }
+            None => {
+                tracing::debug!(peer = %peer.text, "connection without a load balancer refused");
+                acceptor.shared.recorder.client_refused("proxy_network");
+            }
+        },
+        (stream, _) => admit_client(acceptor, stream, peer),
+    }
+}
+
+/// Reads the client's address from the header, and starts to serve the client.
+async fn admit_proxied(
+    acceptor: Acceptor,
+    mut stream: TcpStream,
+    peer: Peer,
+    permit: OwnedSemaphorePermit,
+) {
+    let header = read_header(&mut stream).await;
+    drop(permit);
+    let peer = match header {
+        Ok(Some(address)) => Peer {
+            ip: Some(address.ip().to_canonical()),
+            text: address.to_string(),
+        },
+        Ok(None) => peer,
+        Err(error) => {
+            tracing::debug!(%error, peer = %peer.text, "could not read a header of the PROXY protocol");
+            return acceptor.shared.recorder.client_refused("proxy_header");
+        }
+    };
+    admit_client(&acceptor, Accepted::Tcp(stream), peer);
+}
+
 /// Starts to serve a client. At a limit, closes the connection without reading a byte, as a server
 /// at its connection limit does.
-fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
+fn admit_client(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
     let Some(newcomer) = newcomer(&acceptor.shared, &peer) else {
         return;
     };

@@ -6,6 +6,7 @@ mod compressed;
 mod config;
 mod fingerprint;
 mod message;
+mod proxy_header;
 mod reader;
 mod reply;
 mod scram;
@@ -19,6 +20,7 @@ pub use self::{
     config::config,
     fingerprint::fingerprint,
     message::message,
+    proxy_header::proxy_header,
     reader::reader,
     reply::reply,
     scram::{scram_carried, scram_client, scram_server},
@@ -42,4 +44,5 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("fingerprint", fingerprint),
     ("admin", admin),
     ("config", config),
+    ("proxy_header", proxy_header),
 ];

@@ -1,14 +1,13 @@
 //! Tells a TLS handshake from a MongoDB message by the first bytes of a connection.
 
-use std::{io, time::Duration};
+use std::io;
 
-use tokio::{net::TcpStream, time::sleep};
+use tokio::net::TcpStream;
+
+use crate::listener::first_bytes::look;
 
 /// Number of bytes that decide.
 const DECISIVE_BYTES: usize = 12;
-
-/// Time between two looks at a connection whose first bytes have not all arrived.
-const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Waits for the first bytes of a connection, and returns true if they begin a TLS handshake. Reads
 /// nothing.
@@ -16,19 +15,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// # Errors
 /// If the connection fails, or ends before its first bytes.
 pub(crate) async fn begins_with_tls(stream: &TcpStream) -> io::Result<bool> {
-    let mut bytes = [0; DECISIVE_BYTES];
-    loop {
-        let seen = stream.peek(&mut bytes).await?;
-        let (seen, _) = bytes.split_at(seen);
-        if seen.is_empty() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        match is_tls(seen) {
-            Some(is_tls) => return Ok(is_tls),
-            // `peek` returns at once while some bytes are there, so it cannot wait for the rest.
-            None => sleep(LOOK_INTERVAL).await,
-        }
-    }
+    let mut buffer = [0; DECISIVE_BYTES];
+    look(stream, &mut buffer, |seen| is_tls(seen).map(Ok)).await
 }
 
 /// True for the beginning of a TLS record with a `ClientHello` (RFC 8446, sections 4 and 5.1):
