@@ -15,11 +15,11 @@ fn each_mistake_is_one_line_with_key_value_and_what_is_allowed() {
 }
 
 #[test]
-fn keys_of_later_versions_are_unknown() {
-    let text = format!("{DEPLOYMENT}capture.directory = \"/captures\"\n");
+fn sections_of_later_versions_are_unknown() {
+    let text = format!("{DEPLOYMENT}[capture]\ndirectory = \"/captures\"\n");
     let problems = Settings::from_toml(&text).unwrap_err();
     let mut lines = problems.iter().map(ToString::to_string);
-    assert!(lines.any(|line| line.contains("unknown key")), "{problems}");
+    assert!(lines.any(|line| line.contains("unknown section")), "{problems}");
 }
 
 #[test]
@@ -180,12 +180,14 @@ fn tls_needs_both_files_and_they_must_be_readable() {
 #[test]
 fn networks_of_load_balancers_are_given_exactly_if_they_send_addresses() {
     assert_eq!(
-        lines(&format!("{DEPLOYMENT}listen.proxy_protocol = \"accept\"")),
+        lines(&format!(
+            "{DEPLOYMENT}[listen]\nproxy_protocol = \"accept\""
+        )),
         ["listen.proxy_networks: must be given if listen.proxy_protocol is \"accept\""]
     );
     assert_eq!(
         lines(&format!(
-            "{DEPLOYMENT}listen.proxy_networks = \"10.0.0.0/8\""
+            "{DEPLOYMENT}[listen]\nproxy_networks = \"10.0.0.0/8\""
         )),
         ["listen.proxy_networks: must be absent unless listen.proxy_protocol is \"accept\""]
     );
