@@ -3,7 +3,7 @@
 use crate::address::ListenAddress;
 use crate::problem::{Problem, Problems, shown_text};
 use crate::settings::{Admin, Deployment, Listen, Pool, Settings, Tls};
-use crate::words::{ClientCertificate, Credentials, Mode, ProxyProtocol};
+use crate::words::{ClientCertificate, Credentials, Mode, ProxyProtocol, TlsMode};
 
 /// Adds a problem for each violated relation. `user_count` includes users with problems.
 pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Problems) {
@@ -65,6 +65,13 @@ fn certificates_fit(tls: &Tls, problems: &mut Problems) {
     if is_requested && tls.client_ca_files.is_none() {
         let allowed = "must be given unless listen.tls.client_certificate is \"none\"";
         problems.add(Problem::without_value("listen.tls.client_ca_file", allowed));
+    }
+    if tls.client_certificate == ClientCertificate::Required && tls.mode == TlsMode::Prefer {
+        problems.add(Problem::new(
+            "listen.tls.mode",
+            "\"prefer\"",
+            "must be \"require\" if listen.tls.client_certificate is \"required\"",
+        ));
     }
     for (key, files) in [
         ("listen.tls.client_ca_file", &tls.client_ca_files),

@@ -19,7 +19,10 @@ fn sections_of_later_versions_are_unknown() {
     let text = format!("{DEPLOYMENT}[capture]\ndirectory = \"/captures\"\n");
     let problems = Settings::from_toml(&text).unwrap_err();
     let mut lines = problems.iter().map(ToString::to_string);
-    assert!(lines.any(|line| line.contains("unknown section")), "{problems}");
+    assert!(
+        lines.any(|line| line.contains("unknown section")),
+        "{problems}"
+    );
 }
 
 #[test]
@@ -219,6 +222,12 @@ fn certificates_need_keys_and_certificates_of_clients_need_an_authority() {
             "listen.tls.client_ca_file: must be given unless listen.tls.client_certificate is \
              \"none\""
         ]
+    );
+    let required = "client_certificate = \"required\"\nclient_ca_file = \"FILE\"\n";
+    assert_eq!(
+        problems(&format!("{pair}{required}mode = \"prefer\"\n")),
+        ["listen.tls.mode = \"prefer\": must be \"require\" if \
+             listen.tls.client_certificate is \"required\""]
     );
     assert_eq!(
         problems(&format!(

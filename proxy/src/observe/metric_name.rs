@@ -160,8 +160,8 @@ metrics! {
     FingerprintMismatchTotal: Counter = "seawall_fingerprint_mismatch_total", "Operations whose shape has another text than its row: two shapes with the same hash.";
     /// When the certificates of a file expire, in seconds since the epoch, by `file`.
     CertificateExpiryTimestampSeconds: Gauge = "seawall_certificate_expiry_timestamp_seconds", "When the certificates of a file expire, in seconds since the epoch.";
-    /// Operations on cursors and transactions that this instance did not open, by `kind`.
-    ForeignOperationsTotal: Counter = "seawall_foreign_operations_total", "Operations on cursors and transactions that this instance did not open.";
+    /// Operations on cursors and transactions that this instance does not know, by `kind`.
+    ForeignOperationsTotal: Counter = "seawall_foreign_operations_total", "Operations on cursors and transactions that this instance does not know.";
     /// Events that Seawall did not understand or could not include in statistics, by `reason`.
     UnobservedTotal: Counter = "seawall_unobserved_total", "Events that Seawall did not understand or could not include in statistics.";
 }

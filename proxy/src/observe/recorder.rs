@@ -266,7 +266,7 @@ impl Recorder {
             .count(MetricName::FaultsInjectedTotal, &[("kind", kind)]);
     }
 
-    /// Counts an operation on a cursor or transaction that this instance did not open. `kind` is
+    /// Counts an operation on a cursor or transaction that this instance does not know. `kind` is
     /// `cursor` or `transaction`.
     pub(crate) fn foreign_operation(&self, kind: &'static str) {
         self.metrics

@@ -43,7 +43,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Counts and logs an operation on a cursor or transaction that this instance did not open. If
+    /// Counts and logs an operation on a cursor or transaction that this instance does not know. If
     /// one address spreads the connections of a client over several instances, such operations
     /// reach servers that do not know the cursor or transaction.
     pub(super) fn note_foreign(&self, kind: &'static str, now: Instant) {
@@ -53,7 +53,7 @@ impl Operation<'_> {
                 kind,
                 operations,
                 command = %String::from_utf8_lossy(self.command.name),
-                "operation on a cursor or transaction that this instance did not open; clients of several instances behind one address need loadBalanced=true"
+                "operation on a cursor or transaction that this instance does not know; clients of several instances behind one address need loadBalanced=true"
             );
         }
     }
