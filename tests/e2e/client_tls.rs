@@ -306,12 +306,23 @@ async fn connections_with_a_revoked_certificate_are_closed_only_if_configured() 
     assert!(is_served(&mut first).await && is_served(&mut second).await);
     let closing = format!("{REQUIRED}listen.tls.close_revoked = true\n");
     scene.seawall().reload(&scene.toml(&closing)).unwrap();
-    let reason = [r#"reason="certificate_revoked""#];
+    let reason = [r#"reason="certificate_refused""#];
     let refused = "seawall_client_connections_refused_total";
     let is_closed = async || scene.seawall().metric(refused, &reason).await >= 1.0;
     eventually(LIMIT, is_closed).await.unwrap();
     assert!(!is_served(&mut second).await);
     assert!(is_served(&mut first).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_certificate_is_accepted_with_an_outdated_revocation_list() {
+    let scene = Scene::start(REQUIRED).await;
+    let good = scene.client("good");
+    assert!(scene.is_served(Some(&good)).await);
+    let outdated = scene.clients.outdated_revocation_list().unwrap();
+    scene.scratch.write("crl.pem", outdated).unwrap();
+    scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+    assert!(!scene.is_served(Some(&good)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -354,7 +365,7 @@ async fn expiry_of_each_certificate_is_a_metric_and_in_the_status() {
         .iter()
         .map(|of| of.file.rsplit('/').next().unwrap())
         .collect();
-    assert_eq!(names, ["server.pem", "ca.pem"]);
+    assert_eq!(names, ["server.pem", "ca.pem", "crl.pem"]);
     for certificate in &status.certificates {
         let file = format!("file=\"{}\"", certificate.file);
         let name = "seawall_certificate_expiry_timestamp_seconds";

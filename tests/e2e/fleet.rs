@@ -137,6 +137,12 @@ async fn report_of_several_instances_names_the_instance_that_did_not_reply() {
     let merged = report(&output.stdout);
     let errors: Vec<_> = merged.instances.iter().map(|i| i.error.is_some()).collect();
     assert_eq!(errors, [false, true]);
+    let top = run(&["top", "--once", "--admin", &admin]).await;
+    assert_eq!(top.status.code(), Some(69));
+    let shown = String::from_utf8(top.stdout).unwrap();
+    assert!(shown.contains("{filter:{one:?}}"), "{shown}");
+    let said = String::from_utf8(top.stderr).unwrap();
+    assert!(said.contains("errors at 1 of 2 instances"), "{said}");
     assert!(merged.operations() >= 3);
 
     let output = run(&["top", "--once", "--admin", "127.0.0.1:1,127.0.0.1:2"]).await;

@@ -28,12 +28,13 @@ mod gone;
 mod hostile;
 mod introductions;
 mod large;
+mod load_balancers;
 mod own_commands;
 mod parsers;
 mod past;
 mod profile;
 mod protocol;
-mod proxy_protocol;
+
 mod relay;
 mod reload;
 mod resources;

@@ -141,7 +141,23 @@ impl Authority {
     /// # Errors
     /// If the list cannot be generated.
     pub fn revocation_list(&self, revoked: &[&Identity]) -> Result<String, AuthorityError> {
-        let now = OffsetDateTime::now_utc();
+        self.revocation_list_of(OffsetDateTime::now_utc(), revoked)
+    }
+
+    /// Issues an empty revocation list that should have been replaced a day ago, in PEM.
+    ///
+    /// # Errors
+    /// If the list cannot be generated.
+    pub fn outdated_revocation_list(&self) -> Result<String, AuthorityError> {
+        let issued = OffsetDateTime::now_utc() - Duration::from_secs(2 * 24 * 3_600);
+        self.revocation_list_of(issued, &[])
+    }
+
+    fn revocation_list_of(
+        &self,
+        now: OffsetDateTime,
+        revoked: &[&Identity],
+    ) -> Result<String, AuthorityError> {
         let revoked = revoked.iter().map(|identity| RevokedCertParams {
             serial_number: identity.serial.clone(),
             revocation_time: now,

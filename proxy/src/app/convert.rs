@@ -10,6 +10,7 @@ use crate::{
     admin, client,
     client::{ConfiguredUser, CredentialMode, CredentialSettings, Fault, FaultEnd, UserSecret},
     limits::LimitNumbers,
+    listener::MAX_WAITING,
     pins::PinLimits,
     pool,
     runtime::raise_descriptor_limit,
@@ -107,8 +108,9 @@ pub(super) fn pin_limits(limits: &config::Limits) -> PinLimits {
     }
 }
 
-/// Number of descriptors that are reserved for listeners, logs and monitors. Clients and
-/// `pool.max_server_connections` need further descriptors.
+/// Number of descriptors that are reserved for listeners, logs and monitors. Clients,
+/// `pool.max_server_connections`, and connections that wait for a header of the PROXY protocol need
+/// further descriptors.
 const OTHER_DESCRIPTORS: u64 = 200;
 
 /// Returns the maximum number of clients: the configured number, or fewer if the limit of
@@ -119,7 +121,11 @@ fn max_clients(settings: &config::Settings) -> usize {
     let Some(allowed) = raise_descriptor_limit() else {
         return wanted;
     };
-    let others = OTHER_DESCRIPTORS + u64::try_from(servers).unwrap_or(u64::MAX);
+    let waiting = match settings.listen.proxy_protocol {
+        config::ProxyProtocol::Off => 0,
+        config::ProxyProtocol::Accept => MAX_WAITING,
+    };
+    let others = OTHER_DESCRIPTORS + u64::try_from(servers + waiting).unwrap_or(u64::MAX);
     let each = match settings.deployment.mode {
         config::Mode::Pooled => 1,
         // A relayed client needs a second descriptor, for its server connection.

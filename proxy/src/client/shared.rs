@@ -88,8 +88,10 @@ pub struct Routing {
     pub relay_pins: Pins<()>,
     /// The fault to inject, if any.
     pub fault: ArcSwapOption<Fault>,
-    /// Logs operations on cursors and transactions of other instances.
-    pub(crate) foreign: OccasionalLog,
+    /// Logs operations on cursors that this instance does not know.
+    pub(crate) foreign_cursors: OccasionalLog,
+    /// Logs operations in transactions that this instance does not know.
+    pub(crate) foreign_transactions: OccasionalLog,
 }
 
 /// Limits the memory of messages.

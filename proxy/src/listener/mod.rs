@@ -21,7 +21,7 @@ use std::{
 use rustix::net::sockopt::set_tcp_nodelay;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host},
-    sync::{OwnedSemaphorePermit, watch},
+    sync::watch,
     time::{Instant, sleep, timeout},
 };
 use tokio_rustls::{TlsStream, rustls::pki_types::CertificateDer};
@@ -34,10 +34,14 @@ use crate::{
 };
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
 
+pub(crate) use self::proxy_protocol::MAX_WAITING;
 pub use self::proxy_protocol::{ProxyProtocol, parse as parse_proxy_header};
 pub use self::tls::ServerTlsError;
 pub(crate) use self::tls::{CertificateExpiry, ClientCertificates, ClientTls, Pem, TlsSettings};
-use self::{proxy_protocol::read_header, tls::begins_with_tls};
+use self::{
+    proxy_protocol::{WaitingPlace, read_header},
+    tls::begins_with_tls,
+};
 
 /// Time limit for a TLS handshake.
 const TLS_LIMIT: Duration = Duration::from_secs(10);
@@ -335,13 +339,13 @@ fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
     let proxied = acceptor.proxy_protocol.as_ref().zip(peer.ip);
     match (stream, proxied) {
         (Accepted::Tcp(stream), Some((proxies, ip))) => match proxies.admit(ip) {
-            Some(permit) => {
-                let admitting = admit_proxied(acceptor.clone(), stream, peer, permit);
+            Ok(place) => {
+                let admitting = admit_proxied(acceptor.clone(), stream, peer, place);
                 acceptor.tracker.spawn(admitting);
             }
-            None => {
-                tracing::debug!(peer = %peer.text, "connection without a load balancer refused");
-                acceptor.shared.recorder.client_refused("proxy_network");
+            Err(refusal) => {
+                tracing::debug!(peer = %peer.text, reason = refusal.as_str(), "connection refused");
+                acceptor.shared.recorder.client_refused(refusal.as_str());
             }
         },
         (stream, _) => admit_client(acceptor, stream, peer),
@@ -349,14 +353,13 @@ fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
 }
 
 /// Reads the client's address from the header, and starts to serve the client.
-async fn admit_proxied(
-    acceptor: Acceptor,
-    mut stream: TcpStream,
-    peer: Peer,
-    permit: OwnedSemaphorePermit,
-) {
-    let header = read_header(&mut stream).await;
-    drop(permit);
+async fn admit_proxied(acceptor: Acceptor, mut stream: TcpStream, peer: Peer, place: WaitingPlace) {
+    let header = read_header(&mut stream);
+    // At the end of a drain, a header that has not arrived is not waited for.
+    let Some(header) = acceptor.stop.run_until_cancelled(header).await else {
+        return;
+    };
+    drop(place);
     let peer = match header {
         Ok(Some(address)) => Peer {
             ip: Some(address.ip().to_canonical()),
@@ -399,7 +402,10 @@ async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcom
         Accepted::Tcp(stream) if asks => original_destination(stream),
         Accepted::Tcp(_) | Accepted::Plain(_) => None,
     };
-    let tls = acceptor.tls.borrow().clone();
+    // The configuration is marked as seen, so that only later ones are compared with the client's
+    // certificate.
+    let mut changes = acceptor.tls.clone();
+    let tls = changes.borrow_and_update().clone();
     let stream = match (stream, tls) {
         (Accepted::Plain(stream), _) => stream,
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
@@ -423,7 +429,7 @@ async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcom
         }
     };
     let certificates = certificates_of(&stream);
-    let Acceptor { shared, tls, .. } = acceptor;
+    let Acceptor { shared, .. } = acceptor;
     if certificates.is_empty() {
         return serve(shared, stream, peer, newcomer, original).await;
     }
@@ -431,7 +437,7 @@ async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcom
     let served = serve(shared, stream, peer, newcomer, original);
     tokio::select! {
         () = served => {}
-        () = until_refused(tls, &certificates) => recorder.client_refused("certificate_revoked"),
+        () = until_refused(changes, &certificates) => recorder.client_refused("certificate_refused"),
     }
 }
 

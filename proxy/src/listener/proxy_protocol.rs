@@ -4,6 +4,7 @@
 //! Source: <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>.
 
 use std::{
+    collections::{HashMap, hash_map::Entry},
     io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -11,13 +12,9 @@ use std::{
 };
 
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use proxy_header::{Error, ParseConfig, ProxyHeader};
-use tokio::{
-    io::AsyncReadExt,
-    net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout,
-};
+use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
 use super::first_bytes::look;
 
@@ -28,13 +25,50 @@ const HEADER_LIMIT: Duration = Duration::from_secs(3);
 const MAX_HEADER_BYTES: usize = 2_048;
 
 /// Maximum number of connections whose header has not arrived.
-const MAX_WAITING: usize = 4_096;
+pub(crate) const MAX_WAITING: usize = 2_048;
+
+/// Maximum number of these connections from one address, so that one host in a listed network
+/// cannot take all places.
+const MAX_WAITING_PER_ADDRESS: usize = 512;
 
 /// Accepts the PROXY protocol from load balancers in some networks.
 #[derive(Clone, Debug)]
 pub struct ProxyProtocol {
     networks: Arc<[IpNet]>,
-    waiting: Arc<Semaphore>,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+/// The connections whose header has not arrived.
+#[derive(Debug, Default)]
+struct Waiting {
+    all: usize,
+    by_address: HashMap<IpAddr, usize>,
+}
+
+/// The reason why a connection may not send a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The address is not in a listed network.
+    OtherNetwork,
+    /// Too many connections wait for their header.
+    NoPlace,
+}
+
+impl Refusal {
+    /// The reason in the metric of refused connections.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::OtherNetwork => "proxy_network",
+            Self::NoPlace => "proxy_waiting",
+        }
+    }
+}
+
+/// The place of a connection that waits for its header. Dropping it frees the place.
+#[derive(Debug)]
+pub(super) struct WaitingPlace {
+    waiting: Arc<Mutex<Waiting>>,
+    address: IpAddr,
 }
 
 impl ProxyProtocol {
@@ -42,16 +76,39 @@ impl ProxyProtocol {
     pub(crate) fn new(networks: &[IpNet]) -> Self {
         Self {
             networks: networks.into(),
-            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
+            waiting: Arc::default(),
         }
     }
 
-    /// Returns a permit to wait for the header of a connection. `None` if the address is not in a
-    /// listed network, or too many connections wait.
-    pub(super) fn admit(&self, address: IpAddr) -> Option<OwnedSemaphorePermit> {
-        let is_listed = self.networks.iter().any(|of| of.contains(&address));
-        let permit = || Arc::clone(&self.waiting).try_acquire_owned().ok();
-        is_listed.then(permit).flatten()
+    /// Returns a place to wait for the header of a connection from this address.
+    pub(super) fn admit(&self, address: IpAddr) -> Result<WaitingPlace, Refusal> {
+        if !self.networks.iter().any(|of| of.contains(&address)) {
+            return Err(Refusal::OtherNetwork);
+        }
+        let mut waiting = self.waiting.lock();
+        let of_address = waiting.by_address.get(&address).copied().unwrap_or(0);
+        if waiting.all >= MAX_WAITING || of_address >= MAX_WAITING_PER_ADDRESS {
+            return Err(Refusal::NoPlace);
+        }
+        waiting.all += 1;
+        waiting.by_address.insert(address, of_address + 1);
+        Ok(WaitingPlace {
+            waiting: Arc::clone(&self.waiting),
+            address,
+        })
+    }
+}
+
+impl Drop for WaitingPlace {
+    fn drop(&mut self) {
+        let mut waiting = self.waiting.lock();
+        waiting.all -= 1;
+        if let Entry::Occupied(mut count) = waiting.by_address.entry(self.address) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 }
 
@@ -112,6 +169,25 @@ mod tests {
     }
 
     const ADDRESSES: [u8; 12] = [192, 0, 2, 7, 192, 0, 2, 1, 0x30, 0x39, 0x69, 0x89];
+
+    #[test]
+    fn one_address_cannot_take_all_places() {
+        let proxies = ProxyProtocol::new(&["10.0.0.0/8".parse().unwrap()]);
+        let address = |host: u8| IpAddr::from([10, 0, 0, host]);
+        let mut places = Vec::new();
+        for _ in 0..MAX_WAITING_PER_ADDRESS {
+            places.push(proxies.admit(address(1)).unwrap());
+        }
+        assert_eq!(proxies.admit(address(1)).unwrap_err(), Refusal::NoPlace);
+        assert!(proxies.admit(address(2)).is_ok());
+        let elsewhere = IpAddr::from([192, 0, 2, 1]);
+        assert_eq!(proxies.admit(elsewhere).unwrap_err(), Refusal::OtherNetwork);
+        places.pop();
+        assert!(proxies.admit(address(1)).is_ok());
+        drop(places);
+        assert_eq!(proxies.waiting.lock().all, 0);
+        assert!(proxies.waiting.lock().by_address.is_empty());
+    }
 
     #[test]
     fn both_versions_carry_the_address_of_the_client() {

@@ -122,6 +122,7 @@ impl Operation<'_> {
     async fn run(&self, end: &mut ClientEnd<'_>, observation: &mut Observation<'_>) -> AttemptEnd {
         self.note_retry(observation);
         self.note_origin(observation);
+        self.note_unknown_transaction(observation.began());
         if let Some(ended) = self.check_standing(end).await {
             return ended;
         }

@@ -14,6 +14,23 @@ use seawall_command::{Class, Command, ReplyFacts};
 use seawall_stats::Outcome;
 use seawall_wire::Elements;
 
+/// What an operation refers to that this instance does not know.
+#[derive(Clone, Copy, Debug)]
+enum Foreign {
+    Cursor,
+    Transaction,
+}
+
+impl Foreign {
+    /// The value of the label `kind`.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Cursor => "cursor",
+            Self::Transaction => "transaction",
+        }
+    }
+}
+
 impl Operation<'_> {
     pub(super) fn note_retry(&self, observation: &mut Observation<'_>) {
         let user = self.identity.id().as_u64();
@@ -39,20 +56,39 @@ impl Operation<'_> {
                     observation.attribute_to(origin);
                 }
             }
-            None => self.note_foreign("cursor", now),
+            None => self.note_foreign(Foreign::Cursor, now),
+        }
+    }
+
+    /// Counts and logs a statement of a transaction that must be pinned but has no pin, and that
+    /// does not begin the transaction.
+    pub(super) fn note_unknown_transaction(&self, now: Instant) {
+        if self.command.starts_transaction {
+            return;
+        }
+        let Some((key, number)) = self.pinned_transaction() else {
+            return;
+        };
+        let pins = &self.shared.routing.pins;
+        if pins.transaction(key, number, now).is_none() {
+            self.note_foreign(Foreign::Transaction, now);
         }
     }
 
     /// Counts and logs an operation on a cursor or transaction that this instance does not know. If
     /// one address spreads the connections of a client over several instances, such operations
     /// reach servers that do not know the cursor or transaction.
-    pub(super) fn note_foreign(&self, kind: &'static str, now: Instant) {
-        self.shared.recorder.foreign_operation(kind);
-        if let Some(operations) = self.shared.routing.foreign.count(now) {
+    fn note_foreign(&self, kind: Foreign, now: Instant) {
+        let routing = &self.shared.routing;
+        self.shared.recorder.foreign_operation(kind.as_str());
+        let log = match kind {
+            Foreign::Cursor => &routing.foreign_cursors,
+            Foreign::Transaction => &routing.foreign_transactions,
+        };
+        if let Some(operations) = log.count(now) {
             tracing::warn!(
-                kind,
+                kind = kind.as_str(),
                 operations,
-                command = %String::from_utf8_lossy(self.command.name),
                 "operation on a cursor or transaction that this instance does not know; clients of several instances behind one address need loadBalanced=true"
             );
         }

@@ -217,9 +217,6 @@ impl Operation<'_> {
         if pinned.is_some() {
             return pinned;
         }
-        if self.continues_unknown_transaction() {
-            self.note_foreign("transaction", now);
-        }
         let topology = &self.shared.routing.topology;
         let pool = topology.select_now(&self.read_preference())?;
         self.pin_transaction(&pool, observation);
@@ -227,17 +224,11 @@ impl Operation<'_> {
     }
 
     /// The operation's transaction, if it must be pinned to a server, as routers require.
-    fn pinned_transaction(&self) -> Option<(SessionKey, i64)> {
+    pub(super) fn pinned_transaction(&self) -> Option<(SessionKey, i64)> {
         let transaction = self.transaction()?;
         let snapshot = self.shared.routing.topology.snapshot();
         let is_sharded = snapshot.description.topology_type == TopologyType::Sharded;
         is_sharded.then_some(transaction)
-    }
-
-    /// True for a statement of a transaction that must be pinned but has no pin, and that does not
-    /// begin the transaction.
-    fn continues_unknown_transaction(&self) -> bool {
-        !self.command.starts_transaction && self.pinned_transaction().is_some()
     }
 
     fn pin_transaction(&self, pool: &Arc<ServerPool>, observation: &Observation<'_>) {

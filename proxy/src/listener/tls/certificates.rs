@@ -9,13 +9,13 @@ use tokio_rustls::rustls::{
     self,
     client::verify_server_name,
     pki_types::{
-        CertificateDer, PrivateKeyDer, ServerName,
+        CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName,
         pem::{self, PemObject},
     },
     server::{ClientHello, ParsedCertificate, ResolvesServerCert, VerifierBuilderError},
     sign::CertifiedKey,
 };
-use x509_parser::parse_x509_certificate;
+use x509_parser::{parse_x509_certificate, parse_x509_crl};
 
 /// The reason why certificates, keys or revocation lists are unusable.
 #[derive(Debug, thiserror::Error)]
@@ -44,8 +44,8 @@ pub enum ServerTlsError {
         /// The cause.
         source: rustls::Error,
     },
-    /// A certificate is malformed.
-    #[error("{path}: malformed certificate")]
+    /// A certificate or revocation list is malformed.
+    #[error("{path}: malformed certificate or revocation list")]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -101,7 +101,25 @@ impl Pem<'_> {
             Some(certificate.validity().not_after.timestamp())
         });
         let not_after = not_after.collect::<Option<Vec<_>>>();
-        let first = not_after.and_then(|times| times.into_iter().min());
+        self.first(not_after)
+    }
+
+    /// When the first of these revocation lists must be replaced. A list without such a time is
+    /// valid for ever.
+    pub(super) fn list_expiry(
+        &self,
+        lists: &[CertificateRevocationListDer<'_>],
+    ) -> Result<CertificateExpiry, ServerTlsError> {
+        let next_updates = lists.iter().map(|list| {
+            let (_, list) = parse_x509_crl(list).ok()?;
+            Some(list.next_update().map_or(i64::MAX, |time| time.timestamp()))
+        });
+        self.first(next_updates.collect())
+    }
+
+    /// The first of these times; `None` if an item of the file is malformed.
+    fn first(&self, times: Option<Vec<i64>>) -> Result<CertificateExpiry, ServerTlsError> {
+        let first = times.and_then(|times| times.into_iter().min());
         Ok(CertificateExpiry {
             file: self.path.display().to_string(),
             not_after: first.ok_or_else(|| ServerTlsError::Malformed {
@@ -111,7 +129,7 @@ impl Pem<'_> {
     }
 }
 
-/// When the certificates of a file expire.
+/// When the certificates or revocation lists of a file expire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CertificateExpiry {
     /// The path of the file.

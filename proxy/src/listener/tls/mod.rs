@@ -74,7 +74,7 @@ impl Resumption {
     }
 }
 
-/// The library for cryptography. See `docs/decisions/0009-tls-provider.md`.
+/// The library for cryptography. See `docs/decisions/0009-tls-for-clients.md`.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }

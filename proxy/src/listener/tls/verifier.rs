@@ -68,13 +68,16 @@ impl Verifier {
         for file in &settings.revocation_lists {
             let lists: Vec<CertificateRevocationListDer<'static>> =
                 file.items("certificate revocation list")?;
+            expiries.push(file.list_expiry(&lists)?);
             revocation_lists.extend(lists);
         }
         let builder =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), super::provider())
                 .with_crls(revocation_lists.clone())
-                // As a server does: only the client's own certificate needs a list of its issuer.
-                .only_check_end_entity_revocation();
+                // As a server does: only the client's own certificate needs a list of its issuer,
+                // and the list must not be outdated.
+                .only_check_end_entity_revocation()
+                .enforce_revocation_expiration();
         let builder = match settings.is_required {
             true => builder,
             false => builder.allow_unauthenticated(),
@@ -93,7 +96,7 @@ impl Verifier {
         Arc::clone(&self.verifier)
     }
 
-    /// When the authorities expire.
+    /// When the authorities and revocation lists expire.
     pub(super) fn expiries(&self) -> &[CertificateExpiry] {
         &self.expiries
     }

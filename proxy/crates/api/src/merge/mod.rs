@@ -295,6 +295,30 @@ mod tests {
     }
 
     #[test]
+    fn steps_of_different_lengths_are_combined_to_the_longest() {
+        let timeline = |steps: &[(f64, f64, u64)]| Timeline {
+            step_seconds: 1.0,
+            steps: steps
+                .iter()
+                .map(|(at, seconds, count)| Step {
+                    at: *at,
+                    seconds: *seconds,
+                    count: *count,
+                    distribution: Some(Vec::new()),
+                    ..Step::default()
+                })
+                .collect(),
+        };
+        let seconds: Vec<_> = (20..32).map(|at| (f64::from(at), 1.0, 100)).collect();
+        let mut merged = timeline(&seconds);
+        merged.merge(timeline(&[(20.0, 10.0, 1_000)]));
+        assert_eq!(merged.step_seconds, 10.0);
+        let steps = merged.steps.iter();
+        let steps: Vec<_> = steps.map(|s| (s.at, s.seconds, s.count)).collect();
+        assert_eq!(steps, [(20.0, 10.0, 2_000), (30.0, 2.0, 200)]);
+    }
+
+    #[test]
     fn text_that_differs_between_instances_is_replaced_by_mixed() {
         let mut text = String::new();
         merge_text(&mut text, "pooled".to_owned());

@@ -80,7 +80,9 @@ impl Merge for Shape {
         add_known(&mut self.statements, other.statements);
         add_known(&mut self.streamed, other.streamed);
         match (&mut self.timeline, other.timeline) {
-            (Some(steps), Some(others)) => merge_steps(steps, others),
+            (Some(steps), Some(others)) => {
+                merge_steps(steps, others);
+            }
             (steps, others) => *steps = steps.take().or(others),
         }
         self.first_seen = earlier(self.first_seen, other.first_seen);
@@ -164,17 +166,42 @@ impl Merge for Timeline {
         self.steps.iter().all(Merge::is_mergeable)
     }
 
-    /// Both timelines are replies to the same request, so their steps have the same length and
-    /// begin at multiples of it.
+    /// If an instance has only longer steps, because its history lacks memory, the steps of the
+    /// other instance are combined to the same length.
     fn merge(&mut self, other: Self) {
-        self.step_seconds = self.step_seconds.max(other.step_seconds);
-        merge_steps(&mut self.steps, other.steps);
+        let requested = self.step_seconds.max(other.step_seconds);
+        self.step_seconds = merge_steps(&mut self.steps, other.steps).max(requested);
     }
 }
 
-fn merge_steps(steps: &mut Vec<Step>, others: Vec<Step>) {
+/// Merges the steps of two instances. Returns the length of the longest step.
+fn merge_steps(steps: &mut Vec<Step>, others: Vec<Step>) -> f64 {
+    let lengths = steps.iter().chain(&others).map(|step| step.seconds);
+    let longest = lengths.fold(0.0, f64::max);
+    *steps = combined(std::mem::take(steps), longest);
+    let others = combined(others, longest);
     merge_by(steps, others, |step| step.at.to_bits(), Merge::merge);
     steps.sort_by(|a, b| a.at.total_cmp(&b.at));
+    longest
+}
+
+/// Combines consecutive steps of one instance, so that steps begin at multiples of `seconds`.
+fn combined(steps: Vec<Step>, seconds: f64) -> Vec<Step> {
+    let start = |step: &Step| match seconds > 0.0 {
+        true => (step.at / seconds).floor() * seconds,
+        false => step.at,
+    };
+    let mut combined = Vec::new();
+    let key = |step: &Step| start(step).to_bits();
+    merge_by(&mut combined, steps, key, |sum, step| {
+        let seconds = sum.seconds + step.seconds;
+        sum.merge(step);
+        sum.seconds = seconds;
+    });
+    for step in &mut combined {
+        step.at = start(step);
+    }
+    combined
 }
 
 impl Merge for Step {

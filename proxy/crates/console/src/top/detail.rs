@@ -194,7 +194,6 @@ fn draw_timeline(frame: &mut Frame<'_>, area: Rect, timeline: &[Step]) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
     use crate::top::{
@@ -217,7 +216,7 @@ mod tests {
             shape: Some(shape),
             ..Answers::default()
         };
-        model.take(answers, Duration::from_secs(1));
+        model.take(answers);
         model
     }
 

@@ -67,6 +67,8 @@ fn take(merged: &mut Answers, address: &str, answers: Answers) -> Option<String>
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use seawall_api::{Bucket, Other, Span, SpanFigures, Status};
 
     use super::*;
@@ -77,7 +79,7 @@ mod tests {
                 clients,
                 ..Status::default()
             }),
-            operations: [(address.to_owned(), 10)].into(),
+            operations: [(address.to_owned(), (Duration::ZERO, 10))].into(),
             ..Answers::default()
         }
     }

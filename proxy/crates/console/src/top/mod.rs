@@ -79,7 +79,7 @@ pub async fn run(arguments: Arguments) -> Exit {
             return complain(&admin_client::message(&error), admin_client::exit(&error));
         }
     }
-    model.take(ask_all(&fleet, model.wanted()).await, started.elapsed());
+    model.take(ask_all(&fleet, model.wanted(), started).await);
     if arguments.once || !io::stdout().is_terminal() {
         return print_once(&model);
     }
@@ -93,11 +93,14 @@ pub async fn run(arguments: Arguments) -> Exit {
 }
 
 fn print_once(model: &Model) -> Exit {
-    if let Some(error) = &model.error {
-        return complain(error, Exit::Unavailable);
+    // Of several instances, some may have replied although others failed.
+    if model.error.is_none() || model.has_figures {
+        plain::lines(model).iter().for_each(|line| say(line));
     }
-    plain::lines(model).iter().for_each(|line| say(line));
-    Exit::Success
+    match &model.error {
+        Some(error) => complain(error, Exit::Unavailable),
+        None => Exit::Success,
+    }
 }
 
 /// Restores the terminal when dropped. A panic also restores the terminal, before the panic message
@@ -140,7 +143,7 @@ async fn show(
                     Outcome::Ask => {
                         // The pending requests belong to the previous choice of the user.
                         asked.abort_all();
-                        begin(&mut asked, fleet, model);
+                        begin(&mut asked, fleet, model, started);
                     }
                     Outcome::Quit => return Ok(Exit::Success),
                     Outcome::Interrupted => return Ok(Exit::Interrupted),
@@ -151,13 +154,13 @@ async fn show(
             },
             Some(answers) = asked.join_next() => match answers {
                 Ok((wanted, answers)) if wanted == model.wanted() => {
-                    model.take(answers, started.elapsed());
+                    model.take(answers);
                 }
                 Err(error) if error.is_panic() => return Err(io::Error::other(error)),
                 Ok(_) | Err(_) => {}
             },
             _ = ticks.tick(), if !model.choice.is_paused && asked.is_empty() => {
-                begin(&mut asked, fleet, model);
+                begin(&mut asked, fleet, model, started);
             }
             () = signals.received() => return Ok(Exit::Interrupted),
         }
@@ -170,10 +173,10 @@ fn ticks() -> Interval {
     ticks
 }
 
-fn begin(asked: &mut JoinSet<(Wanted, Answers)>, fleet: &Fleet, model: &Model) {
+fn begin(asked: &mut JoinSet<(Wanted, Answers)>, fleet: &Fleet, model: &Model, started: Instant) {
     let (fleet, wanted) = (fleet.clone(), model.wanted());
     asked.spawn(async move {
-        let answers = ask_all(&fleet, wanted.clone()).await;
+        let answers = ask_all(&fleet, wanted.clone(), started).await;
         (wanted, answers)
     });
 }
@@ -193,9 +196,9 @@ async fn first_status(fleet: &Fleet) -> Result<Status, ClientError> {
 }
 
 /// Requests everything that is shown from all instances at the same time, and merges the replies.
-async fn ask_all(fleet: &Fleet, wanted: Wanted) -> Answers {
+async fn ask_all(fleet: &Fleet, wanted: Wanted, started: Instant) -> Answers {
     match fleet.clients() {
-        [client] => ask_one(client, wanted, false).await,
+        [client] => ask_one(client, wanted, started, false).await,
         clients => {
             let wanted = Wanted {
                 shapes: with_distributions(&wanted.shapes),
@@ -204,7 +207,7 @@ async fn ask_all(fleet: &Fleet, wanted: Wanted) -> Answers {
                 ..wanted
             };
             let asked = clients.iter().map(async |client| {
-                let answers = ask_one(client, wanted.clone(), true).await;
+                let answers = ask_one(client, wanted.clone(), started, true).await;
                 (client.address(), answers)
             });
             merge::merged(join_all(asked).await)
@@ -214,7 +217,12 @@ async fn ask_all(fleet: &Fleet, wanted: Wanted) -> Answers {
 
 /// Requests everything that is shown, one after another over one connection. `is_one_of_several`
 /// accepts that the instance does not know the opened shape.
-async fn ask_one(client: &AdminClient, wanted: Wanted, is_one_of_several: bool) -> Answers {
+async fn ask_one(
+    client: &AdminClient,
+    wanted: Wanted,
+    started: Instant,
+    is_one_of_several: bool,
+) -> Answers {
     let mut answers = Answers::default();
     let error = &mut answers.error;
     answers.status = ask::<Status>(client, "/api/v1/status", error).await;
@@ -224,8 +232,9 @@ async fn ask_one(client: &AdminClient, wanted: Wanted, is_one_of_several: bool) 
         return answers;
     }
     let operations = answers.status.iter().map(|status| status.operations);
+    let at = started.elapsed();
     answers.operations = operations
-        .map(|operations| (client.address().to_owned(), operations))
+        .map(|operations| (client.address().to_owned(), (at, operations)))
         .collect();
     answers.shapes = ask(client, &wanted.shapes, error).await;
     answers.storms = ask(client, "/api/v1/storms", error).await;

@@ -33,8 +33,9 @@ pub(super) struct Answers {
     pub(super) stalls: Option<Stalls>,
     pub(super) changes: Option<Changes>,
     pub(super) pools: Option<Pools>,
-    /// The number of operations since the start, by the address of the instance.
-    pub(super) operations: BTreeMap<String, u64>,
+    /// The number of operations since the instance's start, and when it was requested, by the
+    /// address of the instance.
+    pub(super) operations: BTreeMap<String, (Duration, u64)>,
     /// The first error.
     pub(super) error: Option<String>,
 }
@@ -47,7 +48,9 @@ pub(super) struct Model {
     pub(super) status: Option<Status>,
     /// The rate between the last two status responses; `None` until there are two.
     pub(super) operations_per_second: Option<f64>,
-    counted: Option<(Duration, BTreeMap<String, u64>)>,
+    counted: BTreeMap<String, (Duration, u64)>,
+    /// True if the last responses had a status.
+    pub(super) has_figures: bool,
     pub(super) shapes: Shapes,
     pub(super) shape: Option<Shape>,
     pub(super) storms: Storms,
@@ -102,9 +105,10 @@ impl Model {
         }
     }
 
-    /// Stores the responses. `at` is the time since the first request.
-    pub(super) fn take(&mut self, answers: Answers, at: Duration) {
-        self.count(answers.operations, at);
+    /// Stores the responses.
+    pub(super) fn take(&mut self, answers: Answers) {
+        self.count(answers.operations);
+        self.has_figures = answers.status.is_some();
         self.status = answers.status.or(self.status.take());
         fn update<T>(current: &mut T, response: Option<T>) {
             if let Some(response) = response {
@@ -121,19 +125,18 @@ impl Model {
     }
 
     /// Computes the rate of operations since the last responses, over the instances that sent both.
-    fn count(&mut self, operations: BTreeMap<String, u64>, at: Duration) {
-        self.operations_per_second = self.counted.as_ref().and_then(|(before, counted)| {
+    /// Each instance has its own times, because one that replies late would distort the others.
+    fn count(&mut self, operations: BTreeMap<String, (Duration, u64)>) {
+        let rates = operations.iter().filter_map(|(address, (at, count))| {
+            let (before, counted) = self.counted.get(address)?;
             let seconds = at.saturating_sub(*before).as_secs_f64();
-            let more = operations.iter().filter_map(|(address, operations)| {
-                // The counter of a restarted proxy starts at 0 again.
-                operations.checked_sub(*counted.get(address)?)
-            });
-            let more: Option<u64> = more.fold(None, |sum, more| Some(sum.unwrap_or(0) + more));
-            (seconds > 0.0).then_some(float(more?) / seconds)
+            // The counter of a restarted proxy starts at 0 again.
+            let more = count.checked_sub(*counted)?;
+            (seconds > 0.0).then(|| float(more) / seconds)
         });
-        if !operations.is_empty() {
-            self.counted = Some((at, operations));
-        }
+        let sum = |sum: Option<f64>, rate| Some(sum.unwrap_or(0.0) + rate);
+        self.operations_per_second = rates.fold(None, sum);
+        self.counted.extend(operations);
     }
 
     /// Length of the period that the table covers, in seconds.
@@ -239,47 +242,56 @@ pub(super) mod tests {
             }),
             ..Answers::default()
         };
-        model.take(answers, Duration::ZERO);
+        model.take(answers);
         model
     }
 
-    fn operations(operations: &[(&str, u64)]) -> Answers {
-        let operations = operations.iter();
+    /// The counters of some instances, each with the second in which it was requested.
+    fn operations(operations: &[(&str, u64, u64)]) -> Answers {
+        let operations = operations.iter().map(|(address, second, count)| {
+            let at = Duration::from_secs(*second);
+            ((*address).to_owned(), (at, *count))
+        });
         Answers {
-            operations: operations.map(|(a, n)| ((*a).to_owned(), *n)).collect(),
+            operations: operations.collect(),
             ..Answers::default()
         }
     }
 
-    fn status(operations_of_one: u64) -> Answers {
-        operations(&[("http://a:1", operations_of_one)])
-    }
-
     #[test]
-    fn rate_of_several_instances_excludes_instances_without_two_replies() {
+    fn rate_of_several_instances_leaves_out_those_that_did_not_reply_twice() {
         let (a, b, c) = ("http://a:1", "http://b:1", "http://c:1");
         let mut model = Model::default();
-        model.take(operations(&[(a, 100), (b, 500)]), Duration::from_secs(1));
-        let second = operations(&[(a, 130), (b, 510), (c, 1_000_000)]);
-        model.take(second, Duration::from_secs(3));
+        model.take(operations(&[(a, 1, 100), (b, 1, 500)]));
+        model.take(operations(&[(a, 3, 130), (b, 3, 510), (c, 3, 1_000_000)]));
         assert_eq!(model.operations_per_second, Some(20.0));
-        model.take(operations(&[(b, 514), (c, 7)]), Duration::from_secs(4));
+        model.take(operations(&[(b, 4, 514), (c, 4, 7)]));
         assert_eq!(model.operations_per_second, Some(4.0));
     }
 
     #[test]
-    fn operations_per_second_is_computed_from_two_replies_and_never_negative() {
+    fn instance_that_replies_late_does_not_distort_the_rate_of_another() {
+        let (a, b) = ("http://a:1", "http://b:1");
         let mut model = Model::default();
-        model.take(status(1_000), Duration::from_secs(1));
+        model.take(operations(&[(a, 1, 100), (b, 1, 100)]));
+        model.take(operations(&[(a, 2, 110), (b, 31, 400)]));
+        assert_eq!(model.operations_per_second, Some(20.0));
+    }
+
+    #[test]
+    fn operations_per_second_are_differences_and_never_negative() {
+        let a = "http://a:1";
+        let mut model = Model::default();
+        model.take(operations(&[(a, 1, 1_000)]));
         assert_eq!(model.operations_per_second, None);
-        model.take(status(1_300), Duration::from_secs(3));
+        model.take(operations(&[(a, 3, 1_300)]));
         assert_eq!(model.operations_per_second, Some(150.0));
-        model.take(status(20), Duration::from_secs(4));
+        model.take(operations(&[(a, 4, 20)]));
         assert_eq!(model.operations_per_second, None);
-        model.take(status(40), Duration::from_secs(5));
+        model.take(operations(&[(a, 5, 40)]));
         assert_eq!(model.operations_per_second, Some(20.0));
         // Without a response, the last rate is outdated.
-        model.take(Answers::default(), Duration::from_secs(6));
+        model.take(Answers::default());
         assert_eq!(model.operations_per_second, None);
     }
 

@@ -175,4 +175,7 @@ async fn limits_by_address_count_the_clients_behind_a_load_balancer_separately()
         served.push(is_served(connect(&seawall, &header).await).await);
     }
     assert!(served.iter().all(Option::is_some));
+    let again = connect(&seawall, &version_1("192.0.2.5")).await;
+    assert!(is_served(again).await.is_none());
+    assert!(refused(&seawall, "address_rate").await >= 1.0);
 }
