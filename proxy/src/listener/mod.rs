@@ -396,7 +396,7 @@ fn admit_client(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
     });
 }
 
-async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcomer: Newcomer) {
+async fn serve_accepted(mut acceptor: Acceptor, stream: Accepted, peer: Peer, newcomer: Newcomer) {
     let asks = acceptor.shared.settings().original_destination;
     let original = match &stream {
         Accepted::Tcp(stream) if asks => original_destination(stream),
@@ -404,8 +404,7 @@ async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcom
     };
     // The configuration is marked as seen, so that only later ones are compared with the client's
     // certificate.
-    let mut changes = acceptor.tls.clone();
-    let tls = changes.borrow_and_update().clone();
+    let tls = acceptor.tls.borrow_and_update().clone();
     let stream = match (stream, tls) {
         (Accepted::Plain(stream), _) => stream,
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
@@ -429,7 +428,7 @@ async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcom
         }
     };
     let certificates = certificates_of(&stream);
-    let Acceptor { shared, .. } = acceptor;
+    let Acceptor { shared, tls, .. } = acceptor;
     if certificates.is_empty() {
         return serve(shared, stream, peer, newcomer, original).await;
     }
@@ -437,7 +436,7 @@ async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcom
     let served = serve(shared, stream, peer, newcomer, original);
     tokio::select! {
         () = served => {}
-        () = until_refused(changes, &certificates) => recorder.client_refused("certificate_refused"),
+        () = until_refused(tls, &certificates) => recorder.client_refused("certificate_refused"),
     }
 }
 

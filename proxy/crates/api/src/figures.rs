@@ -156,8 +156,8 @@ fn number(bucket: &Bucket) -> usize {
     numbers.next().unwrap_or(Distribution::<8>::BUCKETS - 1)
 }
 
-/// A duration of whole nanoseconds.
-pub(super) fn from_millis(ms: f64) -> Duration {
+/// The duration of a number of milliseconds; zero if the number is negative.
+pub fn from_millis(ms: f64) -> Duration {
     Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default()
 }
 

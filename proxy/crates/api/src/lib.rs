@@ -33,7 +33,7 @@ pub use self::{
         Certificate, Client, Clients, Concurrency, Connections, HistoryStatus, Pool, PoolUser,
         Pools, Status, Topology, TopologyServer,
     },
-    figures::{Bucket, Latency, More, Phases, buckets, distribution, millis},
+    figures::{Bucket, Latency, More, Phases, buckets, distribution, from_millis, millis},
     merge::Merge,
     report::{Instance, Report, ReportError},
     shapes::{Cursors, Moment, Other, Shape, Shapes, SinceStart},

@@ -3,9 +3,27 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use crate::figures::whole as whole_number;
-use seawall_api::{Other, Phases, Report, Shape, Span, SpanFigures, Step, distribution};
-use seawall_stats::{Figures, Label, Level, Period, PhaseTimes};
+use seawall_api::{Other, Report, Shape, Span, SpanFigures, Step, distribution, from_millis};
+use seawall_stats::{Figures, Label, Level, Period};
+
+/// The figures of a reply's type. All these types have members of the same names.
+macro_rules! figures {
+    ($of:expr) => {{
+        let of = $of;
+        let buckets = of.distribution.as_deref().unwrap_or_default();
+        Figures {
+            count: of.count,
+            errors: of.errors,
+            durations: distribution(buckets, of.total_time_ms, of.latency_ms.max),
+            phases: of.phases_ms.named().map(|(_, ms)| from_millis(ms)).into(),
+            request_bytes: of.request_bytes,
+            reply_bytes: of.reply_bytes,
+            documents: of.documents,
+            more_count: of.more.count,
+            more_time: from_millis(of.more.total_time_ms),
+        }
+    }};
+}
 
 /// Returns a period with one series for each listed shape, one for all other shapes, and one for
 /// all operations.
@@ -22,7 +40,7 @@ pub(crate) fn period(report: &Report) -> Period {
 /// and one for all operations.
 pub(crate) fn period_of_span(span: &Span, figures: &SpanFigures) -> Period {
     let mut series = series_of(&figures.shapes, &figures.other);
-    series.insert(Arc::new(Label::Whole), figures_of_sums(&figures.all));
+    series.insert(Arc::new(Label::Whole), figures!(&figures.all));
     Period {
         length: length(span.seconds),
         series,
@@ -32,27 +50,12 @@ pub(crate) fn period_of_span(span: &Span, figures: &SpanFigures) -> Period {
 fn series_of(shapes: &[Shape], other: &Other) -> BTreeMap<Arc<Label>, Figures> {
     let shapes = shapes.iter();
     let mut series: BTreeMap<_, _> = shapes
-        .map(|shape| (Arc::new(label(shape)), figures_of_shape(shape)))
+        .map(|shape| (Arc::new(label(shape)), figures!(shape)))
         .collect();
     if other.count + other.more.count > 0 {
-        series.insert(Arc::new(Label::OtherShapes), figures_of_sums(other));
+        series.insert(Arc::new(Label::OtherShapes), figures!(other));
     }
     series
-}
-
-fn figures_of_sums(sums: &Other) -> Figures {
-    let buckets = sums.distribution.as_deref().unwrap_or_default();
-    Figures {
-        count: sums.count,
-        errors: sums.errors,
-        durations: distribution(buckets, sums.total_time_ms, sums.latency_ms.max),
-        phases: phases(&sums.phases_ms),
-        request_bytes: sums.request_bytes,
-        reply_bytes: sums.reply_bytes,
-        documents: sums.documents,
-        more_count: sums.more.count,
-        more_time: nanos(sums.more.total_time_ms * 1e6),
-    }
 }
 
 /// Returns a period with one series: all operations of the timeline. Its length is that of the
@@ -91,40 +94,13 @@ fn label(shape: &Shape) -> Label {
     }
 }
 
-fn figures_of_shape(shape: &Shape) -> Figures {
-    let max_ms = shape.latency_ms.max;
-    Figures {
-        count: shape.count,
-        errors: shape.errors,
-        durations: distribution(shape.buckets(), shape.total_time_ms, max_ms),
-        phases: phases(&shape.phases_ms),
-        request_bytes: shape.request_bytes,
-        reply_bytes: shape.reply_bytes,
-        documents: shape.documents,
-        more_count: shape.more.count,
-        more_time: nanos(shape.more.total_time_ms * 1e6),
-    }
-}
-
+/// The figures of a step, without its `getMore`s: they belong to operations of any step.
 fn figures_of_step(step: &Step) -> Figures {
     Figures {
-        count: step.count,
-        errors: step.errors,
-        durations: distribution(step.buckets(), step.total_time_ms, step.latency_ms.max),
-        phases: phases(&step.phases_ms),
-        request_bytes: step.request_bytes,
-        reply_bytes: step.reply_bytes,
-        documents: step.documents,
-        ..Figures::default()
+        more_count: 0,
+        more_time: Duration::ZERO,
+        ..figures!(step)
     }
-}
-
-fn phases(phases: &Phases) -> PhaseTimes {
-    phases.named().map(|(_, ms)| nanos(ms * 1e6)).into()
-}
-
-fn nanos(ns: f64) -> Duration {
-    Duration::from_nanos(whole_number(ns.round()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Merges the state of instances and their connections.
 
-use super::{Merge, add, add_limit, merge_by, merge_text};
+use super::{Merge, add, add_limit, combine, merge_by, merge_text};
 use crate::{Certificate, Concurrency, Connections, Pool, PoolUser, Pools, Status};
 
 impl Merge for Status {
@@ -23,10 +23,9 @@ impl Merge for Status {
         self.draining |= other.draining;
         self.injects_faults |= other.injects_faults;
         self.history.bytes += other.history.bytes;
-        self.history.on = match (self.history.on, other.history.on) {
-            (Some(on), Some(other)) => Some(on || other),
-            (on, other) => on.or(other),
-        };
+        combine(&mut self.history.on, other.history.on, |on, other| {
+            on || other
+        });
         self.server_connections.merge(other.server_connections);
         self.uptime_seconds = self.uptime_seconds.max(other.uptime_seconds);
     }

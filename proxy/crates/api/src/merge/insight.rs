@@ -1,10 +1,8 @@
 //! Merges storms, stalls, changes and reports.
 
 use super::{
-    Merge, add, add_known,
-    deployment::merge_pools,
-    merge_by, merge_text,
-    shapes::{merge_known, merge_shapes},
+    Merge, add, add_known, combine, deployment::merge_pools, merge_by, merge_known, merge_text,
+    shapes::merge_shapes,
 };
 use crate::{Changes, Pulse, Report, Server, Span, SpanFigures, Stalls, Storms};
 
@@ -48,17 +46,18 @@ impl Merge for Stalls {
 impl Merge for Pulse {
     fn merge(&mut self, other: Self) {
         self.mean_ms = mean_ms(self, &other);
-        self.longest_ms = match (self.longest_ms, other.longest_ms) {
-            (Some(longest), Some(other)) => Some(longest.max(other)),
-            (known, other) => known.or(other),
-        };
+        combine(&mut self.longest_ms, other.longest_ms, f64::max);
         add_known(&mut self.answered, other.answered);
         add_known(&mut self.refused, other.refused);
         add_known(&mut self.unanswered, other.unanswered);
-        match (&mut self.refusals, other.refusals) {
-            (Some(refusals), Some(others)) => refusals.extend(others),
-            (refusals, others) => *refusals = refusals.take().or(others),
-        }
+        combine(
+            &mut self.refusals,
+            other.refusals,
+            |mut refusals, others| {
+                refusals.extend(others);
+                refusals
+            },
+        );
         self.note = self.note.take().or(other.note);
         merge_text(&mut self.state, other.state);
     }

@@ -47,12 +47,26 @@ fn merge_text(text: &mut String, other: String) {
     }
 }
 
-/// Adds a number that may be unknown. The sum is known if one of the numbers is known.
-fn add_known<T: std::ops::Add<Output = T>>(sum: &mut Option<T>, more: Option<T>) {
-    *sum = match (sum.take(), more) {
-        (Some(sum), Some(more)) => Some(sum + more),
-        (known, more) => known.or(more),
+/// Combines a member that may be absent with that of another instance. If one of them is absent,
+/// the result is the other.
+fn combine<T>(member: &mut Option<T>, other: Option<T>, both: impl FnOnce(T, T) -> T) {
+    *member = match (member.take(), other) {
+        (Some(member), Some(other)) => Some(both(member, other)),
+        (member, other) => member.or(other),
     };
+}
+
+/// Adds a number that may be absent.
+fn add_known<T: std::ops::Add<Output = T>>(sum: &mut Option<T>, more: Option<T>) {
+    combine(sum, more, std::ops::Add::add);
+}
+
+/// Merges a member that may be absent.
+fn merge_known<T: Merge>(member: &mut Option<T>, other: Option<T>) {
+    combine(member, other, |mut member, other| {
+        member.merge(other);
+        member
+    });
 }
 
 /// Adds a limit, which is absent if there is none. The sum is absent if one of the limits is

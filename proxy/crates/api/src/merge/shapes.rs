@@ -1,7 +1,8 @@
 //! Merges shapes, servers and timelines.
 
 use super::{
-    Durations, Merge, add, add_counts, add_known, add_more, add_phases, durations, merge_by,
+    Durations, Merge, add, add_counts, add_known, add_more, add_phases, combine, durations,
+    merge_by, merge_known,
 };
 use crate::{Bucket, Cursors, Moment, Other, Server, Shape, Shapes, SinceStart, Step, Timeline};
 
@@ -19,6 +20,15 @@ macro_rules! merge_figures {
     };
 }
 
+/// Like `merge_figures`, for types whose operations may open cursors.
+macro_rules! merge_load {
+    ($this:ident, $other:ident) => {
+        merge_figures!($this, $other);
+        add!($this, $other: load_ms);
+        add_more(&mut $this.more, $other.more);
+    };
+}
+
 impl Merge for Shapes {
     fn is_mergeable(&self) -> bool {
         self.other.is_mergeable() && self.shapes.iter().all(Merge::is_mergeable)
@@ -27,7 +37,7 @@ impl Merge for Shapes {
     fn merge(&mut self, other: Self) {
         self.other.merge(other.other);
         merge_shapes(&mut self.shapes, other.shapes);
-        self.since_seconds = longer(self.since_seconds, other.since_seconds);
+        combine(&mut self.since_seconds, other.since_seconds, f64::max);
     }
 }
 
@@ -36,25 +46,17 @@ pub(super) fn merge_shapes(shapes: &mut Vec<Shape>, others: Vec<Shape>) {
     merge_by(shapes, others, |shape| shape.id.clone(), Merge::merge);
 }
 
-/// The longer of two periods, either of which may be unknown.
-fn longer(seconds: Option<f64>, other: Option<f64>) -> Option<f64> {
-    match (seconds, other) {
-        (Some(seconds), Some(other)) => Some(seconds.max(other)),
-        (known, other) => known.or(other),
+fn earlier(moment: Moment, other: Moment) -> Moment {
+    match other.seconds() < moment.seconds() {
+        true => other,
+        false => moment,
     }
 }
 
-fn earlier(moment: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
-    match (moment, other) {
-        (Some(moment), Some(other)) if other.seconds() < moment.seconds() => Some(other),
-        (known, other) => known.or(other),
-    }
-}
-
-fn later(moment: Option<Moment>, other: Option<Moment>) -> Option<Moment> {
-    match (moment, other) {
-        (Some(moment), Some(other)) if other.seconds() > moment.seconds() => Some(other),
-        (known, other) => known.or(other),
+fn later(moment: Moment, other: Moment) -> Moment {
+    match other.seconds() > moment.seconds() {
+        true => other,
+        false => moment,
     }
 }
 
@@ -68,26 +70,22 @@ impl Merge for Shape {
     }
 
     fn merge(&mut self, mut other: Self) {
-        merge_figures!(self, other);
-        add!(self, other: load_ms);
-        add_more(&mut self.more, other.more);
+        merge_load!(self, other);
         merge_known(&mut self.cursors, other.cursors);
-        match (&mut self.outcomes, other.outcomes) {
-            (Some(outcomes), Some(others)) => add_counts(outcomes, others),
-            (outcomes, others) => *outcomes = outcomes.take().or(others),
-        }
+        combine(&mut self.outcomes, other.outcomes, |mut counts, others| {
+            add_counts(&mut counts, others);
+            counts
+        });
         merge_known(&mut self.since_start, other.since_start);
         add_known(&mut self.statements, other.statements);
         add_known(&mut self.streamed, other.streamed);
-        match (&mut self.timeline, other.timeline) {
-            (Some(steps), Some(others)) => {
-                merge_steps(steps, others);
-            }
-            (steps, others) => *steps = steps.take().or(others),
-        }
-        self.first_seen = earlier(self.first_seen, other.first_seen);
-        self.last_seen = later(self.last_seen, other.last_seen);
-        self.since_seconds = longer(self.since_seconds, other.since_seconds);
+        combine(&mut self.timeline, other.timeline, |mut steps, others| {
+            merge_steps(&mut steps, others);
+            steps
+        });
+        combine(&mut self.first_seen, other.first_seen, earlier);
+        combine(&mut self.last_seen, other.last_seen, later);
+        combine(&mut self.since_seconds, other.since_seconds, f64::max);
     }
 }
 
@@ -97,24 +95,14 @@ impl<T: Merge> Merge for Box<T> {
     }
 }
 
-/// Merges a member that may be absent.
-pub(super) fn merge_known<T: Merge>(member: &mut Option<T>, other: Option<T>) {
-    match (member.as_mut(), other) {
-        (Some(member), Some(other)) => member.merge(other),
-        (None, other) => *member = other,
-        (Some(_), None) => {}
-    }
-}
-
 impl Merge for SinceStart {
     fn is_mergeable(&self) -> bool {
         is_complete(self.count, self.distribution.as_ref()) && self.cursors.is_mergeable()
     }
 
     fn merge(&mut self, mut other: Self) {
-        merge_figures!(self, other);
-        add!(self, other: load_ms, statements, streamed);
-        add_more(&mut self.more, other.more);
+        merge_load!(self, other);
+        add!(self, other: statements, streamed);
         add_counts(&mut self.outcomes, other.outcomes);
         self.cursors.merge(other.cursors);
     }
@@ -145,9 +133,7 @@ impl Merge for Other {
     }
 
     fn merge(&mut self, mut other: Self) {
-        merge_figures!(self, other);
-        add!(self, other: load_ms);
-        add_more(&mut self.more, other.more);
+        merge_load!(self, other);
     }
 }
 
@@ -210,9 +196,7 @@ impl Merge for Step {
     }
 
     fn merge(&mut self, mut other: Self) {
-        merge_figures!(self, other);
-        add!(self, other: load_ms);
-        add_more(&mut self.more, other.more);
+        merge_load!(self, other);
         let latency = self.latency_ms;
         (self.max_ms, self.p50_ms, self.p99_ms) = (latency.max, latency.p50, latency.p99);
         self.seconds = self.seconds.max(other.seconds);
