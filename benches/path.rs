@@ -239,6 +239,7 @@ fn pool(c: &mut Criterion) {
         max_life_time: None,
         wait_queue_timeout: Duration::from_secs(1),
         wait_queue_size: 1,
+        renewal: None,
     };
     let connector = Connector::new(None, Vec::new(), Duration::from_secs(1), nonces);
     let address = "127.0.0.1:1".parse().expect("the address is valid");

@@ -15,8 +15,11 @@ pub struct ReadFile {
 }
 
 impl ReadFile {
-    /// Reads a file of at most [`MAX_PEM_BYTES`].
-    pub(crate) fn read(path: PathBuf) -> Result<Self, (PathBuf, io::Error)> {
+    /// Reads a file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// The path and the cause, if the file cannot be read or is larger.
+    pub fn read(path: PathBuf) -> Result<Self, (PathBuf, io::Error)> {
         match read_bounded(&path, MAX_PEM_BYTES) {
             Ok(content) => Ok(Self { path, content }),
             Err(error) => Err((path, error)),

@@ -58,7 +58,7 @@ pub use schema::{Change, Key, Kind, Section};
 pub use secret::{Secret, SecretBytes};
 pub use settings::{
     Admin, Auth, Deployment, Fault, History, Limits, Listen, Log, Pool, Pulse, Reload, Runtime,
-    SECTIONS, Settings, Shapes, Shutdown, SlowLog, Tls,
+    SECTIONS, ServerTls, Settings, Shapes, Shutdown, SlowLog, Tls,
 };
 pub use users::{ScramKeys, User, UserCredential, UserKeys};
 pub use values::{EffectiveValue, configuration_hash};

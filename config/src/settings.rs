@@ -94,6 +94,7 @@ pub const SECTIONS: &[Section] = &[
     Tls::SECTION,
     connection_string::SECTION,
     Deployment::SECTION,
+    ServerTls::SECTION,
     Auth::SECTION,
     users::USER,
     users::SCRAM_SHA_1,
@@ -231,6 +232,44 @@ section! {
     {
         /// The connection string. Only its scheme has been checked.
         uri: Secret = connection_string::read;
+        /// Further options of TLS to servers; `None` if there are none.
+        tls: Option<ServerTls> = server_tls;
+    }
+}
+
+section! {
+    /// Further options of TLS to servers, which the connection string switches on (`tls=true`).
+    /// Files in this section replace those in the connection string.
+    optional "deployment.tls" => ServerTls;
+
+    /// PEM file with the certificate authorities of servers, instead of `tlsCAFile`. Without both,
+    /// Seawall trusts the authorities of the operating system.
+    ca_file: Option<ReadFile> = key("deployment.tls.ca_file",
+        Kind::ReadableFile, Live, example "/etc/seawall/server-ca.pem");
+    /// PEM file with Seawall's own certificate and its private key, for servers that require
+    /// certificates, instead of `tlsCertificateKeyFile`.
+    certificate_key_file: Option<ReadFile> = key("deployment.tls.certificate_key_file",
+        Kind::ReadableFile, Live, example "/etc/seawall/client.pem");
+    /// PEM files with the certificate revocation lists of the servers' authorities, separated by
+    /// commas. The official driver, which monitors servers and runs the commands of the service
+    /// account, does not check them.
+    crl_files: Option<Vec<ReadFile>> = key("deployment.tls.crl_file",
+        Kind::ReadableFiles, Live, example "/etc/seawall/server-crl.pem");
+    /// Insecure: accept a server's certificate for any host name. Its authority is still verified.
+    /// Not possible with a service account.
+    allow_invalid_hostnames: bool = key("deployment.tls.allow_invalid_hostnames",
+        Kind::Boolean, Live, default false);
+}
+
+fn server_tls(deployment: &mut Part<'_>) -> Option<Option<ServerTls>> {
+    Some(deployment.section("tls").filter(ServerTls::has_effect))
+}
+
+impl ServerTls {
+    /// True if an option differs from its default.
+    fn has_effect(&self) -> bool {
+        let has_file = self.ca_file.is_some() || self.certificate_key_file.is_some();
+        has_file || self.crl_files.is_some() || self.allow_invalid_hostnames
     }
 }
 

@@ -5,6 +5,7 @@ mod http;
 mod insight;
 mod own_commands;
 mod reload;
+mod server_tls;
 mod tls;
 
 use std::{
@@ -38,10 +39,15 @@ use crate::{
 };
 use seawall_auth::{NonceSource, SeedError};
 use seawall_insight::StoreError;
-use seawall_transport::{Stream, connection::TlsError};
+use seawall_transport::Stream;
 
-use self::http::{Content, Http};
-pub(crate) use self::tls::client_tls;
+pub use self::server_tls::DeploymentTlsError;
+use self::{
+    http::{Content, Http},
+    server_tls::RunningServerTls,
+    tls::Expiries,
+};
+pub(crate) use self::{server_tls::ServerTlsFiles, tls::client_tls};
 
 /// The closing of the remaining clients at the end of a drain is spread over this time.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
@@ -62,8 +68,8 @@ pub enum StartError {
     #[error("deployment.uri: {0}")]
     Deployment(#[from] DeploymentError),
     /// TLS to servers cannot be set up.
-    #[error("TLS to servers: {0}")]
-    ServerTls(#[from] TlsError),
+    #[error(transparent)]
+    ServerTls(#[from] DeploymentTlsError),
     /// TLS to clients cannot be set up.
     #[error("listen.tls: {0}")]
     ClientTls(#[from] ServerTlsError),
@@ -136,6 +142,7 @@ pub struct App {
     running: Mutex<config::Loaded>,
     has_service_account: bool,
     tls: watch::Sender<Option<Arc<ClientTls>>>,
+    server_tls: RunningServerTls,
     /// The state that HTTP requests read; `None` during the start.
     window: Option<Arc<Window>>,
     /// The values in effect, for the API.
@@ -211,6 +218,7 @@ impl App {
             feed,
             draining,
             has_service_account,
+            server_tls,
         } = wire(&settings, &planes, operations).await?;
         let (reloads, reload_requests) = mpsc::channel(MAX_RELOAD_REQUESTS);
         let mut app = Self {
@@ -224,6 +232,7 @@ impl App {
             running: Mutex::new(loaded),
             has_service_account,
             tls: watch::Sender::new(None),
+            server_tls,
             window: None,
             reloads,
             reload_requests: tokio::sync::Mutex::new(reload_requests),
@@ -243,11 +252,19 @@ impl App {
     /// # Errors
     /// If the exporter refuses its histogram buckets.
     fn export_info(&self, config_hash: &str) -> Result<(), ObserveError> {
-        let certificates = tls::expiries(self.tls.borrow().as_ref());
-        let certificates = certificates.into_iter().map(|of| (of.file, of.not_after));
+        let certificates = self.expiries().all().into_iter();
+        let certificates = certificates.map(|of| (of.file, of.not_after));
         self.feed
             .exporter
             .set_info(config_hash, certificates.collect())
+    }
+
+    /// The files of TLS that can expire, also those of later reloads.
+    fn expiries(&self) -> Expiries {
+        Expiries {
+            clients: self.tls.subscribe(),
+            servers: self.server_tls.expiries.subscribe(),
+        }
     }
 
     async fn listen(
@@ -257,8 +274,8 @@ impl App {
     ) -> Result<(), StartError> {
         let data_plane = self.planes.data.handle().clone();
         let client_tls = client_tls(&settings.listen, None)?;
-        tls::log_loaded(&tls::expiries(client_tls.as_ref()));
         self.tls.send_replace(client_tls);
+        tls::log_loaded(&self.expiries().all());
         let hash = config::configuration_hash(&self.running.lock().values);
         self.export_info(&hash)?;
         let listeners = match inherited.is_empty() {
@@ -303,7 +320,7 @@ impl App {
         self.planes
             .control
             .spawn(self.stop.clone().run_until_cancelled_owned(late));
-        let expiries = tls::watch_expiries(self.tls.subscribe());
+        let expiries = tls::watch_expiries(self.expiries());
         let expiries = self.stop.clone().run_until_cancelled_owned(expiries);
         self.planes.control.spawn(expiries);
         let maintenance = maintain(Arc::clone(&self.shared), Arc::clone(&self.feed));
@@ -335,7 +352,7 @@ impl App {
     /// The state that HTTP requests read.
     fn window(&self, settings: &config::Settings) -> Window {
         let credentials = Arc::clone(&self.shared.logins.credentials);
-        let client_tls = self.tls.subscribe();
+        let expiries = self.expiries();
         Window {
             exporter: Arc::clone(&self.feed.exporter),
             clients: Arc::clone(&self.shared.clients),
@@ -350,7 +367,7 @@ impl App {
                 config::Mode::Relay => "relay",
             },
             credentials: Box::new(move || credentials.mode().as_str()),
-            certificates: Box::new(move || tls::for_api(&client_tls.borrow())),
+            certificates: Box::new(move || tls::for_api(&expiries)),
             guard: ArcSwap::from_pointee(convert::guard(&settings.admin)),
             profiles: AtomicBool::new(settings.admin.profile),
             configuration: self.configuration.subscribe(),
@@ -486,6 +503,7 @@ struct Wired {
     feed: Arc<insight::Feed>,
     draining: watch::Sender<Option<Instant>>,
     has_service_account: bool,
+    server_tls: RunningServerTls,
 }
 
 /// Builds the parts that clients share, and starts to monitor the deployment.
@@ -504,13 +522,14 @@ async fn wire(
         settings.deployment.uri.expose(),
         settings.deployment.heartbeat_frequency,
     );
-    let deployment = deployment.await?;
+    let (server_tls, deployment, tls) =
+        RunningServerTls::start(deployment.await?, &settings.deployment)?;
     let control = planes.control.handle().clone();
     let feed = insight::Feed::open(settings, &deployment, exporter, control)?;
     let has_service_account = deployment.has_credentials();
     let credential_settings =
         convert::credential_settings(&settings.auth, &settings.limits, has_service_account)?;
-    let connector = convert::connector(settings, &deployment, &nonces)?;
+    let connector = convert::connector(settings, &deployment, tls, &nonces);
     let topology = Topology::start(
         deployment,
         convert::topology_settings(settings),
@@ -544,14 +563,7 @@ async fn wire(
             gates: LoginGates::default(),
             nonces,
         },
-        routing: Routing {
-            topology,
-            pins: Pins::new(convert::pin_limits(limits)),
-            relay_pins: Pins::new(convert::pin_limits(limits)),
-            fault: ArcSwapOption::from_pointee(settings.fault.as_ref().map(convert::fault)),
-            foreign_cursors: OccasionalLog::default(),
-            foreign_transactions: OccasionalLog::default(),
-        },
+        routing: routing(settings, topology),
         memory: MessageMemory::of_bytes(limits.message_memory_bytes),
         reporter: OnceLock::new(),
         draining: draining_seen,
@@ -561,7 +573,20 @@ async fn wire(
         feed,
         draining,
         has_service_account,
+        server_tls,
     })
+}
+
+fn routing(settings: &config::Settings, topology: Arc<Topology>) -> Routing {
+    let limits = convert::pin_limits(&settings.limits);
+    Routing {
+        topology,
+        pins: Pins::new(limits),
+        relay_pins: Pins::new(limits),
+        fault: ArcSwapOption::from_pointee(settings.fault.as_ref().map(convert::fault)),
+        foreign_cursors: OccasionalLog::default(),
+        foreign_transactions: OccasionalLog::default(),
+    }
 }
 
 /// Adjusts the gates. The login gates follow the waits of operations, and the gate for new clients

@@ -42,6 +42,7 @@ mod routers;
 mod routing;
 mod scene;
 mod served;
+mod server_tls;
 mod service;
 mod start;
 mod storms;

@@ -81,8 +81,27 @@ impl Authority {
         algorithm: &'static SignatureAlgorithm,
     ) -> Result<Identity, AuthorityError> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let params = CertificateParams::new(names)?;
-        self.issue(params, ExtendedKeyUsagePurpose::ServerAuth, algorithm)
+        let mut params = CertificateParams::new(names)?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.issue(params, algorithm)
+    }
+
+    /// Issues a certificate for a member of a replica set, which also uses it as a client when it
+    /// connects to another member.
+    ///
+    /// # Errors
+    /// If the certificate cannot be generated.
+    pub fn member(&self, name: &str, hosts: &[&str]) -> Result<Identity, AuthorityError> {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let mut params = CertificateParams::new(hosts)?;
+        let subject = &mut params.distinguished_name;
+        subject.push(DnType::CommonName, name);
+        subject.push(DnType::OrganizationalUnitName, name);
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        self.issue(params, &ECDSA)
     }
 
     /// Issues a certificate for a client. It is valid for the given time.
@@ -110,13 +129,13 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, name);
         params.not_before = OffsetDateTime::now_utc() - Duration::from_secs(3_600);
         params.not_after = not_after;
-        self.issue(params, ExtendedKeyUsagePurpose::ClientAuth, &ECDSA)
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(params, &ECDSA)
     }
 
     fn issue(
         &self,
         mut params: CertificateParams,
-        usage: ExtendedKeyUsagePurpose,
         algorithm: &'static SignatureAlgorithm,
     ) -> Result<Identity, AuthorityError> {
         let key = KeyPair::generate_for(algorithm)?;
@@ -124,7 +143,6 @@ impl Authority {
         let serial = SerialNumber::from(serial.collect::<Vec<_>>());
         params.serial_number = Some(serial.clone());
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer)?;
         Ok(Identity {
@@ -225,6 +243,11 @@ impl Authority {
 }
 
 impl Identity {
+    /// The certificate and the key in one text, in the format that drivers and mongod expect.
+    pub fn pem(&self) -> String {
+        format!("{}{}", self.certificate, self.key)
+    }
+
     /// True if this is the certificate that a peer presented.
     pub fn is_presented_by(&self, peer: &[CertificateDer<'_>]) -> bool {
         peer.first() == Some(&self.certificate_der)

@@ -77,6 +77,16 @@ impl Seawall {
         tokio::task::block_in_place(|| self.app.reload(&loaded, false))
     }
 
+    /// Like [`Self::reload`], but first connects to a server with changed files of TLS towards
+    /// servers, as a reload of the running command does.
+    ///
+    /// # Errors
+    /// See [`Self::reload`].
+    pub async fn reload_after_trial(&self, toml: &str) -> Result<Reload, Vec<String>> {
+        let loaded = load(&self.base, toml);
+        self.app.reload_after_trial(&loaded, false).await
+    }
+
     /// Waits until Seawall can serve operations.
     pub async fn ready(&self) {
         let ready = || async { self.get("/health/ready").await.0 == 200 };

@@ -17,7 +17,7 @@ use crate::{
     topology::{self, DeploymentOptions},
 };
 use seawall_auth::{Key, Mechanism, NonceSource, ScramKeys};
-use seawall_transport::connection::{Connector, client_config};
+use seawall_transport::connection::{Connector, ServerTls};
 use seawall_wire::Compressor;
 
 /// The rules for requests to the admin address.
@@ -45,24 +45,15 @@ pub(super) fn limit_numbers(settings: &config::Settings) -> LimitNumbers {
 pub(super) fn connector(
     settings: &config::Settings,
     deployment: &DeploymentOptions,
+    tls: Option<ServerTls>,
     nonces: &Arc<NonceSource>,
-) -> Result<Connector, StartError> {
-    let tls = match deployment.tls() {
-        Some((ca, identity, trusts_anyone)) => {
-            if trusts_anyone {
-                tracing::warn!("server certificates are not verified");
-            }
-            let tls = client_config(ca.as_deref(), identity.as_deref(), trusts_anyone)?;
-            Some(Arc::new(tls))
-        }
-        None => None,
-    };
-    Ok(Connector::new(
+) -> Connector {
+    Connector::new(
         tls,
         named(&deployment.compressors()),
         settings.deployment.connect_timeout,
         Arc::clone(nonces),
-    ))
+    )
 }
 
 /// Converts the configured fault. Logs a warning, so that the fault is not left in the
@@ -172,6 +163,8 @@ pub(super) fn topology_settings(settings: &config::Settings) -> topology::Settin
             max_life_time: pool.max_life_time,
             wait_queue_timeout: pool.wait_queue_timeout,
             wait_queue_size: pool.wait_queue_size.get(),
+            // The topology sets it after a change of TLS.
+            renewal: None,
         },
     }
 }

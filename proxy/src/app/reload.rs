@@ -8,7 +8,7 @@ use std::sync::Arc;
 use seawall_api as api;
 use seawall_config as config;
 
-use super::{App, StartError, convert, insight, tls};
+use super::{App, StartError, convert, insight, server_tls::NewServerTls, tls};
 use crate::{client::CredentialSettings, listener::ClientTls, observe::SlowLog};
 use config::{Change, Changed, EffectiveValue, Loaded};
 
@@ -16,6 +16,8 @@ use config::{Change, Changed, EffectiveValue, Loaded};
 struct Prepared {
     /// The new TLS configuration for clients; `None` if it stays as it is.
     tls: Option<Option<Arc<ClientTls>>>,
+    /// New files of TLS towards servers; `None` if they stay as they are.
+    server_tls: Option<NewServerTls>,
     credentials: CredentialSettings,
     /// The new slow log; `None` if the slow log stays as it is.
     slow_log: Option<Option<SlowLog>>,
@@ -42,7 +44,10 @@ impl App {
         let prepared = self
             .prepare(&settings, &running.settings, is_dry_run)
             .map_err(|error| vec![error.to_string()])?;
-        let changes = changes(&changed, &running.values, &new.values);
+        let mut changes = changes(&changed, &running.values, &new.values);
+        if prepared.server_tls.is_some() && changed.iter().all(|change| change.path != SERVER_TLS) {
+            changes.push(changed_files(&running.values));
+        }
         if !is_dry_run {
             let values = values_in_effect(&changed, &running.values, &new.values);
             self.apply(&settings, &running.settings, prepared);
@@ -78,6 +83,7 @@ impl App {
                     Some(tls::client_tls(&settings.listen, earlier.as_deref())?)
                 }
             },
+            server_tls: self.server_tls.changed(&settings.deployment)?,
             credentials: convert::credential_settings(
                 &settings.auth,
                 &settings.limits,
@@ -93,7 +99,8 @@ impl App {
     fn apply(&self, settings: &config::Settings, running: &config::Settings, prepared: Prepared) {
         let shared = &self.shared;
         if let Some(client_tls) = prepared.tls {
-            tls::log_loaded(&tls::expiries(client_tls.as_ref()));
+            let expiries = client_tls.as_ref().map(|tls| tls.expiries());
+            tls::log_loaded(expiries.unwrap_or_default());
             self.tls.send_replace(client_tls);
         }
         shared
@@ -115,6 +122,7 @@ impl App {
             topology.local_threshold,
             topology.pool,
             settings.deployment.connect_timeout,
+            prepared.server_tls.map(|new| self.use_server_tls(new)),
         );
         shared.logins.credentials.configure(prepared.credentials);
         if let Some(log) = prepared.slow_log {
@@ -195,6 +203,22 @@ fn changes(
         }
     }
     changes
+}
+
+/// The section of options of TLS to servers.
+const SERVER_TLS: &str = "deployment.tls";
+
+/// The change if only the contents of files differ that the connection string names.
+fn changed_files(values: &[EffectiveValue]) -> api::ConfigurationChange {
+    let is_uri = |value: &&EffectiveValue| value.path.starts_with("deployment.uri");
+    let uri = values.iter().find(is_uri);
+    let (key, shown) = uri.map_or(("deployment.uri", ""), |uri| (&uri.path, &uri.value));
+    api::ConfigurationChange {
+        from: shown.to_owned(),
+        key: key.to_owned(),
+        needs_restart: false,
+        to: shown.to_owned(),
+    }
 }
 
 fn described_change(

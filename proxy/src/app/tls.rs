@@ -1,4 +1,4 @@
-//! TLS for clients: converts its settings, and reports when certificates expire.
+//! TLS for clients: converts its settings. Reports when certificates of clients and servers expire.
 
 use std::{
     sync::Arc,
@@ -8,9 +8,8 @@ use std::{
 use seawall_config as config;
 use tokio::{sync::watch, time::sleep};
 
-use crate::listener::{
-    CertificateExpiry, ClientCertificates, ClientTls, Pem, ServerTlsError, TlsSettings,
-};
+use crate::listener::{ClientCertificates, ClientTls, ServerTlsError, TlsSettings};
+use seawall_transport::{CertificateExpiry, Pem};
 
 /// How often the log names certificates that expire soon.
 const REPORT_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -47,21 +46,43 @@ pub(crate) fn client_tls(
 }
 
 fn pems(files: &[config::ReadFile]) -> Vec<Pem<'_>> {
-    let pem = |file| Pem {
-        path: config::ReadFile::path(file),
-        content: config::ReadFile::expose(file),
-    };
     files.iter().map(pem).collect()
 }
 
-/// When each certificate and authority expires; empty without TLS.
-pub(super) fn expiries(tls: Option<&Arc<ClientTls>>) -> Vec<CertificateExpiry> {
-    tls.map(|tls| tls.expiries().to_vec()).unwrap_or_default()
+pub(super) fn pem(file: &config::ReadFile) -> Pem<'_> {
+    Pem {
+        path: file.path(),
+        content: file.expose(),
+    }
+}
+
+/// The files of TLS towards clients and servers that can expire.
+#[derive(Clone)]
+pub(super) struct Expiries {
+    pub(super) clients: watch::Receiver<Option<Arc<ClientTls>>>,
+    pub(super) servers: watch::Receiver<Vec<CertificateExpiry>>,
+}
+
+impl Expiries {
+    /// When each file with certificates, authorities or revocation lists expires; each file once.
+    pub(super) fn all(&self) -> Vec<CertificateExpiry> {
+        let clients = self.clients.borrow();
+        let mut all = match &*clients {
+            Some(tls) => tls.expiries().to_vec(),
+            None => Vec::new(),
+        };
+        for expiry in &*self.servers.borrow() {
+            if all.iter().all(|other| other.file != expiry.file) {
+                all.push(expiry.clone());
+            }
+        }
+        all
+    }
 }
 
 /// When each certificate and authority expires, for the API.
-pub(super) fn for_api(tls: &Option<Arc<ClientTls>>) -> Vec<seawall_api::Certificate> {
-    let certificates = expiries(tls.as_ref()).into_iter();
+pub(super) fn for_api(expiries: &Expiries) -> Vec<seawall_api::Certificate> {
+    let certificates = expiries.all().into_iter();
     let certificates = certificates.map(|expiry| seawall_api::Certificate {
         file: expiry.file,
         not_after: expiry.not_after,
@@ -80,12 +101,11 @@ pub(super) fn log_loaded(expiries: &[CertificateExpiry]) {
 }
 
 /// Logs once a day which certificates have expired or expire soon.
-pub(super) async fn watch_expiries(tls: watch::Receiver<Option<Arc<ClientTls>>>) {
+pub(super) async fn watch_expiries(expiries: Expiries) {
     loop {
         sleep(REPORT_INTERVAL).await;
-        let expiries = expiries(tls.borrow().as_ref());
-        for expiry in &expiries {
-            log_if_soon(expiry);
+        for expiry in expiries.all() {
+            log_if_soon(&expiry);
         }
     }
 }

@@ -8,9 +8,11 @@ use mongodb::{Client, bson::doc, options::ClientOptions};
 use seawall_config::Settings;
 
 use super::ConfigArguments;
-use crate::{app::client_tls, topology::DeploymentOptions};
+use crate::{
+    app::{ServerTlsFiles, client_tls},
+    topology::DeploymentOptions,
+};
 use seawall_console::{Exit, complain, say};
-use seawall_transport::connection::client_config;
 
 /// Time limit of `--connect` for reaching the deployment.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -58,10 +60,9 @@ pub(super) async fn deployment_problems(settings: &Settings) -> Vec<String> {
     match DeploymentOptions::parse(uri, settings.deployment.heartbeat_frequency).await {
         Err(error) => problems.push(format!("deployment.uri: {error}")),
         Ok(deployment) => {
-            if let Some((ca, identity, trusts_anyone)) = deployment.tls() {
-                let tls = client_config(ca.as_deref(), identity.as_deref(), trusts_anyone);
-                problems.extend(tls.err().map(|error| format!("deployment.uri: {error}")));
-            }
+            let files = ServerTlsFiles::read(&deployment, settings.deployment.tls.as_ref());
+            let tls = files.and_then(|files| files.map(|files| files.build()).transpose());
+            problems.extend(tls.err().map(|error| error.to_string()));
             let wants_lookup = settings.auth.credentials == seawall_config::Credentials::Lookup;
             if wants_lookup && !deployment.has_credentials() {
                 let problem = "auth.credentials: \"lookup\" needs a user in deployment.uri";

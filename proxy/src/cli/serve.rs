@@ -88,7 +88,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         "serving"
     );
     notify_ready();
-    serve_until_signal(&app, signals, Reloader::new(sources, loaded, log)).await
+    serve_until_signal(&app, signals, Reloader::new(&app, sources, loaded, log)).await
 }
 
 /// The bound address of HTTP as text. An address that is configured but not bound is in use.

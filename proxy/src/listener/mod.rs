@@ -37,7 +37,7 @@ use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
 pub(crate) use self::proxy_protocol::MAX_WAITING;
 pub use self::proxy_protocol::{ProxyProtocol, parse as parse_proxy_header};
 pub use self::tls::ServerTlsError;
-pub(crate) use self::tls::{CertificateExpiry, ClientCertificates, ClientTls, Pem, TlsSettings};
+pub(crate) use self::tls::{ClientCertificates, ClientTls, TlsSettings};
 use self::{
     proxy_protocol::{WaitingPlace, read_header},
     tls::begins_with_tls,

@@ -20,7 +20,8 @@ use seawall_stats::float;
 pub enum CloseReason {
     /// The connection was unused for too long.
     Idle,
-    /// The connection exceeded its maximum age.
+    /// The connection exceeded its maximum age, or the TLS configuration has changed since it was
+    /// established.
     Expired,
     /// The connection belonged to an earlier generation of its pool.
     Stale,

@@ -17,7 +17,7 @@ use tokio::{sync::oneshot, time::Instant};
 use self::state::PoolState;
 pub use self::{snapshot::Waits, state::Suspicion};
 use super::{
-    CheckOutError, Limits, Overload,
+    CheckOutError, Limits, Overload, Renewal,
     demand::{Demand, Need},
     latency::Latency,
     queue::{Granted, Ticket, WaitQueue, Waiter},
@@ -490,7 +490,10 @@ impl Limits {
         if connection.generation != generation {
             return Some(CloseReason::Stale);
         }
-        if connection.expires_at.is_some_and(|at| now >= at) {
+        let is_replaced = |renewal: Renewal| renewal.has_replaced(connection, now);
+        if connection.expires_at.is_some_and(|at| now >= at)
+            || self.renewal.is_some_and(is_replaced)
+        {
             return Some(CloseReason::Expired);
         }
         let idle = now.saturating_duration_since(connection.last_used_at);

@@ -52,7 +52,7 @@ use crate::observe::{CloseReason, ServerMetrics};
 use seawall_auth::{Identity, IdentityId};
 use seawall_concurrency::Reason;
 use seawall_transport::connection::{
-    Connection, Connector, EstablishError, Generation, Interrupts, ServerAddress,
+    Connection, Connector, EstablishError, Generation, Interrupts, ServerAddress, TlsVersion,
 };
 
 pub use self::{
@@ -99,6 +99,29 @@ pub struct Limits {
     pub wait_queue_timeout: Duration,
     /// Maximum number of operations that wait for a connection to one server, or for a slot.
     pub wait_queue_size: usize,
+    /// The replacement of connections after a change of TLS; `None` before the first change.
+    pub renewal: Option<Renewal>,
+}
+
+/// A change of the TLS configuration. Connections of earlier configurations are replaced within
+/// [`RENEWAL_TIME`], each when no operation uses it.
+#[derive(Clone, Copy, Debug)]
+pub struct Renewal {
+    /// The new configuration.
+    pub version: TlsVersion,
+    /// The time of the change.
+    pub began: Instant,
+}
+
+/// The time over which connections are replaced after a change of TLS, so that their logins do not
+/// come all at once.
+const RENEWAL_TIME: Duration = Duration::from_secs(10);
+
+impl Renewal {
+    fn has_replaced(self, connection: &Connection, now: Instant) -> bool {
+        let is_due = || now >= self.began + RENEWAL_TIME.mul_f64(connection.id().spread());
+        connection.tls_version < self.version && is_due()
+    }
 }
 
 /// The reason why an overloaded server had no connection or slot for an operation.

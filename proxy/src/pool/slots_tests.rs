@@ -26,6 +26,7 @@ fn limited(concurrency: Concurrency) -> Inner {
         max_server_connections: 100,
         max_connecting: 100,
         wait_queue_size: 1_000,
+        renewal: None,
         concurrency,
         ..limits()
     })

@@ -32,6 +32,7 @@ pub(crate) fn limits() -> Limits {
         max_life_time: Some(Duration::from_secs(600)),
         wait_queue_timeout: Duration::from_secs(10),
         wait_queue_size: 8,
+        renewal: None,
     }
 }
 

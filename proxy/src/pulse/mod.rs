@@ -66,7 +66,7 @@ pub struct Cost {
 
 /// Samples the servers of a deployment. Dropping the value stops the sampling.
 pub struct Pulse {
-    options: ClientOptions,
+    options: Mutex<ClientOptions>,
     settings: Settings,
     runtime: Handle,
     servers: Mutex<HashMap<String, Sampler>>,
@@ -86,12 +86,19 @@ impl Pulse {
     /// account; the sampling tasks run on `runtime`.
     pub fn new(options: ClientOptions, settings: Settings, runtime: Handle) -> Self {
         Self {
-            options,
+            options: Mutex::new(options),
             settings,
             runtime,
             servers: Mutex::default(),
             cost: Arc::default(),
         }
+    }
+
+    /// Changes the deployment's options. The next call of [`Self::set_servers`] connects to all
+    /// servers again.
+    pub(crate) fn set_options(&self, options: ClientOptions) {
+        *self.options.lock() = options;
+        self.servers.lock().clear();
     }
 
     /// Sets the servers to sample. Sampling of any other server stops, and its samples are dropped.
@@ -134,7 +141,7 @@ impl Pulse {
             samples: Arc::clone(&samples),
             cost: Arc::clone(&self.cost),
         };
-        let options = options_for(self.options.clone(), parsed, self.settings.timeout);
+        let options = options_for(self.options.lock().clone(), parsed, self.settings.timeout);
         let task = self.runtime.spawn(server.sample(options)).abort_handle();
         Sampler { samples, task }
     }

@@ -36,15 +36,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     observe::Recorder,
-    pool::{Checkout, Limits, ServerPool, Suspicion},
+    pool::{Checkout, Limits, Renewal, ServerPool, Suspicion},
 };
 use seawall_command::ReadPreference;
-use seawall_transport::connection::{Connector, Generation, ServerAddress};
+use seawall_transport::connection::{Connector, Generation, ServerAddress, ServerTls};
 
 pub use self::{
     cluster_time::ClusterTime,
     description::{Probe, ServerDescription, ServerType, TopologyDescription, TopologyType},
-    monitor::{DeploymentError, DeploymentOptions},
+    monitor::{DeploymentError, DeploymentOptions, DriverTls},
 };
 
 /// Settings of the whole deployment.
@@ -131,6 +131,8 @@ pub struct Topology {
     /// A counter that determines which two suitable servers are compared next.
     rotation: AtomicUsize,
     control_client: Mutex<Option<mongodb::Client>>,
+    /// The official driver's options of TLS. A change makes the driver connect again.
+    driver_tls: watch::Sender<DriverTls>,
     /// The server that all relays use now.
     relay_choice: Mutex<Option<ServerAddress>>,
 }
@@ -166,7 +168,9 @@ impl Topology {
             control_plane,
         ));
         let stop = topology.stop.clone();
-        let watching = monitor::watch(Arc::downgrade(&topology), options);
+        topology.driver_tls.send_replace(options.driver_tls());
+        let tls = topology.driver_tls.subscribe();
+        let watching = monitor::watch(Arc::downgrade(&topology), options, tls);
         let control_plane = &topology.control_plane;
         control_plane.spawn(stop.run_until_cancelled_owned(watching));
         topology
@@ -191,6 +195,7 @@ impl Topology {
             stop: CancellationToken::new(),
             rotation: AtomicUsize::new(0),
             control_client: Mutex::new(None),
+            driver_tls: watch::Sender::new(DriverTls::default()),
             relay_choice: Mutex::new(None),
         }
     }
@@ -237,14 +242,27 @@ impl Topology {
     }
 
     /// Applies a changed latency window, and changed limits to all pools. `connect_timeout` is the
-    /// new time limit for establishing a connection. The heartbeat frequency does not change.
+    /// new time limit for establishing a connection. With `tls`, all connections are replaced
+    /// within a short time, and the official driver connects again. The heartbeat frequency does
+    /// not change. Must not be called by two threads at a time.
     pub(crate) fn configure(
         &self,
         local_threshold: Duration,
-        pool: Limits,
+        mut pool: Limits,
         connect_timeout: Duration,
+        tls: Option<(ServerTls, DriverTls)>,
     ) {
         self.connector.set_limit(connect_timeout);
+        pool.renewal = match tls {
+            Some((tls, driver_tls)) => {
+                self.driver_tls.send_replace(driver_tls);
+                Some(Renewal {
+                    version: self.connector.set_tls(Some(tls)),
+                    began: Instant::now(),
+                })
+            }
+            None => self.settings.load().pool.renewal,
+        };
         // The lock ensures that no pool is created with the earlier limits after the pools were
         // listed.
         let state = self.state.lock();

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
+    path::{Path, PathBuf},
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -16,7 +17,11 @@ use mongodb::{
     },
     options::{ClientOptions, Compressor, Tls, TlsOptions},
 };
-use tokio::{sync::Notify, time::sleep};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, watch},
+    time::{sleep, timeout},
+};
 use zeroize::Zeroizing;
 
 use super::{
@@ -29,6 +34,10 @@ use seawall_transport::connection::ServerAddress;
 
 /// Pause between two attempts to resolve the DNS name of a connection string.
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// After a change of TLS, a new client of the driver replaces the earlier one at the latest after
+/// this time, even if it has not found all servers.
+const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The reason why a connection string is unusable.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +61,30 @@ pub struct DeploymentOptions {
     /// The options in the string itself. If the DNS name has been resolved, the options from DNS
     /// are included.
     written: Box<ClientOptions>,
+}
+
+/// The options of TLS for the official driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DriverTls {
+    /// The file with the authorities of servers; `None` for those that the driver brings.
+    pub ca_file: Option<PathBuf>,
+    /// The file with Seawall's certificate and its key.
+    pub identity_file: Option<PathBuf>,
+    /// True if any certificate of a server is accepted.
+    pub trusts_anyone: bool,
+    /// A number that changes with the contents of the files, so that the driver reads them again.
+    pub version: u64,
+}
+
+impl DriverTls {
+    /// Replaces the options of TLS in `options`, if TLS is on.
+    fn apply(&self, options: &mut ClientOptions) {
+        if let Some(Tls::Enabled(tls)) = &mut options.tls {
+            tls.ca_file_path.clone_from(&self.ca_file);
+            tls.cert_key_file_path.clone_from(&self.identity_file);
+            tls.allow_invalid_certificates = Some(self.trusts_anyone);
+        }
+    }
 }
 
 impl fmt::Debug for DeploymentOptions {
@@ -103,6 +136,25 @@ impl DeploymentOptions {
         (*self.written).clone()
     }
 
+    /// Sets the options of TLS that the official driver uses.
+    pub(crate) fn set_driver_tls(&mut self, tls: &DriverTls) {
+        tls.apply(&mut self.written);
+        if let Some(options) = &mut self.options {
+            tls.apply(options);
+        }
+    }
+
+    /// The options of TLS that the official driver uses.
+    pub(super) fn driver_tls(&self) -> DriverTls {
+        let (ca_file, identity_file, trusts_anyone) = self.tls().unwrap_or_default();
+        DriverTls {
+            ca_file: ca_file.map(Path::to_owned),
+            identity_file: identity_file.map(Path::to_owned),
+            trusts_anyone,
+            version: 0,
+        }
+    }
+
     /// True if the string has a user, which is the service account.
     pub(crate) fn has_credentials(&self) -> bool {
         self.written.credential.is_some()
@@ -125,22 +177,71 @@ impl DeploymentOptions {
 
     /// The TLS options in the string: the CA file, the certificate file, and true if Seawall
     /// accepts any server certificate. `None` if TLS is off.
-    pub fn tls(&self) -> Option<(Option<std::path::PathBuf>, Option<std::path::PathBuf>, bool)> {
-        match self.written.tls.clone()? {
+    pub fn tls(&self) -> Option<(Option<&Path>, Option<&Path>, bool)> {
+        match self.written.tls.as_ref()? {
             Tls::Enabled(tls) => {
                 let trusts_anyone = tls.allow_invalid_certificates == Some(true);
-                Some((tls.ca_file_path, tls.cert_key_file_path, trusts_anyone))
+                let (ca, identity) = (&tls.ca_file_path, &tls.cert_key_file_path);
+                Some((ca.as_deref(), identity.as_deref(), trusts_anyone))
             }
             Tls::Disabled => None,
         }
     }
 }
 
-/// Monitors the deployment until the future is dropped.
-pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOptions) {
-    let mut options = loop {
+/// Monitors the deployment until the future is dropped. A change of `tls` replaces the driver's
+/// client.
+pub(super) async fn watch(
+    topology: Weak<Topology>,
+    deployment: DeploymentOptions,
+    mut tls: watch::Receiver<DriverTls>,
+) {
+    let heartbeat_frequency = deployment.heartbeat_frequency;
+    let mut options = resolved(deployment).await;
+    options.app_name = Some("seawall".to_owned());
+    options.heartbeat_freq = Some(heartbeat_frequency);
+    // The driver's client needs only few connections: it runs the service account's commands, and
+    // clients use Seawall's own pools.
+    options.max_pool_size = Some(4);
+    options.min_pool_size = Some(0);
+    let source = Arc::new(Source {
+        topology,
+        events: Mutex::default(),
+        changed: Notify::new(),
+    });
+    // A client monitors the deployment until it is dropped, so it is kept here.
+    let mut client = None;
+    for number in 0_u64.. {
+        tls.borrow_and_update().apply(&mut options);
+        let events = Arc::clone(&source);
+        options.sdam_event_handler = Some(EventHandler::callback(move |event| {
+            if let SdamEvent::TopologyDescriptionChanged(event) = event {
+                events.receive(number, event.new_description);
+            }
+        }));
+        match Client::with_options(options.clone()) {
+            Ok(new) => {
+                if client.is_some() && timeout(REPLACEMENT_LIMIT, source.catch_up()).await.is_err()
+                {
+                    tracing::warn!("servers not reached with the new TLS files of the deployment");
+                }
+                source.select(number, &new);
+                client = Some(new);
+            }
+            Err(error) => tracing::error!(%error, "could not start to monitor the deployment"),
+        }
+        if tls.changed().await.is_err() {
+            return;
+        }
+    }
+    drop(client);
+}
+
+/// Returns the options of a connection string after its DNS name was resolved.
+async fn resolved(mut deployment: DeploymentOptions) -> ClientOptions {
+    loop {
         match deployment.options.take() {
-            Some(options) => break *options,
+            Some(options) => return *options,
             None => sleep(RESOLVE_AGAIN_AFTER).await,
         }
         let again = DeploymentOptions::parse(&deployment.uri, deployment.heartbeat_frequency).await;
@@ -150,31 +251,79 @@ pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOp
                 tracing::warn!(%error, "could not resolve the deployment's connection string");
             }
         }
-    };
-    options.app_name = Some("seawall".to_owned());
-    options.heartbeat_freq = Some(deployment.heartbeat_frequency);
-    // The driver's client needs only few connections: it runs the service account's commands, and
-    // clients use Seawall's own pools.
-    options.max_pool_size = Some(4);
-    options.min_pool_size = Some(0);
-    let events = topology.clone();
-    options.sdam_event_handler = Some(EventHandler::callback(move |event| {
-        if let (SdamEvent::TopologyDescriptionChanged(event), Some(topology)) =
-            (event, events.upgrade())
-        {
-            topology.apply(&event.new_description);
-        }
-    }));
-    match Client::with_options(options) {
-        Ok(client) => {
-            if let Some(topology) = topology.upgrade() {
-                *topology.control_client.lock() = Some(client.clone());
+    }
+}
+
+/// Passes the topology descriptions of one client of the driver on. A new client begins without
+/// servers. So the earlier one stays in use until the new one has found the same servers; otherwise
+/// the pools of all servers would be cleared.
+struct Source {
+    topology: Weak<Topology>,
+    events: Mutex<Events>,
+    /// Notified when a client that is not yet in use has a new description.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Events {
+    /// The number of the client whose descriptions are applied.
+    selected: u64,
+    /// The latest description of a client that is not yet in use.
+    next: Option<TopologyDescription>,
+}
+
+impl Source {
+    fn receive(&self, number: u64, description: TopologyDescription) {
+        let mut events = self.events.lock();
+        if number == events.selected {
+            if let Some(topology) = self.topology.upgrade() {
+                topology.apply(&description);
             }
-            // The driver's client monitors the deployment until it is dropped, so it is kept here.
-            std::future::pending::<()>().await;
-            drop(client);
+        } else if number > events.selected {
+            events.next = Some(description);
+            self.changed.notify_one();
         }
-        Err(error) => tracing::error!(%error, "could not start to monitor the deployment"),
+    }
+
+    /// Waits until the new client has found all servers that are known.
+    async fn catch_up(&self) {
+        while !self.has_caught_up() {
+            self.changed.notified().await;
+        }
+    }
+
+    fn has_caught_up(&self) -> bool {
+        let Some(topology) = self.topology.upgrade() else {
+            return true;
+        };
+        let events = self.events.lock();
+        let Some(next) = &events.next else {
+            return false;
+        };
+        let servers = next.servers();
+        let found = servers.iter().filter_map(|(address, server)| {
+            let is_known = server.server_type() != DriverServerType::Unknown;
+            is_known.then(|| address.to_string().parse().ok()).flatten()
+        });
+        let found: Vec<ServerAddress> = found.collect();
+        let state = topology.state.lock();
+        let mut members = state.members.values().map(|member| &member.server);
+        members.all(|server| {
+            server.server_type == ServerType::Unknown || found.contains(&server.address)
+        })
+    }
+
+    /// Uses the client with this number from now on.
+    fn select(&self, number: u64, client: &Client) {
+        let Some(topology) = self.topology.upgrade() else {
+            return;
+        };
+        *topology.control_client.lock() = Some(client.clone());
+        let mut events = self.events.lock();
+        events.selected = number;
+        if let Some(description) = events.next.take() {
+            topology.apply(&description);
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 pub mod connection;
 
 mod budget;
+mod certificates;
 mod keep_alive;
 mod progress;
 mod reader;
@@ -15,6 +16,7 @@ mod stream;
 
 pub use self::{
     budget::{Evicted, MemoryBudget, MemoryShare},
+    certificates::{CertificateExpiry, Pem, PemError},
     keep_alive::keep_clients_alive,
     progress::{MESSAGE_LIMIT, Progress},
     reader::{

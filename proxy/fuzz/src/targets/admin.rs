@@ -290,6 +290,7 @@ async fn topology(recorder: &Arc<Recorder>) -> Arc<Topology> {
             max_life_time: None,
             wait_queue_timeout: second,
             wait_queue_size: 1,
+            renewal: None,
         },
     };
     let nonces = NonceSource::new().expect("the system has random bytes");

@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use seawall_api as api;
 use seawall_config::{Loaded, Problems, Sources, load_with_values};
-use tokio::{task::block_in_place, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     log::LogControl,
     service_manager::{notify_reloaded, notify_reloading},
 };
-use crate::{app::App, cli::check};
+use crate::{
+    app::{App, ServerTlsFiles},
+    cli::check,
+};
 
 /// Time limit for resolving a changed connection string. Signals are not handled during this time.
 const DNS_LIMIT: Duration = Duration::from_secs(5);
@@ -19,36 +22,52 @@ const DNS_LIMIT: Duration = Duration::from_secs(5);
 pub(super) struct Reloader {
     sources: Sources,
     log: LogControl,
-    /// The configuration that the last reload or the start has read.
-    attempted: Result<Loaded, Problems>,
-    /// The configuration that the last check for changed files has read.
-    seen: Result<Loaded, Problems>,
+    /// What the last reload or the start has read.
+    attempted: Read,
+    /// What the last check for changed files has read.
+    seen: Read,
+}
+
+/// The configuration with the contents of its files, and those that the connection string names.
+#[derive(Clone, PartialEq)]
+struct Read {
+    loaded: Result<Loaded, Problems>,
+    server_tls: Option<ServerTlsFiles>,
+}
+
+impl Read {
+    fn new(app: &App, loaded: Result<Loaded, Problems>) -> Self {
+        let server_tls = loaded.as_ref().ok();
+        let server_tls = server_tls.and_then(|loaded| app.read_server_tls(&loaded.settings));
+        Self { loaded, server_tls }
+    }
 }
 
 impl Reloader {
     /// `loaded` is the configuration of the start.
-    pub(super) fn new(sources: Sources, loaded: Loaded, log: LogControl) -> Self {
+    pub(super) fn new(app: &App, sources: Sources, loaded: Loaded, log: LogControl) -> Self {
+        let read = Read::new(app, Ok(loaded));
         Self {
             sources,
             log,
-            attempted: Ok(loaded.clone()),
-            seen: Ok(loaded),
+            attempted: read.clone(),
+            seen: read,
         }
     }
 
     /// Reads the configuration and applies it. If there are problems, nothing changes. A dry run
     /// applies and logs nothing.
     pub(super) async fn reload(&mut self, app: &App, is_dry_run: bool) -> api::Reload {
-        let read = load_with_values(&self.sources);
+        let loaded = load_with_values(&self.sources);
         if is_dry_run {
-            return self.evaluate(app, &read, true).await;
+            return self.evaluate(app, &loaded, true).await;
         }
-        self.reload_from(app, read).await
+        self.reload_from(app, Read::new(app, loaded)).await
     }
 
-    async fn reload_from(&mut self, app: &App, read: Result<Loaded, Problems>) -> api::Reload {
+    async fn reload_from(&mut self, app: &App, read: Read) -> api::Reload {
         notify_reloading();
-        let reload = self.evaluate(app, &read, false).await;
+        let reload = self.evaluate(app, &read.loaded, false).await;
         self.attempted = read;
         record(app, &reload);
         notify_reloaded(reload.applied);
@@ -87,7 +106,7 @@ impl Reloader {
                 return Err(problems);
             }
         }
-        let reload = block_in_place(|| app.reload(loaded, is_dry_run))?;
+        let reload = app.reload_after_trial(loaded, is_dry_run).await?;
         if !is_dry_run {
             self.log.configure(&app.settings().log);
         }
@@ -99,7 +118,7 @@ impl Reloader {
     /// only if two checks in a row read the same content, because another process may be writing a
     /// file at this moment.
     pub(super) async fn look(&mut self, app: &App) {
-        let read = load_with_values(&self.sources);
+        let read = Read::new(app, load_with_values(&self.sources));
         let is_settled = read == self.seen;
         self.seen.clone_from(&read);
         if is_settled && read != self.attempted {

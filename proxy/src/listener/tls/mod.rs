@@ -11,6 +11,7 @@ mod verifier;
 
 use std::{io, sync::Arc};
 
+use seawall_transport::{CertificateExpiry, Pem};
 use tokio::net::TcpStream;
 use tokio_rustls::{
     TlsAcceptor,
@@ -25,11 +26,7 @@ use tokio_rustls::{
 
 pub use self::certificates::ServerTlsError;
 use self::verifier::Verifier;
-pub(crate) use self::{
-    certificates::{CertificateExpiry, Pem},
-    sniff::begins_with_tls,
-    verifier::ClientCertificates,
-};
+pub(crate) use self::{sniff::begins_with_tls, verifier::ClientCertificates};
 
 /// Maximum number of sessions that are kept for clients without support for tickets (TLS 1.2 with
 /// session ids).

@@ -8,7 +8,9 @@ use tokio_rustls::rustls::{
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 
-use super::certificates::{CertificateExpiry, Pem, ServerTlsError};
+use seawall_transport::{CertificateExpiry, Pem};
+
+use super::certificates::ServerTlsError;
 
 /// How clients' certificates are verified.
 #[derive(Debug)]
@@ -53,22 +55,18 @@ impl Verifier {
         let mut roots = RootCertStore::empty();
         let (mut authorities, mut expiries) = (Vec::new(), Vec::new());
         for file in &settings.authorities {
-            let certificates: Vec<CertificateDer<'static>> = file.items("certificate")?;
-            expiries.push(file.expiry(&certificates)?);
+            let (certificates, expiry) = file.certificates()?;
+            expiries.push(expiry);
             for certificate in certificates {
                 let added = roots.add(certificate.clone());
-                added.map_err(|source| ServerTlsError::Refused {
-                    path: file.path.to_owned(),
-                    source,
-                })?;
+                added.map_err(|source| file.refused(source))?;
                 authorities.push(certificate);
             }
         }
         let mut revocation_lists = Vec::new();
         for file in &settings.revocation_lists {
-            let lists: Vec<CertificateRevocationListDer<'static>> =
-                file.items("certificate revocation list")?;
-            expiries.push(file.list_expiry(&lists)?);
+            let (lists, expiry) = file.revocation_lists()?;
+            expiries.push(expiry);
             revocation_lists.extend(lists);
         }
         let builder =

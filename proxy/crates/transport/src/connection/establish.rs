@@ -9,21 +9,19 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use tokio::{
     net::{TcpStream, UnixStream},
     time::{Instant, timeout},
 };
-use tokio_rustls::{
-    TlsConnector, TlsStream,
-    rustls::{ClientConfig, pki_types::ServerName},
-};
-
+use tokio_rustls::{TlsStream, rustls::pki_types::ServerName};
 use zeroize::Zeroizing;
 
 use super::{
-    Connection, ControlError, SecretDocument, ServerAddress, conversation_id, empty_exchange,
-    payload, reply_is_ok, requires_authentication, sasl_continue, sasl_start,
+    Connection, ControlError, SecretDocument, ServerAddress, ServerTls, TlsVersion,
+    conversation_id, empty_exchange, payload, reply_is_ok, requires_authentication, sasl_continue,
+    sasl_start,
 };
 use crate::{
     Stream,
@@ -165,21 +163,29 @@ impl EstablishError {
     }
 }
 
-/// Establishes connections to servers. All connections have the same TLS options, compressors and
-/// time limit.
+/// Establishes connections to servers. All connections have the same TLS configuration, compressors
+/// and time limit.
 #[derive(Clone)]
 pub struct Connector {
-    tls: Option<Arc<ClientConfig>>,
+    /// All clones of the connector share it.
+    tls: Arc<ArcSwap<VersionedTls>>,
     compressors: Vec<Compressor>,
     /// Nanoseconds. All clones of the connector share it.
     limit: Arc<AtomicU64>,
     nonces: Arc<NonceSource>,
 }
 
+/// TLS towards servers, and the version of its configuration.
+struct VersionedTls {
+    version: TlsVersion,
+    /// `None` if servers are connected without TLS.
+    tls: Option<ServerTls>,
+}
+
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connector")
-            .field("tls", &self.tls.is_some())
+            .field("tls", &self.tls.load().tls.is_some())
             .finish_non_exhaustive()
     }
 }
@@ -188,19 +194,28 @@ impl Connector {
     /// Creates a connector. It offers `compressors` to servers in this order. `limit` is the time
     /// limit for all steps of a connection together.
     pub fn new(
-        tls: Option<Arc<ClientConfig>>,
+        tls: Option<ServerTls>,
         compressors: Vec<Compressor>,
         limit: Duration,
         nonces: Arc<NonceSource>,
     ) -> Self {
+        let version = TlsVersion::default();
         let connector = Self {
-            tls,
+            tls: Arc::new(ArcSwap::from_pointee(VersionedTls { version, tls })),
             compressors,
             limit: Arc::default(),
             nonces,
         };
         connector.set_limit(limit);
         connector
+    }
+
+    /// Changes TLS for new connections of this connector and all its clones. Returns the new
+    /// version. Must not be called by two threads at a time.
+    pub fn set_tls(&self, tls: Option<ServerTls>) -> TlsVersion {
+        let version = self.tls.load().version.next();
+        self.tls.store(Arc::new(VersionedTls { version, tls }));
+        version
     }
 
     /// Changes the time limit of this connector and all its clones.
@@ -296,8 +311,8 @@ impl Connector {
         address: &ServerAddress,
     ) -> Result<(Stream, bool), EstablishError> {
         let checking = async {
-            let mut connection =
-                Connection::new(self.connect_stream(address).await?, Instant::now());
+            let (stream, _) = self.connect_stream(address).await?;
+            let mut connection = Connection::new(stream, Instant::now());
             let requires = server_requires_authentication(address, &mut connection).await?;
             Ok((connection.stream, requires))
         };
@@ -399,13 +414,14 @@ impl Connector {
         mut hello: RawDocumentBuf,
         compressors: &[Compressor],
     ) -> Result<(Connection, SecretDocument), EstablishError> {
-        let stream = self.connect_stream(address).await?;
+        let (stream, tls_version) = self.connect_stream(address).await?;
         limit_silence(&stream).map_err(|source| EstablishError::Io {
             step: Step::Connect,
             address: address.clone(),
             source,
         })?;
         let mut connection = Connection::new(stream, Instant::now());
+        connection.tls_version = tls_version;
         if !compressors.is_empty() {
             let mut names = RawArrayBuf::new();
             compressors.iter().for_each(|c| names.push(c.name()));
@@ -427,13 +443,20 @@ impl Connector {
         Ok((connection, hello_reply))
     }
 
-    async fn connect_stream(&self, address: &ServerAddress) -> Result<Stream, EstablishError> {
+    /// Connects a socket and performs the TLS handshake. Also returns the version of the TLS
+    /// configuration.
+    async fn connect_stream(
+        &self,
+        address: &ServerAddress,
+    ) -> Result<(Stream, TlsVersion), EstablishError> {
         let stream = Self::connect_socket(address).await?;
-        let (Some(tls), ServerAddress::Tcp { host, .. }) = (&self.tls, address) else {
-            return Ok(stream);
+        let versioned = self.tls.load_full();
+        let version = versioned.version;
+        let (Some(tls), ServerAddress::Tcp { host, .. }) = (&versioned.tls, address) else {
+            return Ok((stream, version));
         };
         let Stream::Tcp(stream) = stream else {
-            return Ok(stream);
+            return Ok((stream, version));
         };
         let failed = |source| EstablishError::Io {
             step: Step::Tls,
@@ -442,9 +465,8 @@ impl Connector {
         };
         let name = ServerName::try_from(host.clone())
             .map_err(|e| failed(io::Error::new(io::ErrorKind::InvalidInput, e)))?;
-        let connector = TlsConnector::from(Arc::clone(tls));
-        let stream = connector.connect(name, stream).await.map_err(failed)?;
-        Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
+        let stream = tls.connect(name, stream).await.map_err(failed)?;
+        Ok((Stream::Tls(Box::new(TlsStream::Client(stream))), version))
     }
 
     async fn connect_socket(address: &ServerAddress) -> Result<Stream, EstablishError> {

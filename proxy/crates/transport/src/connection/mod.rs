@@ -28,7 +28,7 @@ pub use self::{
     establish::{Connector, EstablishError, Step},
     interrupt::{Interrupt, Interrupts},
     sasl::{SecretDocument, conversation_id, empty_exchange, payload, sasl_continue, sasl_start},
-    tls::{TlsError, client_config},
+    tls::{Authorities, ServerTls, TlsError, TlsSettings, Verification},
 };
 
 /// Identifies a connection within this process.
@@ -44,6 +44,16 @@ impl Generation {
     /// The generation after this one.
     #[must_use]
     pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// Identifies a TLS configuration of a [`Connector`]. Each new one has a higher version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TlsVersion(u64);
+
+impl TlsVersion {
+    fn next(self) -> Self {
         Self(self.0 + 1)
     }
 }
@@ -66,6 +76,8 @@ pub struct Connection {
     pub compressor: Option<Compressor>,
     /// The pool's generation when the connection was established.
     pub generation: Generation,
+    /// The TLS configuration that the connection was established with.
+    pub tls_version: TlsVersion,
     /// When the connection was established.
     pub created_at: Instant,
     /// When the connection was last checked in.
@@ -89,6 +101,7 @@ impl Connection {
             lacks_hello: false,
             compressor: None,
             generation: Generation::default(),
+            tls_version: TlsVersion::default(),
             created_at: now,
             last_used_at: now,
             expires_at: None,
@@ -114,8 +127,13 @@ impl ConnectionId {
     /// differs between connections, so connections that were established together do not expire
     /// together.
     pub fn life_share(self) -> f64 {
-        // Fibonacci hashing spreads consecutive ids evenly.
-        let spread = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-        1.0 - 0.2 * f64::from(u16::try_from(spread).unwrap_or(u16::MAX)) / f64::from(u16::MAX)
+        1.0 - 0.2 * self.spread()
+    }
+
+    /// A number from 0 to 1. Numbers of consecutive connections are spread evenly.
+    pub fn spread(self) -> f64 {
+        // Fibonacci hashing.
+        let hash = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+        f64::from(u16::try_from(hash).unwrap_or(u16::MAX)) / f64::from(u16::MAX)
     }
 }

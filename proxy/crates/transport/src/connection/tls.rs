@@ -1,95 +1,269 @@
-//! TLS towards servers, configured by the options of the connection string.
+//! TLS towards servers: authorities, revocation lists, Seawall's own certificate.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fmt, io, sync::Arc};
 
-use tokio_rustls::rustls::{
-    self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{
-        CertificateDer, PrivateKeyDer, ServerName, UnixTime,
-        pem::{self, PemObject},
+use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{
+        self, CertificateError, ClientConfig, DigitallySignedStruct, HandshakeKind, RootCertStore,
+        SignatureScheme,
+        client::{
+            WebPkiServerVerifier,
+            danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        },
+        crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+        pki_types::{CertificateDer, ServerName, UnixTime},
+        server::VerifierBuilderError,
     },
 };
 
-/// The reason why TLS options are unusable.
+use crate::{CertificateExpiry, Pem, PemError};
+
+/// The reason why TLS towards servers cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read or is not PEM.
-    #[error("{path}: {source}")]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: pem::Error,
-    },
-    /// rustls refuses the certificates or keys.
+    /// A file is unusable.
     #[error(transparent)]
-    Rustls(#[from] rustls::Error),
+    File(#[from] PemError),
+    /// The authorities or revocation lists are unusable.
+    #[error("certificates of servers: {0}")]
+    Verifier(#[from] VerifierBuilderError),
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    Setup(#[from] rustls::Error),
 }
 
-/// Creates the TLS configuration for connections to servers. The root certificates come from
-/// `ca_file`; without it, they are Mozilla's. Seawall's own certificate and key come from
-/// `identity_file`, a PEM file with both, as `tlsCertificateKeyFile` requires. `trusts_anyone`
-/// disables the verification of servers.
-///
-/// # Errors
-/// See [`TlsError`].
-pub fn client_config(
-    ca_file: Option<&Path>,
-    identity_file: Option<&Path>,
-    trusts_anyone: bool,
-) -> Result<ClientConfig, TlsError> {
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()?;
-    let builder = if trusts_anyone {
-        let verifier = Arc::new(TrustsAnyone { provider });
-        builder
+/// The authorities that servers' certificates must come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Authorities<'a> {
+    /// Those of Mozilla, which are compiled in.
+    Mozilla,
+    /// Those of the operating system. Unusable ones are skipped.
+    System(Pem<'a>),
+    /// Those of a file.
+    File(Pem<'a>),
+}
+
+/// How servers' certificates are verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verification {
+    /// The certificate must come from an authority and be valid for the server's host name.
+    Full,
+    /// The certificate must come from an authority, but may be for any host name.
+    AnyHostName,
+    /// Any certificate is accepted.
+    Off,
+}
+
+/// The settings of TLS towards servers, with the contents of the files.
+#[derive(Debug)]
+pub struct TlsSettings<'a> {
+    /// The authorities of servers.
+    pub authorities: Authorities<'a>,
+    /// A file with Seawall's own certificate chain and its key; `None` if it has none.
+    pub identity: Option<Pem<'a>>,
+    /// Files with revocation lists. If there are any, the issuer of a server's certificate needs
+    /// one.
+    pub revocation_lists: Vec<Pem<'a>>,
+    /// How certificates are verified.
+    pub verification: Verification,
+}
+
+/// TLS towards servers, with one configuration. It resumes its own sessions, and no others.
+pub struct ServerTls {
+    config: Arc<ClientConfig>,
+    verifier: Arc<dyn ServerCertVerifier>,
+    expiries: Vec<CertificateExpiry>,
+}
+
+impl fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerTls")
+            .field("expiries", &self.expiries)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerTls {
+    /// Creates the TLS configuration.
+    ///
+    /// # Errors
+    /// See [`TlsError`].
+    pub fn new(settings: &TlsSettings<'_>) -> Result<Self, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let mut expiries = Vec::new();
+        let verifier = verifier(settings, &provider, &mut expiries)?;
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
             .dangerous()
-            .with_custom_certificate_verifier(verifier)
-    } else {
-        builder.with_root_certificates(roots(ca_file)?)
-    };
-    let Some(path) = identity_file else {
-        return Ok(builder.with_no_client_auth());
-    };
-    let wrong = |source| TlsError::Pem {
-        path: path.to_owned(),
-        source,
-    };
-    let certificates = read_certificates(path)?;
-    let key = PrivateKeyDer::from_pem_file(path).map_err(wrong)?;
-    Ok(builder.with_client_auth_cert(certificates, key)?)
+            .with_custom_certificate_verifier(Arc::clone(&verifier));
+        let config = match &settings.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let (certificates, expiry) = identity.certificates()?;
+                expiries.push(expiry);
+                let config = builder.with_client_auth_cert(certificates, identity.private_key()?);
+                config.map_err(|source| identity.refused(source))?
+            }
+        };
+        Ok(Self {
+            config: Arc::new(config),
+            verifier,
+            expiries,
+        })
+    }
+
+    /// When each file of authorities, certificates or revocation lists expires.
+    pub fn expiries(&self) -> &[CertificateExpiry] {
+        &self.expiries
+    }
+
+    /// Performs the handshake with a server.
+    ///
+    /// # Errors
+    /// If the handshake fails, or the certificate of a resumed session is no longer valid: rustls
+    /// verifies a certificate only in a full handshake.
+    pub(super) async fn connect(
+        &self,
+        name: ServerName<'static>,
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let connector = TlsConnector::from(Arc::clone(&self.config));
+        let stream = connector.connect(name.clone(), stream).await?;
+        let (_, session) = stream.get_ref();
+        if session.handshake_kind() == Some(HandshakeKind::Resumed) {
+            let chain = session.peer_certificates().unwrap_or_default();
+            self.verify(chain, &name).map_err(io::Error::other)?;
+        }
+        Ok(stream)
+    }
+
+    fn verify(
+        &self,
+        chain: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+    ) -> Result<(), rustls::Error> {
+        let Some((certificate, intermediates)) = chain.split_first() else {
+            return Err(rustls::Error::NoCertificatesPresented);
+        };
+        let verified = self.verifier.verify_server_cert(
+            certificate,
+            intermediates,
+            name,
+            &[],
+            UnixTime::now(),
+        );
+        verified.map(drop)
+    }
 }
 
-/// Reads all certificates of a PEM file.
-///
-/// # Errors
-/// [`TlsError::Pem`] if the file cannot be read.
-pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let wrong = |source| TlsError::Pem {
-        path: path.to_owned(),
-        source,
-    };
-    let certificates = CertificateDer::pem_file_iter(path).map_err(wrong)?;
-    certificates.collect::<Result<_, _>>().map_err(wrong)
+fn verifier(
+    settings: &TlsSettings<'_>,
+    provider: &Arc<CryptoProvider>,
+    expiries: &mut Vec<CertificateExpiry>,
+) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
+    if settings.verification == Verification::Off {
+        let provider = Arc::clone(provider);
+        return Ok(Arc::new(TrustsAnyone { provider }));
+    }
+    let roots = roots(settings.authorities, expiries)?;
+    let mut lists = Vec::new();
+    for file in &settings.revocation_lists {
+        let (of_file, expiry) = file.revocation_lists()?;
+        expiries.push(expiry);
+        lists.extend(of_file);
+    }
+    let verifier =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+            .with_crls(lists)
+            // As a server does: only the peer's own certificate needs a list of its issuer, and
+            // the list must not be outdated.
+            .only_check_end_entity_revocation()
+            .enforce_revocation_expiration()
+            .build()?;
+    Ok(match settings.verification {
+        Verification::AnyHostName => Arc::new(AllowsAnyHostName { verifier }),
+        Verification::Full | Verification::Off => verifier,
+    })
 }
 
-fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, TlsError> {
-    let Some(path) = ca_file else {
-        return Ok(RootCertStore {
-            roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
-        });
-    };
+fn roots(
+    authorities: Authorities<'_>,
+    expiries: &mut Vec<CertificateExpiry>,
+) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
-    for certificate in read_certificates(path)? {
-        roots.add(certificate)?;
+    match authorities {
+        Authorities::Mozilla => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+        Authorities::System(file) => {
+            let (certificates, _) = file.certificates()?;
+            roots.add_parsable_certificates(certificates);
+        }
+        Authorities::File(file) => {
+            let (certificates, expiry) = file.certificates()?;
+            expiries.push(expiry);
+            for certificate in certificates {
+                let added = roots.add(certificate);
+                added.map_err(|source| file.refused(source))?;
+            }
+        }
     }
     Ok(roots)
+}
+
+/// Verifies certificates, but accepts them for any host name.
+#[derive(Debug)]
+struct AllowsAnyHostName {
+    verifier: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerCertVerifier for AllowsAnyHostName {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.verifier.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        );
+        match verified {
+            // The name is verified last, so everything else is valid.
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            other => other,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
 }
 
 /// Accepts any certificate, for `tlsAllowInvalidCertificates`, which users set in tests.

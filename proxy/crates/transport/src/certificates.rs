@@ -1,0 +1,166 @@
+//! PEM files with certificates, keys and revocation lists, and when these expire.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use tokio_rustls::rustls::{
+    self,
+    pki_types::{
+        CertificateDer, CertificateRevocationListDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
+};
+use x509_parser::{parse_x509_certificate, parse_x509_crl};
+
+/// The reason why the content of a PEM file is unusable.
+#[derive(Debug, thiserror::Error)]
+pub enum PemError {
+    /// A file is not PEM.
+    #[error("{path}: {source}")]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: pem::Error,
+    },
+    /// A file has none of the expected items.
+    #[error("{path}: no {item} in the file")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// The expected item.
+        item: &'static str,
+    },
+    /// rustls refuses the content of a file, for example because key and certificate differ.
+    #[error("{path}: {source}")]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: rustls::Error,
+    },
+    /// A certificate or revocation list is malformed.
+    #[error("{path}: malformed certificate or revocation list")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// A PEM file that has been read.
+#[derive(Clone, Copy)]
+pub struct Pem<'a> {
+    /// The path, for errors.
+    pub path: &'a Path,
+    /// The content. It may be a private key, so it must not appear in a log.
+    pub content: &'a str,
+}
+
+impl fmt::Debug for Pem<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pem").field(&self.path).finish()
+    }
+}
+
+impl Pem<'_> {
+    /// All certificates in the file, at least one, and when the first of them expires.
+    ///
+    /// # Errors
+    /// If the file has no certificate, or a malformed one.
+    pub fn certificates(
+        &self,
+    ) -> Result<(Vec<CertificateDer<'static>>, CertificateExpiry), PemError> {
+        let certificates: Vec<CertificateDer<'static>> = self.items("certificate")?;
+        let not_after = certificates.iter().map(|certificate| {
+            let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+            Some(certificate.validity().not_after.timestamp())
+        });
+        let expiry = self.first(not_after.collect())?;
+        Ok((certificates, expiry))
+    }
+
+    /// All revocation lists in the file, at least one, and when the first of them must be replaced.
+    /// A list without such a time is valid for ever.
+    ///
+    /// # Errors
+    /// If the file has no revocation list, or a malformed one.
+    pub fn revocation_lists(
+        &self,
+    ) -> Result<
+        (
+            Vec<CertificateRevocationListDer<'static>>,
+            CertificateExpiry,
+        ),
+        PemError,
+    > {
+        let lists: Vec<CertificateRevocationListDer<'static>> =
+            self.items("certificate revocation list")?;
+        let next_updates = lists.iter().map(|list| {
+            let (_, list) = parse_x509_crl(list).ok()?;
+            Some(list.next_update().map_or(i64::MAX, |time| time.timestamp()))
+        });
+        let expiry = self.first(next_updates.collect())?;
+        Ok((lists, expiry))
+    }
+
+    /// The first private key in the file.
+    ///
+    /// # Errors
+    /// If the file has no private key, or a malformed one.
+    pub fn private_key(&self) -> Result<PrivateKeyDer<'static>, PemError> {
+        PrivateKeyDer::from_pem_slice(self.content.as_bytes())
+            .map_err(|source| self.malformed(source))
+    }
+
+    /// The error if rustls refuses the content of this file.
+    #[must_use]
+    pub fn refused(&self, source: rustls::Error) -> PemError {
+        PemError::Refused {
+            path: self.path.to_owned(),
+            source,
+        }
+    }
+
+    fn malformed(&self, source: pem::Error) -> PemError {
+        PemError::Pem {
+            path: self.path.to_owned(),
+            source,
+        }
+    }
+
+    /// All items of one kind in the file, at least one.
+    fn items<T: PemObject>(&self, item: &'static str) -> Result<Vec<T>, PemError> {
+        let items = T::pem_slice_iter(self.content.as_bytes());
+        let items = items.collect::<Result<Vec<_>, _>>();
+        let items = items.map_err(|source| self.malformed(source))?;
+        match items.is_empty() {
+            true => Err(PemError::Missing {
+                path: self.path.to_owned(),
+                item,
+            }),
+            false => Ok(items),
+        }
+    }
+
+    /// The first of these times; `None` if an item of the file is malformed.
+    fn first(&self, times: Option<Vec<i64>>) -> Result<CertificateExpiry, PemError> {
+        let first = times.and_then(|times| times.into_iter().min());
+        Ok(CertificateExpiry {
+            file: self.path.display().to_string(),
+            not_after: first.ok_or_else(|| PemError::Malformed {
+                path: self.path.to_owned(),
+            })?,
+        })
+    }
+}
+
+/// When the certificates or revocation lists of a file expire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateExpiry {
+    /// The path of the file.
+    pub file: String,
+    /// The end of the validity in seconds since the epoch. For several certificates, the first end.
+    pub not_after: i64,
+}

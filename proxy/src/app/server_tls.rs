@@ -1,0 +1,298 @@
+//! TLS towards servers: combines the options of the connection string with `[deployment.tls]`.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use seawall_config::{self as config, ReadFile};
+use tokio::{sync::watch, task::block_in_place, time::timeout};
+
+use super::{App, tls::pem};
+use crate::topology::{DeploymentOptions, DriverTls, ServerType};
+use seawall_auth::NonceSource;
+use seawall_transport::{
+    CertificateExpiry,
+    connection::{Authorities, Connector, ServerTls, TlsError, TlsSettings, Verification},
+};
+
+/// Time limit of the attempt to connect to a server with new files.
+const TRIAL_LIMIT: Duration = Duration::from_secs(5);
+
+/// The reason why TLS towards servers cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum DeploymentTlsError {
+    /// There are options of TLS, but TLS is off.
+    #[error("deployment.tls: TLS is off; add tls=true to the connection string")]
+    Off,
+    /// The official driver, which the service account uses, cannot skip only the host name.
+    #[error(
+        "deployment.tls.allow_invalid_hostnames: must be false if the connection string has a user"
+    )]
+    HostNames,
+    /// A file cannot be read.
+    #[error("TLS to servers: {path}: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The files are unusable.
+    #[error("TLS to servers: {0}")]
+    Tls(#[from] TlsError),
+}
+
+/// The files of TLS towards servers, as they were read. Two of them are equal if their contents
+/// are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerTlsFiles {
+    authorities: Option<ReadFile>,
+    /// The authorities of the operating system, if they are used.
+    system_authorities: Option<ReadFile>,
+    identity: Option<ReadFile>,
+    revocation_lists: Vec<ReadFile>,
+    verification: Verification,
+}
+
+impl ServerTlsFiles {
+    /// Reads the files that the connection string and `tls` name. A file of `tls` replaces that of
+    /// the connection string. `None` if TLS is off.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or the options contradict each other.
+    pub(crate) fn read(
+        deployment: &DeploymentOptions,
+        tls: Option<&config::ServerTls>,
+    ) -> Result<Option<Self>, DeploymentTlsError> {
+        let Some((ca_file, identity_file, trusts_anyone)) = deployment.tls() else {
+            return match tls {
+                Some(_) => Err(DeploymentTlsError::Off),
+                None => Ok(None),
+            };
+        };
+        let allows_any_name = tls.is_some_and(|tls| tls.allow_invalid_hostnames);
+        if allows_any_name && deployment.has_credentials() {
+            return Err(DeploymentTlsError::HostNames);
+        }
+        let read = |path: &Path| {
+            let read = ReadFile::read(path.to_owned());
+            read.map_err(|(path, source)| DeploymentTlsError::Unreadable { path, source })
+        };
+        let authorities = match tls.and_then(|tls| tls.ca_file.clone()) {
+            Some(file) => Some(file),
+            None => ca_file.map(read).transpose()?,
+        };
+        let system_authorities = match authorities {
+            Some(_) => None,
+            None => openssl_probe::probe().cert_file,
+        };
+        Ok(Some(Self {
+            authorities,
+            system_authorities: system_authorities.as_deref().map(read).transpose()?,
+            identity: match tls.and_then(|tls| tls.certificate_key_file.clone()) {
+                Some(file) => Some(file),
+                None => identity_file.map(read).transpose()?,
+            },
+            revocation_lists: tls
+                .and_then(|tls| tls.crl_files.clone())
+                .unwrap_or_default(),
+            verification: match (trusts_anyone, allows_any_name) {
+                (true, _) => Verification::Off,
+                (false, true) => Verification::AnyHostName,
+                (false, false) => Verification::Full,
+            },
+        }))
+    }
+
+    /// Creates the TLS configuration of connections in the pools.
+    ///
+    /// # Errors
+    /// [`DeploymentTlsError::Tls`].
+    pub(crate) fn build(&self) -> Result<ServerTls, DeploymentTlsError> {
+        Ok(ServerTls::new(&TlsSettings {
+            authorities: match (&self.authorities, &self.system_authorities) {
+                (Some(file), _) => Authorities::File(pem(file)),
+                (None, Some(file)) => Authorities::System(pem(file)),
+                (None, None) => Authorities::Mozilla,
+            },
+            identity: self.identity.as_ref().map(pem),
+            revocation_lists: self.revocation_lists.iter().map(pem).collect(),
+            verification: self.verification,
+        })?)
+    }
+
+    /// The options of the official driver. It cannot skip only the host name, so it then verifies
+    /// nothing. It monitors servers without a login; pooled connections are still verified.
+    pub(super) fn driver_tls(&self, version: u64) -> DriverTls {
+        let ca = self.authorities.as_ref();
+        let ca = ca.or(self.system_authorities.as_ref());
+        DriverTls {
+            ca_file: ca.map(|file| file.path().to_owned()),
+            identity_file: (self.identity.as_ref()).map(|file| file.path().to_owned()),
+            trusts_anyone: self.verification != Verification::Full,
+            version,
+        }
+    }
+
+    /// Logs what is not verified, at each start and after each change.
+    pub(super) fn warn(&self, has_service_account: bool) {
+        match self.verification {
+            Verification::Full => {}
+            Verification::AnyHostName => {
+                tracing::warn!("host names in servers' certificates are not verified");
+            }
+            Verification::Off => tracing::warn!("server certificates are not verified"),
+        }
+        if has_service_account && !self.revocation_lists.is_empty() {
+            tracing::warn!("connections of the service account do not check revocation lists");
+        }
+    }
+}
+
+/// TLS towards servers of a running Seawall.
+pub(super) struct RunningServerTls {
+    /// The options of the connection string, before `[deployment.tls]` changed them.
+    deployment: DeploymentOptions,
+    /// The files in use, and how often they have changed.
+    files: Mutex<(Option<ServerTlsFiles>, u64)>,
+    pub(super) expiries: watch::Sender<Vec<CertificateExpiry>>,
+}
+
+/// New files of TLS towards servers, which are not yet in use.
+pub(super) struct NewServerTls {
+    files: ServerTlsFiles,
+    tls: ServerTls,
+}
+
+impl RunningServerTls {
+    /// Reads the files at the start. Returns the options of the connection string with these files,
+    /// and TLS towards servers; `None` if it is off.
+    ///
+    /// # Errors
+    /// See [`DeploymentTlsError`].
+    pub(super) fn start(
+        deployment: DeploymentOptions,
+        settings: &config::Deployment,
+    ) -> Result<(Self, DeploymentOptions, Option<ServerTls>), DeploymentTlsError> {
+        let files = ServerTlsFiles::read(&deployment, settings.tls.as_ref())?;
+        let tls = files.as_ref().map(ServerTlsFiles::build).transpose()?;
+        let mut combined = deployment.clone();
+        if let Some(files) = &files {
+            files.warn(deployment.has_credentials());
+            combined.set_driver_tls(&files.driver_tls(0));
+        }
+        let expiries = tls.as_ref().map(|tls| tls.expiries().to_vec());
+        let running = Self {
+            deployment,
+            files: Mutex::new((files, 0)),
+            expiries: watch::Sender::new(expiries.unwrap_or_default()),
+        };
+        Ok((running, combined, tls))
+    }
+
+    /// Reads the files again.
+    pub(super) fn read(
+        &self,
+        settings: &config::Deployment,
+    ) -> Result<Option<ServerTlsFiles>, DeploymentTlsError> {
+        ServerTlsFiles::read(&self.deployment, settings.tls.as_ref())
+    }
+
+    /// Reads the files again. `None` if they are those in use.
+    ///
+    /// # Errors
+    /// See [`DeploymentTlsError`].
+    pub(super) fn changed(
+        &self,
+        settings: &config::Deployment,
+    ) -> Result<Option<NewServerTls>, DeploymentTlsError> {
+        let read = self.read(settings)?;
+        if read == self.files.lock().0 {
+            return Ok(None);
+        }
+        let new = read.map(|files| {
+            let tls = files.build()?;
+            Ok(NewServerTls { files, tls })
+        });
+        new.transpose()
+    }
+}
+
+impl App {
+    /// The files of TLS towards servers, as they are now; `None` if TLS is off or they cannot be
+    /// read.
+    pub(crate) fn read_server_tls(&self, settings: &config::Settings) -> Option<ServerTlsFiles> {
+        self.server_tls.read(&settings.deployment).ok().flatten()
+    }
+
+    /// Like [`Self::reload`], but first connects to a server with changed files of TLS towards
+    /// servers. If no available server accepts them, nothing changes, because the pools would lose
+    /// all connections.
+    ///
+    /// # Errors
+    /// See [`Self::reload`].
+    pub async fn reload_after_trial(
+        &self,
+        new: &config::Loaded,
+        is_dry_run: bool,
+    ) -> Result<seawall_api::Reload, Vec<String>> {
+        match self.server_tls_problem(&new.settings).await {
+            Some(problem) => Err(vec![problem]),
+            None => block_in_place(|| self.reload(new, is_dry_run)),
+        }
+    }
+
+    /// The problem of changed files of TLS towards servers; `None` if there is none.
+    async fn server_tls_problem(&self, settings: &config::Settings) -> Option<String> {
+        let new = match self.server_tls.changed(&settings.deployment) {
+            Ok(new) => new?,
+            Err(error) => return Some(error.to_string()),
+        };
+        let nonces = match NonceSource::new() {
+            Ok(nonces) => Arc::new(nonces),
+            Err(error) => return Some(error.to_string()),
+        };
+        let connector = Connector::new(Some(new.tls), Vec::new(), TRIAL_LIMIT, nonces);
+        let snapshot = self.topology().snapshot();
+        let servers = snapshot.description.servers.iter();
+        let available = servers.filter(|server| server.server_type != ServerType::Unknown);
+        let mut problem = None;
+        let trials = async {
+            for server in available {
+                match connector.connect(&server.address).await {
+                    Ok(_) => return None,
+                    Err(error) => problem = Some(error.to_string()),
+                }
+            }
+            problem.take()
+        };
+        let problem = timeout(TRIAL_LIMIT, trials).await;
+        let problem = problem.unwrap_or_else(|_| Some("no server replied in time".to_owned()));
+        problem.map(|problem| format!("TLS to servers: no server accepts the files: {problem}"))
+    }
+
+    /// Uses new files. Returns them for the topology.
+    pub(super) fn use_server_tls(&self, new: NewServerTls) -> (ServerTls, DriverTls) {
+        let NewServerTls { files, tls } = new;
+        let running = &self.server_tls;
+        let has_service_account = running.deployment.has_credentials();
+        files.warn(has_service_account);
+        super::tls::log_loaded(tls.expiries());
+        running.expiries.send_replace(tls.expiries().to_vec());
+        let mut current = running.files.lock();
+        let version = current.1 + 1;
+        let driver_tls = files.driver_tls(version);
+        *current = (Some(files), version);
+        drop(current);
+        if let Ok(pulse) = &self.feed.pulse {
+            let mut deployment = running.deployment.clone();
+            deployment.set_driver_tls(&driver_tls);
+            pulse.set_options(deployment.client_options());
+        }
+        (tls, driver_tls)
+    }
+}
