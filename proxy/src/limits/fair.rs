@@ -3,8 +3,8 @@
 //! An address with a thousand waiters gets as many turns as an address with one. [`Waiters`], the
 //! queue of logins, also serves the users of an address in turn. It serves each user's newest
 //! waiter first, because impatient clients give up and retry. One turn in four goes to the user's
-//! oldest waiter, so that old waiters are served too. [`TurnQueue`] keeps the order of arrival
-//! within each key.
+//! oldest waiter, so that old waiters are served too. [`NewestTurnQueue`] does the same without
+//! users. [`TurnQueue`] keeps the order of arrival within each key.
 
 use std::{
     cmp::Ordering,
@@ -239,6 +239,36 @@ impl<T> Waiters<T> {
 
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// A queue that serves keys, such as addresses, in turn, and mostly the newest waiter of each key.
+#[derive(Debug)]
+pub(super) struct NewestTurnQueue<K, T>(RoundRobin<K, NewestFirst<T>>);
+
+impl<K, T> Default for NewestTurnQueue<K, T> {
+    fn default() -> Self {
+        Self(RoundRobin::default())
+    }
+}
+
+impl<K: Copy + Eq + Hash, T> NewestTurnQueue<K, T> {
+    pub(super) fn push(&mut self, from: K, waiter: T) {
+        self.0.push((from, ()), waiter);
+    }
+
+    /// Removes and returns the next waiter.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        self.0.pop()
+    }
+
+    /// Removes all waiters for which `keep` is false.
+    pub(super) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        self.0.retain(&keep);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 }
 

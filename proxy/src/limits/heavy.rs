@@ -1,12 +1,13 @@
-//! Heavy work: compressing large messages, decompressing them, and passes over all their bytes.
-//! Heavy work would keep a thread from serving clients, so it runs on other threads.
+//! Heavy work: compressing large messages, decompressing them, passes over all their bytes, and the
+//! cryptography of TLS handshakes. Heavy work would keep a thread from serving clients, so it runs
+//! on other threads.
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
     task::{block_in_place, spawn_blocking},
 };
 
-use super::turns::Turns;
+use super::turns::{Turn, Turns};
 use seawall_transport::Sharer;
 
 /// Compression and decompression of more bytes than this runs on another thread.
@@ -19,7 +20,10 @@ const LONG_WALK_BYTES: usize = 1024 * 1024;
 /// Runs heavy work on threads that serve no clients, on at most half of the cores. Waiting sharers
 /// (addresses or users) are served in turn.
 #[derive(Clone, Debug)]
-pub struct HeavyWork(Turns);
+pub struct HeavyWork {
+    messages: Turns,
+    handshakes: Turns,
+}
 
 /// Runs the heavy work of one sharer.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +35,11 @@ pub struct Heavy<'a> {
 impl HeavyWork {
     /// `workers` is the number of threads that serve clients.
     pub(super) fn new(workers: usize) -> Self {
-        Self(Turns::new((workers / 2).max(1)))
+        let count = (workers / 2).max(1);
+        Self {
+            messages: Turns::new(count),
+            handshakes: Turns::newest_first(count),
+        }
     }
 
     /// Returns the runner for the heavy work of one sharer.
@@ -54,7 +62,28 @@ impl Heavy<'_> {
         if bytes <= HEAVY_BYTES {
             return work();
         }
-        let turn = self.work.0.take(self.sharer).await;
+        let turn = self.work.messages.take(self.sharer).await;
+        Self::run_elsewhere(turn, work).await
+    }
+
+    /// Runs the cryptography of a TLS handshake. It waits for the sharer's turn and runs on another
+    /// thread. Of the waiting handshakes of a sharer, mostly the newest one is served first, because
+    /// impatient clients give up and retry.
+    ///
+    /// # Panics
+    /// If `work` panics.
+    pub async fn handshake<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let turn = self.work.handshakes.take(self.sharer).await;
+        Self::run_elsewhere(turn, work).await
+    }
+
+    async fn run_elsewhere<T: Send + 'static>(
+        turn: Turn,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
         // The turn moves to the other thread, because the work continues there if this future is
         // dropped.
         let running = spawn_blocking(move || {
@@ -71,7 +100,7 @@ impl Heavy<'_> {
         if bytes <= LONG_WALK_BYTES {
             return walk();
         }
-        let _turn = self.work.0.take(self.sharer).await;
+        let _turn = self.work.messages.take(self.sharer).await;
         match Handle::current().runtime_flavor() {
             RuntimeFlavor::MultiThread => block_in_place(walk),
             // A runtime with only one thread. Only unit tests have one.

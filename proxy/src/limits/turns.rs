@@ -10,7 +10,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::fair::TurnQueue;
+use super::fair::{NewestTurnQueue, TurnQueue};
 use seawall_transport::Sharer;
 
 /// Smallest number of waiters at which waiters that have left are removed.
@@ -34,7 +34,46 @@ struct TurnsState<K: TurnKey> {
     /// At this number of waiters, waiters that have left are removed.
     clean_at: usize,
     /// The waiting work. While turns are free, it contains only waiters that have left.
-    waiters: TurnQueue<K, oneshot::Sender<Turn<K>>>,
+    waiters: Line<K>,
+}
+
+/// The waiting work, in the order in which it gets turns. Keys are served in turn.
+#[derive(Debug)]
+enum Line<K: TurnKey> {
+    /// In order of arrival within each key.
+    OldestFirst(TurnQueue<K, oneshot::Sender<Turn<K>>>),
+    /// Mostly the newest of each key first.
+    NewestFirst(NewestTurnQueue<K, oneshot::Sender<Turn<K>>>),
+}
+
+impl<K: TurnKey> Line<K> {
+    fn push(&mut self, key: K, waiter: oneshot::Sender<Turn<K>>) {
+        match self {
+            Self::OldestFirst(line) => line.push(key, waiter),
+            Self::NewestFirst(line) => line.push(key, waiter),
+        }
+    }
+
+    fn pop(&mut self) -> Option<oneshot::Sender<Turn<K>>> {
+        match self {
+            Self::OldestFirst(line) => line.pop(),
+            Self::NewestFirst(line) => line.pop(),
+        }
+    }
+
+    fn remove_left(&mut self) {
+        match self {
+            Self::OldestFirst(line) => line.retain(|waiter| !waiter.is_closed()),
+            Self::NewestFirst(line) => line.retain(|waiter| !waiter.is_closed()),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::OldestFirst(line) => line.len(),
+            Self::NewestFirst(line) => line.len(),
+        }
+    }
 }
 
 /// One turn. Dropping it passes the turn to the next waiter.
@@ -43,13 +82,23 @@ struct TurnsState<K: TurnKey> {
 pub struct Turn<K: TurnKey = Sharer>(Turns<K>);
 
 impl<K: TurnKey> Turns<K> {
-    /// Allows `count` turns at a time.
+    /// Allows `count` turns at a time. The waiters of a key are served in order of arrival.
     pub fn new(count: usize) -> Self {
+        Self::with_line(count, Line::OldestFirst(TurnQueue::default()))
+    }
+
+    /// Allows `count` turns at a time. Of the waiters of a key, the newest one is served first, and
+    /// the oldest one at every fourth turn.
+    pub(crate) fn newest_first(count: usize) -> Self {
+        Self::with_line(count, Line::NewestFirst(NewestTurnQueue::default()))
+    }
+
+    fn with_line(count: usize, waiters: Line<K>) -> Self {
         Self(Arc::new(Mutex::new(TurnsState {
             count,
             taken: 0,
             clean_at: CLEAN_AT,
-            waiters: TurnQueue::default(),
+            waiters,
         })))
     }
 
@@ -107,7 +156,7 @@ impl<K: TurnKey> Turns<K> {
         if state.waiters.len() >= state.clean_at {
             // Waiters that have left are removed. The next removal follows when the number of
             // waiters has doubled.
-            state.waiters.retain(|waiter| !waiter.is_closed());
+            state.waiters.remove_left();
             state.clean_at = CLEAN_AT.max(2 * state.waiters.len());
         }
         let (turn, given) = oneshot::channel();
@@ -219,6 +268,28 @@ mod tests {
         assert_eq!((turns.taken(), turns.free()), (2, 0));
         drop((second, third));
         assert_eq!((turns.taken(), turns.free()), (0, 2));
+    }
+
+    #[test]
+    fn the_newest_waiter_gets_the_turn_and_waiters_that_left_get_none() {
+        let turns = Turns::newest_first(1);
+        let held = take_now(&turns, from(1)).unwrap();
+        let mut waiters: Vec<_> = (0..4).map(|_| Box::pin(turns.take(from(1)))).collect();
+        for waiter in &mut waiters {
+            assert!(waiter.as_mut().now_or_never().is_none());
+        }
+        drop(waiters.pop());
+        // The first of four turns goes to the oldest waiter.
+        drop(held);
+        let mut served = Vec::new();
+        while served.len() < 3 {
+            for (index, waiter) in waiters.iter_mut().enumerate() {
+                if !served.contains(&index) && waiter.as_mut().now_or_never().is_some() {
+                    served.push(index);
+                }
+            }
+        }
+        assert_eq!(served, [0, 2, 1]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     client::{Newcomer, Peer, Shared, serve},
-    limits::{Eviction, EvictionReason},
+    limits::{Eviction, EvictionReason, Heavy},
     runtime::OccasionalLog,
 };
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
@@ -409,12 +409,13 @@ async fn serve_accepted(mut acceptor: Acceptor, stream: Accepted, peer: Peer, ne
         (Accepted::Plain(stream), _) => stream,
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
         (Accepted::Tcp(stream), Some(tls)) => {
-            if peer_has_left(&stream) {
-                acceptor.shared.recorder.client_left_unserved("tls");
-                return;
-            }
-            match timeout(TLS_LIMIT, Box::pin(begin_tls(&tls, stream))).await {
-                Ok(Ok(stream)) => stream,
+            let heavy = acceptor.shared.limits.heavy(Sharer::at(peer.ip));
+            match timeout(TLS_LIMIT, Box::pin(begin_tls(&tls, stream, heavy))).await {
+                Ok(Ok(Some(stream))) => stream,
+                Ok(Ok(None)) => {
+                    acceptor.shared.recorder.client_left_unserved("tls");
+                    return;
+                }
                 Ok(Err(error)) => {
                     tracing::debug!(%error, peer = %peer.text, "TLS handshake with a client failed");
                     acceptor.shared.recorder.client_refused("tls");
@@ -440,13 +441,21 @@ async fn serve_accepted(mut acceptor: Acceptor, stream: Accepted, peer: Peer, ne
     }
 }
 
-/// Performs the TLS handshake, unless the client begins without TLS and may do so.
-async fn begin_tls(tls: &ClientTls, stream: TcpStream) -> io::Result<Stream> {
-    if tls.allows_plain() && !begins_with_tls(&stream).await? {
-        return Ok(Stream::Tcp(stream));
+/// Performs the TLS handshake, unless the client begins without TLS and may do so. `None` if the
+/// client has left.
+async fn begin_tls(
+    tls: &ClientTls,
+    stream: TcpStream,
+    heavy: Heavy<'_>,
+) -> io::Result<Option<Stream>> {
+    if peer_has_left(&stream) {
+        return Ok(None);
     }
-    let stream = tls.accept(stream).await?;
-    Ok(Stream::Tls(Box::new(TlsStream::Server(stream))))
+    if tls.allows_plain() && !begins_with_tls(&stream).await? {
+        return Ok(Some(Stream::Tcp(stream)));
+    }
+    let stream = tls.accept(stream, heavy).await?;
+    Ok(stream.map(|stream| Stream::Tls(Box::new(TlsStream::Server(stream)))))
 }
 
 /// The certificate chain that a client sent; empty if it sent none.

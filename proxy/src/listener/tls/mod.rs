@@ -11,15 +11,17 @@ mod verifier;
 
 use std::{io, sync::Arc};
 
-use seawall_transport::{CertificateExpiry, Pem};
+use seawall_transport::{CertificateExpiry, Pem, peer_has_left};
 use tokio::net::TcpStream;
 use tokio_rustls::{
-    TlsAcceptor,
+    LazyConfigAcceptor,
     rustls::{
         self, HandshakeKind, ServerConfig,
         crypto::{CryptoProvider, ring},
         pki_types::CertificateDer,
-        server::{NoClientAuth, ProducesTickets, ServerSessionMemoryCache, StoresServerSessions},
+        server::{
+            Acceptor, NoClientAuth, ProducesTickets, ServerSessionMemoryCache, StoresServerSessions,
+        },
     },
     server::TlsStream,
 };
@@ -27,6 +29,7 @@ use tokio_rustls::{
 pub use self::certificates::ServerTlsError;
 use self::verifier::Verifier;
 pub(crate) use self::{sniff::begins_with_tls, verifier::ClientCertificates};
+use crate::limits::Heavy;
 
 /// Maximum number of sessions that are kept for clients without support for tickets (TLS 1.2 with
 /// session ids).
@@ -47,7 +50,7 @@ pub(crate) struct TlsSettings<'a> {
 
 /// TLS for clients, with one configuration.
 pub(crate) struct ClientTls {
-    acceptor: TlsAcceptor,
+    config: Arc<ServerConfig>,
     verifier: Option<Verifier>,
     resumption: Resumption,
     allows_plain: bool,
@@ -109,7 +112,7 @@ impl ClientTls {
         config.ticketer = Arc::clone(&resumption.tickets);
         config.session_storage = Arc::clone(&resumption.sessions);
         Ok(Self {
-            acceptor: TlsAcceptor::from(Arc::new(config)),
+            config: Arc::new(config),
             verifier,
             resumption,
             allows_plain: settings.allows_plain,
@@ -128,18 +131,32 @@ impl ClientTls {
         self.allows_plain
     }
 
-    /// Performs the handshake of a client.
+    /// Performs the handshake of a client. Nearly all of its cryptography runs as heavy work.
+    /// `None` if the client has left while it waited for its turn.
     ///
     /// # Errors
     /// If the handshake fails, or the certificate of a resumed session is no longer valid.
-    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let stream = self.acceptor.accept(stream).await?;
+    pub(super) async fn accept(
+        &self,
+        stream: TcpStream,
+        heavy: Heavy<'_>,
+    ) -> io::Result<Option<TlsStream<TcpStream>>> {
+        let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        let config = Arc::clone(&self.config);
+        let accepting = heavy.handshake(move || {
+            let has_left = peer_has_left(&hello.io);
+            (!has_left).then(|| hello.into_stream(config))
+        });
+        let Some(accepting) = accepting.await else {
+            return Ok(None);
+        };
+        let stream = accepting.await?;
         let (_, session) = stream.get_ref();
         if session.handshake_kind() == Some(HandshakeKind::Resumed) {
             let certificates = session.peer_certificates().unwrap_or_default();
             self.verify(certificates).map_err(io::Error::other)?;
         }
-        Ok(stream)
+        Ok(Some(stream))
     }
 
     /// True if a connection with this certificate chain must be closed, because this configuration
