@@ -1,8 +1,8 @@
 // The steps of an application with the official Go driver. Prints one line of JSON per step.
 //
 // Arguments: connection string, database, "stable" or "plain". For the writers during failures:
-// "writers", connection string, database and a name. The steps are those of scenarios.md, in its
-// order. Build and run with Go 1.25 or later:
+// "writers", connection string, database and a name. For TLS connections: "tls" and connection
+// strings. The steps are those of scenarios.md, in its order. Build and run with Go 1.25 or later:
 //
 //	go build -C tests/drivers/go -o PATH .
 //	PATH URI DATABASE stable|plain
@@ -40,8 +40,12 @@ func main() {
 		must(client.Disconnect(ctx))
 		return
 	}
+	if len(os.Args) > 2 && os.Args[1] == "tls" {
+		tryConnections(os.Args[2:])
+		return
+	}
 	if len(os.Args) != 4 || (os.Args[3] != "stable" && os.Args[3] != "plain") {
-		fmt.Fprintln(os.Stderr, "usage: driver URI DATABASE stable|plain, or driver writers URI DATABASE NAME")
+		fmt.Fprintln(os.Stderr, "usage: driver URI DATABASE stable|plain, driver writers URI DATABASE NAME, or driver tls URI...")
 		os.Exit(2)
 	}
 	settings := options.Client().ApplyURI(os.Args[1])
