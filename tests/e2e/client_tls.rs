@@ -1,18 +1,26 @@
 //! TLS for clients: several certificates, certificates of clients, revocation, resumption, reloads.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use bson::doc;
+use futures_util::future::join_all;
 use seawall_api::Status;
 use seawall_tests::{
     authority::{Authority, ECDSA, ED25519, Identity},
     eventually::eventually,
-    mongod::shared_standalone,
+    mongod::{self, Standalone, shared_standalone},
     raw::RawClient,
     scratch::Scratch,
     seawall::{Options, Seawall},
 };
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, sync::watch, task::JoinSet, time::timeout};
 use tokio_rustls::{
     TlsConnector,
     client::TlsStream,
@@ -57,11 +65,15 @@ impl Scene {
 
     async fn launch(&self, toml: &str) -> Seawall {
         let server = shared_standalone().await.unwrap();
+        self.launch_before(&server.uri(), toml).await
+    }
+
+    async fn launch_before(&self, deployment: &str, toml: &str) -> Seawall {
         let options = Options {
             toml: self.toml(toml),
             ..Options::default()
         };
-        Seawall::start_with(&server.uri(), options).await
+        Seawall::start_with(deployment, options).await
     }
 
     /// The keys of `[listen.tls]`. `DIR` in `toml` is the directory of the files.
@@ -372,5 +384,81 @@ async fn expiry_of_each_certificate_is_a_metric_and_in_the_status() {
         let metric = scene.seawall().metric(name, &[&file]).await;
         assert!(metric > 1_795_000_000.0, "{file}: {metric}");
         assert_eq!(format!("{metric}"), certificate.not_after.to_string());
+    }
+}
+
+/// Number of clients that run operations while certificates are replaced.
+const CLIENTS: usize = 500;
+
+/// Number of times that all files are replaced.
+const ROTATIONS: usize = 3;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_operation_of_500_clients_fails_while_all_files_are_replaced() {
+    let toml = format!("{REQUIRED}listen.tls.close_revoked = true\n");
+    // Without access control, because the proof of a login takes a client 100 ms in a debug build.
+    let server = Standalone::start(mongod::Options::default()).await.unwrap();
+    let mut scene = Scene::start(&toml).await;
+    scene.seawall = Some(scene.launch_before(&server.uri(), &toml).await);
+    let config = scene.config(Some(&scene.client("good")));
+    let (stop, stopped) = watch::channel(false);
+    let counts: Arc<[AtomicU64]> = (0..CLIENTS).map(|_| AtomicU64::new(0)).collect();
+    let connecting = join_all((0..CLIENTS).map(|_| scene.connect(&config))).await;
+    let mut clients = JoinSet::new();
+    for (number, (_, client)) in connecting.into_iter().enumerate() {
+        let client = client.unwrap();
+        let counts = Arc::clone(&counts);
+        clients.spawn(run_finds(client, number, counts, stopped.clone()));
+    }
+    let mut revoked = Vec::new();
+    for rotation in 0..ROTATIONS {
+        // Each client has run at least one more operation before the next change.
+        let before: Vec<_> = counts.iter().map(|of| of.load(Ordering::Relaxed)).collect();
+        let bad = scene.client(&format!("bad {rotation}"));
+        let (_, bad_client) = scene.connect(&scene.config(Some(&bad))).await;
+        let mut bad_client = bad_client.unwrap();
+        revoked.push(bad);
+        let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+        let other = Authority::generate("other clients").unwrap();
+        scene.write_server("server", &server);
+        let authorities = format!("{}{}", scene.clients.pem(), other.pem());
+        scene.scratch.write("ca.pem", authorities).unwrap();
+        let own = scene
+            .clients
+            .revocation_list(&revoked.iter().collect::<Vec<_>>());
+        let lists = own.unwrap() + &other.revocation_list(&[]).unwrap();
+        scene.scratch.write("crl.pem", lists).unwrap();
+        scene.seawall().reload(&scene.toml(&toml)).unwrap();
+        // New handshakes get the new certificate, and clients of the new authority are served.
+        let of_other = scene.config(Some(&other.client("new", YEAR).unwrap()));
+        let stream = scene.handshake(&of_other, "localhost").await.unwrap();
+        let peer = stream.get_ref().1.peer_certificates().unwrap();
+        assert!(server.is_presented_by(peer));
+        assert!(is_served(&mut RawClient::new(stream)).await);
+        // The connection is closed by the reload, so a command on it fails sooner or later.
+        let is_out = async { while is_served(&mut bad_client).await {} };
+        timeout(LIMIT, is_out).await.unwrap();
+        let have_run = async || {
+            let mut counts = counts.iter().zip(&before);
+            counts.all(|(count, before)| count.load(Ordering::Relaxed) > *before)
+        };
+        eventually(LIMIT, have_run).await.unwrap();
+    }
+    stop.send_replace(true);
+    // A client whose operation failed has panicked.
+    clients.join_all().await;
+}
+
+/// Runs finds until `stopped` is true, and counts them.
+async fn run_finds(
+    mut client: RawClient,
+    number: usize,
+    counts: Arc<[AtomicU64]>,
+    stopped: watch::Receiver<bool>,
+) {
+    while !*stopped.borrow() {
+        let reply = client.command("rotation", doc! { "find": "things" }).await;
+        assert!(reply.unwrap().is_ok());
+        counts[number].fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -46,10 +46,10 @@ impl Language {
             Self::NodeWith(version) => node("node", Some(version), "program.mjs").await,
             Self::Mongosh => node("mongosh", None, "run.mjs").await,
             Self::Rust => Program::Rust,
-            Self::Java => java(None).await,
-            Self::JavaWith(version) => java(Some(version)).await,
+            Self::Java => java(None, &[]).await,
+            Self::JavaWith(version) => java(Some(version), &[]).await,
             Self::Go => go(&[]).await,
-            Self::GoWith(version) => go_1(version).await,
+            Self::GoWith(version) => go_1(version, &[]).await,
             Self::Php => Program::command(["php".as_ref(), &sources("php").join("script.php")]),
             Self::C => c().await,
         }
@@ -75,6 +75,22 @@ impl Language {
             Self::Go => go(&["writers"]).await,
             Self::Rust => Program::Rust,
             other => panic!("{other:?} has no writers"),
+        }
+    }
+
+    /// The program that tries TLS connections, called as `PROGRAM URI...`. Only some languages have
+    /// such a program.
+    pub(crate) async fn prepare_tls(self) -> Program {
+        match self {
+            Self::Python => python("tls.py", None).await,
+            Self::PythonWith(version) => python("tls.py", Some(version)).await,
+            Self::Node => node("node", None, "tls.mjs").await,
+            Self::NodeWith(version) => node("node", Some(version), "tls.mjs").await,
+            Self::Go => go(&["tls"]).await,
+            Self::GoWith(version) => go_1(version, &["tls"]).await,
+            Self::Java => java(None, &["tls"]).await,
+            Self::JavaWith(version) => java(Some(version), &["tls"]).await,
+            other => panic!("{other:?} has no program for TLS"),
         }
     }
 
@@ -117,20 +133,24 @@ impl Language {
     }
 }
 
-async fn java(version: Option<&str>) -> Program {
-    // Two concurrent builds would write the same files of Maven's local repository.
-    static MAVEN: Mutex<()> = Mutex::const_new(());
-    let _building = MAVEN.lock().await;
+async fn java(version: Option<&str>, arguments: &[&str]) -> Program {
+    // Two concurrent builds would write the same files of Maven's local repository. Each program is
+    // built once, because another test may run it.
+    static BUILT: Mutex<Vec<PathBuf>> = Mutex::const_new(Vec::new());
+    let mut built = BUILT.lock().await;
     let folder = installed(&versioned("java", version));
-    let mut build = Command::new("mvn");
-    build
-        .args(["--quiet", "--batch-mode", "--file"])
-        .arg(sources("java").join("pom.xml"))
-        .args(version.map(|version| format!("-Pdriver-{version}")));
-    build
-        .arg(format!("-DbuildDirectory={}", folder.display()))
-        .arg("package");
-    output(&mut build).await;
+    if !built.contains(&folder) {
+        let mut build = Command::new("mvn");
+        build
+            .args(["--quiet", "--batch-mode", "--file"])
+            .arg(sources("java").join("pom.xml"))
+            .args(version.map(|version| format!("-Pdriver-{version}")));
+        build
+            .arg(format!("-DbuildDirectory={}", folder.display()))
+            .arg("package");
+        output(&mut build).await;
+        built.push(folder.clone());
+    }
     // A run takes seconds. Only the first compiler and the simplest collector start fast enough.
     Program::command([
         "java".as_ref(),
@@ -139,22 +159,21 @@ async fn java(version: Option<&str>) -> Program {
         "-jar".as_ref(),
         &folder.join("driver.jar"),
     ])
+    .with(arguments)
 }
 
 async fn go(arguments: &[&str]) -> Program {
     let program = built_by_go(&sources("go"), &installed("go")).await;
-    let mut command = vec![program.into_os_string()];
-    command.extend(arguments.iter().map(Into::into));
-    Program::Command {
-        command,
-        environment: Vec::new(),
-    }
+    Program::command([&program]).with(arguments)
 }
 
 /// The Go program with version 1 of the driver, whose import paths have no `/v2`.
-async fn go_1(version: &str) -> Program {
+async fn go_1(version: &str, arguments: &[&str]) -> Program {
     let folder = installed(&versioned("go", Some(version)));
     let copies = folder.join("sources");
+    // Two tests must not copy the files at the same time.
+    static COPYING: Mutex<()> = Mutex::const_new(());
+    let _copying = COPYING.lock().await;
     // Removes the copies of an earlier run. Otherwise, the copy of a file that was renamed would be
     // compiled too.
     if fs::try_exists(&copies).await.unwrap() {
@@ -169,7 +188,7 @@ async fn go_1(version: &str) -> Program {
             fs::write(copies.join(name), text).await.unwrap();
         }
     }
-    Program::command([&built_by_go(&copies, &folder).await])
+    Program::command([&built_by_go(&copies, &folder).await]).with(arguments)
 }
 
 async fn built_by_go(sources: &Path, folder: &Path) -> PathBuf {

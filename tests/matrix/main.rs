@@ -16,6 +16,7 @@
 //! | [`writing`] | writers with the drivers of four languages |
 //! | [`failover`] | four drivers that write while primaries are killed |
 //! | [`reload`] | four drivers that write while the configuration is reloaded |
+//! | [`tls`] | TLS of clients and servers, with valid and invalid certificates |
 //! | [`mongosh`] | Seawall's own command in mongosh |
 //! | [`rust`] | the program of the Rust driver, in this process |
 
@@ -37,6 +38,7 @@ mod refusal;
 mod reload;
 mod rust;
 mod standalone;
+mod tls;
 mod writing;
 
 use std::{iter, time::Duration};

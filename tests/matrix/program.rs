@@ -28,6 +28,14 @@ impl Program {
         }
     }
 
+    /// The program with these first arguments.
+    pub(crate) fn with(mut self, arguments: &[&str]) -> Self {
+        if let Self::Command { command, .. } = &mut self {
+            command.extend(arguments.iter().map(Into::into));
+        }
+        self
+    }
+
     /// Runs the program and returns all of its steps. In their outcomes, `DATABASE` replaces the
     /// database's name.
     pub(crate) async fn run(&self, uri: &str, database: &str, api: &str) -> Vec<Step> {

@@ -243,6 +243,25 @@ impl Authority {
 }
 
 impl Identity {
+    /// A certificate of a client that no authority has signed.
+    ///
+    /// # Errors
+    /// If the certificate cannot be generated.
+    pub fn self_signed(name: &str) -> Result<Self, AuthorityError> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.self_signed(&key)?;
+        Ok(Self {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+            serial: SerialNumber::from(1_u64),
+            certificate_der: certificate.der().clone(),
+            key_der: key.serialize_der(),
+        })
+    }
+
     /// The certificate and the key in one text, in the format that drivers and mongod expect.
     pub fn pem(&self) -> String {
         format!("{}{}", self.certificate, self.key)

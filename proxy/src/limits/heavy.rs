@@ -67,8 +67,8 @@ impl Heavy<'_> {
     }
 
     /// Runs the cryptography of a TLS handshake. It waits for the sharer's turn and runs on another
-    /// thread. Of the waiting handshakes of a sharer, mostly the newest one is served first, because
-    /// impatient clients give up and retry.
+    /// thread. Of the waiting handshakes of a sharer, mostly the newest one is served first,
+    /// because impatient clients give up and retry.
     ///
     /// # Panics
     /// If `work` panics.

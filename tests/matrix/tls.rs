@@ -1,0 +1,261 @@
+//! Drivers connect with TLS and without, to Seawall with TLS servers and others, with valid and
+//! invalid certificates.
+
+use std::{process::Stdio, time::Duration};
+
+use seawall_mongod::Tls;
+use seawall_tests::{
+    authority::{Authority, ECDSA, Identity},
+    mongod::{self, ROOT, ROOT_PASSWORD, Standalone},
+    scratch::Scratch,
+    seawall::{Options, Seawall},
+};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::{
+    language::Language,
+    program::{Program, output},
+};
+
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
+
+const MECHANISMS: [&str; 2] = ["SCRAM-SHA-1", "SCRAM-SHA-256"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn python_and_node_connect_only_with_valid_certificates() {
+    let scene = Scene::start().await;
+    for language in [Language::Python, Language::Node] {
+        scene.check(language).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the languages' tool chains: cargo test --test matrix -- --include-ignored"]
+async fn other_drivers_connect_only_with_valid_certificates() {
+    let scene = Scene::start().await;
+    for language in [
+        Language::PythonWith("3.13.0"),
+        Language::PythonWith("4.15.5"),
+        Language::NodeWith("3.7.4"),
+        Language::NodeWith("4.17.2"),
+        Language::Java,
+        Language::JavaWith("4.0.6"),
+        Language::Go,
+        Language::GoWith("1.13.4"),
+    ] {
+        scene.check(language).await;
+    }
+}
+
+/// Each combination of TLS for clients and servers, and certificates for the clients.
+struct Scene {
+    scratch: Scratch,
+    /// The servers, with the instances of Seawall before them that use TLS for clients or not.
+    deployments: Vec<(Standalone, [Seawall; 2])>,
+}
+
+impl Scene {
+    async fn start() -> Self {
+        let scratch = Scratch::create().unwrap();
+        write_certificates(&scratch);
+        let mut deployments = Vec::new();
+        for is_tls in [true, false] {
+            let options = mongod::Options {
+                tls: is_tls,
+                ..mongod::Options::with_auth()
+            };
+            let server = Standalone::start(options).await.unwrap();
+            let uri = deployment(&server);
+            let plain = Seawall::start(&uri).await;
+            let options = Options {
+                toml: CLIENT_TLS.replace("DIR", scratch.path().to_str().unwrap()),
+                ..Options::default()
+            };
+            let secure = Seawall::start_with(&uri, options).await;
+            deployments.push((server, [plain, secure]));
+        }
+        Self {
+            scratch,
+            deployments,
+        }
+    }
+
+    /// Runs a driver with all connection strings.
+    async fn check(&self, language: Language) {
+        let before = self.documents().await;
+        let program = language.prepare_tls().await;
+        let valid = self.valid();
+        for (uri, outcome) in valid.iter().zip(run(&program, &valid).await) {
+            assert_eq!(outcome["value"], 1, "{language:?} {uri}: {outcome}");
+        }
+        let invalid = self.invalid();
+        let refused = async || {
+            let name = "seawall_client_connections_refused_total";
+            let [_, secure] = &self.deployments[0].1;
+            secure.metric(name, &["reason=\"tls\""]).await
+        };
+        let refused_before = refused().await;
+        let (names, uris): (Vec<_>, Vec<_>) = invalid.into_iter().unzip();
+        for (name, outcome) in names.iter().zip(run(&program, &uris).await) {
+            let error = outcome["error"].as_str().unwrap_or_default();
+            assert!(!error.is_empty(), "{language:?} {name}: {outcome}");
+            // A driver that refuses Seawall's certificate says so.
+            if ["foreign authority", "other host"].contains(name) {
+                let words = ["certif", "PKIX", "SSL"];
+                let is_clear = words.iter().any(|word| error.contains(word));
+                assert!(is_clear, "{language:?} {name}: {error}");
+            }
+        }
+        let refused = refused().await - refused_before;
+        let expected = f64::from(u32::try_from(uris.len()).unwrap());
+        assert!(refused >= expected, "{language:?}: {refused}");
+        let written = f64::from(u32::try_from(valid.len()).unwrap());
+        let after = self.documents().await;
+        assert!(
+            (after - before - written).abs() < f64::EPSILON,
+            "{language:?}"
+        );
+    }
+
+    /// The connection strings with which every driver connects.
+    fn valid(&self) -> Vec<String> {
+        let mut uris = Vec::new();
+        for (_, [plain, secure]) in &self.deployments {
+            for mechanism in MECHANISMS {
+                let options = format!("&authMechanism={mechanism}{LONG}");
+                uris.push(uri(plain.address(), &options));
+                uris.push(self.uri(secure, "127.0.0.1", "ca", Some("valid"), &options));
+            }
+        }
+        uris
+    }
+
+    /// Connection strings that must fail, with the reason.
+    fn invalid(&self) -> Vec<(&'static str, String)> {
+        let [_, secure] = &self.deployments[0].1;
+        let with = |identity| self.uri(secure, "127.0.0.1", "ca", identity, SHORT);
+        vec![
+            ("no certificate", with(None)),
+            ("expired", with(Some("expired"))),
+            ("revoked", with(Some("revoked"))),
+            ("self-signed", with(Some("self-signed"))),
+            (
+                "foreign authority",
+                self.uri(secure, "127.0.0.1", "foreign", Some("valid"), SHORT),
+            ),
+            (
+                "other host",
+                self.uri(secure, "localhost", "ca", Some("valid"), SHORT),
+            ),
+            ("no TLS", uri(secure.address(), SHORT)),
+        ]
+    }
+
+    fn uri(
+        &self,
+        seawall: &Seawall,
+        host: &str,
+        authority: &str,
+        identity: Option<&str>,
+        options: &str,
+    ) -> String {
+        let file = |name: &str| self.scratch.join(&format!("{name}.pem"));
+        let mut tls = format!("&tls=true&tlsCAFile={}", file(authority).display());
+        if let Some(identity) = identity {
+            let file = file(identity);
+            tls.push_str(&format!("&tlsCertificateKeyFile={}", file.display()));
+        }
+        let address = seawall.address().replace("127.0.0.1", host);
+        uri(&address, &format!("{tls}{options}"))
+    }
+
+    /// Number of inserts that Seawall has forwarded.
+    async fn documents(&self) -> f64 {
+        let mut sum = 0.0;
+        for (_, instances) in &self.deployments {
+            for seawall in instances {
+                let labels = ["command=\"insert\"", "outcome=\"ok\""];
+                sum += seawall.metric("seawall_operations_total", &labels).await;
+            }
+        }
+        sum
+    }
+}
+
+/// TLS for clients, which need a certificate. The server's certificate names only 127.0.0.1.
+const CLIENT_TLS: &str = "listen.tls.certificate_file = \"DIR/server.pem\"\n\
+                          listen.tls.key_file = \"DIR/server.pem\"\n\
+                          listen.tls.client_certificate = \"required\"\n\
+                          listen.tls.client_ca_file = \"DIR/ca.pem\"\n\
+                          listen.tls.client_crl_file = \"DIR/crl.pem\"\n";
+
+/// Options for connections that succeed, also on a busy machine.
+const LONG: &str = "&serverSelectionTimeoutMS=30000";
+
+/// Options for connections that fail.
+const SHORT: &str = "&serverSelectionTimeoutMS=1000";
+
+fn uri(address: &str, options: &str) -> String {
+    format!(
+        "mongodb://{ROOT}:{ROOT_PASSWORD}@{address}/?authSource=admin&directConnection=true{options}"
+    )
+}
+
+fn write_certificates(scratch: &Scratch) {
+    let write = |name: &str, content: &str| scratch.write(&format!("{name}.pem"), content).unwrap();
+    let authority = Authority::generate("authority").unwrap();
+    let foreign = Authority::generate("foreign").unwrap();
+    write("ca", &authority.pem());
+    write("foreign", &foreign.pem());
+    let identity = |identity: Identity, name: &str| {
+        write(name, &identity.pem());
+        identity
+    };
+    identity(authority.server(&["127.0.0.1"], &ECDSA).unwrap(), "server");
+    identity(authority.client("valid", YEAR).unwrap(), "valid");
+    identity(authority.expired_client("expired").unwrap(), "expired");
+    identity(Identity::self_signed("self-signed").unwrap(), "self-signed");
+    let revoked = identity(authority.client("revoked", YEAR).unwrap(), "revoked");
+    write("crl", &authority.revocation_list(&[&revoked]).unwrap());
+}
+
+/// The connection string of the servers for Seawall. Seawall sends a certificate to servers with
+/// TLS.
+fn deployment(server: &Standalone) -> String {
+    let Some(certificates) = server.certificates() else {
+        return server.uri();
+    };
+    let Tls { ca_file, .. } = certificates.tls();
+    format!(
+        "mongodb://{}/?tls=true&tlsCAFile={}&tlsCertificateKeyFile={}",
+        server.address(),
+        ca_file.display(),
+        certificates.client_file().display()
+    )
+}
+
+/// Runs the program with these connection strings. Returns one outcome for each.
+async fn run(program: &Program, uris: &[String]) -> Vec<Value> {
+    let Program::Command {
+        command,
+        environment,
+    } = program
+    else {
+        panic!("the program is an external one");
+    };
+    let (first, rest) = command.split_first().unwrap();
+    let mut command = Command::new(first);
+    command
+        .args(rest)
+        .args(uris)
+        .envs(environment.iter().cloned());
+    command.stdin(Stdio::null());
+    let lines = output(&mut command).await;
+    let outcomes: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(outcomes.len(), uris.len(), "{lines}");
+    outcomes
+}
