@@ -216,6 +216,7 @@ fn fits(kind: Kind, value: &Value) -> bool {
             | Kind::ReadableFile
             | Kind::ReadableFiles
             | Kind::SecretFile
+            | Kind::SecretFiles
             | Kind::Directory,
             Value::String(text),
         ) => !text.is_empty(),

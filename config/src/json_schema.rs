@@ -87,6 +87,7 @@ fn of_kind(kind: Kind) -> Value {
         | Kind::ReadableFile
         | Kind::ReadableFiles
         | Kind::SecretFile
+        | Kind::SecretFiles
         | Kind::Directory
         | Kind::Base64 { .. }
         | Kind::AdminAddress => json!({ "type": "string", "minLength": 1 }),

@@ -80,6 +80,7 @@ mod tests {
                 "address",
                 "metrics_address",
                 "token_file",
+                "read_token_file",
                 "allowed_hosts",
                 "commands",
                 "profile"

@@ -55,7 +55,7 @@ pub use keys::KEYS;
 pub use overrides::Overrides;
 pub use problem::{Problem, Problems};
 pub use schema::{Change, Key, Kind, Section};
-pub use secret::{Secret, SecretBytes};
+pub use secret::{Secret, SecretBytes, SecretFile};
 pub use settings::{
     Admin, Auth, Deployment, Fault, History, Limits, Listen, Log, Pool, Pulse, Reload, Runtime,
     SECTIONS, ServerTls, Settings, Shapes, Shutdown, SlowLog, Tls,

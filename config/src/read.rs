@@ -18,7 +18,7 @@ use crate::file::{MAX_SECRET_BYTES, ReadFile, read_bounded};
 use crate::path::KeyPath;
 use crate::problem::{Problem, Problems, shown_text};
 use crate::schema::{Key, Kind, Section, shape_id};
-use crate::secret::{self, Secret, SecretBytes};
+use crate::secret::{self, Secret, SecretBytes, SecretFile};
 
 /// A type with the settings of one section.
 pub(crate) trait ReadSection: Sized {
@@ -219,6 +219,30 @@ impl Setting for Secret {
             Kind::SecretFile => secret_from(given.path, Path::new(text), given.problems),
             _ => Some(Self::new(text.to_owned())),
         }
+    }
+}
+
+/// Files with secrets, whose paths are separated by commas.
+impl Setting for Vec<SecretFile> {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let text = given.text(value)?;
+        // All files are read, so that all problems are reported.
+        let files: Vec<_> = parts(text)
+            .map(|path| {
+                let path = PathBuf::from(path);
+                let secret = secret_from(given.path, &path, given.problems)?;
+                Some(SecretFile { path, secret })
+            })
+            .collect();
+        if files.is_empty() {
+            given.add(text, "must name at least one file");
+            return None;
+        }
+        files.into_iter().collect()
+    }
+
+    fn absent() -> Option<Self> {
+        Some(Self::new())
     }
 }
 

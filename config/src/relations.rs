@@ -137,7 +137,10 @@ fn pool_sizes(pool: &Pool, problems: &mut Problems) {
 }
 
 fn token_if_public(admin: &Admin, problems: &mut Problems) {
-    let is_given = admin.token.is_some() || problems.has("admin.token_file");
+    let keys = ["admin.token_file", "admin.read_token_file"];
+    let is_given = !admin.tokens.is_empty()
+        || !admin.read_tokens.is_empty()
+        || keys.iter().any(|key| problems.has(key));
     if !is_given && !admin.address.is_private() {
         let address = &admin.address;
         problems.add(Problem::without_value(

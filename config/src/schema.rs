@@ -79,6 +79,8 @@ pub enum Kind {
     ReadableFiles,
     /// The path of a file whose content is the value. It is read together with the configuration.
     SecretFile,
+    /// The paths of files with secrets, separated by commas.
+    SecretFiles,
     /// The path of a directory. This crate does not access the directory.
     Directory,
     /// A MongoDB connection string, which is never shown. Only its scheme is checked.
@@ -136,6 +138,7 @@ impl Kind {
             | Self::ReadableFile
             | Self::ReadableFiles
             | Self::SecretFile
+            | Self::SecretFiles
             | Self::Directory
             | Self::Addresses
             | Self::AdminAddress
@@ -166,6 +169,7 @@ impl Kind {
             | Self::ReadableFile
             | Self::ReadableFiles
             | Self::SecretFile
+            | Self::SecretFiles
             | Self::Directory
             | Self::ConnectionString
             | Self::Base64 { .. }
@@ -193,7 +197,7 @@ impl fmt::Display for Kind {
         match self {
             Self::Text | Self::Secret => f.write_str("a string that is not empty"),
             Self::Path | Self::ReadableFile | Self::SecretFile => f.write_str("the path of a file"),
-            Self::ReadableFiles => {
+            Self::ReadableFiles | Self::SecretFiles => {
                 f.write_str("the path of a file, or several paths separated by commas")
             }
             Self::Directory => f.write_str("the path of a directory"),

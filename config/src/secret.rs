@@ -4,6 +4,7 @@
 //! `expose`. They are not zeroed on drop.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use base64::{DecodeError, Engine as _, prelude::BASE64_STANDARD};
 
@@ -72,6 +73,15 @@ pub(crate) fn decode(text: &str) -> Result<Vec<u8>, String> {
         | DecodeError::InvalidLastSymbol { .. }
         | DecodeError::InvalidPadding => "not base64: incomplete or wrongly padded".to_owned(),
     })
+}
+
+/// A secret that was read from a file of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretFile {
+    /// The path of the file. It identifies the secret in logs.
+    pub path: PathBuf,
+    /// The secret.
+    pub secret: Secret,
 }
 
 #[cfg(test)]

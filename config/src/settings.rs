@@ -22,7 +22,7 @@ use crate::kinds::{
 };
 use crate::read::Part;
 use crate::schema::{Kind, Section};
-use crate::secret::Secret;
+use crate::secret::{Secret, SecretFile};
 use crate::users::{self, User};
 use crate::words::{
     ClientCertificate, Compressor, Concurrency, Credentials, LogFormat, LogLevel, Mode,
@@ -592,8 +592,13 @@ section! {
     metrics_address: AdminAddress = key("admin.metrics_address",
         Kind::AdminAddress, Restart, default "off");
     /// File with the token that requests must contain; required unless the address is loopback.
-    token: Option<Secret> = key("admin.token_file",
-        Kind::SecretFile, Live, example "/run/secrets/admin-token");
+    /// Several files, separated by commas, give several tokens.
+    tokens: Vec<SecretFile> = key("admin.token_file",
+        Kind::SecretFiles, Live, example "/run/secrets/admin-token");
+    /// Files with further tokens, separated by commas, whose requests may only read: they cannot
+    /// reload, drain or profile.
+    read_tokens: Vec<SecretFile> = key("admin.read_token_file",
+        Kind::SecretFiles, Live, example "/run/secrets/monitoring-token");
     /// Host names, separated by commas, under which requests without a token are accepted; IP
     /// addresses and localhost are always accepted.
     allowed_hosts: Vec<String> = key("admin.allowed_hosts",

@@ -30,7 +30,7 @@ fn only_the_deployment_is_required() {
         settings.admin.address,
         AdminAddress::Tcp("127.0.0.1:9909".to_owned())
     );
-    assert_eq!(settings.admin.token, None);
+    assert_eq!(settings.admin.tokens, []);
     assert_eq!(settings.log.level, LogLevel::Info);
     assert_eq!(settings.log.format, LogFormat::Text);
 }
@@ -155,7 +155,7 @@ fn secrets_are_read_from_files_without_their_last_line_break() {
     );
     let settings = Settings::from_toml(&text).unwrap();
     assert_eq!(settings.deployment.uri.expose(), "mongodb+srv://cluster/");
-    assert_eq!(settings.admin.token.unwrap().expose(), "token");
+    assert_eq!(settings.admin.tokens[0].secret.expose(), "token");
     assert_eq!(settings.auth.users[0].source, "admin");
     assert_eq!(
         settings.auth.users[0].credential,

@@ -607,7 +607,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "admin.token_file = \"\"",
-        "admin.token_file = \"\": must be the path of a file",
+        "admin.token_file = \"\": must be the path of a file, or several paths separated by commas",
     ),
     (
         "listen.address = \":27018\"",
@@ -633,12 +633,12 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "admin.adress = \"off\"",
         "admin.adress = (a string): unknown key; did you mean address? \
-         [admin] has address, metrics_address, token_file, allowed_hosts, commands, profile",
+         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, profile",
     ),
     (
         "admin.max_pool_size = 3",
         "admin.max_pool_size = (an integer): unknown key; did you mean pool.max_pool_size? \
-         [admin] has address, metrics_address, token_file, allowed_hosts, commands, profile",
+         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, profile",
     ),
     (
         "admins.address = \"off\"",

@@ -226,6 +226,45 @@ async fn a_token_is_required_as_soon_as_it_is_configured() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_token_allows_only_what_its_role_allows() {
+    let scratch = Scratch::create().unwrap();
+    for name in ["old", "new", "monitoring"] {
+        scratch.write(name, format!("{name} token\n")).unwrap();
+    }
+    let file = |name: &str| scratch.join(name).display().to_string();
+    let toml = format!(
+        "admin.token_file = \"{},{}\"\nadmin.read_token_file = {:?}\n",
+        file("old"),
+        file("new"),
+        file("monitoring")
+    );
+    let seawall = start("").await;
+    seawall.reload(&toml).unwrap();
+    let status = async |method: &str, path: &str, name: &str| {
+        let header = format!("Authorization: Bearer {name} token\r\n");
+        seawall.request(method, path, &header).await.0
+    };
+    for name in ["old", "new", "monitoring"] {
+        assert_eq!(status("GET", "/api/v1/status", name).await, 200, "{name}");
+    }
+    let actions = [
+        ("GET", "/api/v1/profile"),
+        ("POST", "/api/v1/reload"),
+        ("POST", "/api/v1/drain"),
+    ];
+    for (method, path) in actions {
+        assert_eq!(status(method, path, "monitoring").await, 403, "{path}");
+        assert_eq!(status(method, path, "unknown").await, 401, "{path}");
+    }
+    // The rotation of a token ends when its file is no longer listed.
+    let toml = format!("admin.token_file = {:?}\n", file("new"));
+    seawall.reload(&toml).unwrap();
+    assert_eq!(status("GET", "/api/v1/status", "old").await, 401);
+    assert_eq!(status("GET", "/api/v1/status", "monitoring").await, 401);
+    assert_eq!(status("POST", "/api/v1/drain", "new").await, 202);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_clients_get_the_new_certificate_and_connected_clients_stay() {
     let [first, second] = [(); 2].map(|()| Certificates::generate().unwrap());
     let seawall = start(&first.listen_toml()).await;

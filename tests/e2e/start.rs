@@ -447,6 +447,26 @@ async fn each_start_warns_about_unverified_certificates() {
 }
 
 #[tokio::test]
+async fn actions_are_logged_with_the_caller() {
+    let process = process_with("").await;
+    let (status, _) =
+        seawall::http(process.admin(), "POST", "/api/v1/reload?dry_run=true", "").await;
+    let line = process.said("admin action");
+    let line = line.unwrap_or_else(|| panic!("{}", process.log()));
+    let fields = &line["fields"];
+    assert_eq!(
+        fields["action"], "POST /api/v1/reload?dry_run=true",
+        "{line}"
+    );
+    assert_eq!(fields["caller"], "no token", "{line}");
+    assert_eq!(fields["status"], status, "{line}");
+    assert!(
+        fields["peer"].as_str().unwrap().contains("127.0.0.1"),
+        "{line}"
+    );
+}
+
+#[tokio::test]
 async fn core_dumps_and_tracing_are_off_by_default() {
     let process = process_with("").await;
     assert_eq!(process.core_dump_limit(), "0");

@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use axum::serve::Listener;
+use axum::{
+    extract::connect_info::Connected,
+    serve::{IncomingStream, Listener},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -60,6 +63,16 @@ impl Listener for Bounded {
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+}
+
+/// The address of a caller.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerAddress(pub(super) SocketAddr);
+
+impl Connected<IncomingStream<'_, Bounded>> for PeerAddress {
+    fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
+        Self(*stream.remote_addr())
     }
 }
 

@@ -1,5 +1,5 @@
-//! Access control for the metrics and the API. If a token is configured, callers must send it.
-//! Otherwise only callers on this host are admitted.
+//! Access control for the metrics and the API. If tokens are configured, callers must send one.
+//! Otherwise only callers on this host are admitted. Actions are logged with the caller.
 //!
 //! Without a token the admin address is a loopback address. A browser on this host can still reach
 //! this address on behalf of any web page: with a cross-origin request, or with a host name that
@@ -10,20 +10,40 @@
 use std::{net::IpAddr, sync::Arc};
 
 use axum::{
-    extract::{Request, State},
+    extract::{ConnectInfo, Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, Uri, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use subtle::ConstantTimeEq as _;
 
-use super::Window;
+use super::{Window, bounded::PeerAddress};
+
+/// What a caller may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Read metrics and the API.
+    Read,
+    /// Also reload, drain and profile.
+    Act,
+}
+
+/// A token that callers may send.
+#[derive(Debug)]
+pub struct Token {
+    /// The path of the token's file. It identifies the caller in the log.
+    pub name: String,
+    /// The token.
+    pub secret: String,
+    /// What callers with the token may do.
+    pub role: Role,
+}
 
 /// The rules that decide if a request is admitted.
 #[derive(Debug)]
 pub struct Guard {
-    /// The token that requests must send, if one is configured.
-    pub token: Option<String>,
+    /// The tokens of which requests must send one; empty if none is required.
+    pub tokens: Vec<Token>,
     /// Host names, in lower case, that requests without a token may name in addition to IP
     /// addresses and `localhost`.
     pub allowed_hosts: Vec<String>,
@@ -37,6 +57,7 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     Token,
+    Role,
     Host,
     Origin,
 }
@@ -45,6 +66,10 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let refusal = match self {
             Self::Token => (StatusCode::UNAUTHORIZED, "a bearer token is required\n"),
+            Self::Role => (
+                StatusCode::FORBIDDEN,
+                "this token may only read: use a token of admin.token_file\n",
+            ),
             Self::Host => (
                 StatusCode::FORBIDDEN,
                 "host not allowed: use an IP address or localhost, set admin.allowed_hosts, or use a token\n",
@@ -64,20 +89,47 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    let admitted = window.guard.load().admit(request.uri(), request.headers());
-    match admitted {
-        Ok(()) => next.run(request).await,
+    let guard = window.guard.load_full();
+    match guard.admit(request.uri(), request.headers()) {
+        Ok(_) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
 }
 
+/// Like [`check`], for actions: they need [`Role::Act`], and are written to the log.
+pub(super) async fn check_action(
+    State(window): State<Arc<Window>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let guard = window.guard.load_full();
+    let admitted = guard.admit(request.uri(), request.headers());
+    let caller = match admitted {
+        Ok(Some(token)) => token.name.as_str(),
+        Ok(None) => "no token",
+        Err(_) => "refused",
+    };
+    let allowed = match admitted {
+        Ok(Some(token)) if token.role == Role::Read => Err(Refusal::Role),
+        other => other.map(drop),
+    };
+    let peer = request.extensions().get::<ConnectInfo<PeerAddress>>();
+    let peer = peer.map(|ConnectInfo(peer)| peer.0);
+    let action = format!("{} {}", request.method(), request.uri());
+    let response = match allowed {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    let status = response.status().as_u16();
+    tracing::info!(action, caller, ?peer, status, "admin action");
+    response
+}
+
 impl Guard {
-    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
-        if let Some(token) = &self.token {
-            return match is_token(token, headers) {
-                true => Ok(()),
-                false => Err(Refusal::Token),
-            };
+    /// Admits a request. Returns the token that it sent; `None` if no token is required.
+    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<Option<&Token>, Refusal> {
+        if !self.tokens.is_empty() {
+            return self.token(headers).map(Some).ok_or(Refusal::Token);
         }
         let hosts = headers.get_all(header::HOST).iter().map(authority);
         let hosts = hosts.chain(uri.authority().cloned().map(Some));
@@ -96,7 +148,17 @@ impl Guard {
         if !origins.all(is_own) || sites.any(|site| site == "cross-site") {
             return Err(Refusal::Origin);
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// The token that a request sent; `None` if it sent none or an unknown one. All tokens are
+    /// compared, so the time does not depend on the position of the right one.
+    fn token(&self, headers: &HeaderMap) -> Option<&Token> {
+        let sent = headers.get(header::AUTHORIZATION);
+        let sent = sent.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))?;
+        let is_sent = |token: &&Token| token.secret.as_bytes().ct_eq(sent.as_bytes()).into();
+        let sent: Vec<&Token> = self.tokens.iter().filter(is_sent).collect();
+        sent.first().copied()
     }
 
     fn allows(&self, host: &str) -> bool {
@@ -104,12 +166,6 @@ impl Guard {
         let host = host.to_ascii_lowercase();
         host == "localhost" || host.parse::<IpAddr>().is_ok() || self.allowed_hosts.contains(&host)
     }
-}
-
-fn is_token(token: &str, headers: &HeaderMap) -> bool {
-    let sent = headers.get(header::AUTHORIZATION);
-    let sent = sent.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    sent.is_some_and(|sent| bool::from(sent.as_bytes().ct_eq(token.as_bytes())))
 }
 
 fn authority(value: &HeaderValue) -> Option<Authority> {
@@ -133,12 +189,13 @@ mod tests {
             let name: header::HeaderName = name.parse().unwrap();
             headers.append(name, value.parse().unwrap());
         }
-        guard.admit(&"/api/v1/status".parse().unwrap(), &headers)
+        let admitted = guard.admit(&"/api/v1/status".parse().unwrap(), &headers);
+        admitted.map(drop)
     }
 
     fn without_token() -> Guard {
         Guard {
-            token: None,
+            tokens: Vec::new(),
             allowed_hosts: vec!["seawall.internal".to_owned()],
         }
     }
@@ -202,7 +259,13 @@ mod tests {
     #[test]
     fn valid_token_is_sufficient_and_an_invalid_one_is_refused() {
         let guard = Guard {
-            token: Some("secret".to_owned()),
+            tokens: [("other", Role::Act), ("secret", Role::Read)]
+                .map(|(secret, role)| Token {
+                    name: secret.to_owned(),
+                    secret: secret.to_owned(),
+                    role,
+                })
+                .into(),
             ..without_token()
         };
         let foreign = [

@@ -37,8 +37,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::limit::ConcurrencyLimitLayer;
 
-use self::bounded::Bounded;
-pub use self::guard::Guard;
+use self::bounded::{Bounded, PeerAddress};
+pub use self::guard::{Guard, Role, Token};
 use crate::{
     observe::{ClientDirectory, Exporter, PROTOBUF},
     pool,
@@ -133,7 +133,8 @@ pub async fn serve(
     window: Arc<Window>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    axum::serve(Bounded::new(listener), router(window))
+    let service = router(window).into_make_service_with_connect_info::<PeerAddress>();
+    axum::serve(Bounded::new(listener), service)
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
 }
@@ -184,16 +185,22 @@ pub fn router(window: Arc<Window>) -> Router {
         .route("/api/v1/topology", get(topology))
         .route("/api/v1/clients", get(clients))
         .route("/api/v1/storms", get(storms))
-        .route("/api/v1/profile", get(profile::profile))
-        .route("/api/v1/drain", post(drain))
         .route("/api/v1/config", get(configuration))
-        .route("/api/v1/reload", post(reload))
         .route_layer(middleware::from_fn_with_state(
             Arc::clone(&window),
             guard::check,
-        ))
-        .layer(ConcurrencyLimitLayer::new(MAX_REQUESTS));
-    health_routes().merge(protected).with_state(window)
+        ));
+    let actions = Router::new()
+        .route("/api/v1/profile", get(profile::profile))
+        .route("/api/v1/drain", post(drain))
+        .route("/api/v1/reload", post(reload))
+        .route_layer(middleware::from_fn_with_state(
+            Arc::clone(&window),
+            guard::check_action,
+        ));
+    let guarded = protected.merge(actions);
+    let guarded = guarded.layer(ConcurrencyLimitLayer::new(MAX_REQUESTS));
+    health_routes().merge(guarded).with_state(window)
 }
 
 async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) {

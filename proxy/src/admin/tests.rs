@@ -243,7 +243,7 @@ fn window() -> Window {
             }]
         }),
         guard: ArcSwap::from_pointee(Guard {
-            token: None,
+            tokens: Vec::new(),
             allowed_hosts: Vec::new(),
         }),
         profiles: AtomicBool::new(false),

@@ -22,8 +22,18 @@ use seawall_wire::Compressor;
 
 /// The rules for requests to the admin address.
 pub(super) fn guard(admin: &config::Admin) -> admin::Guard {
+    let tokens = |files: &[config::SecretFile], role| {
+        let tokens = files.iter().map(move |file| admin::Token {
+            name: file.path.display().to_string(),
+            secret: file.secret.expose().to_owned(),
+            role,
+        });
+        tokens.collect::<Vec<_>>()
+    };
+    let mut all = tokens(&admin.tokens, admin::Role::Act);
+    all.extend(tokens(&admin.read_tokens, admin::Role::Read));
     admin::Guard {
-        token: (admin.token.as_ref()).map(|token| token.expose().to_owned()),
+        tokens: all,
         allowed_hosts: admin.allowed_hosts.clone(),
     }
 }

@@ -15,7 +15,7 @@ use axum::{
     http::{Request, StatusCode, header},
 };
 use seawall::{
-    admin::{Guard, MAX_REQUESTS, Window, router},
+    admin::{Guard, MAX_REQUESTS, Role, Token, Window, router},
     observe::{self, Observer, Recorder, outcome_of},
     pool,
     topology::{self, DeploymentOptions, Topology},
@@ -228,7 +228,13 @@ impl Parts {
             credentials: Box::new(|| "none"),
             certificates: Box::new(Vec::new),
             guard: Arc::new(Guard {
-                token,
+                tokens: (token.into_iter())
+                    .map(|secret| Token {
+                        name: "token".to_owned(),
+                        secret,
+                        role: Role::Act,
+                    })
+                    .collect(),
                 allowed_hosts: vec![ALLOWED_HOST.to_owned()],
             })
             .into(),

@@ -77,7 +77,8 @@ fn check_settings(settings: &Settings) {
     assert!(!debug.contains(uri), "the connection string is hidden");
 
     let admin = &settings.admin;
-    assert!(admin.address.is_private() || admin.token.is_some());
+    let has_token = !admin.tokens.is_empty() || !admin.read_tokens.is_empty();
+    assert!(admin.address.is_private() || has_token);
     if let AdminAddress::Tcp(address) = &admin.address {
         assert!(address.contains(':'));
     }
