@@ -451,8 +451,12 @@ async fn actions_are_logged_with_the_caller() {
     let process = process_with("").await;
     let (status, _) =
         seawall::http(process.admin(), "POST", "/api/v1/reload?dry_run=true", "").await;
-    let line = process.said("admin action");
-    let line = line.unwrap_or_else(|| panic!("{}", process.log()));
+    // The line may reach the test after the response.
+    let is_logged = async || process.said("admin action").is_some();
+    eventually(Duration::from_secs(10), is_logged)
+        .await
+        .unwrap();
+    let line = process.said("admin action").unwrap();
     let fields = &line["fields"];
     assert_eq!(
         fields["action"], "POST /api/v1/reload?dry_run=true",
