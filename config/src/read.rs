@@ -157,6 +157,22 @@ impl Given<'_> {
             .ok()
     }
 
+    /// Reads several files, whose paths are separated by commas.
+    fn files<T>(
+        &mut self,
+        value: &Value,
+        mut read: impl FnMut(&mut Self, &str) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let text = self.text(value)?;
+        // All files are read, so that all problems are reported.
+        let files: Vec<_> = parts(text).map(|path| read(self, path)).collect();
+        if files.is_empty() {
+            self.add(text, "must name at least one file");
+            return None;
+        }
+        files.into_iter().collect()
+    }
+
     pub(crate) fn text<'v>(&mut self, value: &'v Value) -> Option<&'v str> {
         self.fitting(value.as_str())
     }
@@ -225,20 +241,11 @@ impl Setting for Secret {
 /// Files with secrets, whose paths are separated by commas.
 impl Setting for Vec<SecretFile> {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
-        let text = given.text(value)?;
-        // All files are read, so that all problems are reported.
-        let files: Vec<_> = parts(text)
-            .map(|path| {
-                let path = PathBuf::from(path);
-                let secret = secret_from(given.path, &path, given.problems)?;
-                Some(SecretFile { path, secret })
-            })
-            .collect();
-        if files.is_empty() {
-            given.add(text, "must name at least one file");
-            return None;
-        }
-        files.into_iter().collect()
+        given.files(value, |given, path| {
+            let path = PathBuf::from(path);
+            let secret = secret_from(given.path, &path, given.problems)?;
+            Some(SecretFile { path, secret })
+        })
     }
 
     fn absent() -> Option<Self> {
@@ -262,14 +269,7 @@ impl Setting for ReadFile {
 /// Files whose paths are separated by commas.
 impl Setting for Vec<ReadFile> {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
-        let text = given.text(value)?;
-        // All files are read, so that all problems are reported.
-        let files: Vec<_> = parts(text).map(|path| given.file(path)).collect();
-        if files.is_empty() {
-            given.add(text, "must name at least one file");
-            return None;
-        }
-        files.into_iter().collect()
+        given.files(value, Given::file)
     }
 }
 

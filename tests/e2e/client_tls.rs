@@ -13,7 +13,7 @@ use bson::doc;
 use futures_util::future::join_all;
 use seawall_api::Status;
 use seawall_tests::{
-    authority::{Authority, ECDSA, ED25519, Identity},
+    authority::{Authority, ECDSA, ED25519, Identity, YEAR},
     eventually::eventually,
     mongod::{self, Standalone, shared_standalone},
     raw::RawClient,
@@ -28,8 +28,6 @@ use tokio_rustls::{
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
-
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// A Seawall whose TLS files the test changes.
 struct Scene {

@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use bson::doc;
 use seawall_tests::{
-    authority::{Authority, Identity},
+    authority::{Authority, Identity, YEAR},
     certificates::Certificates,
     eventually::eventually,
     mongod::{self, ROOT, ROOT_PASSWORD, Standalone},
@@ -14,8 +14,6 @@ use seawall_tests::{
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
-
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// A mongod that requires TLS, and the files of Seawall, which the test changes.
 struct Scene {

@@ -1,11 +1,10 @@
 //! Drivers connect with TLS and without, to Seawall with TLS servers and others, with valid and
 //! invalid certificates.
 
-use std::{process::Stdio, time::Duration};
+use std::process::Stdio;
 
-use seawall_mongod::Tls;
 use seawall_tests::{
-    authority::{Authority, ECDSA, Identity},
+    authority::{Authority, ECDSA, Identity, YEAR},
     mongod::{self, ROOT, ROOT_PASSWORD, Standalone},
     scratch::Scratch,
     seawall::{Options, Seawall},
@@ -17,8 +16,6 @@ use crate::{
     language::Language,
     program::{Program, output},
 };
-
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 const MECHANISMS: [&str; 2] = ["SCRAM-SHA-1", "SCRAM-SHA-256"];
 
@@ -226,11 +223,10 @@ fn deployment(server: &Standalone) -> String {
     let Some(certificates) = server.certificates() else {
         return server.uri();
     };
-    let Tls { ca_file, .. } = certificates.tls();
     format!(
         "mongodb://{}/?tls=true&tlsCAFile={}&tlsCertificateKeyFile={}",
         server.address(),
-        ca_file.display(),
+        certificates.ca_file().display(),
         certificates.client_file().display()
     )
 }

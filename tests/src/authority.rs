@@ -29,6 +29,9 @@ pub enum AuthorityError {
     Tls(#[from] rustls::Error),
 }
 
+/// The usual validity of a client's certificate.
+pub const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
+
 /// A certificate authority.
 #[derive(Debug)]
 pub struct Authority {
@@ -80,8 +83,7 @@ impl Authority {
         names: &[&str],
         algorithm: &'static SignatureAlgorithm,
     ) -> Result<Identity, AuthorityError> {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = CertificateParams::new(names)?;
+        let mut params = CertificateParams::new(owned(names))?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.issue(params, algorithm)
     }
@@ -92,8 +94,7 @@ impl Authority {
     /// # Errors
     /// If the certificate cannot be generated.
     pub fn member(&self, name: &str, hosts: &[&str]) -> Result<Identity, AuthorityError> {
-        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
-        let mut params = CertificateParams::new(hosts)?;
+        let mut params = CertificateParams::new(owned(hosts))?;
         let subject = &mut params.distinguished_name;
         subject.push(DnType::CommonName, name);
         subject.push(DnType::OrganizationalUnitName, name);
@@ -145,13 +146,7 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer)?;
-        Ok(Identity {
-            certificate: certificate.pem(),
-            key: key.serialize_pem(),
-            serial,
-            certificate_der: certificate.der().clone(),
-            key_der: key.serialize_der(),
-        })
+        Ok(Identity::new(&certificate, &key, serial))
     }
 
     /// Issues a revocation list with these certificates, in PEM.
@@ -253,13 +248,17 @@ impl Identity {
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let certificate = params.self_signed(&key)?;
-        Ok(Self {
+        Ok(Self::new(&certificate, &key, SerialNumber::from(1_u64)))
+    }
+
+    fn new(certificate: &rcgen::Certificate, key: &KeyPair, serial: SerialNumber) -> Self {
+        Self {
             certificate: certificate.pem(),
             key: key.serialize_pem(),
-            serial: SerialNumber::from(1_u64),
+            serial,
             certificate_der: certificate.der().clone(),
             key_der: key.serialize_der(),
-        })
+        }
     }
 
     /// The certificate and the key in one text, in the format that drivers and mongod expect.
@@ -271,4 +270,8 @@ impl Identity {
     pub fn is_presented_by(&self, peer: &[CertificateDer<'_>]) -> bool {
         peer.first() == Some(&self.certificate_der)
     }
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
 }

@@ -3,18 +3,14 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use seawall_mongod::Tls;
 use tokio_rustls::rustls::ClientConfig;
 
 use crate::{
-    authority::{Authority, AuthorityError, Identity},
+    authority::{Authority, AuthorityError, Identity, YEAR},
     scratch::Scratch,
 };
-
-/// Validity of the client's certificate.
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// Certificates in files. Dropping this value removes the files.
 #[derive(Debug)]

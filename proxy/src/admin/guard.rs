@@ -42,7 +42,7 @@ pub struct Token {
 /// The rules that decide if a request is admitted.
 #[derive(Debug)]
 pub struct Guard {
-    /// The tokens of which requests must send one; empty if none is required.
+    /// The accepted tokens; empty if requests need no token.
     pub tokens: Vec<Token>,
     /// Host names, in lower case, that requests without a token may name in addition to IP
     /// addresses and `localhost`.

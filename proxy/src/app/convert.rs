@@ -55,7 +55,7 @@ pub(super) fn limit_numbers(settings: &config::Settings) -> LimitNumbers {
 pub(super) fn connector(
     settings: &config::Settings,
     deployment: &DeploymentOptions,
-    tls: Option<ServerTls>,
+    tls: Option<Arc<ServerTls>>,
     nonces: &Arc<NonceSource>,
 ) -> Connector {
     Connector::new(

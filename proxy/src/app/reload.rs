@@ -16,8 +16,6 @@ use config::{Change, Changed, EffectiveValue, Loaded};
 struct Prepared {
     /// The new TLS configuration for clients; `None` if it stays as it is.
     tls: Option<Option<Arc<ClientTls>>>,
-    /// New files of TLS towards servers; `None` if they stay as they are.
-    server_tls: Option<NewServerTls>,
     credentials: CredentialSettings,
     /// The new slow log; `None` if the slow log stays as it is.
     slow_log: Option<Option<SlowLog>>,
@@ -30,6 +28,17 @@ impl App {
     /// # Errors
     /// The problems of the new configuration. Nothing has changed.
     pub fn reload(&self, new: &Loaded, is_dry_run: bool) -> Result<api::Reload, Vec<String>> {
+        let server_tls = self.changed_server_tls(&new.settings)?;
+        self.reload_with(new, server_tls, is_dry_run)
+    }
+
+    /// Like [`Self::reload`], with new files of TLS towards servers that have been read.
+    pub(super) fn reload_with(
+        &self,
+        new: &Loaded,
+        server_tls: Option<NewServerTls>,
+        is_dry_run: bool,
+    ) -> Result<api::Reload, Vec<String>> {
         // The lock makes reloads run one after another.
         let mut running = self.running.lock();
         let changed = new.settings.changes_since(&running.settings);
@@ -45,12 +54,12 @@ impl App {
             .prepare(&settings, &running.settings, is_dry_run)
             .map_err(|error| vec![error.to_string()])?;
         let mut changes = changes(&changed, &running.values, &new.values);
-        if prepared.server_tls.is_some() && changed.iter().all(|change| change.path != SERVER_TLS) {
+        if server_tls.is_some() && changed.iter().all(|change| change.path != SERVER_TLS) {
             changes.push(changed_files(&running.values));
         }
         if !is_dry_run {
             let values = values_in_effect(&changed, &running.values, &new.values);
-            self.apply(&settings, &running.settings, prepared);
+            self.apply(&settings, &running.settings, prepared, server_tls);
             let described = described(&values, &pending(&changed, &new.values));
             // `set_info` fails only if the exporter refuses its buckets, but it accepted the same
             // buckets at the start.
@@ -83,7 +92,6 @@ impl App {
                     Some(tls::client_tls(&settings.listen, earlier.as_deref())?)
                 }
             },
-            server_tls: self.server_tls.changed(&settings.deployment)?,
             credentials: convert::credential_settings(
                 &settings.auth,
                 &settings.limits,
@@ -96,7 +104,15 @@ impl App {
         })
     }
 
-    fn apply(&self, settings: &config::Settings, running: &config::Settings, prepared: Prepared) {
+    /// Applies the new settings. `server_tls` are new files of TLS towards servers; `None` if they
+    /// stay as they are.
+    fn apply(
+        &self,
+        settings: &config::Settings,
+        running: &config::Settings,
+        prepared: Prepared,
+        server_tls: Option<NewServerTls>,
+    ) {
         let shared = &self.shared;
         if let Some(client_tls) = prepared.tls {
             let expiries = client_tls.as_ref().map(|tls| tls.expiries());
@@ -122,7 +138,7 @@ impl App {
             topology.local_threshold,
             topology.pool,
             settings.deployment.connect_timeout,
-            prepared.server_tls.map(|new| self.use_server_tls(new)),
+            server_tls.map(|new| self.use_server_tls(new)),
         );
         shared.logins.credentials.configure(prepared.credentials);
         if let Some(log) = prepared.slow_log {

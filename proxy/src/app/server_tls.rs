@@ -1,11 +1,6 @@
 //! TLS towards servers: combines the options of the connection string with `[deployment.tls]`.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use seawall_config::{self as config, ReadFile};
@@ -68,7 +63,7 @@ impl ServerTlsFiles {
         deployment: &DeploymentOptions,
         tls: Option<&config::ServerTls>,
     ) -> Result<Option<Self>, DeploymentTlsError> {
-        let Some((ca_file, identity_file, trusts_anyone)) = deployment.tls() else {
+        let Some(written) = deployment.tls() else {
             return match tls {
                 Some(_) => Err(DeploymentTlsError::Off),
                 None => Ok(None),
@@ -78,13 +73,13 @@ impl ServerTlsFiles {
         if allows_any_name && deployment.has_credentials() {
             return Err(DeploymentTlsError::HostNames);
         }
-        let read = |path: &Path| {
-            let read = ReadFile::read(path.to_owned());
+        let read = |path: PathBuf| {
+            let read = ReadFile::read(path);
             read.map_err(|(path, source)| DeploymentTlsError::Unreadable { path, source })
         };
         let authorities = match tls.and_then(|tls| tls.ca_file.clone()) {
             Some(file) => Some(file),
-            None => ca_file.map(read).transpose()?,
+            None => written.ca_file.map(read).transpose()?,
         };
         let system_authorities = match authorities {
             Some(_) => None,
@@ -92,15 +87,15 @@ impl ServerTlsFiles {
         };
         Ok(Some(Self {
             authorities,
-            system_authorities: system_authorities.as_deref().map(read).transpose()?,
+            system_authorities: system_authorities.map(read).transpose()?,
             identity: match tls.and_then(|tls| tls.certificate_key_file.clone()) {
                 Some(file) => Some(file),
-                None => identity_file.map(read).transpose()?,
+                None => written.identity_file.map(read).transpose()?,
             },
             revocation_lists: tls
                 .and_then(|tls| tls.crl_files.clone())
                 .unwrap_or_default(),
-            verification: match (trusts_anyone, allows_any_name) {
+            verification: match (written.trusts_anyone, allows_any_name) {
                 (true, _) => Verification::Off,
                 (false, true) => Verification::AnyHostName,
                 (false, false) => Verification::Full,
@@ -127,14 +122,13 @@ impl ServerTlsFiles {
 
     /// The options of the official driver. It cannot skip only the host name, so it then verifies
     /// nothing. It monitors servers without a login; pooled connections are still verified.
-    pub(super) fn driver_tls(&self, version: u64) -> DriverTls {
+    pub(super) fn driver_tls(&self) -> DriverTls {
         let ca = self.authorities.as_ref();
         let ca = ca.or(self.system_authorities.as_ref());
         DriverTls {
             ca_file: ca.map(|file| file.path().to_owned()),
             identity_file: (self.identity.as_ref()).map(|file| file.path().to_owned()),
             trusts_anyone: self.verification != Verification::Full,
-            version,
         }
     }
 
@@ -157,15 +151,15 @@ impl ServerTlsFiles {
 pub(super) struct RunningServerTls {
     /// The options of the connection string, before `[deployment.tls]` changed them.
     deployment: DeploymentOptions,
-    /// The files in use, and how often they have changed.
-    files: Mutex<(Option<ServerTlsFiles>, u64)>,
+    /// The files in use; `None` if TLS is off.
+    files: Mutex<Option<ServerTlsFiles>>,
     pub(super) expiries: watch::Sender<Vec<CertificateExpiry>>,
 }
 
 /// New files of TLS towards servers, which are not yet in use.
 pub(super) struct NewServerTls {
     files: ServerTlsFiles,
-    tls: ServerTls,
+    tls: Arc<ServerTls>,
 }
 
 impl RunningServerTls {
@@ -177,21 +171,21 @@ impl RunningServerTls {
     pub(super) fn start(
         deployment: DeploymentOptions,
         settings: &config::Deployment,
-    ) -> Result<(Self, DeploymentOptions, Option<ServerTls>), DeploymentTlsError> {
+    ) -> Result<(Self, DeploymentOptions, Option<Arc<ServerTls>>), DeploymentTlsError> {
         let files = ServerTlsFiles::read(&deployment, settings.tls.as_ref())?;
         let tls = files.as_ref().map(ServerTlsFiles::build).transpose()?;
         let mut combined = deployment.clone();
         if let Some(files) = &files {
             files.warn(deployment.has_credentials());
-            combined.set_driver_tls(&files.driver_tls(0));
+            combined.set_driver_tls(&files.driver_tls());
         }
         let expiries = tls.as_ref().map(|tls| tls.expiries().to_vec());
         let running = Self {
             deployment,
-            files: Mutex::new((files, 0)),
+            files: Mutex::new(files),
             expiries: watch::Sender::new(expiries.unwrap_or_default()),
         };
-        Ok((running, combined, tls))
+        Ok((running, combined, tls.map(Arc::new)))
     }
 
     /// Reads the files again.
@@ -211,11 +205,11 @@ impl RunningServerTls {
         settings: &config::Deployment,
     ) -> Result<Option<NewServerTls>, DeploymentTlsError> {
         let read = self.read(settings)?;
-        if read == self.files.lock().0 {
+        if read == *self.files.lock() {
             return Ok(None);
         }
         let new = read.map(|files| {
-            let tls = files.build()?;
+            let tls = Arc::new(files.build()?);
             Ok(NewServerTls { files, tls })
         });
         new.transpose()
@@ -223,6 +217,11 @@ impl RunningServerTls {
 }
 
 impl App {
+    /// The files of TLS towards servers that are in use; `None` if TLS is off.
+    pub(crate) fn server_tls_in_use(&self) -> Option<ServerTlsFiles> {
+        self.server_tls.files.lock().clone()
+    }
+
     /// The files of TLS towards servers, as they are now; `None` if TLS is off or they cannot be
     /// read.
     pub(crate) fn read_server_tls(&self, settings: &config::Settings) -> Option<ServerTlsFiles> {
@@ -240,23 +239,34 @@ impl App {
         new: &config::Loaded,
         is_dry_run: bool,
     ) -> Result<seawall_api::Reload, Vec<String>> {
-        match self.server_tls_problem(&new.settings).await {
-            Some(problem) => Err(vec![problem]),
-            None => block_in_place(|| self.reload(new, is_dry_run)),
+        let server_tls = self.changed_server_tls(&new.settings)?;
+        if let Some(server_tls) = &server_tls {
+            let problem = self.problem_with_servers(&server_tls.tls).await;
+            problem.map_or(Ok(()), |problem| Err(vec![problem]))?;
         }
+        block_in_place(|| self.reload_with(new, server_tls, is_dry_run))
     }
 
-    /// The problem of changed files of TLS towards servers; `None` if there is none.
-    async fn server_tls_problem(&self, settings: &config::Settings) -> Option<String> {
-        let new = match self.server_tls.changed(&settings.deployment) {
-            Ok(new) => new?,
-            Err(error) => return Some(error.to_string()),
-        };
+    /// New files of TLS towards servers; `None` if they are those in use.
+    ///
+    /// # Errors
+    /// The problem, as a list for [`Self::reload`].
+    pub(super) fn changed_server_tls(
+        &self,
+        settings: &config::Settings,
+    ) -> Result<Option<NewServerTls>, Vec<String>> {
+        let changed = self.server_tls.changed(&settings.deployment);
+        changed.map_err(|error| vec![error.to_string()])
+    }
+
+    /// The problem if no available server accepts a connection with `tls`; `None` if one does, or
+    /// no server is available.
+    async fn problem_with_servers(&self, tls: &Arc<ServerTls>) -> Option<String> {
         let nonces = match NonceSource::new() {
             Ok(nonces) => Arc::new(nonces),
             Err(error) => return Some(error.to_string()),
         };
-        let connector = Connector::new(Some(new.tls), Vec::new(), TRIAL_LIMIT, nonces);
+        let connector = Connector::new(Some(Arc::clone(tls)), Vec::new(), TRIAL_LIMIT, nonces);
         let snapshot = self.topology().snapshot();
         let servers = snapshot.description.servers.iter();
         let available = servers.filter(|server| server.server_type != ServerType::Unknown);
@@ -276,18 +286,15 @@ impl App {
     }
 
     /// Uses new files. Returns them for the topology.
-    pub(super) fn use_server_tls(&self, new: NewServerTls) -> (ServerTls, DriverTls) {
+    pub(super) fn use_server_tls(&self, new: NewServerTls) -> (Arc<ServerTls>, DriverTls) {
         let NewServerTls { files, tls } = new;
         let running = &self.server_tls;
         let has_service_account = running.deployment.has_credentials();
         files.warn(has_service_account);
         super::tls::log_loaded(tls.expiries());
         running.expiries.send_replace(tls.expiries().to_vec());
-        let mut current = running.files.lock();
-        let version = current.1 + 1;
-        let driver_tls = files.driver_tls(version);
-        *current = (Some(files), version);
-        drop(current);
+        let driver_tls = files.driver_tls();
+        *running.files.lock() = Some(files);
         if let Ok(pulse) = &self.feed.pulse {
             let mut deployment = running.deployment.clone();
             deployment.set_driver_tls(&driver_tls);

@@ -3,8 +3,8 @@
 //! An address with a thousand waiters gets as many turns as an address with one. [`Waiters`], the
 //! queue of logins, also serves the users of an address in turn. It serves each user's newest
 //! waiter first, because impatient clients give up and retry. One turn in four goes to the user's
-//! oldest waiter, so that old waiters are served too. [`NewestTurnQueue`] does the same without
-//! users. [`TurnQueue`] keeps the order of arrival within each key.
+//! oldest waiter, so that old waiters are served too. [`TurnQueue`] keeps the order of arrival
+//! within each key.
 
 use std::{
     cmp::Ordering,
@@ -30,7 +30,7 @@ pub struct Origin {
 const OLDEST_EVERY: u64 = 4;
 
 /// A queue of waiters.
-trait Queue: Default {
+pub(super) trait Queue {
     type Key: Copy;
     type Waiter;
 
@@ -39,14 +39,14 @@ trait Queue: Default {
     /// Removes and returns the next waiter; `None` if the queue is empty.
     fn pop(&mut self) -> Option<Self::Waiter>;
 
-    fn retain(&mut self, keep: &impl Fn(&Self::Waiter) -> bool);
+    fn retain(&mut self, keep: &dyn Fn(&Self::Waiter) -> bool);
 
     fn len(&self) -> usize;
 }
 
 /// A queue that serves its waiters in order of arrival.
 #[derive(Debug)]
-struct OldestFirst<T>(VecDeque<T>);
+pub(super) struct OldestFirst<T>(VecDeque<T>);
 
 impl<T> Default for OldestFirst<T> {
     fn default() -> Self {
@@ -66,7 +66,7 @@ impl<T> Queue for OldestFirst<T> {
         self.0.pop_front()
     }
 
-    fn retain(&mut self, keep: &impl Fn(&T) -> bool) {
+    fn retain(&mut self, keep: &dyn Fn(&T) -> bool) {
         self.0.retain(keep);
     }
 
@@ -90,7 +90,7 @@ impl<T> OldestFirst<T> {
 /// A queue that serves its newest waiter first. One turn in [`OLDEST_EVERY`] goes to its oldest
 /// waiter.
 #[derive(Debug)]
-struct NewestFirst<T> {
+pub(super) struct NewestFirst<T> {
     waiters: VecDeque<T>,
     popped: u64,
 }
@@ -121,7 +121,7 @@ impl<T> Queue for NewestFirst<T> {
         }
     }
 
-    fn retain(&mut self, keep: &impl Fn(&T) -> bool) {
+    fn retain(&mut self, keep: &dyn Fn(&T) -> bool) {
         self.waiters.retain(keep);
     }
 
@@ -132,7 +132,7 @@ impl<T> Queue for NewestFirst<T> {
 
 /// Several queues that are served in turn.
 #[derive(Debug)]
-struct RoundRobin<K, Q> {
+pub(super) struct RoundRobin<K, Q> {
     queues: HashMap<K, Q, RandomState>,
     /// Keys of the queues in the order of their turns. No queue is empty.
     turns: VecDeque<K>,
@@ -171,7 +171,7 @@ impl<K: Copy + Eq + Hash, Q: Queue> RoundRobin<K, Q> {
     }
 }
 
-impl<K: Copy + Eq + Hash, Q: Queue> Queue for RoundRobin<K, Q> {
+impl<K: Copy + Eq + Hash, Q: Queue + Default> Queue for RoundRobin<K, Q> {
     type Key = (K, Q::Key);
     type Waiter = Q::Waiter;
 
@@ -199,7 +199,7 @@ impl<K: Copy + Eq + Hash, Q: Queue> Queue for RoundRobin<K, Q> {
         waiter
     }
 
-    fn retain(&mut self, keep: &impl Fn(&Q::Waiter) -> bool) {
+    fn retain(&mut self, keep: &dyn Fn(&Q::Waiter) -> bool) {
         self.change_each(|queue| queue.retain(keep));
     }
 
@@ -239,36 +239,6 @@ impl<T> Waiters<T> {
 
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-/// A queue that serves keys, such as addresses, in turn, and mostly the newest waiter of each key.
-#[derive(Debug)]
-pub(super) struct NewestTurnQueue<K, T>(RoundRobin<K, NewestFirst<T>>);
-
-impl<K, T> Default for NewestTurnQueue<K, T> {
-    fn default() -> Self {
-        Self(RoundRobin::default())
-    }
-}
-
-impl<K: Copy + Eq + Hash, T> NewestTurnQueue<K, T> {
-    pub(super) fn push(&mut self, from: K, waiter: T) {
-        self.0.push((from, ()), waiter);
-    }
-
-    /// Removes and returns the next waiter.
-    pub(super) fn pop(&mut self) -> Option<T> {
-        self.0.pop()
-    }
-
-    /// Removes all waiters for which `keep` is false.
-    pub(super) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
-        self.0.retain(&keep);
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
     }
 }
 

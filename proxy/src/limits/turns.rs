@@ -2,6 +2,7 @@
 //! operation never waits behind much long work.
 
 use std::{
+    fmt,
     hash::Hash,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -10,23 +11,22 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::fair::{NewestTurnQueue, TurnQueue};
+use super::fair::{NewestFirst, OldestFirst, Queue, RoundRobin};
 use seawall_transport::Sharer;
 
 /// Smallest number of waiters at which waiters that have left are removed.
 const CLEAN_AT: usize = 64;
 
 /// The key by which turns are shared.
-pub trait TurnKey: Copy + Eq + Hash {}
+pub trait TurnKey: Copy + Eq + Hash + Send + 'static {}
 
-impl<K: Copy + Eq + Hash> TurnKey for K {}
+impl<K: Copy + Eq + Hash + Send + 'static> TurnKey for K {}
 
 /// A bounded number of turns. If more work waits, its keys (by default sharers) are served one
 /// after another.
 #[derive(Clone, Debug)]
 pub struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
 
-#[derive(Debug)]
 struct TurnsState<K: TurnKey> {
     count: usize,
     /// Number of turns that are taken. It may exceed `count` after `count` was reduced.
@@ -34,47 +34,20 @@ struct TurnsState<K: TurnKey> {
     /// At this number of waiters, waiters that have left are removed.
     clean_at: usize,
     /// The waiting work. While turns are free, it contains only waiters that have left.
-    waiters: Line<K>,
+    waiters: Box<Line<K>>,
 }
 
-/// The waiting work, in the order in which it gets turns. Keys are served in turn.
-#[derive(Debug)]
-enum Line<K: TurnKey> {
-    /// In order of arrival within each key.
-    OldestFirst(TurnQueue<K, oneshot::Sender<Turn<K>>>),
-    /// Mostly the newest of each key first.
-    NewestFirst(NewestTurnQueue<K, oneshot::Sender<Turn<K>>>),
-}
-
-impl<K: TurnKey> Line<K> {
-    fn push(&mut self, key: K, waiter: oneshot::Sender<Turn<K>>) {
-        match self {
-            Self::OldestFirst(line) => line.push(key, waiter),
-            Self::NewestFirst(line) => line.push(key, waiter),
-        }
-    }
-
-    fn pop(&mut self) -> Option<oneshot::Sender<Turn<K>>> {
-        match self {
-            Self::OldestFirst(line) => line.pop(),
-            Self::NewestFirst(line) => line.pop(),
-        }
-    }
-
-    fn remove_left(&mut self) {
-        match self {
-            Self::OldestFirst(line) => line.retain(|waiter| !waiter.is_closed()),
-            Self::NewestFirst(line) => line.retain(|waiter| !waiter.is_closed()),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::OldestFirst(line) => line.len(),
-            Self::NewestFirst(line) => line.len(),
-        }
+impl<K: TurnKey> fmt::Debug for TurnsState<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TurnsState")
+            .field("count", &self.count)
+            .field("taken", &self.taken)
+            .finish_non_exhaustive()
     }
 }
+
+/// The waiting work, in the order in which it gets turns.
+type Line<K> = dyn Queue<Key = (K, ()), Waiter = oneshot::Sender<Turn<K>>> + Send;
 
 /// One turn. Dropping it passes the turn to the next waiter.
 #[derive(Debug)]
@@ -84,16 +57,16 @@ pub struct Turn<K: TurnKey = Sharer>(Turns<K>);
 impl<K: TurnKey> Turns<K> {
     /// Allows `count` turns at a time. The waiters of a key are served in order of arrival.
     pub fn new(count: usize) -> Self {
-        Self::with_line(count, Line::OldestFirst(TurnQueue::default()))
+        Self::with_line(count, Box::new(RoundRobin::<K, OldestFirst<_>>::default()))
     }
 
     /// Allows `count` turns at a time. Of the waiters of a key, the newest one is served first, and
     /// the oldest one at every fourth turn.
     pub(crate) fn newest_first(count: usize) -> Self {
-        Self::with_line(count, Line::NewestFirst(NewestTurnQueue::default()))
+        Self::with_line(count, Box::new(RoundRobin::<K, NewestFirst<_>>::default()))
     }
 
-    fn with_line(count: usize, waiters: Line<K>) -> Self {
+    fn with_line(count: usize, waiters: Box<Line<K>>) -> Self {
         Self(Arc::new(Mutex::new(TurnsState {
             count,
             taken: 0,
@@ -156,11 +129,11 @@ impl<K: TurnKey> Turns<K> {
         if state.waiters.len() >= state.clean_at {
             // Waiters that have left are removed. The next removal follows when the number of
             // waiters has doubled.
-            state.waiters.remove_left();
+            state.waiters.retain(&|waiter| !waiter.is_closed());
             state.clean_at = CLEAN_AT.max(2 * state.waiters.len());
         }
         let (turn, given) = oneshot::channel();
-        state.waiters.push(key, turn);
+        state.waiters.push((key, ()), turn);
         Err(given)
     }
 

@@ -168,7 +168,9 @@ impl Topology {
             control_plane,
         ));
         let stop = topology.stop.clone();
-        topology.driver_tls.send_replace(options.driver_tls());
+        topology
+            .driver_tls
+            .send_replace(options.tls().unwrap_or_default());
         let tls = topology.driver_tls.subscribe();
         let watching = monitor::watch(Arc::downgrade(&topology), options, tls);
         let control_plane = &topology.control_plane;
@@ -250,14 +252,14 @@ impl Topology {
         local_threshold: Duration,
         mut pool: Limits,
         connect_timeout: Duration,
-        tls: Option<(ServerTls, DriverTls)>,
+        tls: Option<(Arc<ServerTls>, DriverTls)>,
     ) {
         self.connector.set_limit(connect_timeout);
         pool.renewal = match tls {
             Some((tls, driver_tls)) => {
                 self.driver_tls.send_replace(driver_tls);
                 Some(Renewal {
-                    version: self.connector.set_tls(Some(tls)),
+                    version: self.connector.set_tls(tls),
                     began: Instant::now(),
                 })
             }

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -72,8 +72,6 @@ pub struct DriverTls {
     pub identity_file: Option<PathBuf>,
     /// True if any certificate of a server is accepted.
     pub trusts_anyone: bool,
-    /// A number that changes with the contents of the files, so that the driver reads them again.
-    pub version: u64,
 }
 
 impl DriverTls {
@@ -144,17 +142,6 @@ impl DeploymentOptions {
         }
     }
 
-    /// The options of TLS that the official driver uses.
-    pub(super) fn driver_tls(&self) -> DriverTls {
-        let (ca_file, identity_file, trusts_anyone) = self.tls().unwrap_or_default();
-        DriverTls {
-            ca_file: ca_file.map(Path::to_owned),
-            identity_file: identity_file.map(Path::to_owned),
-            trusts_anyone,
-            version: 0,
-        }
-    }
-
     /// True if the string has a user, which is the service account.
     pub(crate) fn has_credentials(&self) -> bool {
         self.written.credential.is_some()
@@ -175,15 +162,14 @@ impl DeploymentOptions {
         names.collect()
     }
 
-    /// The TLS options in the string: the CA file, the certificate file, and true if Seawall
-    /// accepts any server certificate. `None` if TLS is off.
-    pub fn tls(&self) -> Option<(Option<&Path>, Option<&Path>, bool)> {
-        match self.written.tls.as_ref()? {
-            Tls::Enabled(tls) => {
-                let trusts_anyone = tls.allow_invalid_certificates == Some(true);
-                let (ca, identity) = (&tls.ca_file_path, &tls.cert_key_file_path);
-                Some((ca.as_deref(), identity.as_deref(), trusts_anyone))
-            }
+    /// The options of TLS; `None` if TLS is off.
+    pub fn tls(&self) -> Option<DriverTls> {
+        match self.written.tls.clone()? {
+            Tls::Enabled(tls) => Some(DriverTls {
+                ca_file: tls.ca_file_path,
+                identity_file: tls.cert_key_file_path,
+                trusts_anyone: tls.allow_invalid_certificates == Some(true),
+            }),
             Tls::Disabled => None,
         }
     }

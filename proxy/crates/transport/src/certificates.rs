@@ -6,7 +6,7 @@ use std::{
 };
 
 use tokio_rustls::rustls::{
-    self,
+    self, RootCertStore,
     pki_types::{
         CertificateDer, CertificateRevocationListDer, PrivateKeyDer,
         pem::{self, PemObject},
@@ -86,7 +86,7 @@ impl Pem<'_> {
     ///
     /// # Errors
     /// If the file has no revocation list, or a malformed one.
-    pub fn revocation_lists(
+    fn revocation_lists(
         &self,
     ) -> Result<
         (
@@ -154,6 +154,45 @@ impl Pem<'_> {
             })?,
         })
     }
+}
+
+/// All certificates in several files of authorities, and the store that verifies with them. Adds
+/// when each file expires to `expiries`.
+///
+/// # Errors
+/// If a file is malformed, or rustls refuses one of its certificates.
+pub fn authorities(
+    files: &[Pem<'_>],
+    expiries: &mut Vec<CertificateExpiry>,
+) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), PemError> {
+    let (mut roots, mut all) = (RootCertStore::empty(), Vec::new());
+    for file in files {
+        let (certificates, expiry) = file.certificates()?;
+        expiries.push(expiry);
+        for certificate in certificates {
+            let added = roots.add(certificate.clone());
+            added.map_err(|source| file.refused(source))?;
+            all.push(certificate);
+        }
+    }
+    Ok((roots, all))
+}
+
+/// All revocation lists in several files. Adds when each file must be replaced to `expiries`.
+///
+/// # Errors
+/// If a file has no revocation list, or a malformed one.
+pub fn revocation_lists(
+    files: &[Pem<'_>],
+    expiries: &mut Vec<CertificateExpiry>,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, PemError> {
+    let mut all = Vec::new();
+    for file in files {
+        let (lists, expiry) = file.revocation_lists()?;
+        expiries.push(expiry);
+        all.extend(lists);
+    }
+    Ok(all)
 }
 
 /// When the certificates or revocation lists of a file expire.

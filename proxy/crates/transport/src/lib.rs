@@ -16,7 +16,7 @@ mod stream;
 
 pub use self::{
     budget::{Evicted, MemoryBudget, MemoryShare},
-    certificates::{CertificateExpiry, Pem, PemError},
+    certificates::{CertificateExpiry, Pem, PemError, authorities, revocation_lists},
     keep_alive::keep_clients_alive,
     progress::{MESSAGE_LIMIT, Progress},
     reader::{

@@ -46,7 +46,10 @@ impl Read {
 impl Reloader {
     /// `loaded` is the configuration of the start.
     pub(super) fn new(app: &App, sources: Sources, loaded: Loaded, log: LogControl) -> Self {
-        let read = Read::new(app, Ok(loaded));
+        let read = Read {
+            loaded: Ok(loaded),
+            server_tls: app.server_tls_in_use(),
+        };
         Self {
             sources,
             log,

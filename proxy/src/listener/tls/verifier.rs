@@ -3,12 +3,12 @@
 use std::{fmt, sync::Arc};
 
 use tokio_rustls::rustls::{
-    self, RootCertStore,
+    self,
     pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime},
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 
-use seawall_transport::{CertificateExpiry, Pem};
+use seawall_transport::{CertificateExpiry, Pem, authorities, revocation_lists};
 
 use super::certificates::ServerTlsError;
 
@@ -52,23 +52,9 @@ impl Verifier {
     /// # Errors
     /// If a file has no usable certificate or revocation list.
     pub(super) fn new(settings: &ClientCertificates<'_>) -> Result<Self, ServerTlsError> {
-        let mut roots = RootCertStore::empty();
-        let (mut authorities, mut expiries) = (Vec::new(), Vec::new());
-        for file in &settings.authorities {
-            let (certificates, expiry) = file.certificates()?;
-            expiries.push(expiry);
-            for certificate in certificates {
-                let added = roots.add(certificate.clone());
-                added.map_err(|source| file.refused(source))?;
-                authorities.push(certificate);
-            }
-        }
-        let mut revocation_lists = Vec::new();
-        for file in &settings.revocation_lists {
-            let (lists, expiry) = file.revocation_lists()?;
-            expiries.push(expiry);
-            revocation_lists.extend(lists);
-        }
+        let mut expiries = Vec::new();
+        let (roots, authorities) = authorities(&settings.authorities, &mut expiries)?;
+        let revocation_lists = revocation_lists(&settings.revocation_lists, &mut expiries)?;
         let builder =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), super::provider())
                 .with_crls(revocation_lists.clone())

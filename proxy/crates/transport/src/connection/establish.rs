@@ -179,7 +179,7 @@ pub struct Connector {
 struct VersionedTls {
     version: TlsVersion,
     /// `None` if servers are connected without TLS.
-    tls: Option<ServerTls>,
+    tls: Option<Arc<ServerTls>>,
 }
 
 impl fmt::Debug for Connector {
@@ -194,7 +194,7 @@ impl Connector {
     /// Creates a connector. It offers `compressors` to servers in this order. `limit` is the time
     /// limit for all steps of a connection together.
     pub fn new(
-        tls: Option<ServerTls>,
+        tls: Option<Arc<ServerTls>>,
         compressors: Vec<Compressor>,
         limit: Duration,
         nonces: Arc<NonceSource>,
@@ -212,8 +212,9 @@ impl Connector {
 
     /// Changes TLS for new connections of this connector and all its clones. Returns the new
     /// version. Must not be called by two threads at a time.
-    pub fn set_tls(&self, tls: Option<ServerTls>) -> TlsVersion {
+    pub fn set_tls(&self, tls: Arc<ServerTls>) -> TlsVersion {
         let version = self.tls.load().version.next();
+        let tls = Some(tls);
         self.tls.store(Arc::new(VersionedTls { version, tls }));
         version
     }

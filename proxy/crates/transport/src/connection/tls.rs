@@ -19,7 +19,7 @@ use tokio_rustls::{
     },
 };
 
-use crate::{CertificateExpiry, Pem, PemError};
+use crate::{CertificateExpiry, Pem, PemError, authorities, revocation_lists};
 
 /// The reason why TLS towards servers cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -164,17 +164,15 @@ fn verifier(
     provider: &Arc<CryptoProvider>,
     expiries: &mut Vec<CertificateExpiry>,
 ) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
-    if settings.verification == Verification::Off {
+    let lenient = |verifier| {
         let provider = Arc::clone(provider);
-        return Ok(Arc::new(TrustsAnyone { provider }));
+        Arc::new(LenientVerifier { verifier, provider })
+    };
+    if settings.verification == Verification::Off {
+        return Ok(lenient(None));
     }
     let roots = roots(settings.authorities, expiries)?;
-    let mut lists = Vec::new();
-    for file in &settings.revocation_lists {
-        let (of_file, expiry) = file.revocation_lists()?;
-        expiries.push(expiry);
-        lists.extend(of_file);
-    }
+    let lists = revocation_lists(&settings.revocation_lists, expiries)?;
     let verifier =
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
             .with_crls(lists)
@@ -184,41 +182,39 @@ fn verifier(
             .enforce_revocation_expiration()
             .build()?;
     Ok(match settings.verification {
-        Verification::AnyHostName => Arc::new(AllowsAnyHostName { verifier }),
+        Verification::AnyHostName => lenient(Some(verifier)),
         Verification::Full | Verification::Off => verifier,
     })
 }
 
 fn roots(
-    authorities: Authorities<'_>,
+    from: Authorities<'_>,
     expiries: &mut Vec<CertificateExpiry>,
 ) -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
-    match authorities {
-        Authorities::Mozilla => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+    match from {
+        Authorities::Mozilla => Ok(RootCertStore {
+            roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+        }),
         Authorities::System(file) => {
             let (certificates, _) = file.certificates()?;
+            let mut roots = RootCertStore::empty();
             roots.add_parsable_certificates(certificates);
+            Ok(roots)
         }
-        Authorities::File(file) => {
-            let (certificates, expiry) = file.certificates()?;
-            expiries.push(expiry);
-            for certificate in certificates {
-                let added = roots.add(certificate);
-                added.map_err(|source| file.refused(source))?;
-            }
-        }
+        Authorities::File(file) => Ok(authorities(&[file], expiries)?.0),
     }
-    Ok(roots)
 }
 
-/// Verifies certificates, but accepts them for any host name.
+/// Accepts certificates that [`WebPkiServerVerifier`] refuses.
 #[derive(Debug)]
-struct AllowsAnyHostName {
-    verifier: Arc<WebPkiServerVerifier>,
+struct LenientVerifier {
+    /// Verifies all but the host name; `None` for `tlsAllowInvalidCertificates`, which users set in
+    /// tests, and which accepts any certificate.
+    verifier: Option<Arc<WebPkiServerVerifier>>,
+    provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for AllowsAnyHostName {
+impl ServerCertVerifier for LenientVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -227,13 +223,11 @@ impl ServerCertVerifier for AllowsAnyHostName {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let verified = self.verifier.verify_server_cert(
-            end_entity,
-            intermediates,
-            server_name,
-            ocsp_response,
-            now,
-        );
+        let Some(verifier) = &self.verifier else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        let verified =
+            verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
             // The name is verified last, so everything else is valid.
             Err(rustls::Error::InvalidCertificate(
@@ -241,47 +235,6 @@ impl ServerCertVerifier for AllowsAnyHostName {
             )) => Ok(ServerCertVerified::assertion()),
             other => other,
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
-}
-
-/// Accepts any certificate, for `tlsAllowInvalidCertificates`, which users set in tests.
-#[derive(Debug)]
-struct TrustsAnyone {
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for TrustsAnyone {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
