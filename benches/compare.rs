@@ -13,9 +13,9 @@
 //! The targets and the load generator share the machine, so only ratios within a round are
 //! meaningful. The bench prints the medians of the rounds and checks every reply. A full run writes
 //! its results to `benches/results/compare.json`: its commit, date and machine, and each value with
-//! its median, worst and best round. It names the values that are worse than those of the previous
-//! run in that file, by more than the noise of both runs. A run with any option below is not a full
-//! run.
+//! its median, worst and best round. Before that, the bench compares the values with those of the
+//! previous run in that file, and prints each value that is worse by more than the noise of both
+//! runs. A run with any option below is not a full run.
 //!
 //! `--quick` runs a tenth of the load for CI, and asserts counts only. `--rounds N` and `--seconds
 //! S` set the length of a full run, and `--connections N,N` the numbers of connections. Each
@@ -61,9 +61,10 @@ fn main() {
     } else {
         Plan {
             connections: vec![1, 16, 64, 256, 1000],
-            rounds: option("--rounds").map_or(10, |n| n.parse().expect("a number")),
+            rounds: option("--rounds")
+                .map_or(10, |n| n.parse().expect("the option takes a number")),
             time: Duration::from_secs(
-                option("--seconds").map_or(3, |n| n.parse().expect("a number")),
+                option("--seconds").map_or(3, |n| n.parse().expect("the option takes a number")),
             ),
             idle: 9_800,
             is_quick,
@@ -241,7 +242,7 @@ async fn calls(setup: &Setup, plan: &Plan) {
             time: plan.time,
         };
         let (_, open) = load::run(open, load).await;
-        let Some(traced) = Traced::attach(process.expect("a process")).await else {
+        let Some(traced) = Traced::attach(process.expect("Seawall has a process")).await else {
             assert!(!plan.is_quick, "CI needs strace");
             say("strace is not installed: calls are not counted");
             return;
@@ -277,7 +278,7 @@ const READS: [&str; 3] = ["recvfrom", "recvmsg", "readv"];
 /// The system calls that write to a socket.
 const WRITES: [&str; 3] = ["sendto", "sendmsg", "writev"];
 
-/// Maximum difference of the reads and of the writes for each operation from the floor of two. The
-/// heartbeats need some calls. At the beginning and at the end of the count, a connection may have
-/// run only a part of an operation.
+/// The reads per operation may differ from the floor of two by at most this number, and so may the
+/// writes. Heartbeats need some calls. At the beginning and at the end of the count, a connection
+/// may have run only a part of an operation.
 const MAX_DIFFERENCE: f64 = 0.2;

@@ -16,9 +16,9 @@
 //! `--only` or an option below does not write that file.
 //!
 //! `--limits auto,8` and `--connections 64,1000` set the compared limits and the numbers of
-//! clients, `--rounds N` the number of measurements of each cell, `--seconds N` the length of a
-//! measurement. `--quick` is a short run for CI. It asserts only that all operations succeed, and
-//! draws into a temporary directory.
+//! clients. `--rounds N` sets how many times each limit is measured with each number of clients,
+//! and `--seconds N` sets the length of a measurement. `--quick` is a short run for CI. It asserts
+//! only that all operations succeed, and draws into a temporary directory.
 
 use std::{fs, path::Path};
 

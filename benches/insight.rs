@@ -6,8 +6,8 @@
 //! - `changes`: drops an index under load.
 //! - `history`: measures the memory of the history.
 //!
-//! `--only PART` runs one part. `--runs N` runs each part N times. `--quick` runs a tenth for CI,
-//! and asserts counts only.
+//! `--only PART` runs one part. `--runs N` runs each part N times. `--quick` runs a tenth of the
+//! load for CI, and asserts counts only.
 
 use seawall_benches::{
     insight::{Plan, changes, cost, exactness, history, stalls},

@@ -11,7 +11,7 @@
 //! - `restart`: Seawall killed under load.
 //!
 //! `--runs N` sets the number of runs of each part, `--clients N` the number of clients in
-//! incidents. `--quick` runs a tenth for CI, and asserts counts only.
+//! incidents. `--quick` is a short run for CI, and asserts counts only.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ struct Plan {
     persistent: usize,
     surge: usize,
     idle: Vec<usize>,
-    /// Number of seconds in which the idle clients connect and are then idle.
+    /// Length of the part `idle` in seconds. It includes the time in which the clients connect.
     idle_seconds: u64,
     /// Number of runs of the PHP script.
     pages: usize,

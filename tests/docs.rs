@@ -166,7 +166,8 @@ fn commands(text: &str) -> Vec<Vec<&str>> {
     commands
 }
 
-/// The tests in `e2e/commands.rs` run the commands. Here each must be accepted as far as `--help`.
+/// Adds `--help` to each command, so it fails if a subcommand or option before it is unknown, and
+/// does nothing else. The tests in `e2e/commands.rs` run the commands without `--help`.
 #[test]
 fn every_command_in_the_docs_is_valid() {
     let folder = fs::read_dir(root().join("docs")).unwrap();

@@ -145,8 +145,8 @@ impl Medians {
         lines
     }
 
-    /// Replaces the file of results with these medians. Returns the lines of a comparison with the
-    /// previous results, which names each value that is worse.
+    /// Replaces the file of results with these medians. Returns the lines of a comparison, which
+    /// names each value that is worse than in the previous results.
     ///
     /// # Errors
     /// If the file cannot be read or written.

@@ -184,7 +184,7 @@ pub struct Load {
     /// Operations per second of all connections together. `None` for a closed loop: each connection
     /// sends an operation as soon as the previous one has ended.
     pub rate: Option<f64>,
-    /// How long operations are sent.
+    /// How long the load sends operations.
     pub time: Duration,
 }
 

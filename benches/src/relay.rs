@@ -51,7 +51,7 @@ pub fn run_if_requested() -> bool {
         return false;
     }
     let mut address = || -> SocketAddr {
-        let text = arguments.next().expect("two addresses");
+        let text = arguments.next().expect("the arguments have two addresses");
         text.parse().expect("an IP address and a port")
     };
     let (listen, server) = (address(), address());
@@ -79,7 +79,8 @@ async fn accept(listener: TcpListener, server: SocketAddr) {
     loop {
         let accepted = listener.accept().await;
         let Ok((client, _)) = accepted else {
-            // Clients would wait forever. Without this process, the load fails at once.
+            // A relay that accepts no clients would let them wait forever. After the exit, the load
+            // fails at once.
             std::process::exit(1);
         };
         // An error closes both connections. The load then reports a failed operation.

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_loopback_addresses_and_off_count_as_private() {
+    fn only_loopback_addresses_and_the_word_off_are_private() {
         for (text, is_private) in [
             ("off", true),
             ("127.0.0.1:9909", true),

@@ -134,8 +134,8 @@ impl Settings {
         settings
     }
 
-    /// The violated relations between these settings. Live values of one configuration may not fit
-    /// the other values of an earlier one.
+    /// The violated relations between these settings. The new live values can conflict with running
+    /// values that only a restart changes.
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         relations::check(self, self.auth.users.len(), &mut problems);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn users_stay_if_a_changed_credential_source_needs_a_restart() {
+    fn users_stay_the_same_until_a_restart_if_the_credential_source_changes() {
         let other = |word: &str| format!("auth.credentials = \"{word}\"\n");
         for (running, newer) in [
             (USER.to_owned(), other("self")),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn live_values_that_contradict_running_values_are_problems() {
+    fn a_live_change_that_contradicts_a_running_value_is_a_problem() {
         // The running admin address is public, so the token must stay.
         let running = settings(&format!(
             "admin.address = \"0.0.0.0:1\"\nadmin.token_file = {:?}\n",

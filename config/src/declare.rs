@@ -14,8 +14,8 @@
 //! example file. Defaults and examples are written as in TOML, without `_`. Fields that do not
 //! belong to a single key follow in braces, each with the function that reads it.
 
-/// Declares a section and its keys. `optional` before the path means that the presence of the
-/// section has a meaning, so the full example file comments it out.
+/// Declares a section and its keys. `optional` before the path means that the section has an effect
+/// as soon as it is present, so the full example file comments it out.
 macro_rules! section {
     (
         $(#[doc = $about:literal])*

@@ -36,7 +36,7 @@ pub(crate) fn names_in(section: &str) -> Vec<&'static str> {
             below.split(['.', '[']).next()
         })
         .collect();
-    // Equal names are adjacent, because the keys of one section are.
+    // Equal names are adjacent, because `KEYS` lists the keys of one section together.
     names.dedup();
     names
 }

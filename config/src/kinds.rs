@@ -36,14 +36,15 @@ pub(crate) const ITERATIONS: Kind = Kind::Integer {
     max: 10_000_000,
 };
 
-/// Maximum of all times: a week. A longer time is probably given in a wrong unit.
+/// Maximum value of every key for a time: a week. A longer time is probably given in a wrong unit.
 pub(crate) const MAX_DURATION_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
 
-/// Maximum of all numbers of connections. On a common system, a process cannot have more file
-/// descriptors than this.
+/// Maximum value of every key for a number of connections. On a common system, a process cannot
+/// have more file descriptors than this.
 pub(crate) const MAX_CONNECTIONS: i64 = 1_000_000;
 
-/// Maximum of all numbers of entries. It keeps the tables of one Seawall process within a few GiB.
+/// Maximum value of every key for a number of entries. It keeps the tables of one Seawall process
+/// within a few GiB.
 const MAX_ENTRIES: i64 = 10_000_000;
 
 /// Minimum time between heartbeats: `minHeartbeatFrequencyMS` of the server monitoring
@@ -56,7 +57,8 @@ pub(crate) const LARGEST_MESSAGE_BYTES: i64 = 48_000_000;
 /// Minimum of the memory budget for messages.
 pub(crate) const MIN_MESSAGE_MEMORY_BYTES: i64 = 128 * 1024 * 1024;
 
-/// Maximum of all memory sizes: 1 TiB. A larger size is probably given in a wrong unit.
+/// Maximum value of every key for a memory size: 1 TiB. A larger size is probably given in a wrong
+/// unit.
 pub(crate) const MAX_MEMORY_BYTES: i64 = 1024 * 1024 * 1024 * 1024;
 
 /// Minimum memory of the history. It is enough for some minutes of a few shapes.

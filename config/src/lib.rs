@@ -16,8 +16,8 @@
 //! overrides the defaults. All problems are reported at once, and no problem shows a secret.
 //!
 //! This crate does not depend on the proxy. It resolves no host and opens no socket. The driver
-//! crate parses the connection string. This crate reads only the configuration file and the secret
-//! files that are named there.
+//! crate parses the connection string. This crate reads only the configuration file, and the files
+//! with secrets, certificates and keys that the configuration names.
 
 mod address;
 mod change;

@@ -44,7 +44,7 @@ pub(crate) fn insert(table: &mut Table, path: &str, value: Value) {
     let section = table
         .entry(section)
         .or_insert_with(|| Value::Table(Table::new()));
-    // This is always a table, because paths come from the schema, in which no section is a key.
+    // Always a table: paths come from the schema, where no name is both a section and a setting.
     if let Value::Table(section) = section {
         insert(section, rest, value);
     }
@@ -79,5 +79,5 @@ fn merge(weaker: &mut Table, stronger: Table) {
     }
 }
 
-/// The two keys for the connection string. A source may have one of them.
+/// The two keys for the connection string. A source may have at most one of them.
 const CONNECTION_STRING_KEYS: [&str; 2] = ["uri", "uri_file"];

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_is_one_line_with_key_value_and_what_is_allowed() {
+    fn a_problem_is_one_line_with_the_key_its_value_and_the_allowed_values() {
         let problem = Problem::new("pool.max_pool_size", "0", "must be more");
         assert_eq!(problem.to_string(), "pool.max_pool_size = 0: must be more");
         let absent = Problem::without_value("deployment.uri", "must be given");

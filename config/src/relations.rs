@@ -31,7 +31,8 @@ fn no_address_twice(addresses: &[ListenAddress], problems: &mut Problems) {
     }
 }
 
-/// Any client could claim any address, unless the networks of load balancers are known.
+/// With `proxy_protocol = "accept"`, `proxy_networks` is required. Without it, any client could
+/// claim any address.
 fn proxies_have_networks(listen: &Listen, problems: &mut Problems) {
     let is_accepted = listen.proxy_protocol == ProxyProtocol::Accept;
     let key = "listen.proxy_networks";

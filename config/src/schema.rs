@@ -14,7 +14,7 @@ pub struct Section {
     pub path: &'static str,
     /// A description of the section, for the documentation.
     pub about: &'static str,
-    /// True if the presence of the section alone has a meaning.
+    /// True if the section has an effect as soon as it is present, even without keys.
     pub is_optional: bool,
     /// The keys of the section.
     pub keys: &'static [Key],
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_split_at_commas_only_for_addresses() {
+    fn only_values_of_the_kind_addresses_are_split_at_commas() {
         let parse = |text, kind: Kind| kind.parse(text);
         let addresses = parse("a:1, b:2", Kind::Addresses);
         assert_eq!(addresses.as_array().unwrap().len(), 2);

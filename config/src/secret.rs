@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_for_invalid_base64_shows_no_character() {
+    fn the_reason_for_invalid_base64_contains_no_character_of_the_value() {
         for (text, reason) in [
             ("Zg", "incomplete or wrongly padded"),
             ("Zh==", "incomplete or wrongly padded"),

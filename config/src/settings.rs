@@ -385,7 +385,7 @@ section! {
     cursor_idle: Duration = key("limits.cursor_idle_ms",
         TIMEOUT, Live, default 600000, unit "ms");
     // The default is twice the servers' maximum length of a transaction, so that a commit can be
-    // retried after that time.
+    // retried after a transaction of the maximum length.
     /// How long the server of an unused transaction is remembered; should be twice the servers'
     /// transactionLifetimeLimitSeconds.
     transaction_idle: Duration = key("limits.transaction_idle_ms",

@@ -127,7 +127,8 @@ pub enum Concurrency {
 }
 
 impl Concurrency {
-    // Each operation uses a connection, so a higher limit than that of connections has no meaning.
+    // Each operation uses a connection, so a limit above the maximum number of connections would
+    // have no effect.
     /// The kind of a key that accepts one of the words or a number of operations.
     pub const KIND: Kind = Kind::IntegerOr {
         accepted: &["auto", "off"],

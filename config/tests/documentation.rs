@@ -117,7 +117,10 @@ fn explanation(key: &Key) -> String {
 fn line(section: &Section, key: &Key) -> String {
     // The connection string is the only value that must be given.
     let is_given = key.default.is_some() || key.kind == Kind::ConnectionString;
-    let value = key.default.or(key.example).expect("a key has one of them");
+    let value = key
+        .default
+        .or(key.example)
+        .expect("a key has a default or an example");
     let line = format!("{} = {}", key.name(), toml(key.kind, value));
     commented_out(section.is_optional || !is_given, &line)
 }
@@ -184,7 +187,7 @@ fn defaults_of(is_wanted: impl Fn(&Key) -> bool) -> String {
 }
 
 #[test]
-fn every_number_accepts_its_minimum_and_maximum() {
+fn every_numeric_key_accepts_its_minimum_and_its_maximum() {
     let numbers = |pick: fn(i64, i64) -> i64| {
         let mut text = DEPLOYMENT.to_owned();
         for key in KEYS.iter().filter(|key| !key.path.contains("[]")) {

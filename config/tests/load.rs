@@ -37,7 +37,7 @@ fn only_the_deployment_is_required() {
 
 /// The file is `examples/full.toml` of an earlier version: it sets every key that the version had.
 #[test]
-fn a_full_file_of_an_earlier_version_loads_with_the_same_values() {
+fn a_full_file_of_an_earlier_version_loads_with_its_values() {
     let settings = Settings::from_toml(include_str!("earlier/full.toml")).unwrap();
     assert_eq!(
         settings.deployment.uri.expose(),
@@ -353,7 +353,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The system cleans up what cannot be removed here.
+        // If the removal fails, the system removes the folder later.
         drop(fs::remove_dir_all(&self.0));
     }
 }

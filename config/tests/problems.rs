@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use seawall_config::{KEYS, Kind, Overrides, Problems, Secret, Settings, Sources, load};
 
 #[test]
-fn each_mistake_is_one_line_with_key_value_and_what_is_allowed() {
+fn each_mistake_is_one_line_with_the_key_its_value_and_the_allowed_values() {
     for (mistake, line) in MISTAKES {
         let text = format!("deployment.uri = \"mongodb://server/\"\n{mistake}\n");
         let problems = Settings::from_toml(&text).unwrap_err();
@@ -181,7 +181,7 @@ fn tls_needs_both_files_and_they_must_be_readable() {
 }
 
 #[test]
-fn networks_of_load_balancers_are_given_exactly_if_they_send_addresses() {
+fn proxy_networks_are_required_with_proxy_protocol_accept_and_refused_without_it() {
     assert_eq!(
         lines(&format!(
             "{DEPLOYMENT}[listen]\nproxy_protocol = \"accept\""
@@ -197,7 +197,7 @@ fn networks_of_load_balancers_are_given_exactly_if_they_send_addresses() {
 }
 
 #[test]
-fn certificates_need_keys_and_certificates_of_clients_need_an_authority() {
+fn each_certificate_needs_a_key_and_client_certificates_need_an_authority() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let file = file.display();
     let problems = |toml: &str| {
@@ -343,7 +343,7 @@ fn a_problem_names_its_variable_or_flag() {
 }
 
 #[test]
-fn a_wrong_word_or_number_in_a_variable_names_all_allowed_values() {
+fn the_problem_of_a_wrong_value_in_a_variable_names_all_allowed_words_and_numbers() {
     for value in ["0", "-1", "1000001", "1.5", "on", "AUTO", ""] {
         let problems = load(&Sources {
             environment: vec![
@@ -387,7 +387,7 @@ fn an_unreadable_file_does_not_hide_problems_of_the_environment() {
 }
 
 #[test]
-fn syntax_errors_do_not_show_the_line() {
+fn syntax_errors_do_not_show_the_text_of_the_line() {
     for text in [
         "[deployment]\nuri = hunter2",
         "[deployment]\nuri = \"hunter2",

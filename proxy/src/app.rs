@@ -247,7 +247,7 @@ impl App {
         Ok(app)
     }
 
-    /// Exports the configuration's hash and the certificates as metrics.
+    /// Exports the configuration's hash and the expiry of each certificate file as metrics.
     ///
     /// # Errors
     /// If the exporter refuses its histogram buckets.
@@ -259,7 +259,7 @@ impl App {
             .set_info(config_hash, certificates.collect())
     }
 
-    /// The files of TLS that can expire, also those of later reloads.
+    /// The TLS files that can expire, including files that a later reload loads.
     fn expiries(&self) -> Expiries {
         Expiries {
             clients: self.tls.subscribe(),
@@ -589,8 +589,8 @@ fn routing(settings: &config::Settings, topology: Arc<Topology>) -> Routing {
     }
 }
 
-/// Adjusts the gates. The login gates follow the waits of operations, and the gate for new clients
-/// follows the lateness of the data plane.
+/// Adjusts the gates. The rate of the login gates depends on how long operations wait, and the rate
+/// of the gate for new clients on the lateness of the data plane.
 async fn tick_gates(shared: Arc<Shared>) {
     let (gates, arrivals) = (&shared.logins.gates, &shared.arrivals);
     let mut ticks = arrivals.activity.ticks();

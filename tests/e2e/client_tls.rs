@@ -147,7 +147,7 @@ const REQUIRED: &str = "listen.tls.client_certificate = \"required\"\n\
                         listen.tls.client_crl_file = \"DIR/crl.pem\"\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_get_the_certificate_for_their_host_name_and_their_keys() {
+async fn clients_get_a_certificate_for_their_host_name_with_a_key_type_that_they_support() {
     let mut scene = Scene::new();
     let issue = |names: &[&str], algorithm| scene.servers.server(names, algorithm).unwrap();
     let first = issue(&["a.example", "localhost"], &ED25519);
@@ -252,7 +252,7 @@ async fn clients_may_connect_with_or_without_tls_if_it_is_preferred() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sessions_are_resumed_after_a_new_certificate_and_not_by_another_verifier() {
+async fn tls_sessions_survive_a_new_certificate_of_seawall_but_no_change_of_client_verification() {
     let scene = Scene::start(REQUIRED).await;
     let config = scene.config(Some(&scene.client("client")));
     let kind = async || {
@@ -286,7 +286,7 @@ async fn sessions_are_resumed_after_a_new_certificate_and_not_by_another_verifie
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sessions_are_not_resumed_after_the_certificate_has_expired() {
+async fn tls_sessions_are_not_resumed_after_the_client_certificate_has_expired() {
     let scene = Scene::start(REQUIRED).await;
     let valid_for = Duration::from_secs(3);
     let identity = scene.clients.client("brief", valid_for).unwrap();
@@ -336,7 +336,7 @@ async fn no_certificate_is_accepted_with_an_outdated_revocation_list() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unusable_files_are_reported_and_the_running_ones_stay() {
+async fn unusable_files_are_reported_and_the_previous_ones_stay_in_use() {
     let scene = Scene::start(REQUIRED).await;
     let good = scene.client("good");
     let other = scene.servers.server(&["localhost"], &ECDSA).unwrap();

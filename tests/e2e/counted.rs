@@ -103,13 +103,14 @@ fn session() -> Document {
 }
 
 #[tokio::test]
-async fn write_errors_count_by_code_for_replies_of_any_size() {
+async fn write_errors_are_counted_by_code_for_replies_of_any_size() {
     for (toml, count) in [("", 3), ("", 2000), (RELAYED, 3), (RELAYED, 2000)] {
         let scene = Scene::start(toml).await;
         let mut client = scene.client().await;
         let create = doc! { "create": "c", "validator": { "n": { "$lt": 9 } } };
         assert!(ask(&mut client, &scene.db, create).await.is_ok());
-        // The first of these documents is written.
+        // Only the first document is written: the following ones have the same `_id`, and the last
+        // one violates the validator.
         let mut documents = vec![doc! { "_id": 1, "n": 1 }; count + 1];
         documents.push(doc! { "_id": 2, "n": 9 });
         let insert = doc! { "insert": "c", "documents": documents, "ordered": false };
@@ -132,7 +133,7 @@ async fn write_errors_count_by_code_for_replies_of_any_size() {
 }
 
 #[tokio::test]
-async fn write_concern_errors_count_by_the_code_in_the_reply_to_the_client() {
+async fn write_concern_errors_are_counted_by_the_code_in_the_reply_to_the_client() {
     // A relay forwards replies unchanged, so its clients get the server's code.
     for (toml, reported) in [("", 6), (RELAYED, 91)] {
         let scene = Scene::start(toml).await;
@@ -160,7 +161,7 @@ async fn write_concern_errors_count_by_the_code_in_the_reply_to_the_client() {
 }
 
 #[tokio::test]
-async fn errors_that_seawall_creates_or_rewrites_count_by_the_code_in_the_reply_to_the_client() {
+async fn errors_that_seawall_creates_or_rewrites_are_counted_by_the_code_that_the_client_gets() {
     let fault = "fault = {command = \"count\", share_percent = 100, error_code = 189}";
     let scene = Scene::start(fault).await;
     let mut client = scene.client().await;

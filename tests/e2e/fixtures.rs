@@ -19,7 +19,7 @@ use seawall_tests::recorder::{Cut, Recorder};
 use seawall_tests::scratch::Scratch;
 
 #[tokio::test]
-async fn raw_client_logs_in_with_both_mechanisms_and_every_way_to_start() {
+async fn raw_client_logs_in_with_both_mechanisms_and_every_way_to_start_a_login() {
     let server = shared_standalone().await.unwrap();
     let db = unique_name("login");
     let user = NewUser::new(&db, "a=b,c.d", "pass word").role("readWrite", &db);
@@ -81,7 +81,7 @@ async fn refused_login_is_a_reply_and_leaves_the_connection_usable() {
 }
 
 #[tokio::test]
-async fn restriction_of_a_user_reaches_the_server() {
+async fn a_server_enforces_the_restriction_of_a_user() {
     let server = shared_standalone().await.unwrap();
     let db = unique_name("restricted");
     let elsewhere = doc! { "clientSource": ["192.0.2.0/24"] };

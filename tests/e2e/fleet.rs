@@ -195,10 +195,10 @@ async fn open_cursor(client: &mut RawClient, db: &str, preference: &str) -> i64 
     cursor.get_i64("id").unwrap()
 }
 
-/// What a driver without `loadBalanced=true` experiences if one address spreads its connections
-/// over two instances in front of a replica set.
+/// The driver has no `loadBalanced=true`, and one address spreads its connections over two
+/// instances in front of a replica set.
 #[tokio::test]
-async fn cursors_of_secondaries_are_unknown_to_other_instances_and_counted() {
+async fn another_instance_does_not_find_a_cursor_of_a_secondary_and_counts_the_operation() {
     let set = shared_replica_set().await.unwrap();
     let first = Seawall::start(&set.uri()).await;
     let second = Seawall::start(&set.uri()).await;

@@ -78,7 +78,7 @@ impl Scene {
         clients
     }
 
-    /// Number of these reads that run on the server at this moment.
+    /// Number of long reads that run on the server at this moment.
     async fn running(&self) -> usize {
         let admin = self.root.database("admin");
         let pipeline = [

@@ -124,7 +124,7 @@ async fn an_unacknowledged_large_write_of_a_disconnected_client_completes() {
 }
 
 #[tokio::test]
-async fn malformed_large_requests_get_the_reaction_of_a_server_and_close_no_server_connection() {
+async fn seawall_reacts_to_malformed_large_requests_as_a_server_and_closes_no_server_connection() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let large = || Section::Sequence {

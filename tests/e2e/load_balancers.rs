@@ -155,7 +155,7 @@ async fn connections_without_a_header_or_from_other_networks_are_closed() {
 }
 
 #[tokio::test]
-async fn a_header_that_never_arrives_ends_after_its_time_limit() {
+async fn a_client_whose_header_never_arrives_is_closed_after_the_time_limit() {
     let seawall = start(ACCEPT).await;
     let _silent = connect(&seawall, &VERSION_2[..8]).await;
     let is_counted = async || refused(&seawall, "proxy_header").await >= 1.0;
@@ -164,7 +164,7 @@ async fn a_header_that_never_arrives_ends_after_its_time_limit() {
 }
 
 #[tokio::test]
-async fn limits_by_address_count_the_clients_behind_a_load_balancer_separately() {
+async fn limits_by_address_apply_separately_to_the_clients_behind_a_load_balancer() {
     let seawall = start(&format!(
         "{ACCEPT}limits.connections_per_second_per_address = 1\n"
     ))

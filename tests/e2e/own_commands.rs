@@ -105,7 +105,7 @@ async fn each_call_needs_the_current_rights_of_its_user() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_command_seawall_is_forwarded_if_it_is_disabled() {
+async fn the_command_seawall_is_forwarded_if_admin_commands_is_false() {
     let server = shared_standalone().await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let mut root = logged_in(seawall.address(), ROOT, ROOT_PASSWORD).await;
@@ -116,7 +116,7 @@ async fn the_command_seawall_is_forwarded_if_it_is_disabled() {
 }
 
 #[tokio::test]
-async fn without_access_control_topics_are_shown_and_actions_refused() {
+async fn topics_are_shown_and_actions_refused_without_access_control() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let mut client = RawClient::connect(seawall.address().parse().unwrap())

@@ -116,7 +116,8 @@ async fn relayed_client_gets_the_bytes_of_server_replies_unchanged() {
     }
 }
 
-/// Checks the counts of two inserts (one write error), a find with two `getMore`s, and a count.
+/// Checks Seawall's counts after two inserts (one with a write error), a `find` with two
+/// `getMore`s, and a `count`.
 async fn counts_agree(seawall: &Seawall, db: &str) {
     let labels = [format!("db=\"{db}\"")];
     let labels: Vec<_> = labels.iter().map(String::as_str).collect();
@@ -331,7 +332,7 @@ async fn relay_forwards_no_command_after_a_logout() {
 }
 
 #[tokio::test]
-async fn a_message_that_a_server_might_read_differently_is_refused() {
+async fn a_message_that_a_server_might_read_differently_than_seawall_is_refused() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", server.address());
     let seawall = relaying(&uri, "").await;
@@ -464,7 +465,7 @@ fn external(query: Document) -> OpQuery {
 }
 
 #[tokio::test]
-async fn legacy_queries_that_a_server_reads_differently_are_not_relayed() {
+async fn legacy_queries_that_a_server_reads_differently_than_seawall_are_not_relayed() {
     let set = shared_replica_set().await.unwrap();
     let recorder = Recorder::start(set.primary().await.unwrap().address())
         .await

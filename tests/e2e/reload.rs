@@ -286,7 +286,7 @@ async fn new_clients_get_the_new_certificate_and_connected_clients_stay() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn values_that_need_a_restart_stay_and_are_pending() {
+async fn new_values_that_need_a_restart_are_pending_and_the_old_ones_stay_in_effect() {
     let seawall = start("").await;
     let reload = seawall
         .reload("listen.backlog = 9\npool.max_connecting = 3\n")
@@ -305,7 +305,7 @@ async fn values_that_need_a_restart_stay_and_are_pending() {
     let hash = format!("config_hash=\"{}\"", configuration.hash);
     assert!((seawall.metric("seawall_info", &[&hash]).await - 1.0).abs() < f64::EPSILON);
     assert!((seawall.metric("seawall_info", &[]).await - 1.0).abs() < f64::EPSILON);
-    // Without a user at the start, the users do not decide how clients log in.
+    // Seawall started without configured users, so users that a reload adds need a restart.
     let users = "[[auth.users]]\nname = \"a\"\npassword = \"b\"\n";
     let reload = seawall.reload(users).unwrap();
     assert!(

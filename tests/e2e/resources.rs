@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 /// The history is written every ten seconds.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// Writes a configuration in front of the shared server.
+/// Writes the configuration of a Seawall in front of the shared server.
 async fn configuration(scratch: &Scratch, toml: &str) -> PathBuf {
     let uri = shared_standalone().await.unwrap().uri();
     let toml = format!("listen.address = \"127.0.0.1:0\"\ndeployment.uri = {uri:?}\n{toml}");
@@ -82,7 +82,8 @@ async fn connected_clients_are_served_while_no_descriptors_are_left() {
     let mut connected = logged_in(&seawall).await;
     find(&mut connected, "test").await;
     let before = seawall.set_limit(Resource::Nofile, Some(seawall.open_files()));
-    // The limit is on the number of a descriptor, so a few lower numbers may be free.
+    // The limit applies to the numbers of descriptors, not to their count. A few lower numbers may
+    // be free, so a few more clients may be accepted.
     let mut waiting = Vec::new();
     for _ in 0..20 {
         let address = seawall.address().parse().unwrap();

@@ -77,7 +77,8 @@ impl Scene {
             toml: self.toml(&toml),
             ..Options::default()
         };
-        // A deployment whose certificates are refused is never ready, so this does not wait.
+        // A deployment whose certificates are refused is never ready, so `launch` is called, which
+        // does not wait for it.
         Seawall::launch(&uri, options).await.unwrap()
     }
 }
@@ -135,7 +136,7 @@ async fn connections_are_replaced_after_a_new_certificate_and_no_operation_fails
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_that_no_server_accepts_are_refused_and_the_running_ones_stay() {
+async fn files_that_no_server_accepts_are_refused_and_the_previous_ones_stay_in_use() {
     let scene = Scene::new().await;
     let seawall = scene.start("127.0.0.1", FILES).await;
     let mut client = logged_in(&seawall).await.unwrap();

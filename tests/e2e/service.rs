@@ -129,7 +129,7 @@ async fn serve_refuses_to_run_as_root_unless_it_is_allowed() {
     let scratch = Scratch::create().unwrap();
     let file = scratch.write("seawall.toml", toml().await).unwrap();
     if !geteuid().is_root() {
-        // Every other user may run it without the flag.
+        // All users except root may run `seawall serve` without `--allow-root`.
         let mut process = Process::serve(&file).await;
         process.signal(Signal::TERM);
         assert!(process.ended().await.success());

@@ -139,7 +139,7 @@ async fn clients_that_connect_early_are_served_later_if_no_login_is_required() {
 }
 
 #[tokio::test]
-async fn check_validates_the_configuration_and_with_connect_tries_the_deployment() {
+async fn check_validates_the_configuration_and_the_flag_connect_also_tries_the_deployment() {
     let server = shared_standalone().await.unwrap();
     let (up, down) = (server.uri(), "mongodb://127.0.0.1:1/".to_owned());
     let plain = run(&["check", "--deployment", &down]).await;

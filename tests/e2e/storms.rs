@@ -225,8 +225,8 @@ async fn the_load_harness_reports_its_operations_and_checks_objectives() {
         let asked = ["ok", "timed_out", "closed", "refused", "wrong"]
             .map(|how| operation[how].as_f64().unwrap());
         assert!(asked[0] > 10.0 && asked[1..] == [0.0; 4], "{report}");
-        // The harness and Seawall count the same operations. They differ by a few operations at the
-        // very end, and by the harness's check of the documents.
+        // The counts of the harness and of Seawall differ only by a few operations at the very end,
+        // and by the operations with which the harness checks the documents.
         let counted = async || {
             scene
                 .metric("seawall_operations_total", &["db=\"load\""])

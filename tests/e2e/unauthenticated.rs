@@ -333,7 +333,7 @@ async fn mutated_handshake_messages_send_no_byte_to_a_pooled_connection() {
     }
 
     let introduced = introduced_by_seawall(&recorder, &user, &pooled);
-    // If some logins reached the server, not all messages were refused because of their framing.
+    // Some logins reached the server, so Seawall did not refuse all messages for their framing.
     assert!(introduced > 50, "{introduced}");
     assert!(find(&mut good, &user.name).await.is_ok());
     for user in [user, stranger] {

@@ -55,7 +55,7 @@ impl Language {
         }
     }
 
-    /// Another script in mongosh than the program.
+    /// The program for mongosh, but with another script than that of the steps.
     pub(crate) async fn prepare_mongosh_script(script: &'static str) -> Program {
         let Program::Command { command, .. } = node("mongosh", None, "run.mjs").await else {
             panic!("mongosh is an external program");
@@ -98,7 +98,8 @@ impl Language {
     /// uses.
     pub(crate) fn oldest_server(self) -> ServerVersion {
         match self {
-            // PyMongo 4.20, the Rust driver 3.9, Node 7.8, mongosh 2.12 and Go 2.9 refuse 4.2.
+            // The newest versions refuse MongoDB 4.2: PyMongo 4.20, the Rust driver 3.9, Node 7.8,
+            // mongosh 2.12 and Go 2.9.
             Self::Python | Self::Rust | Self::Node | Self::Mongosh | Self::Go => {
                 ServerVersion(4, 4, 0)
             }
@@ -151,7 +152,8 @@ async fn java(version: Option<&str>, arguments: &[&str]) -> Program {
         output(&mut build).await;
         built.push(folder.clone());
     }
-    // A run takes seconds. Only the first compiler and the simplest collector start fast enough.
+    // A run takes seconds, so the options select the JIT compiler and the garbage collector that
+    // start fastest.
     Program::command([
         "java".as_ref(),
         "-XX:TieredStopAtLevel=1".as_ref(),

@@ -1,5 +1,5 @@
-//! Drivers connect with TLS and without, to Seawall with TLS servers and others, with valid and
-//! invalid certificates.
+//! Drivers connect to Seawall with and without TLS, and with valid and invalid certificates. One
+//! server uses TLS, and another one does not.
 
 use std::process::Stdio;
 
@@ -48,7 +48,8 @@ async fn other_drivers_connect_only_with_valid_certificates() {
 /// Each combination of TLS for clients and servers, and certificates for the clients.
 struct Scene {
     scratch: Scratch,
-    /// The servers, with the instances of Seawall before them that use TLS for clients or not.
+    /// Each server with two instances of Seawall in front of it. The second instance requires TLS
+    /// from clients.
     deployments: Vec<(Standalone, [Seawall; 2])>,
 }
 
@@ -217,8 +218,8 @@ fn write_certificates(scratch: &Scratch) {
     write("crl", &authority.revocation_list(&[&revoked]).unwrap());
 }
 
-/// The connection string of the servers for Seawall. Seawall sends a certificate to servers with
-/// TLS.
+/// The connection string with which Seawall connects to this server. If the server has TLS, Seawall
+/// presents a certificate to it.
 fn deployment(server: &Standalone) -> String {
     let Some(certificates) = server.certificates() else {
         return server.uri();

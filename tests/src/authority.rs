@@ -202,7 +202,8 @@ impl Authority {
         let mut provider = ring::default_provider();
         let all = provider.signature_verification_algorithms.mapping;
         let supported = all.iter().filter(|(of, _)| *of == scheme).copied();
-        // The type wants a static list. It is small, and used until the test's process ends.
+        // The field needs a static list, so the list is leaked. It is small, and a test's
+        // process ends soon.
         provider.signature_verification_algorithms.mapping =
             Vec::leak(supported.collect::<Vec<_>>());
         let config = ClientConfig::builder_with_provider(Arc::new(provider))

@@ -117,7 +117,7 @@ impl Process {
     async fn start(command: &mut Command) -> Self {
         let mut child = command.spawn().expect("the binary can be run");
         let lines = Arc::new(Mutex::new(Vec::new()));
-        let stderr = child.stderr.take().expect("its standard error is piped");
+        let stderr = child.stderr.take().expect("standard error is piped");
         let reading = Arc::clone(&lines);
         let reading = tokio::spawn(async move {
             let mut said = BufReader::new(stderr).lines();
@@ -186,7 +186,7 @@ impl Process {
             .lines()
             .find(|row| row.starts_with("Max core file size"));
         let soft = row.and_then(|row| row.split_whitespace().nth(4));
-        soft.expect("the kernel names this limit").to_owned()
+        soft.expect("the kernel lists this limit").to_owned()
     }
 
     /// True if other processes of the same user must not read the process's memory. The files of
@@ -261,7 +261,7 @@ impl Process {
         let status = std::fs::read_to_string(file).expect("a child's status can be read");
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-        kibibytes.expect("the kernel names it in kB") * 1024
+        kibibytes.expect("the kernel reports the value in kB") * 1024
     }
 
     /// Waits until the process has ended and its whole log was read.
@@ -271,7 +271,7 @@ impl Process {
     pub async fn ended(&mut self) -> ExitStatus {
         let ended = timeout(LIMIT, self.child.wait()).await;
         if let Some(reading) = self.reading.take() {
-            reading.await.expect("its log is read to the end");
+            reading.await.expect("the log is read to its end");
         }
         ended
             .expect("the process ends in time")

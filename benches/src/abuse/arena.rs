@@ -360,7 +360,7 @@ impl UnderWay {
         let begun = self.has_begun.wait_for(|has_begun| *has_begun);
         let begun = timeout(Duration::from_secs(60), begun).await;
         begun
-            .expect("preparations end")
+            .expect("the attack begins in time")
             .expect("the attack has not ended");
     }
 

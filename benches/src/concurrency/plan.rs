@@ -10,7 +10,7 @@ use crate::{
 /// The value of `pool.concurrency` with which Seawall finds the limit.
 pub const AUTO: &str = "auto";
 
-/// The part of the bench that simulates.
+/// The name of the part that draws the controller's simulation.
 pub const SIMULATION: &str = "simulation";
 
 /// Options that make a run partial, so that its results are not saved.
@@ -127,7 +127,7 @@ impl Plan {
             plan.connections = connections;
         }
         if let Some(rounds) = number("--rounds") {
-            plan.rounds = usize::try_from(rounds).expect("a number of rounds");
+            plan.rounds = usize::try_from(rounds).expect("the number of rounds is small");
         }
         if let Some(seconds) = number("--seconds") {
             plan.times.cell = Duration::from_secs(seconds);

@@ -69,7 +69,7 @@ pub async fn run(plan: &Plan) {
     let server = Standalone::start(Options::default()).await;
     let server = server.expect("a mongod starts");
     fill(&server).await;
-    let scratch = Scratch::create().expect("a directory");
+    let scratch = Scratch::create().expect("the directory can be created");
     let log = scratch.join("slow.jsonl");
     let toml = format!(
         "auth.credentials = \"none\"\n[shapes]\nmax_shapes = {MAX_SHAPES}\n[slow_log]\nfile = {log:?}\n\

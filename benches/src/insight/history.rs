@@ -1,7 +1,7 @@
 //! Measures the memory of eight days of history, with the maximum number of series.
 //!
-//! Only some seconds are generated. Coarse steps become as large with one second in ten or sixty as
-//! with every second. Every second of the last ten minutes is generated.
+//! Every second of the last ten minutes is generated. Before that, only one second in ten or sixty
+//! is generated, because the coarse steps are then as large as with data for every second.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ const OPERATIONS: usize = 30;
 struct Scene {
     name: &'static str,
     namespaces: usize,
-    /// One second in this many is generated. All of the last [`LAST`] seconds are generated.
+    /// One in this many seconds is generated, but every one of the last [`LAST`] seconds.
     sample_every: u64,
 }
 

@@ -22,7 +22,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// [`POLL_INTERVAL`], this takes five seconds.
 const MAX_EMPTY_READS: u32 = 50;
 
-/// The fields of a line about an operation that are compared.
+/// The compared fields of a line about one operation.
 #[derive(Debug, Deserialize)]
 struct Operation {
     collection: String,
@@ -38,7 +38,7 @@ struct Operation {
     total_ms: f64,
 }
 
-/// The name of a command, and of a collection.
+/// The names of a command and of a collection.
 pub type Namespace = (String, String);
 
 /// The contents of a slow log.

@@ -1,6 +1,7 @@
-//! Decisions that an input makes with its first bytes: modes, sizes, offsets to split at.
+//! Decodes the first bytes of an input as decisions: modes, sizes, offsets at which to split.
 
-/// Makes the decisions of a fuzz target: each takes the next byte of the input, or zero at its end.
+/// Makes the decisions of a fuzz target. A decision takes the next bytes of the input; after the
+/// end of the input, it takes zeros.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choices<'a> {
     rest: &'a [u8],

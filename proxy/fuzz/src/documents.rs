@@ -23,7 +23,7 @@ pub(crate) fn command(choices: &[u8], salt: u32, is_shuffled: bool) -> Document 
     dice.command()
 }
 
-/// Returns a text that every string value of such a command contains, and no name.
+/// Returns a text that is part of every string value of a generated command, and of no name.
 pub(crate) fn planted() -> &'static str {
     grammar::PLANTED
 }
@@ -127,7 +127,7 @@ fn value(choices: &mut Choices<'_>) -> Bson {
 
 /// Walks a document and compares the walk with the `bson` crate: a document that the crate accepts
 /// is walked to its end, with the same names and values. Returns true if the crate accepts the
-/// document, embedded documents aside.
+/// document; it does not check embedded documents.
 pub(crate) fn check_walk(document: &[u8]) -> bool {
     let own: Vec<_> = Elements::of(document).collect();
     let failed = own.iter().filter(|element| element.is_err()).count();
@@ -147,7 +147,7 @@ pub(crate) fn check_walk(document: &[u8]) -> bool {
     for (own, (name, value)) in own.iter().zip(theirs) {
         let own = own
             .as_ref()
-            .expect("a document that bson accepts is walked to its end");
+            .expect("the walk ends without error if bson accepts the document");
         assert_eq!(own.name, name.as_str().as_bytes());
         assert!(is_same(own.value, value), "{own:?} should be {value:?}");
     }

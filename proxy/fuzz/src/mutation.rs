@@ -13,7 +13,7 @@ const MAX_RANDOM_BYTES: usize = 300;
 /// Most changes to one entry.
 const MAX_CHANGES: u32 = 8;
 
-/// Numbers at which errors in lengths and counts show.
+/// Numbers that often reveal errors in the handling of lengths and counts.
 const INTERESTING: [i32; 24] = [
     0,
     1,
@@ -141,8 +141,8 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// Overwrites four bytes, little endian, with an interesting number, about the input's own
-    /// length, a small number, or a number near the current one.
+    /// Overwrites four bytes (little endian) with an interesting number, a small number, a number
+    /// slightly below the input's length, or a number near the current one.
     fn set_integer(&mut self) {
         let offset = self.offset();
         let length = i32::try_from(self.input.len()).unwrap_or(i32::MAX);
@@ -188,7 +188,8 @@ impl<'a> Mutator<'a> {
             .splice(offset..offset, bytes.into_iter().take(count));
     }
 
-    /// Copies a piece of another entry into the input, over the bytes there or between them.
+    /// Copies a piece of another entry into the input. The piece overwrites bytes of the input, or
+    /// is inserted between them.
     fn copy_from_entry(&mut self) {
         let entry = self.entry();
         let from = self.range(entry.len());

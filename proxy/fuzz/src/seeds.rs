@@ -288,8 +288,8 @@ fn readers() -> Vec<Seed> {
         .map(|(_, bytes)| bytes.clone())
         .unwrap_or_default();
     let of = |name: &str, front: [u8; 3], bytes: &[u8]| seed(name, [&front[..], bytes].concat());
-    // A large message is too large for the corpus. The last byte of this seed makes the target put
-    // one in front.
+    // A large message is too large for the corpus. So the last byte of this seed makes the target
+    // put a large message in front.
     let behind_large = |name: &str, front: [u8; 3]| {
         let sum = first
             .iter()
@@ -387,8 +387,8 @@ fn replies() -> Vec<Seed> {
         .collect()
 }
 
-/// Returns payloads of a conversation. The bytes in front select no alteration, a few, or a whole
-/// message.
+/// Returns payloads of a conversation. The first bytes select the mechanism and the alterations of
+/// a message.
 fn scram(is_client: bool) -> Vec<Seed> {
     let payloads: &[(&str, &str)] = match is_client {
         true => &[

@@ -81,7 +81,8 @@ impl Connected<IncomingStream<'_, Bounded>> for PeerAddress {
 pub(super) struct Connection {
     stream: TcpStream,
     idle: Pin<Box<Sleep>>,
-    /// Held for its drop; `None` never happens, because the semaphore is not closed.
+    /// Releases the permit when the connection is dropped. Never `None`, because the semaphore is
+    /// never closed.
     _permit: Option<OwnedSemaphorePermit>,
 }
 

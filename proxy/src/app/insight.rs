@@ -22,8 +22,8 @@ use crate::{
 use seawall_insight::{Clock, Insight, Second, StormChange};
 use seawall_shape::NameKey;
 
-/// How long after the end of a second its measurements are collected. By then, all operations that
-/// ended in that second have been counted.
+/// Delay between the end of a second and the collection of its measurements. After this delay, all
+/// operations that ended in that second have been counted.
 const AFTER_THE_SECOND: Duration = Duration::from_millis(10);
 
 /// Creates the observer.

@@ -32,7 +32,8 @@ impl App {
         self.reload_with(new, server_tls, is_dry_run)
     }
 
-    /// Like [`Self::reload`], with new files of TLS towards servers that have been read.
+    /// Like [`Self::reload`], but the caller has already read the TLS files for connections to
+    /// servers. `server_tls` is `None` if these files have not changed.
     pub(super) fn reload_with(
         &self,
         new: &Loaded,
@@ -104,8 +105,8 @@ impl App {
         })
     }
 
-    /// Applies the new settings. `server_tls` are new files of TLS towards servers; `None` if they
-    /// stay as they are.
+    /// Applies the new settings. `server_tls` has the new TLS files for connections to servers;
+    /// `None` if the files have not changed.
     fn apply(
         &self,
         settings: &config::Settings,
@@ -189,8 +190,8 @@ impl App {
     }
 }
 
-/// The changes of values, as text. A change that no value shows, because only the content of a file
-/// or a secret differs, is listed by its key or section.
+/// The changes of values, as text. If only the content of a file or a secret has changed, lists its
+/// key or section with equal values before and after.
 fn changes(
     changed: &[Changed],
     before: &[EffectiveValue],
@@ -221,10 +222,11 @@ fn changes(
     changes
 }
 
-/// The section of options of TLS to servers.
+/// The configuration section for TLS to servers.
 const SERVER_TLS: &str = "deployment.tls";
 
-/// The change if only the contents of files differ that the connection string names.
+/// The change to report if only the contents of files that the connection string names have
+/// changed.
 fn changed_files(values: &[EffectiveValue]) -> api::ConfigurationChange {
     let is_uri = |value: &&EffectiveValue| value.path.starts_with("deployment.uri");
     let uri = values.iter().find(is_uri);
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_needs_a_restart_stays_in_effect_and_is_pending() {
+    fn a_new_value_that_needs_a_restart_is_pending_and_the_old_one_stays_in_effect() {
         let (changes, configuration) = reload(
             "pool.max_pool_size = 5\nlisten.backlog = 7\n",
             "pool.max_pool_size = 6\nlisten.backlog = 8\n",

@@ -20,10 +20,11 @@ const TRIAL_LIMIT: Duration = Duration::from_secs(5);
 /// The reason why TLS towards servers cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum DeploymentTlsError {
-    /// There are options of TLS, but TLS is off.
+    /// The configuration has TLS options, but TLS is off.
     #[error("deployment.tls: TLS is off; add tls=true to the connection string")]
     Off,
-    /// The official driver, which the service account uses, cannot skip only the host name.
+    /// The service account uses the official driver, which cannot skip the check of the host name
+    /// alone.
     #[error(
         "deployment.tls.allow_invalid_hostnames: must be false if the connection string has a user"
     )]
@@ -41,8 +42,8 @@ pub enum DeploymentTlsError {
     Tls(#[from] TlsError),
 }
 
-/// The files of TLS towards servers, as they were read. Two of them are equal if their contents
-/// are.
+/// The TLS files for connections to servers, with the contents that were read, and the extent of
+/// verification. Two values are equal only if all of these are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerTlsFiles {
     authorities: Option<ReadFile>,
@@ -120,8 +121,9 @@ impl ServerTlsFiles {
         })?)
     }
 
-    /// The options of the official driver. It cannot skip only the host name, so it then verifies
-    /// nothing. It monitors servers without a login; pooled connections are still verified.
+    /// The options of the official driver. The driver cannot skip the check of the host name alone.
+    /// If Seawall skips that check, the driver therefore verifies nothing. Pooled connections are
+    /// still verified, and the driver monitors servers without a login.
     pub(super) fn driver_tls(&self) -> DriverTls {
         let ca = self.authorities.as_ref();
         let ca = ca.or(self.system_authorities.as_ref());
@@ -156,7 +158,7 @@ pub(super) struct RunningServerTls {
     pub(super) expiries: watch::Sender<Vec<CertificateExpiry>>,
 }
 
-/// New files of TLS towards servers, which are not yet in use.
+/// New TLS files for connections to servers, not yet in use.
 pub(super) struct NewServerTls {
     files: ServerTlsFiles,
     tls: Arc<ServerTls>,
@@ -164,7 +166,7 @@ pub(super) struct NewServerTls {
 
 impl RunningServerTls {
     /// Reads the files at the start. Returns the options of the connection string with these files,
-    /// and TLS towards servers; `None` if it is off.
+    /// and the TLS configuration of connections to servers; `None` if TLS is off.
     ///
     /// # Errors
     /// See [`DeploymentTlsError`].
@@ -196,7 +198,7 @@ impl RunningServerTls {
         ServerTlsFiles::read(&self.deployment, settings.tls.as_ref())
     }
 
-    /// Reads the files again. `None` if they are those in use.
+    /// Reads the files again. Returns `None` if they equal the files in use.
     ///
     /// # Errors
     /// See [`DeploymentTlsError`].
@@ -217,20 +219,20 @@ impl RunningServerTls {
 }
 
 impl App {
-    /// The files of TLS towards servers that are in use; `None` if TLS is off.
+    /// The TLS files in use for connections to servers; `None` if TLS is off.
     pub(crate) fn server_tls_in_use(&self) -> Option<ServerTlsFiles> {
         self.server_tls.files.lock().clone()
     }
 
-    /// The files of TLS towards servers, as they are now; `None` if TLS is off or they cannot be
-    /// read.
+    /// Reads the TLS files for connections to servers again; `None` if TLS is off or a file cannot
+    /// be read.
     pub(crate) fn read_server_tls(&self, settings: &config::Settings) -> Option<ServerTlsFiles> {
         self.server_tls.read(&settings.deployment).ok().flatten()
     }
 
-    /// Like [`Self::reload`], but first connects to a server with changed files of TLS towards
-    /// servers. If no available server accepts them, nothing changes, because the pools would lose
-    /// all connections.
+    /// Like [`Self::reload`], but if TLS files for connections to servers have changed, first tries
+    /// to connect to a server with them. If no available server accepts the files, nothing changes,
+    /// because the pools would lose all connections.
     ///
     /// # Errors
     /// See [`Self::reload`].
@@ -247,7 +249,7 @@ impl App {
         block_in_place(|| self.reload_with(new, server_tls, is_dry_run))
     }
 
-    /// New files of TLS towards servers; `None` if they are those in use.
+    /// The changed TLS files for connections to servers; `None` if they equal the files in use.
     ///
     /// # Errors
     /// The problem, as a list for [`Self::reload`].
@@ -285,7 +287,8 @@ impl App {
         problem.map(|problem| format!("TLS to servers: no server accepts the files: {problem}"))
     }
 
-    /// Uses new files. Returns them for the topology.
+    /// Puts new files into use. Returns the TLS configurations of the pools and of the official
+    /// driver, which the caller passes to the topology.
     pub(super) fn use_server_tls(&self, new: NewServerTls) -> (Arc<ServerTls>, DriverTls) {
         let NewServerTls { files, tls } = new;
         let running = &self.server_tls;

@@ -56,7 +56,7 @@ pub(super) fn pem(file: &config::ReadFile) -> Pem<'_> {
     }
 }
 
-/// The files of TLS towards clients and servers that can expire.
+/// The TLS files that can expire: the files for clients and the files for servers.
 #[derive(Clone)]
 pub(super) struct Expiries {
     pub(super) clients: watch::Receiver<Option<Arc<ClientTls>>>,

@@ -91,7 +91,8 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     serve_until_signal(&app, signals, Reloader::new(&app, sources, loaded, log)).await
 }
 
-/// The bound address of HTTP as text. An address that is configured but not bound is in use.
+/// The bound HTTP address as text. If an address is configured but not bound, another process uses
+/// it.
 fn bound<'a>(bound: Option<&'a str>, configured: &AdminAddress) -> &'a str {
     bound.unwrap_or(match configured {
         AdminAddress::Tcp(_) => "in use",

@@ -24,7 +24,7 @@ pub(super) struct ReplyTo {
 pub(super) enum Form {
     /// An `OP_MSG` with these flags.
     Msg { flags: u32 },
-    /// A command by a legacy `OP_QUERY`.
+    /// A command in a legacy `OP_QUERY`.
     Query,
     /// A read by a legacy opcode, which is always refused.
     LegacyRead,
@@ -63,8 +63,8 @@ impl ReplyTo {
         matches!(self.form, Form::Msg { flags } if flags & EXHAUST_ALLOWED != 0)
     }
 
-    /// Encodes a reply with the `requestID` `own_id`: in the opcode that fits the request, and with
-    /// a checksum if the request had one.
+    /// Encodes a reply whose `requestID` is `own_id`, with the opcode that fits the request, and
+    /// with a checksum if the request had one.
     pub(super) fn encode(self, own_id: i32, document: &RawDocument) -> Vec<u8> {
         let bytes = document.as_bytes();
         let legacy = |flags| seawall_wire::encode_op_reply(flags, own_id, self.request_id, bytes);

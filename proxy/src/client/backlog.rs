@@ -40,7 +40,7 @@ const PIECE_BYTES: usize = 64 * 1024;
 
 /// Bytes that are read at a time for a client that has read everything so far. Each read and each
 /// write wakes the other side, so large pieces cost less CPU time. The memory budget must have room
-/// for them, because the client may read no more.
+/// for them, because the client may stop reading at any time.
 const LARGE_PIECE_BYTES: usize = 256 * 1024;
 
 thread_local! {
@@ -531,7 +531,8 @@ impl Transfer<'_> {
     }
 
     /// Maximum size of the next piece. It is above [`PIECE_BYTES`] only if the client has read
-    /// everything so far, and the budget has room. Then the memory is reserved.
+    /// everything so far and the budget has room for a larger piece. In this case, reserves the
+    /// memory for the piece.
     fn piece_limit(&mut self) -> usize {
         let left = self.length - self.seen;
         if left <= PIECE_BYTES || !self.backlog.is_empty() {

@@ -27,8 +27,8 @@ pub(super) struct ClientEnd<'c> {
 
 impl ClientEnd<'_> {
     /// Runs `work` to its end, or until the client leaves. Returns `None` if the client has left.
-    /// The caller pins `work`, because a future that is passed by value is copied and uses its
-    /// memory twice.
+    /// The caller pins `work`, because a future that is passed by value is copied, so it uses twice
+    /// the memory.
     pub(super) async fn unless_gone<T>(
         &mut self,
         mut work: Pin<&mut impl Future<Output = T>>,

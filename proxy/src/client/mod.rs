@@ -458,8 +458,8 @@ impl Client {
         }
         match self.current_identity() {
             Some(identity) => {
-                // An introduction in progress ends, so that it does not use its conversation slot
-                // while an operation runs.
+                // Ends an introduction in progress, so that it does not use a conversation while an
+                // operation runs.
                 self.login.take_if(|login| login.deadline().is_some());
                 self.connected.reached(Stage::Operation);
                 if command.spec.is_about_seawall && self.shared.settings().serves_own_commands {

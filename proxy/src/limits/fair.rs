@@ -317,9 +317,10 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         self.0.retain(&keep);
     }
 
-    /// Removes and returns one waiter of the key `from`. `order` compares a waiter with the one to
-    /// remove by the order of arrival. The search takes logarithmic time. The removal takes time in
-    /// proportion to the distance of the waiter from the nearer end of the key's queue.
+    /// Removes and returns one waiter of the key `from`. `order` compares the order of arrival of a
+    /// waiter with that of the waiter to remove. The search takes logarithmic time. The removal
+    /// takes time in proportion to the distance of the waiter from the nearer end of the key's
+    /// queue.
     pub(crate) fn remove(&mut self, from: K, order: impl FnMut(&T) -> Ordering) -> Option<T> {
         let queue = self.0.queues.get_mut(&from)?;
         let index = queue.0.binary_search_by(order).ok()?;

@@ -36,7 +36,7 @@ const OPERATIONS_TARGET: Duration = Duration::from_millis(20);
 /// If the lateness of the data plane exceeds this, new clients are slowed down.
 const LATENESS_TARGET: Duration = Duration::from_millis(50);
 
-/// How long a target must be missed before its gate closes.
+/// How long a target must be missed before its gate begins to limit the rate.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The lowest rate of logins, per second. It lets clients log in even if a deployment is always
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_equal_to_the_target_keeps_the_gate_open() {
+    fn a_wait_as_long_as_the_target_keeps_the_gate_open() {
         let gate = Gate::of_logins();
         tick(&gate, OPERATIONS_TARGET, 50);
         assert!(is_open(&gate));
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_removes_waiters_that_left_if_too_many_waiters_are_queued() {
+    fn if_too_many_waiters_are_queued_a_tick_removes_those_that_have_left() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 5);
         while gate.try_pass() {}
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_of_a_user_for_its_own_connections_delay_only_logins_of_that_user() {
+    async fn operations_that_wait_for_connections_of_their_own_user_delay_only_its_logins() {
         let gates = LoginGates::default();
         let (busy, other) = (("busy", "admin"), ("other", "admin"));
         for _ in 0..10 {
@@ -567,7 +567,7 @@ mod tests {
         /// No waiter passes twice or after it has left. Once the target has been met for a second,
         /// each waiter that stays has passed. Before, no more waiters pass than the rates allow.
         #[test]
-        fn each_waiter_that_stays_passes_exactly_once(events in events()) {
+        fn each_waiter_that_does_not_leave_passes_exactly_once(events in events()) {
             let gate = Gate::of_logins();
             let mut waiting: Vec<_> = Vec::new();
             let (mut passed, mut arrived, mut left, mut ticks) = (0, 0, 0, 0);

@@ -155,7 +155,8 @@ impl Limits {
         limits
     }
 
-    /// Applies changed limits. Work over a lower limit keeps its permits.
+    /// Applies changed limits. If a limit falls, clients and operations keep the permits that they
+    /// have.
     pub(crate) fn set(&self, numbers: LimitNumbers) {
         self.clients.set_max(numbers.clients);
         self.handshakes.set_max(numbers.handshakes);
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_turns_for_forwarding_and_heavy_work_grow_with_the_number_of_workers() {
+    async fn more_worker_threads_mean_more_turns_for_forwarding_and_heavy_work() {
         let limits =
             Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1)).with_workers(4);
         let take = || limits.forwarding().take(Sharer::Local).now_or_never();

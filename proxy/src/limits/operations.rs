@@ -69,7 +69,7 @@ impl OperationPermits {
         self.0.taken.load(Ordering::Relaxed)
     }
 
-    /// Changes the number of permits. Operations over a lower number keep their permits.
+    /// Changes the number of permits. If it falls, operations keep the permits that they have.
     pub(crate) fn set_max(&self, max_operations: usize) {
         self.0.all.store(max_operations, Ordering::SeqCst);
         self.0.serve_waiters();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_left_the_queue_gets_no_permit() {
+    fn an_operation_that_no_longer_waits_gets_no_permit() {
         let permits = OperationPermits::new(1);
         let user = User::new(1);
         let held = user.admit_all(&permits);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_left_are_removed_from_the_queue() {
+    fn operations_that_no_longer_wait_are_removed_from_the_queue() {
         let permits = OperationPermits::new(1);
         let user = User::new(1);
         let held = user.admit_all(&permits);

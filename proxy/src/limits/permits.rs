@@ -145,7 +145,7 @@ impl EvictablePermits {
         })
     }
 
-    /// Changes the number of permits. Connections over a lower number keep their permits.
+    /// Changes the number of permits. If it falls, connections keep the permits that they have.
     pub(super) fn set_max(&self, max: usize) {
         self.max.store(max, Relaxed);
     }
@@ -173,8 +173,9 @@ impl EvictablePermits {
         })
     }
 
-    /// Returns a permit. If none is free, closes a connection of the sharer with the most permits
-    /// that has been silent since it was last examined. `None` if there is no such connection.
+    /// Returns a permit. If none is free, examines connections of the sharer with the most permits,
+    /// and closes the first one that has been silent since its last examination. `None` if none of
+    /// the examined connections was silent.
     pub(super) fn admit_evicting_silent(
         self: &Arc<Self>,
         sharer: Sharer,

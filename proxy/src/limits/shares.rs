@@ -46,7 +46,7 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         Arc::new(Self { max, taken })
     }
 
-    /// Changes the number of units. Holders keep units over a lower number.
+    /// Changes the number of units. If it falls, holders keep the units that they have.
     pub(crate) fn set_max(&self, max: usize) {
         self.max.store(max, Ordering::Relaxed);
     }

@@ -171,7 +171,7 @@ mod tests {
     const ADDRESSES: [u8; 12] = [192, 0, 2, 7, 192, 0, 2, 1, 0x30, 0x39, 0x69, 0x89];
 
     #[test]
-    fn one_address_cannot_take_all_places() {
+    fn one_address_cannot_use_all_places_of_connections_that_wait_for_their_header() {
         let proxies = ProxyProtocol::new(&["10.0.0.0/8".parse().unwrap()]);
         let address = |host: u8| IpAddr::from([10, 0, 0, host]);
         let mut places = Vec::new();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn beginning_of_a_header_needs_more_bytes() {
+    fn a_partial_header_needs_more_bytes() {
         let headers = [
             b"PROXY TCP4 192.0.2.7 192.0.2.1 12345 27017\r\n".to_vec(),
             version_2(1, 0x11, &ADDRESSES),

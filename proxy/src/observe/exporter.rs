@@ -89,8 +89,9 @@ pub struct Exporter {
     pub(super) cpu: Mutex<CpuTimes>,
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     keeps_seconds: bool,
-    /// The series of `seawall_info`; `None` until [`Exporter::set_info`] is called. A series cannot
-    /// be removed from its recorder, so each hash gets a new recorder.
+    /// The series of `seawall_info` and of the certificates' expiry; `None` until
+    /// [`Exporter::set_info`] is called. A series cannot be removed from its recorder, so each call
+    /// creates a new recorder.
     info: Mutex<Option<Metrics>>,
 }
 
@@ -112,7 +113,8 @@ impl Exporter {
         })
     }
 
-    /// Exports the hash of the configuration in the labels of `seawall_info`.
+    /// Exports the hash of the configuration in the labels of `seawall_info`, and when the
+    /// certificates in each file expire.
     ///
     /// # Errors
     /// [`ObserveError`] if the exporter refuses its histogram buckets.
@@ -129,7 +131,7 @@ impl Exporter {
         metrics.gauge(MetricName::Info, labels).set(1.0);
         for (file, not_after) in certificates {
             let labels = vec![MetricLabel::new("file", file)];
-            // Clocks of certificates end in 9999, so the number is exact.
+            // The dates in certificates end in the year 9999, so the `f64` is exact.
             let not_after = u64::try_from(not_after).map_or(0.0, seawall_stats::float);
             metrics
                 .gauge(MetricName::CertificateExpiryTimestampSeconds, labels)

@@ -133,9 +133,9 @@ metrics! {
     WriteConcernErrorsTotal: Counter = "seawall_write_concern_errors_total", "Write concerns that were not satisfied, by code.";
     /// Operations that Seawall repeated, by the `server` that had failed.
     OperationsRepeatedTotal: Counter = "seawall_operations_repeated_total", "Operations that Seawall repeated, by the server that had failed.";
-    /// Writes and ends of transactions that clients sent again with the same session and
-    /// transaction number.
-    OperationsRetriedTotal: Counter = "seawall_operations_retried_total", "Writes and ends of transactions that clients sent again with the same session and transaction number.";
+    /// Writes, commits and aborts that clients sent again with the same session and transaction
+    /// number.
+    OperationsRetriedTotal: Counter = "seawall_operations_retried_total", "Writes, commits and aborts that clients sent again with the same session and transaction number.";
     /// Error replies (`ok: 0`), by `code`.
     OperationErrorsTotal: Counter = "seawall_operation_errors_total", "Error replies (ok: 0), by code.";
     /// Operations of shapes without a row of their own, by the `level` of the row that counts them.

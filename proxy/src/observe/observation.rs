@@ -73,7 +73,7 @@ impl<'a> Observation<'a> {
         }
     }
 
-    /// Begins an observation for the next reply, if one command has several replies.
+    /// Begins the observation of the next reply to a command that has several replies.
     pub(crate) fn begin_next_reply(&self, now: Instant) -> Self {
         let mut again = Self::begin(self.recorder, self.record.rows, 0, now);
         again.record.origin = self.record.origin;
@@ -174,8 +174,9 @@ impl<'a> Observation<'a> {
         })
     }
 
-    /// Sets the sender for the slow log: the client's number, the user, whose share of the lines is
-    /// limited, and the command, whose values the log may contain.
+    /// Sets the sender for the slow log. `client` is the client's number. `user` is the user's
+    /// number: each user gets a limited share of the lines. `command` has the values that a line
+    /// may contain.
     pub(crate) fn set_sender(&mut self, client: i32, user: u64, command: Option<CommandBytes<'a>>) {
         self.sender = Sender {
             client,
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_writes_without_a_known_code_count_as_other() {
+    fn failed_writes_without_a_known_code_are_counted_as_other() {
         let failed = |codes: &mut dyn Iterator<Item = i32>| {
             let errors: Vec<_> = codes.map(|code| doc! {"code": code}).collect();
             doc! {"n": 0, "writeErrors": errors, "ok": 1}

@@ -27,7 +27,7 @@ pub struct HistoryLosses {
 }
 
 impl Exporter {
-    /// Records by how much a task of the runtime `plane` woke up late.
+    /// Records how late a task of the runtime `plane` woke up.
     pub(crate) fn event_loop_late(&self, plane: &'static str, delay: Duration) {
         let labels = vec![Label::new("plane", plane)];
         let name = MetricName::EventLoopDelaySeconds;

@@ -61,7 +61,7 @@ const HALF_LIFE: Duration = Duration::from_secs(600);
 /// How long a row stays reserved for a shape that does not occur again, in seconds.
 const PROMOTION_LIFE: u32 = 60;
 
-/// Maximum number of evicted rows per second.
+/// Maximum number of shapes per second for which a row is reserved.
 const PROMOTED_PER_SECOND: usize = 64;
 
 /// A command on a collection.
@@ -190,8 +190,8 @@ impl Registry {
         rows
     }
 
-    /// Changes the limits. Evicts the lightest rows over a lower number of shapes. Namespace rows
-    /// over a lower number are kept.
+    /// Changes the limits. If the limit of shape rows falls, evicts the lightest rows until the
+    /// limit is met. If the limit of namespace rows falls, keeps all existing namespace rows.
     pub(super) fn set_max(&mut self, max_shapes: usize, max_namespaces: usize, now: SystemTime) {
         (self.max_shapes, self.max_namespaces) = (max_shapes, max_namespaces);
         self.evict_excess(now);
@@ -319,8 +319,8 @@ impl Registry {
         serial
     }
 
-    /// Evicts the lightest rows over the maximum. An eviction may add a coarse row, so one eviction
-    /// may not be enough.
+    /// Evicts the lightest rows until the number of rows is at most the maximum. An eviction may
+    /// add a coarse row, so one eviction may not be enough.
     fn evict_excess(&mut self, now: SystemTime) {
         if self.taken() <= self.max_shapes {
             return;
@@ -492,8 +492,8 @@ impl Registry {
             }
             let siblings = self.siblings_of(candidate.coarse);
             if siblings >= FINE_PER_COARSE {
-                // At most one eviction per second and coarse shape: the search for its lightest row
-                // scans all rows.
+                // At most one eviction per second and coarse shape: the search for the coarse
+                // shape's lightest row scans all rows.
                 if per_coarse.insert(candidate.coarse)
                     && let Some((weight, serial)) = self.lightest_under(candidate.coarse)
                     && candidate.least > weight

@@ -90,7 +90,8 @@ impl<S: Clone> Pins<S> {
         }
     }
 
-    /// Applies changed limits. Pins over a lower number are kept until they are unused or expire.
+    /// Applies changed limits. If a limit falls, existing pins are kept until they are removed or
+    /// expire.
     pub(crate) fn set_limits(&self, limits: PinLimits) {
         self.cursors.set(limits.max_cursors, limits.cursor_idle);
         self.transactions
@@ -132,9 +133,9 @@ impl<S: Clone> Pins<S> {
         (pinned == number).then_some(server)
     }
 
-    /// Records a write, commit or abort with its `txnNumber`. Returns true for a retry, which has
-    /// the same number as the session's last one. Returns `None` if the table or the user's share
-    /// of it is full.
+    /// Records a write, commit or abort with its `txnNumber`. Returns true for a retry: its number
+    /// is the same as that of the session's last write, commit or abort. Returns `None` if the
+    /// table or the user's share of it is full.
     pub(crate) fn record_write(&self, key: SessionKey, number: i64, now: Instant) -> Option<bool> {
         let seen = self.writes.find(&key, now) == Some(number);
         (seen || self.writes.insert(key, key.user, number, now)).then_some(seen)

@@ -170,7 +170,7 @@ async fn the_connection_that_ends_abandoned_reads_is_replaced_after_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn until_the_next_login_is_due_reads_that_need_no_login_are_ended_first() {
+async fn reads_that_need_no_login_are_ended_first_until_the_next_login_is_due() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;

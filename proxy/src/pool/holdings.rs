@@ -87,7 +87,7 @@ mod tests {
     use super::{super::tests::identity, *};
 
     #[test]
-    fn users_with_slots_or_waiters_and_the_most_slots_of_one_user_are_counted() {
+    fn holdings_know_the_number_of_users_and_the_most_slots_that_one_user_holds() {
         let [a, b] = ["a", "b"].map(|name| identity(name).id());
         let mut holdings = Holdings::default();
         assert_eq!(holdings.users_with(a), 1);

@@ -161,8 +161,9 @@ impl Inner {
         self.latency.seconds(now)
     }
 
-    /// Begins a checkout. A wait ends at `deadline` or after [`Limits::wait_queue_timeout`], if
-    /// [`Self::expire`] is called then.
+    /// Begins a checkout. A wait is due to end at `deadline` or after
+    /// [`Limits::wait_queue_timeout`], whichever is earlier. [`Self::expire`] ends it: the caller
+    /// must call that function when the wait is due.
     pub(super) fn check_out(
         &mut self,
         identity: &Arc<Identity>,

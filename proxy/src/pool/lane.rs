@@ -46,7 +46,7 @@ pub struct LanePermit {
     _turn: Turn<LaneKey>,
 }
 
-/// Counts one waiter for a permit until it is dropped, which also happens if the wait is cancelled.
+/// Counts one waiter for a permit until this guard is dropped, even if the wait is cancelled.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {

@@ -103,8 +103,8 @@ pub struct Limits {
     pub renewal: Option<Renewal>,
 }
 
-/// A change of the TLS configuration. Connections of earlier configurations are replaced within 10
-/// s, each when no operation uses it.
+/// A change of the TLS configuration. Connections of earlier configurations are replaced within ten
+/// seconds, each at a moment when no operation uses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Renewal {
     /// The new configuration.

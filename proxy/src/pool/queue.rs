@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiters_of_all_needs_count_when_room_is_made_in_the_queue() {
+    async fn waiters_of_every_need_are_counted_when_room_is_made_in_the_queue() {
         let mut queue = WaitQueue::default();
         (0..9).for_each(|n| push(&mut queue, 1, Need::SlotOrReserve, n));
         (9..12).for_each(|n| push(&mut queue, 2, Need::Slot, n));

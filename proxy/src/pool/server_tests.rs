@@ -233,7 +233,7 @@ async fn an_adopted_connection_can_be_checked_out() {
 }
 
 #[tokio::test]
-async fn give_up_ends_the_wait_of_operations_at_a_hung_server() {
+async fn give_up_interrupts_operations_that_wait_for_a_hung_server() {
     let scene = Scene::ready(limits()).await;
     let mut checkout = scene.check_out().await.unwrap();
     let interrupt = Arc::clone(&checkout.begin().interrupt);

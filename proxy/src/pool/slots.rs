@@ -331,10 +331,10 @@ impl Slots {
         self.in_progress >= self.limit.saturating_mul(2)
     }
 
-    /// True if a user may run an operation although all slots are taken: it has less than its
-    /// share, and another user has more; or it has no slot, and another user has several. Without
-    /// this rule, long operations of one user could block all others. The limit is exceeded until
-    /// operations of the others end, and is at most doubled.
+    /// True if a user may run an operation although all slots are taken: it has fewer slots than
+    /// its share, and another user has more slots than this share; or it has no slot, and another
+    /// user has several. Without this rule, long operations of one user could block all others. The
+    /// limit is exceeded until operations of the others end, and is at most doubled.
     pub(super) fn may_exceed(&self, user: IdentityId) -> bool {
         let (share, held) = (self.share_of(user), self.held_by(user));
         let fair = if held == 0 { 1 } else { share };

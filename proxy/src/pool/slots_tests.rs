@@ -175,7 +175,7 @@ async fn operations_that_may_unblock_others_use_reserved_slots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_for_data_and_commands_of_seawall_need_no_slot() {
+async fn no_slot_is_needed_by_seawalls_own_commands_or_by_operations_that_wait_for_data() {
     let (user, now) = (identity("u"), Instant::now());
     let (mut inner, _held) = full(1, &[&user], now);
     let _crowd = obtain_many(&mut inner, &user, 5, now);
@@ -289,7 +289,7 @@ async fn clearing_the_pool_or_a_new_server_role_resets_the_concurrency_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limit_updates_stop_without_operations_and_resume_with_the_next_one() {
+async fn updates_of_the_limit_stop_without_operations_and_resume_with_the_next_operation() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(Concurrency::Auto);
@@ -307,7 +307,7 @@ async fn limit_updates_stop_without_operations_and_resume_with_the_next_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_of_a_user_that_has_its_share_of_the_slots_count_only_for_that_user() {
+async fn waits_of_a_user_that_has_its_share_of_the_slots_are_reported_only_for_that_user() {
     let [greedy, other] = ["greedy", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, _held) = full(4, &[&greedy], now);
@@ -511,7 +511,7 @@ async fn a_long_operation_after_an_idle_time_does_not_count_as_a_stall() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_commit_is_served_before_waits_for_data() {
+async fn an_older_commit_is_served_before_operations_that_wait_for_data() {
     let user = identity("u");
     let now = Instant::now();
     let mut inner = inner(Limits {
@@ -530,7 +530,7 @@ async fn an_older_commit_is_served_before_waits_for_data() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_for_data_do_not_count_towards_a_share() {
+async fn operations_that_wait_for_data_do_not_count_towards_a_share() {
     let [busy, other] = ["busy", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, _held) = full(2, &[&busy, &other], now);
@@ -542,7 +542,7 @@ async fn waits_for_data_do_not_count_towards_a_share() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_connections_that_no_slot_can_use_make_room_for_another_user() {
+async fn idle_connections_are_closed_for_another_user_if_no_slot_is_free_to_use_them() {
     let [busy, other] = ["busy", "other"].map(identity);
     let now = Instant::now();
     let mut inner = inner(Limits {

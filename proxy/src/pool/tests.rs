@@ -278,7 +278,7 @@ pub(super) fn suspect(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_connection_ends_no_other_is_handed_out_until_a_probe_gets_a_reply() {
+async fn no_other_connection_is_handed_out_after_one_ended_until_a_probe_gets_a_reply() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut held = held.into_iter();

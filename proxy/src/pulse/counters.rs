@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn total_counters_become_rates_and_gauges_stay_unchanged() {
+    fn total_counters_become_rates_while_gauges_stay_unchanged() {
         let before = Reading::of(&doc! {
             "uptimeMillis": 1_000_i64,
             "wiredTiger": { "block-manager": { "bytes written for checkpoint": 1_000_i64 } },
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn non_numeric_values_count_as_absent() {
+    fn non_numeric_values_are_treated_as_absent() {
         let odd = Reading::of(&doc! {
             "connections": { "current": "many" },
             "globalLock": 7,

@@ -20,8 +20,8 @@ struct Unlogged {
 }
 
 impl OccasionalLog {
-    /// Counts an event. If a line is due, returns the number of events since the last line, this
-    /// one included.
+    /// Counts an event. If a line is due, returns the number of events since the last line,
+    /// including this event.
     pub(crate) fn count(&self, now: Instant) -> Option<u64> {
         let mut unlogged = self.0.lock();
         unlogged.events += 1;

@@ -131,7 +131,7 @@ pub struct Topology {
     /// A counter that determines which two suitable servers are compared next.
     rotation: AtomicUsize,
     control_client: Mutex<Option<mongodb::Client>>,
-    /// The official driver's options of TLS. A change makes the driver connect again.
+    /// The official driver's TLS options. A change makes the driver connect again.
     driver_tls: watch::Sender<DriverTls>,
     /// The server that all relays use now.
     relay_choice: Mutex<Option<ServerAddress>>,

@@ -63,10 +63,11 @@ pub struct DeploymentOptions {
     written: Box<ClientOptions>,
 }
 
-/// The options of TLS for the official driver.
+/// The TLS options for the official driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverTls {
-    /// The file with the authorities of servers; `None` for those that the driver brings.
+    /// The file with the authorities that sign servers' certificates; `None` for the authorities
+    /// that are built into the driver.
     pub ca_file: Option<PathBuf>,
     /// The file with Seawall's certificate and its key.
     pub identity_file: Option<PathBuf>,
@@ -75,7 +76,7 @@ pub struct DriverTls {
 }
 
 impl DriverTls {
-    /// Replaces the options of TLS in `options`, if TLS is on.
+    /// Replaces the TLS options in `options`, if TLS is on.
     fn apply(&self, options: &mut ClientOptions) {
         if let Some(Tls::Enabled(tls)) = &mut options.tls {
             tls.ca_file_path.clone_from(&self.ca_file);
@@ -134,7 +135,7 @@ impl DeploymentOptions {
         (*self.written).clone()
     }
 
-    /// Sets the options of TLS that the official driver uses.
+    /// Sets the TLS options that the official driver uses.
     pub(crate) fn set_driver_tls(&mut self, tls: &DriverTls) {
         tls.apply(&mut self.written);
         if let Some(options) = &mut self.options {
@@ -162,7 +163,7 @@ impl DeploymentOptions {
         names.collect()
     }
 
-    /// The options of TLS; `None` if TLS is off.
+    /// The TLS options; `None` if TLS is off.
     pub fn tls(&self) -> Option<DriverTls> {
         match self.written.tls.clone()? {
             Tls::Enabled(tls) => Some(DriverTls {
@@ -209,7 +210,7 @@ pub(super) async fn watch(
             Ok(new) => {
                 if client.is_some() && timeout(REPLACEMENT_LIMIT, source.catch_up()).await.is_err()
                 {
-                    tracing::warn!("servers not reached with the new TLS files of the deployment");
+                    tracing::warn!("could not reach all servers with the new TLS files");
                 }
                 source.select(number, &new);
                 client = Some(new);
@@ -240,9 +241,9 @@ async fn resolved(mut deployment: DeploymentOptions) -> ClientOptions {
     }
 }
 
-/// Passes the topology descriptions of one client of the driver on. A new client begins without
-/// servers. So the earlier one stays in use until the new one has found the same servers; otherwise
-/// the pools of all servers would be cleared.
+/// Applies the topology descriptions from one client of the driver at a time. A new client begins
+/// without servers. So the earlier client stays in use until the new client has found the same
+/// servers; otherwise the pools of all servers would be cleared or closed.
 struct Source {
     topology: Weak<Topology>,
     events: Mutex<Events>,

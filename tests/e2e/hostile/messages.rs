@@ -171,8 +171,8 @@ async fn slow_senders_do_not_block_large_requests_of_other_clients() {
         let seawall = seawall_at(&uri, &toml).await;
         let mut slow = Vec::new();
         for announced in ANNOUNCED {
-            // Enough bytes to fill the budget, if Seawall charged either announced or received
-            // bytes to it.
+            // Together, the messages announce more bytes than the budget has. The bytes that
+            // Seawall receives are most of the budget.
             for (n, sent) in (0..SENDERS).flat_map(|n| [(n, 25), (n, 900_000)]) {
                 let mut sender = connect_from(&seawall, [127, 0, 1, n % 3 + 1]).await;
                 let message = announcing(announced, op_code, sent);

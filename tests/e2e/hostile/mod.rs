@@ -1,5 +1,5 @@
-//! Hostile clients. Their messages must not stop the service for other clients, and must not get
-//! access to which the client has no right.
+//! Hostile clients. Their messages must not stop the service for other clients, and must not give
+//! the hostile clients more access than their rights allow.
 
 mod admin;
 mod connections;

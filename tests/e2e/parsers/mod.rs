@@ -2,10 +2,10 @@
 //! message.
 //!
 //! From a command's name Seawall decides whether it replies itself, whether a client may send the
-//! command before a login, and how the operation is served. A message that a server reads
-//! differently would bypass these checks. So the tests send thousands of messages to a real server
-//! that no driver would send. The server's counters (`serverStatus().metrics.commands`) show which
-//! command it ran.
+//! command before a login, and how the operation is served. A message would bypass these checks if
+//! a server read another command in it than Seawall does. So the tests send a real server thousands
+//! of messages that no driver would send. The server's counters
+//! (`serverStatus().metrics.commands`) show which command it ran.
 //!
 //! The messages are made by changing one part of a command, several parts, or single bytes
 //! (`corpus.rs`, `twists.rs`).

@@ -51,7 +51,7 @@ impl View {
             Ok(parsed) => parsed,
             Err(error) => return Self::Refused(error.reason()),
         };
-        // Of a large message, Seawall parses only the first part before it forwards the message.
+        // Seawall parses only the first part of a large message before it forwards the message.
         if let Ok(head) = OpMsg::parse_head(message) {
             assert_eq!(head.body, parsed.body, "{}", message.escape_ascii());
         }

@@ -69,7 +69,7 @@ async fn legacy_queries_get_the_replies_of_a_server() {
 }
 
 #[tokio::test]
-async fn legacy_get_more_gets_the_reaction_of_a_server() {
+async fn seawall_reacts_to_a_legacy_get_more_as_a_server_does() {
     let rig = Rig::shared().await;
     let content = [&[0; 4], b"test.c\0".as_slice(), &[0; 4], &[1; 8]].concat();
     let message = framed(16 + i32::try_from(content.len()).unwrap(), 2005, &content);
@@ -204,7 +204,7 @@ async fn newest_hello(client: &mut RawClient) -> RawReply {
 }
 
 #[tokio::test]
-async fn hello_gets_command_not_found_if_the_server_does_not_know_it() {
+async fn hello_gets_the_error_command_not_found_if_the_server_does_not_know_it() {
     let rig = Rig::shared().await;
     let metadata =
         || doc! {"client": {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}}};

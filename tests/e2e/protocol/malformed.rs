@@ -134,7 +134,7 @@ fn expected_before_5_1(name: &str, expected: Expected) -> Expected {
 }
 
 #[tokio::test]
-async fn malformed_messages_get_the_reaction_of_a_server() {
+async fn seawall_reacts_to_malformed_messages_as_a_server_does() {
     let rig = Rig::shared().await;
     let is_old = is_before(NO_LEGACY_OPCODES).await;
     for (name, message, expected) in malformed() {

@@ -53,7 +53,7 @@ fn nested(levels: usize) -> RawDocumentBuf {
     }
     bytes.extend(length(0));
     bytes.resize(bytes.len() + 1 + levels, 0);
-    RawDocumentBuf::from_bytes(bytes).expect("its length is right")
+    RawDocumentBuf::from_bytes(bytes).expect("the document has the right length")
 }
 
 pub(super) async fn duplicate_keys(arena: Arena) {

@@ -176,7 +176,7 @@ fn check_stopped(reported: &Stalls, server: &Standalone) {
     }
 }
 
-/// The time at which Seawall first reports a recurring stall; `None` if it does not before
+/// The time at which Seawall first reports a recurring stall; `None` if it reports none before
 /// `deadline`.
 async fn first_reported(seawall: &Seawall, deadline: Instant) -> Option<Instant> {
     loop {

@@ -49,7 +49,7 @@ pub struct Span {
     /// The start, in seconds since the epoch; 0 if not reported.
     #[serde(serialize_with = "as_integer")]
     pub from: f64,
-    /// The seconds of the span for which there is data.
+    /// How many seconds of the span have data.
     #[serde(serialize_with = "as_integer")]
     pub seconds: f64,
     /// The end, in seconds since the epoch; 0 if not reported.
@@ -149,8 +149,8 @@ pub struct SeriesName {
     /// The level of a shape: `fine` for one shape, `coarse` or `rest` for several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
-    /// The text of a shape, without values. A fixed name for all operations and for the other
-    /// shapes.
+    /// The text of a shape, without values. For the series of all operations, and for the series of
+    /// the other shapes, a fixed name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }

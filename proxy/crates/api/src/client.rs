@@ -210,7 +210,7 @@ pub enum ClientError {
     /// characters that a URL must not contain.
     #[error("invalid request: {0}")]
     Request(axum::http::Error),
-    /// No connection could be established, or it ended before the response.
+    /// No connection could be established, or the connection ended before the response.
     #[error("cannot reach Seawall at {address}: {reason}")]
     Unreachable {
         /// The base URL of the proxy.
@@ -230,7 +230,7 @@ pub enum ClientError {
     /// The token is missing or wrong.
     #[error("the admin address requires a token")]
     Unauthorized,
-    /// The HTTP status is neither 200 nor 401.
+    /// The HTTP status is none of 200, 202, 401 and 422.
     #[error("{path}: {status} {said}")]
     Refused {
         /// The requested path.

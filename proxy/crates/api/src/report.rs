@@ -37,7 +37,7 @@ pub struct Report {
     pub servers: Vec<Server>,
     /// The shapes, by server load in descending order.
     pub shapes: Vec<Shape>,
-    /// The seconds of the period for which there is data.
+    /// How many seconds of the period have data.
     #[serde(serialize_with = "as_integer")]
     pub since_seconds: f64,
     /// The stalls of the period.
@@ -88,7 +88,7 @@ impl Report {
         }
     }
 
-    /// The seconds of the period for which there is data; the uptime if not reported.
+    /// How many seconds of the period have data; the uptime if not reported.
     pub fn covered_seconds(&self) -> f64 {
         covered(self.since_seconds, self.status.uptime_seconds)
     }

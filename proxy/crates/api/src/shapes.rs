@@ -18,8 +18,8 @@ pub struct Shapes {
     pub other: Other,
     /// The listed shapes.
     pub shapes: Vec<Shape>,
-    /// The seconds of the period for which there is data. Absent if the figures cover the time
-    /// since the start.
+    /// How many seconds of the period have data. Absent if the figures cover the time since the
+    /// start.
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "as_integer_if_some"
@@ -96,8 +96,8 @@ pub struct Shape {
     pub request_bytes: u64,
     /// The shape's text, without values.
     pub shape: String,
-    /// The seconds of the period for which there is data. Absent in a list of shapes, and if the
-    /// figures cover the time since the start.
+    /// How many seconds of the period have data. Absent in a list of shapes, and if the figures
+    /// cover the time since the start.
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "as_integer_if_some"

@@ -15,8 +15,8 @@ use super::{
 pub struct Namespaces {
     /// One row per command and collection, up to the limit of the request.
     pub namespaces: Vec<Namespace>,
-    /// The seconds of the period for which there is data. Absent if the figures cover the time
-    /// since the start.
+    /// How many seconds of the period have data. Absent if the figures cover the time since the
+    /// start.
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "as_integer_if_some"

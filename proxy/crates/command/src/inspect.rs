@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn session_id_and_txn_number_of_retryable_writes_and_transaction_ends_are_found() {
+    fn session_id_and_txn_number_are_found_in_retryable_writes_and_commits_and_aborts() {
         let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] }};
         let numbered = |mut body: bson::Document| {
             body.extend(doc! {"lsid": &lsid, "txnNumber": 3i64, "$db": "d"});

@@ -44,7 +44,8 @@ const LEAST_NOISE: f64 = 0.005;
 const SHORT: Duration = Duration::from_millis(5);
 const MAX_TRANSIT: Duration = Duration::from_secs(1);
 
-/// The limit is in effect if at least this share of it is in progress while operations wait.
+/// A limit is in effect if, while operations wait, the number of operations in progress is at least
+/// this share of the limit.
 const IN_EFFECT: f64 = 0.9;
 
 /// Maximum time to wait for the connections that a raised limit needs. Establishing a connection
@@ -59,8 +60,8 @@ const STALL_MEANS: f64 = 5.0;
 /// After a stall, samples are not compared for this time.
 const RECOVERY: Duration = Duration::from_secs(1);
 
-/// The limit is halved if nine of ten replies are late for this time. At least as many replies as
-/// the limit must have arrived in this time.
+/// The limit is halved if at least nine of ten replies in a period of this length are late. In this
+/// period, at least as many replies as the limit must have arrived.
 const LATE: Duration = Duration::from_millis(500);
 const MOST: u64 = 9;
 
@@ -75,7 +76,8 @@ const MAX_LATENCY_INTERVAL: Duration = Duration::from_secs(120);
 /// Tolerance when the start of a window is compared with the moment at which the limit changed.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
-/// The search begins again if the rate differs by this share for `CHANGED_SLICES` slices.
+/// The search begins again if, for `CHANGED_SLICES` slices, the rate differs by this share from the
+/// rate at which the limit settled.
 const RATE_CHANGE: f64 = 0.25;
 const CHANGED_SLICES: u32 = 8;
 
@@ -122,7 +124,7 @@ pub struct Controller {
     last_error: f64,
 }
 
-/// The replies since a moment.
+/// Numbers of late and timely replies since the time `since`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Replies {
     since: Duration,

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_a_lower_limit_does_not_make_faster_is_not_crowded() {
+    fn server_is_not_crowded_if_a_lower_limit_does_not_make_it_faster() {
         let mut crowd = Crowd::default();
         assert_eq!(run(&mut crowd, 100, 20, |_| 50.0), 100);
         assert_eq!(crowd.cap(Duration::from_secs(20)), u32::MAX);

@@ -9,7 +9,7 @@ pub enum Load {
     Idle,
     /// Operations waited for a part of the window. The rate is the rate of arrivals.
     ArrivalsBound,
-    /// Operations waited all the time. The rate is what the server can do at this limit.
+    /// Operations waited all the time. The rate is the most that the server can do at this limit.
     ServerBound,
     /// Operations are in progress, and none completes.
     Stalled,

@@ -187,7 +187,7 @@ mod tests {
     };
 
     #[test]
-    fn only_a_long_overtaken_operation_becomes_exempt_while_few_others_are_exempt() {
+    fn only_a_long_and_overtaken_operation_becomes_exempt_while_few_others_are_exempt() {
         let none = Duration::ZERO;
         let applies =
             |ms, exempt, since| RULE.applies(Duration::from_millis(ms), exempt, since, none);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn while_nothing_completes_one_operation_becomes_exempt_per_probe_interval() {
+    fn one_operation_becomes_exempt_per_probe_interval_while_no_operation_completes() {
         let closed = Exemption {
             is_open: false,
             ..RULE

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_mixes_with_equal_total_server_time_count_as_equal_work() {
+    fn operation_mixes_with_equal_total_server_time_are_equal_work() {
         let mut like = Like::default();
         like.learn(&sample(&[(100, 1), (10, 10)]));
         let (before, after) = (sample(&[(180, 1), (2, 10)]), sample(&[(20, 1), (18, 10)]));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn crowding_is_the_ratio_to_the_server_time_without_load() {
+    fn crowding_is_the_server_time_divided_by_the_server_time_without_load() {
         let mut like = Like::default();
         assert_eq!(like.crowding(&sample(&[(100, 10)])), None);
         let mut quiet = Sample::default();

@@ -22,7 +22,7 @@ pub struct GroupSample {
     /// operations have become slower by a factor; a few long operations hardly change it.
     pub log_sum: f64,
     /// Number of these operations that began while at most [`Sample::QUIET`] operations were in
-    /// progress. They show how fast the server is without load from here.
+    /// progress. They show how fast the server is without load from this proxy.
     pub quiet_completed: u64,
     /// The part of `log_sum` that comes from the operations that `quiet_completed` counts.
     pub quiet_log_sum: f64,

@@ -63,7 +63,7 @@ impl Search {
         Self::with_step(0)
     }
 
-    /// A search that begins with smaller steps.
+    /// A search that begins with smaller steps than the first search.
     pub(crate) fn again() -> Self {
         Self::with_step(1)
     }
@@ -89,7 +89,8 @@ impl Search {
         }
     }
 
-    /// Operations wait all the time, so the search can proceed.
+    /// Records that operations wait all the time. The first call starts the time limit of the
+    /// search.
     pub(crate) fn begin(&mut self, now: Duration) {
         if let Self::Searching { since, .. } = self {
             since.get_or_insert(now);
@@ -163,8 +164,8 @@ impl Search {
         }
     }
 
-    /// The tried limit was kept. `is_obvious` is true if the gain was so large that the best limit
-    /// must be far away.
+    /// Records that the tried limit was kept. `is_obvious` is true if the gain was so large that
+    /// the best limit must be far away.
     pub(crate) fn kept(
         &mut self,
         direction: Direction,
@@ -201,7 +202,7 @@ impl Search {
         }
     }
 
-    /// The tried limit was not kept.
+    /// Records that the tried limit was not kept.
     pub(crate) fn dropped(&mut self, direction: Direction, now: Duration, random: &mut Random) {
         match self {
             Self::Searching {
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn search_from_the_minimum_doubles_the_limit_each_time() {
+    fn search_from_the_minimum_doubles_the_limit_at_each_step() {
         let (mut search, mut random) = (Search::new(), Random::new(1));
         let mut limit = 1;
         for expected in [2, 4, 8, 16] {

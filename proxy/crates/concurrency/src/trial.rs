@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn throughput_that_rises_steadily_anyway_is_not_a_gain_of_the_trial() {
+    fn a_steady_rise_of_throughput_is_not_a_gain_of_the_trial() {
         let warming = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6];
         assert_eq!(run(64, 0.05, &warming).0, Verdict::Drop);
     }

@@ -109,7 +109,8 @@ mod tests {
 
     use super::*;
 
-    /// The reply of an instance that handled 2,000 finds, each as long as given, in 100 s.
+    /// The reply of an instance that handled 2,000 finds in 100 s in each period. A find takes
+    /// `before_ms` in the baseline and `now_ms` in the current period.
     fn reply(before_ms: u64, now_ms: u64) -> Changes {
         let span = |from: f64, ms: u64| {
             let mut durations = Distribution::default();

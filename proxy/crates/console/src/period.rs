@@ -6,7 +6,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use seawall_api::{Other, Report, Shape, Span, SpanFigures, Step, distribution, from_millis};
 use seawall_stats::{Figures, Label, Level, Period};
 
-/// The figures of a reply's type. All these types have members of the same names.
+/// Converts a part of a reply to [`Figures`]. All types with figures have the same names for these
+/// members.
 macro_rules! figures {
     ($of:expr) => {{
         let of = $of;
@@ -109,7 +110,7 @@ mod tests {
     use crate::report::tests::report;
 
     #[test]
-    fn counts_sums_and_maximum_are_restored_from_json() {
+    fn the_count_the_sum_and_the_maximum_are_restored_from_json() {
         let report = report();
         let period = period(&report);
         assert_eq!(period.length, Duration::from_secs(600));

@@ -47,9 +47,9 @@ pub use self::{
 /// Interval at which the history file is written.
 const WRITE_INTERVAL_SECONDS: u64 = 10;
 
-/// Maximum pause between two added seconds after which the missed seconds are added as seconds
-/// without operations. After a longer pause (the machine slept, for example), the missed seconds
-/// stay unknown.
+/// If the pause between two added seconds is at most this long, the missed seconds are added as
+/// seconds without operations. After a longer pause (the machine slept, for example), the missed
+/// seconds stay unknown.
 const MAX_GAP_SECONDS: u64 = 60;
 
 /// Keeps the history, and detects storms and stalls.
@@ -116,8 +116,8 @@ impl fmt::Debug for Insight {
 pub struct Settings<'a> {
     /// True if Seawall keeps a history.
     pub is_on: bool,
-    /// Directory of the history file; `None` keeps the history only in memory, without surviving a
-    /// restart.
+    /// Directory of the history file; `None` keeps the history only in memory, so a restart loses
+    /// it.
     pub directory: Option<&'a Path>,
     /// Limit of the history's memory in bytes.
     pub max_bytes: usize,

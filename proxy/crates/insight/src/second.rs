@@ -7,7 +7,8 @@ use seawall_stats::{Figures, ServerSample, Traffic, WeighedSeries, add_weighed};
 pub struct Second {
     /// Figures and weight of each series.
     pub series: WeighedSeries,
-    /// Sums of all operations, except awaiting operations and those that Seawall replied to itself.
+    /// Sums of all operations, except awaiting operations, and operations whose reply Seawall
+    /// created itself.
     pub whole: Figures,
     /// Connections and logins.
     pub traffic: Traffic,

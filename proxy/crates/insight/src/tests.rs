@@ -121,7 +121,7 @@ fn slower(changes: &Changes) -> Vec<&str> {
 }
 
 #[test]
-fn slower_shapes_are_found_against_every_kind_of_baseline() {
+fn slower_shapes_are_found_in_comparison_with_every_kind_of_baseline() {
     let insight = after(8);
     let window = Window::AtMost(Duration::from_secs(600));
     let changes = |against: &str| insight.changes(against.parse().unwrap(), window).unwrap();
@@ -159,7 +159,7 @@ fn a_baseline_without_data_is_reported_as_unknown() {
 }
 
 #[test]
-fn unknown_short_and_idle_periods_are_not_compared() {
+fn periods_that_are_unknown_or_short_or_idle_are_not_compared() {
     let period = |seconds, count| Period {
         length: Duration::from_secs(seconds),
         series: [(

@@ -402,8 +402,9 @@ impl History {
     }
 
     /// Selects the steps that begin in `from..to`. Uses the tier with the longest steps of at most
-    /// `longest` seconds, or a coarser tier if that tier does not reach back to `from`. After the
-    /// last frame of the chosen tier, steps of finer tiers are used. Does not unpack the frames.
+    /// `longest` seconds. If this tier does not reach back to `from`, a coarser tier that reaches
+    /// back further is used. After the last frame of the chosen tier, steps of finer tiers are
+    /// used. Does not unpack the frames.
     pub fn select(&self, from: u64, to: u64, longest: u64) -> Selection {
         let fitting = TIERS.iter().rposition(|(length, _)| *length <= longest);
         let fitting = fitting.unwrap_or(0);

@@ -37,8 +37,9 @@ pub(super) struct Client {
     random: StdRng,
 }
 
-/// The next operation of a client that sends operations on a schedule. If the client is not
-/// connected when it ends, the operations that it has not sent count as missed.
+/// The next operation of a client that sends operations on a schedule. If this value is dropped
+/// while the client is not connected, all operations that are due until the end of the load count
+/// as missed.
 struct NextOperation {
     shared: Arc<Shared>,
     due: Instant,
@@ -226,7 +227,7 @@ mod tests {
     use crate::{Behaviour, Plan, Target, Work, record::Record};
 
     #[tokio::test(start_paused = true)]
-    async fn operations_of_a_client_that_stays_disconnected_count_as_missed() {
+    async fn operations_of_a_client_that_stays_disconnected_are_counted_as_missed() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);

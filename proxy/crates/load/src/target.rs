@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_connection_string_is_parsed_into_addresses_user_and_read_mode() {
+    async fn a_connection_string_is_parsed_into_addresses_and_user_and_read_mode() {
         let uri =
             "mongodb://me:p%40ss@127.0.0.1:27018,[::1]:5/?authSource=app&readPreference=nearest";
         let target = Target::parse(uri).await.unwrap();

@@ -347,8 +347,8 @@ impl Drop for WorkDirectory {
     }
 }
 
-/// Removes the work directories of downloads that were killed: the directories that are older than
-/// any running download can be.
+/// Removes the work directories of downloads that were killed. A directory belongs to such a
+/// download if it is older than `ABANDONED_AGE`.
 fn remove_abandoned(cache: &Path) {
     let Ok(entries) = fs::read_dir(cache) else {
         return;

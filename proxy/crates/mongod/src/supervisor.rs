@@ -73,7 +73,7 @@ impl Supervisor {
             .spawn()
             .map_err(missing)?;
         let input = shell.stdin.take();
-        let output = shell.stdout.take().expect("its standard output is piped");
+        let output = shell.stdout.take().expect("standard output is piped");
         let (sender, run) = watch::channel(Run::Starting);
         let supervisor = Self { shell, input, run };
         thread::Builder::new()

@@ -318,8 +318,8 @@ pub(super) struct Conjuncts<'s, F: Form> {
     conjuncts: Pair<'s, ConjunctList<F>>,
 }
 
-/// The role of a conjunct. It decides how the conjunct is printed alone, and how if its path has
-/// other conjuncts.
+/// The role of a conjunct. It decides how the conjunct is printed if it is the only one of its
+/// path, and how it is printed if the path has other conjuncts.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub(super) enum Role {
     /// A top-level operator, without a path.

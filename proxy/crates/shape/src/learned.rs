@@ -52,7 +52,7 @@ impl LearnedNames {
 #[derive(Debug)]
 pub(super) struct Names<'n> {
     learned: &'n LearnedNames,
-    /// The key for hashing names; `None` prints names.
+    /// The key for hashing names; `None` if names are not hashed.
     key: Option<&'n NameKey>,
     /// The names below prefixes that the walk has seen; `None` if they are not collected.
     collected: Option<RefCell<Vec<(Prefix, ChildName)>>>,

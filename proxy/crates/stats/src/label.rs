@@ -21,7 +21,7 @@ pub enum Label {
         /// The text of the shape.
         text: Box<str>,
     },
-    /// All shapes together that have no series of their own. Only the heaviest shapes have a series
+    /// The sum of the shapes without a series of their own. Only the heaviest shapes have a series
     /// of their own.
     OtherShapes,
     /// The operations of one command on one collection.

@@ -157,7 +157,7 @@ impl Pem<'_> {
 }
 
 /// All certificates in several files of authorities, and the store that verifies with them. Adds
-/// when each file expires to `expiries`.
+/// the expiry of each file to `expiries`.
 ///
 /// # Errors
 /// If a file is malformed, or rustls refuses one of its certificates.
@@ -178,7 +178,7 @@ pub fn authorities(
     Ok((roots, all))
 }
 
-/// All revocation lists in several files. Adds when each file must be replaced to `expiries`.
+/// All revocation lists in several files. Adds to `expiries` when each file must be replaced.
 ///
 /// # Errors
 /// If a file has no revocation list, or a malformed one.

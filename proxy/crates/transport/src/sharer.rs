@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_an_ipv6_network_count_as_one_and_mapped_addresses_as_ipv4() {
+    fn ipv6_addresses_of_one_network_are_one_sharer_and_mapped_addresses_are_ipv4() {
         let sharer = |ip: &str| Sharer::at(ip.parse().ok());
         let address = |ip: &str| Sharer::Address(ip.parse().unwrap());
         assert_eq!(sharer("2001:db8:1:2:3::4"), address("2001:db8:1:2::"));

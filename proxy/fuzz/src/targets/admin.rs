@@ -41,10 +41,10 @@ const TOKEN: &str = "token";
 /// A host name that requests without a token may use.
 const ALLOWED_HOST: &str = "seawall.internal";
 
-/// Far more than a response about so few operations needs.
+/// Maximum size of a response. A response about `OPERATIONS` operations is far smaller.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
-/// Operations in the past that requests can read.
+/// Number of past operations. Requests can read their statistics.
 const OPERATIONS: u8 = 40;
 
 /// No request causes an internal error. Each response fits its content type. Requests without the
@@ -174,7 +174,7 @@ fn check_json(body: &Bytes, line: &str) {
     }
 }
 
-/// The parts that the admin routes read.
+/// The parts of Seawall that the admin routes read.
 struct Parts {
     observer: Observer,
     insight: Arc<Insight>,
@@ -238,10 +238,10 @@ impl Parts {
                 allowed_hosts: vec![ALLOWED_HOST.to_owned()],
             })
             .into(),
-            // A profile takes seconds.
+            // Profiles are off, because one takes seconds.
             profiles: false.into(),
             configuration: watch::Sender::new(Arc::default()).subscribe(),
-            // Nothing receives the requests, so each gets 503.
+            // Nothing receives the requests for a reload, so each gets the status 503.
             reloads: mpsc::channel(1).0,
             places: Arc::new(Semaphore::new(MAX_REQUESTS)),
             started_at: Instant::now(),

@@ -151,7 +151,7 @@ fn check_fields(command: &Command<'_>) {
     }
 }
 
-/// Documents of a sequence give the same count in one piece and in many.
+/// Checks that the documents of a sequence give the same count in one piece as in many pieces.
 fn check_statements(body: &[u8], pieces: Pieces) {
     let none = statements(&CommandBytes {
         body,

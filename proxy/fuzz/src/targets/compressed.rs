@@ -1,4 +1,4 @@
-//! Compressed messages: received ones, and ones that we compress.
+//! Compressed messages: messages that we receive, and messages that we compress.
 //!
 //! Input: two bytes that select the compressor, one byte that selects between the two, then a
 //! received message, or alterations with their length in front and the content of a message to
@@ -11,7 +11,7 @@ use seawall_wire::{
 
 use crate::choices::{Choices, altered};
 
-/// Small, so that a false size costs little.
+/// The limit of message sizes. It is small, so that a wrong declared size costs little memory.
 const MAX_BYTES: usize = 64 * 1024;
 
 /// A message inflates to exactly its declared size, within the limit, or is refused. A message that

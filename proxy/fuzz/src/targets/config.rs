@@ -11,7 +11,8 @@ use crate::choices::Choices;
 /// A longer text takes long and shows nothing new.
 const MAX_TEXT_BYTES: usize = 16 * 1024;
 
-/// Less memory would not hold one large message and its reply.
+/// Minimum message memory of accepted settings. Less could not hold one large message and its
+/// reply.
 const LEAST_MESSAGE_MEMORY_BYTES: usize = 64 << 20;
 
 /// Accepted settings keep their invariants. Each problem is one line.

@@ -105,7 +105,7 @@ fn with_right_checksum(message: &[u8]) -> Vec<u8> {
     message
 }
 
-/// A head gives the same parts as the whole message, up to its end.
+/// Checks that the parts of a head equal the parts of the whole message, up to the end of the head.
 fn check_heads(message: &[u8], pieces: u8) {
     let whole = OpMsg::parse(message);
     let cut = usize::from(pieces) * message.len() / 256;
@@ -161,7 +161,8 @@ fn check_section_walk(message: &[u8], pieces: Pieces) {
         }
         (Err(error), Ok(())) => panic!("the walk misses {error}"),
         (Err(parsed), Err(walked)) => {
-            // The walk refuses an identifier that is too long before the parser finds its error.
+            // If an identifier is too long, the walk returns `SequenceSize`, even if the parser
+            // returns another error.
             let mut runs = rest.split(|byte| *byte == 0);
             let is_long = runs.any(|run| run.len() > MAX_IDENTIFIER_BYTES);
             let is_same = parsed == walked || is_long && walked == MessageError::SequenceSize;

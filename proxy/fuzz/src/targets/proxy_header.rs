@@ -4,7 +4,8 @@
 
 use seawall::listener::parse_proxy_header;
 
-/// A header is found only once all of its bytes have arrived, and what follows changes nothing.
+/// A header is parsed as soon as all of its bytes have arrived, and not before. The bytes after it
+/// do not change the result.
 pub fn proxy_header(data: &[u8]) {
     let Some(Ok((address, length))) = parse_proxy_header(data) else {
         return;

@@ -23,7 +23,7 @@ use tokio::{
 
 use crate::choices::{Choices, Pieces};
 
-/// Limits of a message: small ones as before a login, large ones as after it.
+/// Limits of message sizes: small ones as before a login, large ones as after a login.
 const LIMITS: [usize; 4] = [16, 16 * 1024, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTES];
 
 /// Enough for everything that one reader holds.
@@ -95,12 +95,12 @@ impl Treatment {
     }
 }
 
-/// One in this many inputs that select a large message gets it, because a large message takes a
-/// thousand times as long.
+/// One in this many of the inputs that select a large message gets it: reading it takes a thousand
+/// times as long as reading a small one.
 pub(crate) const LARGE_SHARE: u8 = 16;
 
-/// Puts a large message in front of some inputs, of a size near one of the bounds. Small inputs
-/// cannot contain one.
+/// Puts a large message in front of some inputs, because small inputs cannot contain one. Its size
+/// is near one of the limits at which the reader changes its behaviour.
 fn with_large_message(bytes: &[u8], kind: u8) -> Vec<u8> {
     let sum = bytes.iter().fold(kind, |sum, byte| sum.wrapping_add(*byte));
     let size = match kind {

@@ -49,7 +49,7 @@ fn check_pieces(form: ReplyForm, document: &[u8], facts: &ReplyFacts, pieces: u8
     let pieces = Pieces::new(pieces).split(document);
     pieces.for_each(|piece| scanner.feed(piece));
     let split = scanner.facts();
-    // A name that is too long can be followed only in one piece.
+    // The scanner can read a name over its limit only if the name arrives in one piece.
     let mut runs = document.split(|byte| *byte == 0);
     let is_long = runs.any(|run| run.len() > MAX_HEAD_BYTES - 16);
     assert!(

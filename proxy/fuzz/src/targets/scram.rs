@@ -227,7 +227,8 @@ fn carry(
         .prove(keys)
 }
 
-/// An error has a text without the password, and names whose fault it is.
+/// Checks that the text of an error does not contain the password, and that the side at fault can
+/// be determined.
 fn check_error(error: &ScramError) {
     let shown = error.to_string();
     assert!(!shown.is_empty() && !shown.contains("pencil"));

@@ -22,13 +22,14 @@ const DNS_LIMIT: Duration = Duration::from_secs(5);
 pub(super) struct Reloader {
     sources: Sources,
     log: LogControl,
-    /// What the last reload or the start has read.
+    /// The configuration and files that the last reload read, or the start if there was no reload.
     attempted: Read,
-    /// What the last check for changed files has read.
+    /// The configuration and files that the last check for changes read.
     seen: Read,
 }
 
-/// The configuration with the contents of its files, and those that the connection string names.
+/// The configuration with the contents of all files that it names, including the files that the
+/// connection string names.
 #[derive(Clone, PartialEq)]
 struct Read {
     loaded: Result<Loaded, Problems>,

@@ -76,7 +76,8 @@ impl<T> Conversations<T> {
         })
     }
 
-    /// Changes the number of conversations. Conversations over a lower number continue.
+    /// Changes the maximum number of conversations. If it falls, conversations in progress
+    /// continue.
     pub(super) fn set_max(&self, max: usize) {
         self.max.store(max, Ordering::Relaxed);
         self.has_room.notify_waiters();
@@ -211,7 +212,7 @@ mod tests {
         held: &'static str,
     ) -> Conversation<&'static str> {
         let conversation = conversations.begin(sharer(last), deadline()).await;
-        let conversation = conversation.expect("there is room in time");
+        let conversation = conversation.expect("the conversation begins before the deadline");
         assert!(conversation.store(held));
         conversation
     }

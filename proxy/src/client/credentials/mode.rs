@@ -97,8 +97,8 @@ pub struct CredentialSettings {
     pub max_stale: Duration,
     /// Largest number of users to remember.
     pub max_users: usize,
-    /// Largest number of exchanges with servers for introductions at a time, and also of queries
-    /// about users at a time.
+    /// Largest number of exchanges with servers for introductions at a time. Queries about users
+    /// have a separate limit of the same size.
     pub introductions: usize,
     /// Largest number of introductions that wait for their client at a time.
     pub conversations: usize,
@@ -117,7 +117,7 @@ impl Credentials {
     }
 }
 
-/// Decides mode `auto` for a configuration without users and service account. The mode becomes
+/// Decides mode `auto` if the configuration has no users and no service account. The mode becomes
 /// `none` if no server that holds data requires authentication, else `own`.
 pub(super) async fn decide(credentials: Weak<Credentials>) {
     loop {

@@ -34,7 +34,7 @@ pub(super) struct Operation<'a> {
 
 /// The way in which an operation ends for its client.
 pub(super) enum AttemptEnd {
-    /// The client gets this complete reply. The number counts its documents.
+    /// The client gets this complete reply. The `u64` is the number of documents in the reply.
     Reply(HeldReply, Outcome, u64),
     /// The client gets this error from Seawall.
     Error(ErrorReply, Outcome),

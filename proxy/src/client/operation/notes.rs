@@ -14,7 +14,7 @@ use seawall_command::{Class, Command, ReplyFacts};
 use seawall_stats::Outcome;
 use seawall_wire::Elements;
 
-/// What an operation refers to that this instance does not know.
+/// An object that an operation names but this instance does not know.
 #[derive(Clone, Copy, Debug)]
 enum Foreign {
     Cursor,

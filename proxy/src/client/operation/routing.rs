@@ -59,7 +59,8 @@ impl Operation<'_> {
             limit = limit.min(RESUMABLE_WAIT);
         }
         let deadline = self.within_time_limit(observation, began + limit);
-        // The pool limits the wait to `wait_queue_timeout`, which may begin as late as `deadline`.
+        // The pool limits the wait for a connection to `wait_queue_timeout`. This wait may begin as
+        // late as `deadline`, when server selection ends.
         let wait_queue_timeout = self.shared.settings().wait_queue_timeout;
         let attempt = CheckOutAttempt {
             demand: self.demand(observation, is_slice),

@@ -16,8 +16,8 @@
 //!   server without users lets a client from its own host create the first user. Seawall asks the
 //!   server on the same connection if it requires a login.
 //! - MONGODB-X509 never passes, because the server would check Seawall's certificate.
-//! - A legacy query does not pass if the server might run another command than its first field name
-//!   says, or if the name of its database is not UTF-8.
+//! - A legacy query does not pass if the server might run a command other than the one that the
+//!   query's first field names, or if the name of its database is not UTF-8.
 //! - Seawall cannot guard traffic that the client encrypts for the server. Such traffic does not
 //!   pass to a server on the same host.
 

@@ -25,8 +25,8 @@ pub enum ServerTlsError {
     Setup(rustls::Error),
 }
 
-/// Creates the choice of certificates from pairs of certificate chain and key. Also returns when
-/// the certificates expire.
+/// Loads the certificates among which Seawall chooses, from pairs of files: a certificate chain and
+/// its key. Also returns when the certificates expire.
 pub(super) fn load(
     files: &[(Pem<'_>, Pem<'_>)],
 ) -> Result<(Certificates, Vec<CertificateExpiry>), PemError> {

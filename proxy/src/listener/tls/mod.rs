@@ -58,7 +58,8 @@ pub(crate) struct ClientTls {
     expiries: Vec<CertificateExpiry>,
 }
 
-/// What resumed sessions depend on. All configurations of one generation share it.
+/// The keys of tickets and the stored sessions, with which sessions are resumed. All configurations
+/// of one generation share them.
 #[derive(Clone)]
 struct Resumption {
     tickets: Arc<dyn ProducesTickets>,

@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 
 use crate::listener::first_bytes::look;
 
-/// Number of bytes that decide.
+/// Number of bytes that are enough to decide.
 const DECISIVE_BYTES: usize = 12;
 
 /// Waits for the first bytes of a connection, and returns true if they begin a TLS handshake. Reads
@@ -21,8 +21,8 @@ pub(crate) async fn begins_with_tls(stream: &TcpStream) -> io::Result<bool> {
 
 /// True for the beginning of a TLS record with a `ClientHello` (RFC 8446, sections 4 and 5.1):
 /// content type 22, major version 3, handshake type 1, and the major version of the hello. In a
-/// MongoDB message, a `responseTo` of 0 has the place of the last three bytes. `None` if more bytes
-/// are needed.
+/// MongoDB message, the last of these bytes belongs to `responseTo`, which is 0 in a request.
+/// `None` if more bytes are needed.
 fn is_tls(seen: &[u8]) -> Option<bool> {
     let expected = [(0, 22), (1, 3), (5, 1), (9, 3)];
     let mut known = expected
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_hello_is_told_from_messages_of_any_length() {
+    fn client_hello_is_distinguished_from_messages_of_any_length() {
         let hello = [22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 7];
         assert_eq!(is_tls(&hello), Some(true));
         for known in 1..10 {

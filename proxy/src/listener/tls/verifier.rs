@@ -19,7 +19,8 @@ pub(crate) struct ClientCertificates<'a> {
     pub(crate) is_required: bool,
     /// Files with the certificates of authorities.
     pub(crate) authorities: Vec<Pem<'a>>,
-    /// Files with revocation lists; if there are any, each authority needs one.
+    /// Files with revocation lists. If there are any, each authority that issued a client's
+    /// certificate needs a list.
     pub(crate) revocation_lists: Vec<Pem<'a>>,
 }
 

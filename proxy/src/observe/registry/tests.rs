@@ -231,7 +231,7 @@ fn the_heaviest_shapes_under_one_coarse_shape_have_rows() {
 }
 
 #[test]
-fn namespaces_beyond_the_limit_count_in_the_other_row_of_their_command() {
+fn namespaces_beyond_the_limit_are_counted_in_the_other_row_of_their_command() {
     let mut table = Table::new(1_000);
     for n in 0..30 {
         table.run(&find(&format!("c{}", name(n)), 1, 0), MS);
@@ -244,7 +244,7 @@ fn namespaces_beyond_the_limit_count_in_the_other_row_of_their_command() {
 }
 
 #[test]
-fn namespaces_with_names_longer_than_servers_allow_count_in_the_other_row() {
+fn namespaces_with_names_longer_than_servers_allow_are_counted_in_the_other_row() {
     let mut table = Table::new(100);
     for (bytes, is_other) in [(250, false), (251, true), (100_000, true)] {
         let rows = table.rows_of(&find(&"c".repeat(bytes), 1, 1));

@@ -53,8 +53,7 @@ pub struct SlowLogSettings {
     pub threshold: Duration,
     /// Thresholds that apply to single shapes, by shape id, in any order.
     pub shape_thresholds: Vec<(u64, Duration)>,
-    /// Percentage (0 to 100) of the operations that are logged, among those that reach their
-    /// threshold.
+    /// Of the operations that reach their threshold, the percentage (0 to 100) that is logged.
     pub sample_percent: f64,
     /// The file to which lines are appended; `None` means standard error.
     pub file: Option<PathBuf>,

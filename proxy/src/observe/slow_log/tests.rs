@@ -172,7 +172,7 @@ fn input(body: &RawDocument) -> CommandBytes<'_> {
 }
 
 #[test]
-fn redacted_line_has_every_field_but_values() {
+fn redacted_line_has_every_field_except_values() {
     let command = bson::rawdoc! { "find": "orders", "filter": { "a": "hunter2" } };
     let lines = written(settings(), |log| {
         let entry = Entry {
@@ -225,7 +225,7 @@ fn open() -> SlowLogSettings {
 }
 
 #[test]
-fn values_are_written_without_redaction_and_cut_at_the_limit() {
+fn values_are_written_and_cut_at_the_limit_if_redaction_is_off() {
     let cut = SlowLogSettings {
         max_command_bytes: 40,
         ..open()
@@ -311,7 +311,7 @@ fn values_of_commands_that_carry_secrets_or_are_unknown_are_never_written() {
 }
 
 #[test]
-fn values_of_commands_on_user_collections_are_never_written() {
+fn values_of_commands_that_may_read_or_write_the_keys_of_users_are_never_written() {
     let user = || bson::rawdoc! { "_id": "shop.app", "credentials": "hunter2" };
     let update = || bson::rawdoc! { "q": {}, "u": { "$set": { "credentials": "hunter2" } } };
     let of = |db: &str| {

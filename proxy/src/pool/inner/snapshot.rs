@@ -14,8 +14,9 @@ use seawall_auth::Identity;
 /// The longest current waits for a connection or a slot.
 #[derive(Debug, Default)]
 pub struct Waits {
-    /// The longest wait of each user with its share of the slots, or with `max_pool_size`
-    /// connections. These operations wait for the user's own operations.
+    /// The longest wait of each user that already has its full share of the slots or
+    /// `max_pool_size` connections. The user's waiting operations wait for its own running
+    /// operations.
     pub for_own: Vec<(Arc<Identity>, Duration)>,
     /// The longest wait of all other users' operations. They wait for the server, or for
     /// connections of other users to be closed.

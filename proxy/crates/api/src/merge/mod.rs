@@ -105,7 +105,7 @@ fn add_counts(counts: &mut BTreeMap<String, u64>, others: BTreeMap<String, u64>)
     }
 }
 
-/// The durations in a reply.
+/// The members of a reply that describe durations.
 struct Durations<'a> {
     latency_ms: &'a mut Latency,
     distribution: &'a mut Option<Vec<Bucket>>,
@@ -129,7 +129,8 @@ impl Durations<'_> {
     }
 }
 
-/// The durations of a reply's type.
+/// Borrows the [`Durations`] of a reply. All types with durations have the same names for these
+/// members.
 macro_rules! durations {
     ($of:ident) => {
         Durations {
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_different_lengths_are_combined_to_the_longest() {
+    fn steps_of_different_lengths_are_combined_into_steps_of_the_longest_length() {
         let timeline = |steps: &[(f64, f64, u64)]| Timeline {
             step_seconds: 1.0,
             steps: steps
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_differs_between_instances_is_replaced_by_mixed() {
+    fn text_that_differs_between_instances_becomes_the_word_mixed() {
         let mut text = String::new();
         merge_text(&mut text, "pooled".to_owned());
         merge_text(&mut text, "pooled".to_owned());

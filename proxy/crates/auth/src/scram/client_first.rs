@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn user_nonce_and_header_of_a_plain_message_are_parsed() {
+    fn the_user_the_nonce_and_the_header_of_a_plain_message_are_parsed() {
         let client_first = parse("n,,n=user,r=fyko+d2lbbFgONRv9qkxdawL").unwrap();
         assert_eq!(client_first.user(), "user");
         assert_eq!(client_first.nonce(), "fyko+d2lbbFgONRv9qkxdawL");

@@ -131,7 +131,7 @@ fn commands_with_credentials_are_never_compressed() {
 }
 
 #[test]
-fn unknown_commands_setparameter_and_commands_with_credentials_are_secret() {
+fn setparameter_unknown_commands_and_commands_with_credentials_are_secret() {
     let mut expected = names(|command| !command.may_be_compressed);
     expected.insert("setParameter");
     assert_eq!(names(|command| command.is_secret), expected);

@@ -120,12 +120,12 @@ fn check(group: usize) {
 }
 
 #[test]
-fn one_server_under_closed_loop_load_performs_as_with_the_best_fixed_limit() {
+fn one_server_under_closed_loop_load_performs_as_well_as_with_the_best_fixed_limit() {
     check(0);
 }
 
 #[test]
-fn operations_with_delays_on_the_server_perform_as_with_the_best_fixed_limit() {
+fn operations_with_delays_on_the_server_perform_as_well_as_with_the_best_fixed_limit() {
     check(1);
 }
 
@@ -135,7 +135,7 @@ fn limit_follows_changed_conditions() {
 }
 
 #[test]
-fn controllers_reach_the_best_fixed_limit_with_several_servers_users_or_proxies() {
+fn controllers_reach_the_best_fixed_limit_with_several_servers_or_users_or_proxies() {
     check(3);
 }
 

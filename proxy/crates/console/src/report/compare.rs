@@ -123,7 +123,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn slower_new_and_gone_shapes_are_named() {
+    fn slower_shapes_new_shapes_and_gone_shapes_are_named() {
         let comparison = comparison();
         let changes = &comparison.changes.changes;
         let of = |kind: &str| changes.iter().find(|change| change.kind == kind).unwrap();

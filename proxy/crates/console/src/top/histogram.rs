@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_histogram_counts_inside_below_and_above_its_range() {
+    fn linear_histogram_counts_values_inside_below_and_above_its_range() {
         let range = Range {
             low: 0.016,
             high: 0.030,

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_need_different_figures_send_a_request_at_once() {
+    fn keys_that_need_other_figures_than_those_shown_send_a_request_at_once() {
         let mut model = model();
         for keys in ["c", "+", "4", "a", "5", "1"] {
             assert_eq!(typed(&mut model, keys), Outcome::Ask, "{keys}");

@@ -215,8 +215,8 @@ async fn ask_all(fleet: &Fleet, wanted: Wanted, started: Instant) -> Answers {
     }
 }
 
-/// Requests everything that is shown, one after another over one connection. `is_one_of_several`
-/// accepts that the instance does not know the opened shape.
+/// Requests everything that is shown, one after another over one connection. If `is_one_of_several`
+/// is true, it is no error that the instance does not know the opened shape.
 async fn ask_one(
     client: &AdminClient,
     wanted: Wanted,

@@ -259,7 +259,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rate_of_several_instances_leaves_out_those_that_did_not_reply_twice() {
+    fn rate_of_several_instances_includes_only_those_that_replied_to_the_last_two_requests() {
         let (a, b, c) = ("http://a:1", "http://b:1", "http://c:1");
         let mut model = Model::default();
         model.take(operations(&[(a, 1, 100), (b, 1, 500)]));

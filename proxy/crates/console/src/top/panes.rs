@@ -389,7 +389,7 @@ mod tests {
     use crate::top::model::tests::model;
 
     #[test]
-    fn recurring_stall_shows_period_phase_and_counter() {
+    fn recurring_stall_is_shown_with_its_period_and_phase_and_counter() {
         let model = model();
         let lines = stalls(&model.stalls);
         assert_eq!(
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_limits_and_disabled_limits_are_shown_differently() {
+    fn an_unknown_limit_is_a_dash_and_a_disabled_limit_is_shown_as_off() {
         let mut pools = model().pools.pools;
         pools[0].concurrency = Concurrency {
             mode: "off".to_owned(),

@@ -39,7 +39,7 @@ mod tests {
     use crate::top::model::tests::model;
 
     #[test]
-    fn plain_output_has_a_status_line_alerts_and_one_table() {
+    fn plain_output_is_a_status_line_then_alerts_then_one_table() {
         let mut model = model();
         model.shapes.other.count = 1_200;
         let lines = lines(&model);

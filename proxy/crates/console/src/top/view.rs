@@ -335,7 +335,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn alert_line_shows_faults_storms_draining_and_errors() {
+    fn alert_line_shows_faults_storms_a_drain_and_errors() {
         let mut model = model();
         let status = model.status.as_mut().unwrap();
         (status.injects_faults, status.draining) = (true, true);

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn stalls_of_replying_servers_are_kept_up_to_the_limit_of_servers() {
+    fn at_the_limit_of_servers_the_stalls_of_replying_servers_are_kept() {
         let series = (0..WATCHED).map(|number| {
             let label = Label::Server(format!("server{number}").into());
             (Arc::new(label), Figures::default())

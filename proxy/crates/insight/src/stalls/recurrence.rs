@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn all_episodes_at_the_shortest_interval_count_as_one_recurrence() {
+    fn all_episodes_at_the_shortest_interval_form_one_recurrence() {
         let found = recurrence(&at(&[0.0, 15.0, 30.0, 45.0, 60.0, 75.0])).unwrap();
         assert_eq!((found.period, found.times), (Duration::from_secs(15), 6));
     }

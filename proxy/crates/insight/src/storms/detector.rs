@@ -2,10 +2,10 @@
 //!
 //! *Churn* is the number of client connections per second that end soon after they were accepted. A
 //! deploy brings many clients that stay connected, and ends old connections. A daily peak brings
-//! more connections slowly. Only clients that time out connect and disconnect again and again. The
-//! detector compares the churn with its average over the last minutes. That average follows a slow
-//! rise, but a short burst hardly changes it. So an application that opens a connection for each
-//! operation is no storm: only a sudden rise of churn is.
+//! more connections slowly. Clients connect and disconnect again and again only if they time out.
+//! The detector compares the churn with its average over the last minutes. That average follows a
+//! slow rise, but a short burst hardly changes it. So an application that opens a connection for
+//! each operation is no storm: only a sudden rise of churn is.
 
 /// The client connections of one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -216,7 +216,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn storm_starts_and_ends_alternate_and_the_normal_churn_is_finite(
+        fn starts_and_ends_of_storms_alternate_and_the_normal_churn_is_finite(
             series in prop::collection::vec((0_u64..10_000, 0_u64..10_000), 1..500)
         ) {
             let mut detector = StormDetector::default();

@@ -1,5 +1,5 @@
 //! Client storms: when they happened, which clients connected, how they left, and how many
-//! connections and logins the servers were spared.
+//! connections and logins of clients caused none at the servers.
 
 use std::{
     collections::VecDeque,

@@ -162,7 +162,7 @@ fn statements_beyond_the_limit_are_not_read() {
 }
 
 #[test]
-fn fine_and_coarse_shapes_reach_their_set_limits_independently() {
+fn the_limit_of_set_members_applies_to_fine_and_coarse_shapes_separately() {
     let statements: Vec<Document> = names(5)
         .map(|name| doc! { "q": { "a": 1 }, "u": { "$set": { name: 1 } } })
         .collect();

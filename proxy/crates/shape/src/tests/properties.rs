@@ -160,8 +160,8 @@ proptest! {
     }
 }
 
-/// Cuts commands that cover the whole grammar after every byte, with the original and with a
-/// corrected length field.
+/// The commands cover the whole grammar. Each is cut after every byte, once with the original
+/// length field and once with a corrected one.
 #[test]
 fn truncated_commands_never_panic() {
     let choices: Vec<u8> = (0..=255).cycle().take(600).collect();

@@ -108,7 +108,7 @@ async fn a_message_loses_the_reserve_when_its_sender_is_silent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_silent_memory_holders_of_an_address_that_holds_more_are_evicted() {
+async fn only_silent_holders_of_an_address_with_more_memory_than_the_waiting_address_are_evicted() {
     let (mut inner, now) = inner();
     let greedy = [0, 1].map(|n| holder(&mut inner, sharer(1), 400_000 + n, now));
     let small = holder(&mut inner, sharer(2), 199_999, now);
@@ -417,7 +417,7 @@ async fn last_waiting_message_is_evicted_if_no_message_can_finish() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_memory_holder_is_evicted_only_for_an_address_that_holds_less() {
+async fn a_silent_memory_holder_is_evicted_only_for_an_address_that_holds_less_memory() {
     for (own, others, is_closed) in [
         (500_000, 400_000, false),
         (450_000, 450_000, false),

@@ -93,7 +93,7 @@ async fn only_a_large_message_uses_the_memory_budget_after_it_was_read() {
 }
 
 #[tokio::test]
-async fn only_messages_over_the_streaming_limit_are_returned_head_first() {
+async fn only_messages_over_the_streaming_limit_are_returned_as_soon_as_their_head_is_read() {
     let over = STREAMED_MESSAGE_BYTES + 1;
     for (bytes, is_head) in [(100, false), (STREAMED_MESSAGE_BYTES, false), (over, true)] {
         let (mut near, mut far) = duplex(1 << 16);
@@ -139,7 +139,7 @@ async fn a_declared_message_length_uses_no_memory_before_its_bytes_arrive() {
 }
 
 #[tokio::test]
-async fn memory_counts_for_the_user_that_was_set_last() {
+async fn memory_is_counted_for_the_user_that_was_set_last() {
     let budget = budget();
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::new(Sharer::User(1));

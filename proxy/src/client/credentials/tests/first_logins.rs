@@ -205,7 +205,7 @@ async fn configured_keys_serve_only_logins_with_their_mechanism() {
 }
 
 #[tokio::test]
-async fn configured_keys_that_the_server_does_not_have_are_refused() {
+async fn configured_keys_that_differ_from_the_servers_keys_are_refused() {
     let scene = Scene::with(CredentialMode::Users, Vec::new()).await;
     let derived = keys_of(SHA_256, "u", "other");
     let u = user("u");
@@ -265,14 +265,14 @@ async fn clients_are_anonymous_while_the_server_requires_no_login() {
 async fn credential_mode_auto_becomes_self_if_a_server_requires_a_login() {
     let scene = Scene::with(CredentialMode::Undecided, Vec::new()).await;
     assert_eq!(scene.credentials.decided_mode().await, CredentialMode::Own);
-    // In mode `own`, a refused anonymous client does not change the mode.
+    // In mode `self`, a refused anonymous client does not change the mode.
     scene.credentials.anonymous_refused();
     assert_eq!(scene.credentials.mode(), CredentialMode::Own);
     assert!(scene.log_in("u", "secret").await.is_ok());
 }
 
 #[tokio::test]
-async fn a_refused_anonymous_client_does_not_change_the_credential_mode_lookup() {
+async fn credential_mode_lookup_stays_after_a_refused_anonymous_client() {
     let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
     scene.credentials.anonymous_refused();
     assert_eq!(scene.credentials.mode(), CredentialMode::Lookup);

@@ -100,7 +100,7 @@ async fn a_reply_about_another_user_ends_the_identity() {
 }
 
 #[tokio::test]
-async fn keys_that_a_server_refuses_during_a_key_reading_end_the_identity() {
+async fn an_identity_ends_if_a_server_refuses_its_keys_during_a_key_reading() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.server.close_all().await;

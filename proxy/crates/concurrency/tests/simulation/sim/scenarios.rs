@@ -27,7 +27,7 @@ pub(crate) struct Least {
     pub(crate) settling_s: f64,
 }
 
-/// The goal for a scenario that has no reason to miss it.
+/// The goals of every scenario that does not give a reason for lower ones.
 const GOAL: Least = Least {
     ratio: 0.95,
     swing: 0.2,

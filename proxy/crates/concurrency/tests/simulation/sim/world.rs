@@ -38,7 +38,7 @@ pub(crate) struct Kind {
     pub(crate) delay_us: f64,
     /// True if the delay is a queue before a slow shard, with `SHARD_SLOTS` at a time.
     pub(crate) is_slow_shard: bool,
-    /// The group of the operation, in which times are comparable.
+    /// The group of the operation. Times are comparable within a group.
     pub(crate) group: usize,
 }
 
@@ -409,9 +409,7 @@ impl World {
     }
 
     fn kind(&self, operation: &Operation) -> Kind {
-        let KindIndex(mix, kind) = operation
-            .kind
-            .expect("logins have no kind and are not asked");
+        let KindIndex(mix, kind) = operation.kind.expect("`kind` is not called for a login");
         self.load.mixes[mix][kind]
     }
 
