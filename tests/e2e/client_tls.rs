@@ -236,7 +236,7 @@ async fn an_optional_certificate_may_be_missing_but_not_invalid() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_may_connect_with_or_without_tls_if_it_is_preferred() {
+async fn clients_may_connect_with_or_without_tls_in_mode_prefer() {
     let scene = Scene::start("listen.tls.mode = \"prefer\"\n").await;
     assert!(scene.is_served(None).await);
     let mut plain = RawClient::connect(scene.seawall().address().parse().unwrap())

@@ -95,7 +95,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_storm_caused_by_a_suspended_server_does_not_reach_the_server() {
+async fn seawall_absorbs_a_storm_caused_by_a_suspended_server() {
     let scene = Scene::start().await;
     let storm = scene.storm(100).await;
     scene.wait_until_served().await;
@@ -107,7 +107,7 @@ async fn a_storm_caused_by_a_suspended_server_does_not_reach_the_server() {
 
 /// The clients time out after 40 to 500 ms, and each reply takes 600 ms.
 #[tokio::test]
-async fn a_storm_caused_by_a_slow_server_does_not_reach_the_server() {
+async fn seawall_absorbs_a_storm_caused_by_a_slow_server() {
     let scene = Scene::start().await;
     let control = scene.server.client().unwrap();
     let storm = scene.storm(100).await;

@@ -183,8 +183,9 @@ impl<'a> HelloFields<'a> {
             let message = "A request with a 'topologyVersion' must include 'maxAwaitTimeMS', and the other way round";
             return Err(ErrorReply::new(31368, message));
         }
-        // Seawall sends no topologyVersion, so this one comes from another process. Like a server,
-        // Seawall then replies at once.
+        // A topologyVersion of a client comes from another process, because Seawall sends none. A
+        // server replies to a foreign topologyVersion at once, without awaiting a change, and so
+        // does Seawall.
         Ok(())
     }
 }
@@ -530,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_element_names_the_application_and_has_at_most_1024_bytes() {
+    fn the_client_element_has_the_clients_address_and_is_omitted_above_1024_bytes() {
         let metadata = RawDocumentBuf::try_from(&metadata()).unwrap();
         let element = client_element(&metadata, "h:1", "p:2").unwrap();
         assert!(element.starts_with(b"\x03$client\0"));

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn first_request_starts_the_worker_and_the_oldest_batch_is_next() {
+    async fn first_request_starts_the_worker_and_batches_are_taken_by_given_user_and_then_by_age() {
         let end_queue = EndQueue::default();
         let users = ["a", "b", "c", "d"].map(identity);
         let mut requests = Vec::new();

@@ -204,7 +204,7 @@ async fn newest_hello(client: &mut RawClient) -> RawReply {
 }
 
 #[tokio::test]
-async fn hello_gets_the_error_command_not_found_if_the_server_does_not_know_it() {
+async fn hello_fails_with_command_not_found_if_the_server_does_not_know_hello() {
     let rig = Rig::shared().await;
     let metadata =
         || doc! {"client": {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}}};

@@ -38,7 +38,9 @@ pub enum SpanError {
         ago_seconds: u64,
     },
     /// The baseline begins before the history begins.
-    #[error("the baseline began {ago_seconds} s ago, and the history is kept for {kept_seconds} s")]
+    #[error(
+        "the baseline began {ago_seconds} s ago, but the history is kept for only {kept_seconds} s"
+    )]
     NotKept {
         /// How long ago the baseline began.
         ago_seconds: u64,

@@ -54,7 +54,8 @@ pub(super) struct Names<'n> {
     learned: &'n LearnedNames,
     /// The key for hashing names; `None` if names are not hashed.
     key: Option<&'n NameKey>,
-    /// The names below prefixes that the walk has seen; `None` if they are not collected.
+    /// Each name that the walk has found directly below a prefix, with that prefix; `None` if names
+    /// are not collected.
     collected: Option<RefCell<Vec<(Prefix, ChildName)>>>,
     /// A hash of the database and the collection to which the paths belong.
     scope: Cell<Prefix>,
