@@ -30,18 +30,18 @@ use tokio_rustls::{
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A Seawall whose TLS files the test changes.
-struct Scene {
-    scratch: Scratch,
+pub(crate) struct Scene {
+    pub(crate) scratch: Scratch,
     /// Signs the certificates of Seawall.
-    servers: Authority,
+    pub(crate) servers: Authority,
     /// Signs the certificates of clients.
-    clients: Authority,
-    seawall: Option<Seawall>,
+    pub(crate) clients: Authority,
+    pub(crate) seawall: Option<Seawall>,
 }
 
 impl Scene {
     /// `toml` has the keys of `[listen.tls]` besides the certificate and its key.
-    async fn start(toml: &str) -> Self {
+    pub(crate) async fn start(toml: &str) -> Self {
         let mut scene = Self::new();
         scene.write_list(&[]);
         let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
@@ -50,7 +50,7 @@ impl Scene {
         scene
     }
 
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let scene = Self {
             scratch: Scratch::create().unwrap(),
             servers: Authority::generate("servers").unwrap(),
@@ -75,7 +75,7 @@ impl Scene {
     }
 
     /// The keys of `[listen.tls]`. `DIR` in `toml` is the directory of the files.
-    fn toml(&self, toml: &str) -> String {
+    pub(crate) fn toml(&self, toml: &str) -> String {
         let toml = format!(
             "listen.tls.certificate_file = \"DIR/server.pem\"\n\
              listen.tls.key_file = \"DIR/server-key.pem\"\n{toml}"
@@ -83,7 +83,7 @@ impl Scene {
         toml.replace("DIR", self.scratch.path().to_str().unwrap())
     }
 
-    fn write_server(&self, name: &str, identity: &Identity) {
+    pub(crate) fn write_server(&self, name: &str, identity: &Identity) {
         let file = format!("{name}.pem");
         self.scratch.write(&file, &identity.certificate).unwrap();
         let file = format!("{name}-key.pem");
@@ -96,11 +96,11 @@ impl Scene {
         self.scratch.write("crl.pem", list).unwrap();
     }
 
-    fn seawall(&self) -> &Seawall {
+    pub(crate) fn seawall(&self) -> &Seawall {
         self.seawall.as_ref().unwrap()
     }
 
-    fn client(&self, name: &str) -> Identity {
+    pub(crate) fn client(&self, name: &str) -> Identity {
         self.clients.client(name, YEAR).unwrap()
     }
 
@@ -142,7 +142,8 @@ async fn is_served(client: &mut RawClient) -> bool {
     client.hello(doc! {}).await.is_ok_and(|reply| reply.is_ok())
 }
 
-const REQUIRED: &str = "listen.tls.client_certificate = \"required\"\n\
+/// The keys that require certificates of clients.
+pub(crate) const REQUIRED: &str = "listen.tls.client_certificate = \"required\"\n\
                         listen.tls.client_ca_file = \"DIR/ca.pem\"\n\
                         listen.tls.client_crl_file = \"DIR/crl.pem\"\n";
 

@@ -46,4 +46,5 @@ mod server_tls;
 mod service;
 mod start;
 mod storms;
+mod tls_probes;
 mod unauthenticated;

@@ -45,8 +45,7 @@ impl Stream {
                 // processes control records.
                 let mut no_waker = Context::from_waker(Waker::noop());
                 let mut room = ReadBuf::new(&mut byte);
-                let read = Pin::new(stream).poll_read(&mut no_waker, &mut room);
-                return read.is_ready();
+                return poll_read_tls(stream, &mut no_waker, &mut room).is_ready();
             }
         };
         !matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
@@ -73,6 +72,45 @@ fn is_closed(ready: Option<io::Result<Ready>>) -> bool {
     matches!(ready, Some(Ok(ready)) if ready.is_read_closed())
 }
 
+/// Reads from a TLS stream. Then sends what the read has made the TLS library queue, such as the
+/// refusal of a renegotiation: `tokio-rustls` alone would send it only with the next write.
+fn poll_read_tls(
+    stream: &mut TlsStream<TcpStream>,
+    cx: &mut Context<'_>,
+    buf: &mut ReadBuf<'_>,
+) -> Poll<io::Result<()>> {
+    let read = Pin::new(&mut *stream).poll_read(cx, buf);
+    if stream.get_ref().1.wants_write() {
+        // If the kernel has no room for all bytes, the next write sends the rest. An error needs no
+        // handling, because the next write reports it too.
+        drop(match stream {
+            TlsStream::Server(stream) => {
+                let (socket, session) = stream.get_mut();
+                session.write_tls(&mut Unwaiting(socket))
+            }
+            TlsStream::Client(stream) => {
+                let (socket, session) = stream.get_mut();
+                session.write_tls(&mut Unwaiting(socket))
+            }
+        });
+    }
+    read
+}
+
+/// Writes to a socket without waiting. It registers no waker, so it does not replace the waker of a
+/// task that waits to write.
+struct Unwaiting<'a>(&'a TcpStream);
+
+impl io::Write for Unwaiting<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 macro_rules! delegate {
     ($self:ident, $stream:ident => $call:expr) => {
         match $self.get_mut() {
@@ -89,7 +127,11 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        delegate!(self, s => Pin::new(s).poll_read(cx, buf))
+        match self.get_mut() {
+            Self::Tcp(s) => Pin::new(s).poll_read(cx, buf),
+            Self::Unix(s) => Pin::new(s).poll_read(cx, buf),
+            Self::Tls(s) => poll_read_tls(s, cx, buf),
+        }
     }
 }
 

@@ -44,7 +44,9 @@ pub(super) fn load(
 
 /// Chooses the certificate for a client: the first one that is valid for the host name that the
 /// client requests, with a key that the client supports. If none is valid for the name, or the
-/// client requests none, the first one whose key the client supports.
+/// client requests none, the first one whose key the client supports. If the client supports none
+/// of the keys, the first one: rustls then refuses the client with the alert `handshake_failure`.
+/// Without a certificate, it would send `access_denied`.
 #[derive(Debug)]
 pub(super) struct Certificates(Vec<Arc<CertifiedKey>>);
 
@@ -59,7 +61,8 @@ impl ResolvesServerCert for Certificates {
         let name = hello.server_name();
         let name = name.and_then(|name| ServerName::try_from(name).ok());
         let named = name.and_then(|name| supported().find(|of| is_valid_for(of, &name)));
-        named.or_else(|| supported().next()).cloned()
+        let chosen = named.or_else(|| supported().next());
+        chosen.or_else(|| self.0.first()).cloned()
     }
 }
 

@@ -1,0 +1,388 @@
+//! What `openssl s_client` gets from Seawall: TLS versions, cipher suites, renegotiation and
+//! resumption. The tests fail if `openssl` is not installed.
+
+use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
+
+use bson::doc;
+use seawall_tests::{
+    authority::{Authority, ECDSA, Identity, YEAR},
+    eventually::eventually,
+    mongod::shared_standalone,
+    raw::OpMsg,
+    seawall::{Options, Seawall},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    process::Command,
+    time::timeout,
+};
+
+use crate::client_tls::{REQUIRED, Scene};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The alert `handshake_failure`, as `openssl` prints it.
+const HANDSHAKE_FAILURE: &str = "SSL alert number 40";
+
+/// Lets `openssl` itself offer everything that it can.
+const ALL_SUITES: &str = "ALL:COMPLEMENTOFALL:@SECLEVEL=0";
+
+fn openssl() -> Command {
+    let mut command = Command::new("openssl");
+    // The configuration of the system forbids old versions and suites.
+    command.env("OPENSSL_CONF", "/dev/null").kill_on_drop(true);
+    command
+}
+
+async fn run_openssl(arguments: &[&str]) -> String {
+    let output = openssl().args(arguments).output().await;
+    let output = output.expect("openssl is installed");
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a probe has printed.
+struct Probe(String);
+
+impl Probe {
+    /// Connects with `openssl s_client` and sends a `hello`. Ends when the reply has arrived or the
+    /// connection is closed.
+    async fn run(seawall: &Seawall, arguments: &[&str]) -> Self {
+        let hello = OpMsg::new(doc! { "hello": 1, "$db": "admin" }).to_bytes();
+        let arguments = [&["-nocommands"], arguments].concat();
+        Self::run_with(seawall, &arguments, &hello).await
+    }
+
+    /// Connects and sends `input`, which may have `openssl`'s own commands.
+    async fn run_with(seawall: &Seawall, arguments: &[&str], input: &[u8]) -> Self {
+        let mut child = openssl()
+            .args(["s_client", "-connect", seawall.address()])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("openssl is installed");
+        let mut stdin = child.stdin.take();
+        let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let exchange = async {
+            if let Some(stdin) = &mut stdin {
+                // A client that is refused may have ended before it reads its input.
+                drop(stdin.write_all(input).await);
+            }
+            let mut printed = Vec::new();
+            while stdout.read_buf(&mut printed).await.unwrap() > 0 {
+                if Self::of(&printed).is_served() {
+                    // The client ends with its input.
+                    stdin = None;
+                }
+            }
+            printed
+        };
+        let errors = async {
+            let mut errors = Vec::new();
+            stderr.read_to_end(&mut errors).await.unwrap();
+            errors
+        };
+        let ended = timeout(LIMIT, async { tokio::join!(exchange, errors) }).await;
+        let (printed, errors) = ended.unwrap_or_else(|_| panic!("{arguments:?}: no end"));
+        Self::of(&[printed, errors].concat())
+    }
+
+    fn of(printed: &[u8]) -> Self {
+        Self(String::from_utf8_lossy(printed).into_owned())
+    }
+
+    fn has(&self, text: &str) -> bool {
+        self.0.contains(text)
+    }
+
+    /// True if Seawall has replied to the `hello`.
+    fn is_served(&self) -> bool {
+        self.has("isWritablePrimary")
+    }
+
+    /// True if the session was resumed.
+    fn is_resumed(&self) -> bool {
+        self.has("\nReused, ")
+    }
+
+    /// The negotiated cipher suite; `None` if the handshake failed.
+    fn suite(&self) -> Option<&str> {
+        let (_, rest) = self.0.split_once("Cipher is ")?;
+        let name = rest.lines().next()?;
+        (name != "(NONE)").then_some(name)
+    }
+}
+
+/// Starts Seawall with an ECDSA and an RSA certificate.
+async fn with_both_keys() -> Scene {
+    let mut scene = Scene::new();
+    let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+    scene.write_server("server", &server);
+    let file = |name: &str| scene.scratch.join(name).to_str().unwrap().to_owned();
+    let (certificate, key) = (file("rsa.pem"), file("rsa-key.pem"));
+    let generate = ["req", "-x509", "-newkey", "rsa:2048", "-nodes"];
+    let subject = ["-config", "/dev/null", "-subj", "/CN=localhost"];
+    // With an extension, the certificate has version 3.
+    let extension = ["-addext", "subjectAltName=DNS:localhost"];
+    let files = ["-keyout", &key, "-out", &certificate];
+    run_openssl(&[&generate[..], &subject, &extension, &files].concat()).await;
+    let toml = format!(
+        "[listen.tls]\ncertificate_file = \"{}, {certificate}\"\nkey_file = \"{}, {key}\"\n",
+        file("server.pem"),
+        file("server-key.pem"),
+    );
+    let server = shared_standalone().await.unwrap();
+    let options = Options {
+        toml,
+        ..Options::default()
+    };
+    scene.seawall = Some(Seawall::start_with(&server.uri(), options).await);
+    scene
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_below_1_2_is_refused() {
+    let scene = with_both_keys().await;
+    for (version, is_accepted) in [
+        ("-tls1", false),
+        ("-tls1_1", false),
+        ("-tls1_2", true),
+        ("-tls1_3", true),
+    ] {
+        let probe = Probe::run(scene.seawall(), &[version, "-cipher", ALL_SUITES]).await;
+        assert_eq!(probe.is_served(), is_accepted, "{version}: {}", probe.0);
+        // Versions before 1.2 do not send the signatures that they support. rustls sends this alert
+        // before it compares versions.
+        let is_refused = probe.has(HANDSHAKE_FAILURE);
+        assert_eq!(is_refused, !is_accepted, "{version}: {}", probe.0);
+    }
+}
+
+/// A ClientHello of SSL 3.0, which `openssl` no longer sends, with one cipher suite.
+fn ssl_3_hello() -> Vec<u8> {
+    let mut hello = vec![0x16, 3, 0, 0, 45, 1, 0, 0, 41, 3, 0];
+    // The random bytes and an empty session id.
+    hello.extend([0; 33]);
+    // TLS_RSA_WITH_AES_128_CBC_SHA, and no compression.
+    hello.extend([0, 2, 0, 0x2f, 1, 0]);
+    hello
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ssl_3_is_refused() {
+    let scene = with_both_keys().await;
+    let mut stream = TcpStream::connect(scene.seawall().address()).await.unwrap();
+    stream.write_all(&ssl_3_hello()).await.unwrap();
+    let mut reply = Vec::new();
+    let read = timeout(LIMIT, stream.read_to_end(&mut reply)).await;
+    read.unwrap().unwrap();
+    // A fatal alert: handshake_failure.
+    assert_eq!(reply.first(), Some(&0x15), "{reply:?}");
+    assert_eq!(reply.get(5..), Some(&[2, 40][..]), "{reply:?}");
+}
+
+/// The suites of `offered` that Seawall accepts. Offers all suites that were not accepted before,
+/// until Seawall refuses.
+async fn accepted_suites(
+    scene: &Scene,
+    mut offered: BTreeSet<String>,
+    arguments: impl Fn(String) -> Vec<String>,
+) -> BTreeSet<String> {
+    let mut accepted = BTreeSet::new();
+    loop {
+        let list: Vec<_> = offered.iter().map(String::as_str).collect();
+        let arguments = arguments(list.join(":"));
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let probe = Probe::run(scene.seawall(), &arguments).await;
+        let Some(suite) = probe.suite() else {
+            assert!(probe.has(HANDSHAKE_FAILURE), "{}", probe.0);
+            return accepted;
+        };
+        assert!(probe.has("Compression: NONE") && probe.is_served());
+        assert!(offered.remove(suite), "{suite} was not offered");
+        accepted.insert(suite.to_owned());
+    }
+}
+
+fn names(list: &[&str]) -> BTreeSet<String> {
+    list.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_suites_with_forward_secrecy_and_authenticated_encryption_are_accepted() {
+    let scene = with_both_keys().await;
+    let known = run_openssl(&["ciphers", "-s", "-tls1_2", ALL_SUITES]).await;
+    let known: BTreeSet<_> = known.trim().split(':').map(str::to_owned).collect();
+    for weak in [
+        "AES128-SHA",
+        "AES256-GCM-SHA384",
+        "NULL-SHA256",
+        "AECDH-NULL-SHA",
+    ] {
+        assert!(known.contains(weak), "openssl does not offer {weak}");
+    }
+    let offer = |list| {
+        ["-tls1_2", "-cipher"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([format!("{list}:@SECLEVEL=0")])
+            .collect()
+    };
+    let accepted = accepted_suites(&scene, known, offer).await;
+    let expected = names(&[
+        "ECDHE-ECDSA-AES128-GCM-SHA256",
+        "ECDHE-ECDSA-AES256-GCM-SHA384",
+        "ECDHE-ECDSA-CHACHA20-POLY1305",
+        "ECDHE-RSA-AES128-GCM-SHA256",
+        "ECDHE-RSA-AES256-GCM-SHA384",
+        "ECDHE-RSA-CHACHA20-POLY1305",
+    ]);
+    assert_eq!(accepted, expected);
+    let known = names(&[
+        "TLS_AES_128_CCM_8_SHA256",
+        "TLS_AES_128_CCM_SHA256",
+        "TLS_AES_128_GCM_SHA256",
+        "TLS_AES_256_GCM_SHA384",
+        "TLS_CHACHA20_POLY1305_SHA256",
+    ]);
+    let offer = |list| ["-tls1_3".to_owned(), "-ciphersuites".to_owned(), list].to_vec();
+    let accepted = accepted_suites(&scene, known, offer).await;
+    let expected = names(&[
+        "TLS_AES_128_GCM_SHA256",
+        "TLS_AES_256_GCM_SHA384",
+        "TLS_CHACHA20_POLY1305_SHA256",
+    ]);
+    assert_eq!(accepted, expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_without_a_common_suite_or_signature_get_the_alert_handshake_failure() {
+    let scene = Scene::start("").await;
+    // The server has only an ECDSA key.
+    for arguments in [
+        ["-cipher", "AES128-SHA:@SECLEVEL=0"],
+        ["-cipher", "ECDHE-RSA-AES128-GCM-SHA256"],
+        ["-sigalgs", "RSA+SHA256"],
+        ["-sigalgs", "ECDSA+SHA1"],
+    ] {
+        let arguments = [&["-tls1_2", "-cipher", "ALL:@SECLEVEL=0"], &arguments[..]].concat();
+        let probe = Probe::run(scene.seawall(), &arguments).await;
+        assert!(!probe.is_served(), "{arguments:?}");
+        assert!(probe.has(HANDSHAKE_FAILURE), "{arguments:?}: {}", probe.0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renegotiation_is_refused_at_once() {
+    let scene = Scene::start("").await;
+    // `R` makes the client begin a renegotiation. It ends when it is refused.
+    let probe = Probe::run_with(scene.seawall(), &["-tls1_2"], b"R\n").await;
+    assert!(probe.has("RENEGOTIATING"), "{}", probe.0);
+    assert!(probe.has("no renegotiation"), "{}", probe.0);
+}
+
+/// A client whose session is kept in a file.
+struct Sessions<'a> {
+    scene: &'a Scene,
+    version: &'a str,
+    /// The certificate of the client and its key.
+    identity: Vec<String>,
+    file: String,
+}
+
+impl<'a> Sessions<'a> {
+    fn new(scene: &'a Scene, version: &'a str, identity: Option<&Identity>) -> Self {
+        let path = |path: &Path| path.to_str().unwrap().to_owned();
+        let identity = identity.map(|identity| {
+            let file = scene.scratch.write("probe.pem", identity.pem()).unwrap();
+            vec!["-cert".to_owned(), path(&file)]
+        });
+        Self {
+            scene,
+            version,
+            identity: identity.unwrap_or_default(),
+            file: path(&scene.scratch.join("session.pem")),
+        }
+    }
+
+    /// Connects with a new session, and keeps it.
+    async fn begin(&self) -> Probe {
+        self.connect("-sess_out").await
+    }
+
+    /// Connects with the session that was kept.
+    async fn resume(&self) -> Probe {
+        self.connect("-sess_in").await
+    }
+
+    async fn connect(&self, session: &str) -> Probe {
+        let mut arguments = vec![self.version, session, &self.file];
+        arguments.extend(self.identity.iter().map(String::as_str));
+        Probe::run(self.scene.seawall(), &arguments).await
+    }
+}
+
+const VERSIONS: [&str; 2] = ["-tls1_2", "-tls1_3"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_without_a_certificate_is_not_resumed_where_one_is_required() {
+    let optional = REQUIRED.replace("required", "optional");
+    let scene = Scene::start(&optional).await;
+    for version in VERSIONS {
+        scene.seawall().reload(&scene.toml(&optional)).unwrap();
+        let sessions = Sessions::new(&scene, version, None);
+        assert!(sessions.begin().await.is_served());
+        let probe = sessions.resume().await;
+        assert!(probe.is_served() && probe.is_resumed(), "{}", probe.0);
+        scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+        let probe = sessions.resume().await;
+        assert!(!probe.is_served() && !probe.is_resumed(), "{}", probe.0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_not_resumed_after_its_authority_is_no_longer_trusted() {
+    let scene = Scene::start(REQUIRED).await;
+    let other = Authority::generate("other").unwrap();
+    let identity = scene.clients.client("client", YEAR).unwrap();
+    let originals = ["ca.pem", "crl.pem"];
+    let originals = originals.map(|file| (file, std::fs::read(scene.scratch.join(file)).unwrap()));
+    for version in VERSIONS {
+        for (file, content) in &originals {
+            scene.scratch.write(file, content).unwrap();
+        }
+        scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+        let sessions = Sessions::new(&scene, version, Some(&identity));
+        assert!(sessions.begin().await.is_served());
+        let probe = sessions.resume().await;
+        assert!(probe.is_served() && probe.is_resumed(), "{}", probe.0);
+        scene.scratch.write("ca.pem", other.pem()).unwrap();
+        let list = other.revocation_list(&[]).unwrap();
+        scene.scratch.write("crl.pem", list).unwrap();
+        scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+        let probe = sessions.resume().await;
+        assert!(!probe.is_served() && !probe.is_resumed(), "{}", probe.0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_not_served_after_its_certificate_has_expired() {
+    let scene = Scene::start(REQUIRED).await;
+    for version in VERSIONS {
+        let valid_for = Duration::from_secs(4);
+        let identity = scene.clients.client("brief", valid_for).unwrap();
+        let sessions = Sessions::new(&scene, version, Some(&identity));
+        assert!(sessions.begin().await.is_served());
+        let refused = async || {
+            let probe = sessions.resume().await;
+            match probe.is_resumed() && !probe.is_served() {
+                true => Ok(()),
+                false => Err(probe.0),
+            }
+        };
+        eventually(LIMIT, refused).await.unwrap();
+    }
+}
