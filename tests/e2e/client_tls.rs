@@ -227,6 +227,25 @@ async fn operations(seawall: &Seawall) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expired_authority_is_still_trusted_and_its_expiry_is_in_the_status() {
+    let mut scene = Scene::new();
+    scene.clients = Authority::expired("clients").unwrap();
+    scene.scratch.write("ca.pem", scene.clients.pem()).unwrap();
+    let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+    scene.write_server("server", &server);
+    let toml = REQUIRED.lines().take(2).collect::<Vec<_>>().join("\n");
+    scene.seawall = Some(scene.launch(&toml).await);
+    assert!(scene.is_served(Some(&scene.client("good"))).await);
+    let status: Status = scene.seawall().api("/api/v1/status").await;
+    let authority = status
+        .certificates
+        .iter()
+        .find(|of| of.file.ends_with("/ca.pem"));
+    let now = bson::DateTime::now().timestamp_millis() / 1_000;
+    assert!(authority.unwrap().not_after < now);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_optional_certificate_may_be_missing_but_not_invalid() {
     let scene = Scene::start(&REQUIRED.replace("required", "optional")).await;
     let foreign = Authority::generate("other").unwrap();

@@ -57,9 +57,29 @@ impl Authority {
     /// # Errors
     /// If the key or the certificate cannot be generated.
     pub fn generate(name: &str) -> Result<Self, AuthorityError> {
+        Self::generate_with(name, |_| {})
+    }
+
+    /// Generates an authority whose own certificate expired a minute ago.
+    ///
+    /// # Errors
+    /// If the key or the certificate cannot be generated.
+    pub fn expired(name: &str) -> Result<Self, AuthorityError> {
+        Self::generate_with(name, |params| {
+            let now = OffsetDateTime::now_utc();
+            params.not_before = now - Duration::from_secs(3_600);
+            params.not_after = now - Duration::from_secs(60);
+        })
+    }
+
+    fn generate_with(
+        name: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Result<Self, AuthorityError> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name.push(DnType::CommonName, name);
+        change(&mut params);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key)?;
