@@ -433,11 +433,13 @@ async fn serve_accepted(mut acceptor: Acceptor, stream: Accepted, peer: Peer, ne
     if certificates.is_empty() {
         return serve(shared, stream, peer, newcomer, original).await;
     }
+    let sharer = Sharer::at(peer.ip);
+    let refused = until_refused(Arc::clone(&shared), sharer, tls, certificates);
     let recorder = Arc::clone(&shared.recorder);
     let served = serve(shared, stream, peer, newcomer, original);
     tokio::select! {
         () = served => {}
-        () = until_refused(tls, &certificates) => recorder.client_refused("certificate_refused"),
+        () = refused => recorder.client_refused("certificate_refused"),
     }
 }
 
@@ -459,9 +461,9 @@ async fn begin_tls(
 }
 
 /// The certificate chain that a client sent; empty if it sent none.
-fn certificates_of(stream: &Stream) -> Vec<CertificateDer<'static>> {
+fn certificates_of(stream: &Stream) -> Arc<[CertificateDer<'static>]> {
     let Stream::Tls(stream) = stream else {
-        return Vec::new();
+        return Arc::default();
     };
     let (_, session) = stream.get_ref();
     let certificates = session.peer_certificates().unwrap_or_default();
@@ -471,10 +473,13 @@ fn certificates_of(stream: &Stream) -> Vec<CertificateDer<'static>> {
         .collect()
 }
 
-/// Waits until a new configuration closes connections with this certificate chain.
+/// Waits until a new configuration closes connections with this certificate chain. The chain is
+/// verified as heavy work, because a reload makes all connections verify theirs at once.
 async fn until_refused(
+    shared: Arc<Shared>,
+    sharer: Sharer,
     mut tls: watch::Receiver<Option<Arc<ClientTls>>>,
-    certificates: &[CertificateDer<'_>],
+    certificates: Arc<[CertificateDer<'static>]>,
 ) {
     loop {
         if tls.changed().await.is_err() {
@@ -482,7 +487,13 @@ async fn until_refused(
             return std::future::pending().await;
         }
         let now = tls.borrow_and_update().clone();
-        if now.is_some_and(|tls| tls.closes(certificates)) {
+        let Some(now) = now.filter(|now| now.closes_revoked()) else {
+            continue;
+        };
+        let chain = Arc::clone(&certificates);
+        let heavy = shared.limits.heavy(sharer);
+        // Boxed, because it would make the future of each connection larger.
+        if Box::pin(heavy.handshake(move || now.refuses(&chain))).await {
             return;
         }
     }

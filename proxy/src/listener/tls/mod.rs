@@ -9,12 +9,17 @@ mod certificates;
 mod sniff;
 mod verifier;
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+};
 
 use seawall_transport::{CertificateExpiry, Pem, peer_has_left};
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, sync::Notify};
 use tokio_rustls::{
-    LazyConfigAcceptor,
+    Accept, LazyConfigAcceptor,
     rustls::{
         self, HandshakeKind, ServerConfig,
         crypto::{CryptoProvider, ring},
@@ -51,7 +56,7 @@ pub(crate) struct TlsSettings<'a> {
 /// TLS for clients, with one configuration.
 pub(crate) struct ClientTls {
     config: Arc<ServerConfig>,
-    verifier: Option<Verifier>,
+    verifier: Option<Arc<Verifier>>,
     resumption: Resumption,
     allows_plain: bool,
     closes_revoked: bool,
@@ -92,7 +97,7 @@ impl ClientTls {
     ) -> Result<Self, ServerTlsError> {
         let (resolver, mut expiries) = certificates::load(&settings.certificates)?;
         let verifier = settings.client_certificates.as_ref();
-        let verifier = verifier.map(Verifier::new).transpose()?;
+        let verifier = verifier.map(Verifier::new).transpose()?.map(Arc::new);
         if let Some(verifier) = &verifier {
             expiries.extend_from_slice(verifier.expiries());
         }
@@ -132,8 +137,9 @@ impl ClientTls {
         self.allows_plain
     }
 
-    /// Performs the handshake of a client. Nearly all of its cryptography runs as heavy work.
-    /// `None` if the client has left while it waited for its turn.
+    /// Performs the handshake of a client. Nearly all of its cryptography runs as heavy work, and
+    /// all of the verification of the client's certificate. `None` if the client has left while it
+    /// waited for its turn.
     ///
     /// # Errors
     /// If the handshake fails, or the certificate of a resumed session is no longer valid.
@@ -151,25 +157,68 @@ impl ClientTls {
         let Some(accepting) = accepting.await else {
             return Ok(None);
         };
-        let stream = accepting.await?;
-        let (_, session) = stream.get_ref();
-        if session.handshake_kind() == Some(HandshakeKind::Resumed) {
-            let certificates = session.peer_certificates().unwrap_or_default();
-            self.verify(certificates).map_err(io::Error::other)?;
-        }
+        let stream = match &self.verifier {
+            // The rest of the handshake is cheap.
+            None => accepting.await?,
+            Some(verifier) => finish_verifying(accepting, heavy, verifier).await?,
+        };
         Ok(Some(stream))
     }
 
-    /// True if a connection with this certificate chain must be closed, because this configuration
-    /// would refuse it.
-    pub(super) fn closes(&self, certificates: &[CertificateDer<'_>]) -> bool {
-        self.closes_revoked && self.verify(certificates).is_err()
+    /// True if connections are closed whose certificate this configuration refuses.
+    pub(super) fn closes_revoked(&self) -> bool {
+        self.closes_revoked
     }
 
-    fn verify(&self, certificates: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
-        match &self.verifier {
-            Some(verifier) => verifier.verify(certificates),
-            None => Ok(()),
+    /// True if this configuration refuses a certificate chain.
+    pub(super) fn refuses(&self, certificates: &[CertificateDer<'_>]) -> bool {
+        let verifier = self.verifier.as_ref();
+        verifier.is_some_and(|verifier| verifier.verify(certificates).is_err())
+    }
+}
+
+/// Finishes a handshake in which the client may send a certificate. Each step runs as heavy work
+/// when bytes of the client have arrived. The certificate of a resumed session is verified again.
+async fn finish_verifying(
+    mut accepting: Accept<TcpStream>,
+    heavy: Heavy<'_>,
+    verifier: &Arc<Verifier>,
+) -> io::Result<TlsStream<TcpStream>> {
+    let arrived = Arc::new(Arrived::default());
+    let waker = Waker::from(Arc::clone(&arrived));
+    // The first poll only sends Seawall's part of the handshake.
+    let mut step = Pin::new(&mut accepting).poll(&mut Context::from_waker(&waker));
+    let stream = loop {
+        if let Poll::Ready(accepted) = step {
+            break accepted?;
         }
+        arrived.0.notified().await;
+        let waker = waker.clone();
+        let polling = heavy.handshake(move || {
+            let step = Pin::new(&mut accepting).poll(&mut Context::from_waker(&waker));
+            (step, accepting)
+        });
+        (step, accepting) = polling.await;
+    };
+    let is_resumed = stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
+    if !is_resumed {
+        return Ok(stream);
+    }
+    let verifier = Arc::clone(verifier);
+    let verifying = heavy.handshake(move || {
+        let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let verified = verifier.verify(certificates);
+        verified.map(|()| stream)
+    });
+    verifying.await.map_err(io::Error::other)
+}
+
+/// Notified when bytes of a client have arrived, or may be sent to it.
+#[derive(Debug, Default)]
+struct Arrived(Notify);
+
+impl Wake for Arrived {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
     }
 }
