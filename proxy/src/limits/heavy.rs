@@ -1,13 +1,17 @@
 //! Heavy work: compressing large messages, decompressing them, passes over all their bytes, and the
 //! cryptography of TLS handshakes. Heavy work would keep a thread from serving clients, so it runs
-//! on other threads.
+//! on other threads. Handshakes have a lower priority than everything else, because a storm of them
+//! may come from clients that have not logged in.
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
     task::{block_in_place, spawn_blocking},
 };
 
-use super::turns::{Turn, Turns};
+use super::{
+    low_priority::LowPriority,
+    turns::{Turn, Turns},
+};
 use seawall_transport::Sharer;
 
 /// Compression and decompression of more bytes than this runs on another thread.
@@ -23,6 +27,7 @@ const LONG_WALK_BYTES: usize = 1024 * 1024;
 pub struct HeavyWork {
     messages: Turns,
     handshakes: Turns,
+    handshake_threads: LowPriority,
 }
 
 /// Runs the heavy work of one sharer.
@@ -39,6 +44,7 @@ impl HeavyWork {
         Self {
             messages: Turns::new(count),
             handshakes: Turns::newest_first(count),
+            handshake_threads: LowPriority::new(count),
         }
     }
 
@@ -66,9 +72,9 @@ impl Heavy<'_> {
         Self::run_elsewhere(turn, work).await
     }
 
-    /// Runs the cryptography of a TLS handshake. It waits for the sharer's turn and runs on another
-    /// thread. Of the waiting handshakes of a sharer, mostly the newest one is served first,
-    /// because impatient clients give up and retry.
+    /// Runs the cryptography of a TLS handshake. It waits for the sharer's turn and runs on a
+    /// thread of low priority. Of the waiting handshakes of a sharer, mostly the newest one is
+    /// served first, because impatient clients give up and retry.
     ///
     /// # Panics
     /// If `work` panics.
@@ -77,15 +83,22 @@ impl Heavy<'_> {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
         let turn = self.work.handshakes.take(self.sharer).await;
-        Self::run_elsewhere(turn, work).await
+        let threads = &self.work.handshake_threads;
+        // The turn moves to the other thread, because the work continues there if this future is
+        // dropped.
+        threads
+            .run(move || {
+                let _turn = turn;
+                work()
+            })
+            .await
     }
 
     async fn run_elsewhere<T: Send + 'static>(
         turn: Turn,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
-        // The turn moves to the other thread, because the work continues there if this future is
-        // dropped.
+        // As above, the turn moves to the other thread.
         let running = spawn_blocking(move || {
             let _turn = turn;
             work()

@@ -4,6 +4,7 @@
 mod fair;
 mod gate;
 mod heavy;
+mod low_priority;
 mod operations;
 mod permits;
 mod rates;
