@@ -10,6 +10,7 @@ use super::{
     credentials::{
         Carried, CredentialError, Credentials, KeyRequest, Known, Obtained, Secret, UserName,
     },
+    refusal_time::refusal_time,
 };
 use crate::{limits::Limits, observe::Recorder};
 use seawall_auth::{ClientFirst, Identity, Mechanism, NonceSource, ScramKeys, ServerConversation};
@@ -151,6 +152,19 @@ impl Login {
         source: &str,
     ) -> Result<(Self, RawDocumentBuf), LoginEnd> {
         let began = Instant::now();
+        match Self::challenge(context, command, source, began).await {
+            Ok(started) => Ok(started),
+            Err(end) => Err(context.hold_back(end, began, began).await),
+        }
+    }
+
+    /// Returns the login and the challenge for the client.
+    async fn challenge(
+        context: &mut LoginContext<'_>,
+        command: &RawDocument,
+        source: &str,
+        began: Instant,
+    ) -> Result<(Self, RawDocumentBuf), LoginEnd> {
         let start = SaslStart::parse(command, source)?;
         let (mechanism, user) = (start.mechanism, start.user.clone());
         match Self::obtain(context, start, began).await {
@@ -253,6 +267,20 @@ impl Login {
     /// Handles `saslContinue`. Returns the login if the client must send another `saslContinue`. An
     /// error ends the conversation.
     pub(super) async fn proceed(
+        self,
+        context: &mut LoginContext<'_>,
+        command: &RawDocument,
+        source: &str,
+        current: Option<&Arc<Identity>>,
+    ) -> Result<(Option<Self>, StepOutcome), LoginEnd> {
+        let (began, arrived) = (self.began, Instant::now());
+        match self.check(context, command, source, current).await {
+            Ok(checked) => Ok(checked),
+            Err(end) => Err(context.hold_back(end, began, arrived).await),
+        }
+    }
+
+    async fn check(
         mut self,
         context: &mut LoginContext<'_>,
         command: &RawDocument,
@@ -408,6 +436,20 @@ impl LoginContext<'_> {
             CredentialError::Unavailable => None,
         }
         .unwrap_or(LoginError::Credentials(error))
+    }
+
+    /// Holds the reply to a refused login back, so that its time does not show the reason.
+    /// `arrived` is the time of the refused message. Other errors are replied to at once, because
+    /// they do not depend on the user.
+    async fn hold_back(&mut self, end: LoginEnd, began: Instant, arrived: Instant) -> LoginEnd {
+        let is_refusal =
+            matches!(&end, LoginEnd::Refused(error) if error.code == AUTHENTICATION_FAILED);
+        if !is_refusal {
+            return end;
+        }
+        let at = refusal_time(began, arrived, Instant::now());
+        let held_back = self.client.unless_gone(pin!(sleep_until(at))).await;
+        held_back.map_or(LoginEnd::Gone, |()| end)
     }
 
     /// Counts a login that ends without an identity. If the client left during the delay, the

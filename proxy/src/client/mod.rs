@@ -25,6 +25,7 @@ mod hello;
 mod login;
 mod operation;
 mod own_command;
+mod refusal_time;
 mod relay;
 mod reply;
 mod request;

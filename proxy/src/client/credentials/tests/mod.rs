@@ -2,6 +2,7 @@
 
 mod first_logins;
 mod readings;
+mod refusals;
 mod users;
 
 use std::{sync::Arc, time::Duration};

@@ -1,0 +1,58 @@
+//! Decides when the reply to a refused login is sent. No I/O, no clock.
+//!
+//! The reasons for a refusal take different times to find: a known user's proof is checked here, an
+//! unknown name costs an exchange with a server, and after a wrong proof the next login waits until
+//! the user's keys were read again. So replies are sent only at fixed times after the login's
+//! beginning. See `docs/decisions/0010-refusal-times.md`.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Refusals are sent at multiples of this time after a login began. Most exchanges with servers
+/// take less.
+const STEP: Duration = Duration::from_millis(50);
+
+/// Shortest time from the arrival of a refused message to the reply. Without it, a client could
+/// send its proof just before the end of a step, and see on which side of it the reply is.
+const SHORTEST: Duration = Duration::from_millis(25);
+
+/// The time at which a refusal is sent. The login began at `began`, its refused message arrived at
+/// `arrived`, and the reason is known at `now`.
+pub(super) fn refusal_time(began: Instant, arrived: Instant, now: Instant) -> Instant {
+    let earliest = now.max(arrived + SHORTEST);
+    let elapsed = earliest.saturating_duration_since(began);
+    let steps = elapsed.as_nanos().div_ceil(STEP.as_nanos()).max(1);
+    began + STEP * u32::try_from(steps).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_are_sent_at_multiples_of_50_ms() {
+        let began = Instant::now();
+        let at = |ms| began + Duration::from_millis(ms);
+        for (arrived, known, sent) in [
+            (0, 0, 50),
+            (0, 1, 50),
+            (0, 49, 50),
+            (0, 50, 50),
+            (0, 51, 100),
+            (0, 501, 550),
+            (24, 24, 50),
+            (25, 26, 50),
+            (26, 26, 100),
+            (49, 51, 100),
+            (76, 76, 150),
+        ] {
+            let time = refusal_time(began, at(arrived), at(known));
+            assert_eq!(
+                time,
+                at(sent),
+                "arrived after {arrived}, known after {known}"
+            );
+        }
+    }
+}
