@@ -193,6 +193,7 @@ macro_rules! plain {
 plain! {
     bool: Value::as_bool;
     i32: integer;
+    u16: integer;
     u32: integer;
     u64: integer;
     usize: integer;

@@ -205,6 +205,12 @@ section! {
     /// or limit their traffic.
     relay_encrypted: bool = key("deployment.relay_encrypted",
         Kind::Boolean, Restart, default false);
+    // A port of its own, because Seawall monitors servers on their other port, without a header.
+    /// In relay mode, connect relays to this port of a server, and begin with a header of the PROXY
+    /// protocol, version 2, which contains the client's address; 0 for the server's usual port and
+    /// no header.
+    relay_proxy_port: Option<u16> = key("deployment.relay_proxy_port",
+        Kind::Integer { min: 0, max: 65535 }, Restart, default 0);
     /// How long an operation waits for a suitable server; elections take 10 s or more.
     server_selection_timeout: Duration = key("deployment.server_selection_timeout_ms",
         TIMEOUT, Live, default 30000, unit "ms");

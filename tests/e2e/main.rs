@@ -36,6 +36,7 @@ mod profile;
 mod protocol;
 
 mod relay;
+mod relay_headers;
 mod reload;
 mod resources;
 mod routers;

@@ -656,7 +656,7 @@ fn configurations() -> Vec<Seed> {
         ),
         file(
             "relay",
-            "mode = \"relay\"\nrelay_encrypted = true\noriginal_destination = true\n",
+            "mode = \"relay\"\nrelay_encrypted = true\noriginal_destination = true\nrelay_proxy_port = 27117\n",
         ),
         file(
             "pool",

@@ -196,6 +196,7 @@ pub(super) fn client_settings(settings: &config::Settings) -> client::Settings {
         is_relay: settings.deployment.mode == config::Mode::Relay,
         original_destination: settings.deployment.original_destination,
         relays_encrypted: settings.deployment.relay_encrypted,
+        relay_proxy_port: settings.deployment.relay_proxy_port,
         shared_addresses: settings.limits.shared_addresses.clone(),
         serves_own_commands: settings.admin.commands,
         relays_other_mechanisms: settings.auth.other_mechanisms == config::OtherMechanisms::Relay,

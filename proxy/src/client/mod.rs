@@ -98,6 +98,9 @@ pub struct Settings {
     pub original_destination: bool,
     /// True if relays also pass connections that clients encrypt with TLS towards the server.
     pub relays_encrypted: bool,
+    /// The port of servers to which relays connect with a header of the PROXY protocol; `None` for
+    /// their usual port and no header.
+    pub relay_proxy_port: Option<u16>,
     /// Networks whose addresses many clients share. After its login, a client from such an address
     /// uses the share of resources of its user instead of the share of its address.
     pub shared_addresses: Vec<IpNet>,

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, IoSlice},
+    net::SocketAddr,
     pin::Pin,
     task::{Context, Poll, Waker},
 };
@@ -30,6 +31,16 @@ impl Stream {
     /// True if the stream uses TLS.
     pub fn is_encrypted(&self) -> bool {
         matches!(self, Self::Tls(_))
+    }
+
+    /// The address at which the other side has connected to this host. `None` for unix sockets.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        let socket = match self {
+            Self::Tcp(stream) => stream,
+            Self::Unix(_) => return None,
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        socket.local_addr().ok()
     }
 
     /// True if the stream cannot be used for another command: the peer or the kernel has closed it,

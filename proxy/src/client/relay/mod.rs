@@ -23,6 +23,7 @@
 
 mod admission;
 mod guard;
+mod proxied;
 mod replies;
 mod session;
 mod target;
@@ -46,6 +47,7 @@ use seawall_wire::{HEADER_BYTES, OpCode};
 pub(super) use self::target::{Target, connect_with_hello};
 use self::{
     admission::Admission,
+    proxied::Proxied,
     session::Relay,
     target::{destination, is_on_this_host, relay_server_changed},
 };
@@ -109,7 +111,10 @@ pub(super) async fn serve_relayed(
         }
     }
     let deadline = Instant::now() + shared.settings().server_selection_timeout;
-    let target = match destination(&shared, original, deadline, is_encrypted).await {
+    let port = shared.settings().relay_proxy_port;
+    let proxied = port.map(|port| Proxied::new(port, &peer, &stream));
+    let proxied = proxied.as_ref();
+    let target = match destination(&shared, original, proxied, deadline, is_encrypted).await {
         Ok(target) => target,
         Err(error) => {
             tracing::debug!(%error, peer = %peer.text, "could not connect to a server for a relayed client");

@@ -5,6 +5,7 @@ use std::{io, net::SocketAddr, sync::Arc};
 use bson::RawDocument;
 use tokio::time::{Instant, sleep_until};
 
+use super::proxied::Proxied;
 use crate::{
     client::{Shared, hello::Compressors},
     observe::Relayed,
@@ -54,22 +55,28 @@ pub(in crate::client) enum FallbackError {
 }
 
 /// Connects to the client's original destination or, without one, to the server that all relays
-/// use. `is_bare` is true for a client that encrypts its connection towards the server.
+/// use. `proxied` is set if the server gets the client's address. `is_bare` is true for a client
+/// that encrypts its connection towards the server.
 pub(super) async fn destination(
     shared: &Arc<Shared>,
     original: Option<SocketAddr>,
+    proxied: Option<&Proxied>,
     deadline: Instant,
     is_bare: bool,
 ) -> Result<Target, TargetError> {
     let connector = shared.routing.topology.connector();
-    let connect = async |address: &ServerAddress| match is_bare {
-        // Seawall does not ask the server if it requires a login, because encrypted traffic cannot
-        // be guarded anyway.
-        true => connector
-            .connect_without_tls(address)
-            .await
-            .map(|server| (server, true)),
-        false => connector.connect_without_hello(address).await,
+    let header = proxied.map(Proxied::header);
+    let connect = async |address: &ServerAddress| {
+        let address = &proxied.map_or_else(|| address.clone(), |proxied| proxied.port_of(address));
+        match is_bare {
+            // Seawall does not ask the server if it requires a login, because encrypted traffic
+            // cannot be guarded anyway.
+            true => connector
+                .connect_without_tls(address, header)
+                .await
+                .map(|server| (server, true)),
+            false => connector.connect_without_hello(address, header).await,
+        }
     };
     let Some(original) = original else {
         let pool = shared.routing.topology.select_for_relay(deadline).await?;

@@ -12,6 +12,7 @@ use std::{
 use arc_swap::ArcSwap;
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use tokio::{
+    io::AsyncWriteExt as _,
     net::{TcpStream, UnixStream},
     time::{Instant, timeout},
 };
@@ -303,16 +304,17 @@ impl Connector {
     }
 
     /// Connects but sends no `hello`, because the client will send its own. Also returns true if
-    /// the server requires clients to log in.
+    /// the server requires clients to log in. `header` is sent first, in front of TLS.
     ///
     /// # Errors
     /// See [`EstablishError`].
     pub async fn connect_without_hello(
         &self,
         address: &ServerAddress,
+        header: Option<&[u8]>,
     ) -> Result<(Stream, bool), EstablishError> {
         let checking = async {
-            let (stream, _) = self.connect_stream(address).await?;
+            let (stream, _) = self.connect_stream(address, header).await?;
             let mut connection = Connection::new(stream, Instant::now());
             let requires = server_requires_authentication(address, &mut connection).await?;
             Ok((connection.stream, requires))
@@ -333,16 +335,17 @@ impl Connector {
         self.within_limit(address, checking).await
     }
 
-    /// Connects without TLS and sends nothing, for a client that encrypts its connection towards
-    /// the server.
+    /// Connects without TLS and sends nothing but `header`, for a client that encrypts its
+    /// connection towards the server.
     ///
     /// # Errors
     /// See [`EstablishError`].
     pub async fn connect_without_tls(
         &self,
         address: &ServerAddress,
+        header: Option<&[u8]>,
     ) -> Result<Stream, EstablishError> {
-        self.within_limit(address, Self::connect_socket(address))
+        self.within_limit(address, Self::connect_socket(address, header))
             .await
     }
 
@@ -415,7 +418,7 @@ impl Connector {
         mut hello: RawDocumentBuf,
         compressors: &[Compressor],
     ) -> Result<(Connection, SecretDocument), EstablishError> {
-        let (stream, tls_version) = self.connect_stream(address).await?;
+        let (stream, tls_version) = self.connect_stream(address, None).await?;
         limit_silence(&stream).map_err(|source| EstablishError::Io {
             step: Step::Connect,
             address: address.clone(),
@@ -444,13 +447,14 @@ impl Connector {
         Ok((connection, hello_reply))
     }
 
-    /// Connects a socket and performs the TLS handshake. Also returns the version of the TLS
-    /// configuration.
+    /// Connects a socket, sends `header` and performs the TLS handshake. Also returns the version
+    /// of the TLS configuration.
     async fn connect_stream(
         &self,
         address: &ServerAddress,
+        header: Option<&[u8]>,
     ) -> Result<(Stream, TlsVersion), EstablishError> {
-        let stream = Self::connect_socket(address).await?;
+        let stream = Self::connect_socket(address, header).await?;
         let versioned = self.tls.load_full();
         let version = versioned.version;
         let (Some(tls), ServerAddress::Tcp { host, .. }) = (&versioned.tls, address) else {
@@ -470,25 +474,32 @@ impl Connector {
         Ok((Stream::Tls(Box::new(TlsStream::Client(stream))), version))
     }
 
-    async fn connect_socket(address: &ServerAddress) -> Result<Stream, EstablishError> {
+    async fn connect_socket(
+        address: &ServerAddress,
+        header: Option<&[u8]>,
+    ) -> Result<Stream, EstablishError> {
         let failed = |source| EstablishError::Io {
             step: Step::Connect,
             address: address.clone(),
             source,
         };
-        match address {
+        let mut stream = match address {
             ServerAddress::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(failed)?;
-                Ok(Stream::Unix(stream))
+                Stream::Unix(stream)
             }
             ServerAddress::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await;
                 let stream = stream.map_err(failed)?;
                 stream.set_nodelay(true).map_err(failed)?;
                 keep_server_alive(&stream).map_err(failed)?;
-                Ok(Stream::Tcp(stream))
+                Stream::Tcp(stream)
             }
+        };
+        if let Some(header) = header {
+            stream.write_all(header).await.map_err(failed)?;
         }
+        Ok(stream)
     }
 }
 

@@ -1,0 +1,112 @@
+//! Tells a server the address of a relayed client, with a header of the PROXY protocol, version 2.
+//!
+//! Source: <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>.
+
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_header::{ProxiedAddress, ProxyHeader};
+
+use crate::client::Peer;
+use seawall_transport::{Stream, connection::ServerAddress};
+
+/// The header for one client, and the port of servers that expects it.
+#[derive(Debug)]
+pub(super) struct Proxied {
+    port: u16,
+    header: Vec<u8>,
+}
+
+impl Proxied {
+    /// A header for a client that is connected to Seawall by `stream`.
+    pub(super) fn new(port: u16, peer: &Peer, stream: &Stream) -> Self {
+        let client = peer.text.parse().ok();
+        let header = encode(client.zip(stream.local_address()));
+        Self { port, header }
+    }
+
+    /// The bytes of the header.
+    pub(super) fn header(&self) -> &[u8] {
+        &self.header
+    }
+
+    /// The address of a server, with the port that expects the header.
+    pub(super) fn port_of(&self, address: &ServerAddress) -> ServerAddress {
+        match address {
+            ServerAddress::Tcp { host, .. } => ServerAddress::Tcp {
+                host: host.clone(),
+                port: self.port,
+            },
+            ServerAddress::Unix(_) => address.clone(),
+        }
+    }
+}
+
+/// A header with the addresses of the client and of Seawall. Without them, and for a client on
+/// Seawall's own host, the header says that Seawall itself is the client: a server must not take
+/// this client for one on the server's own host, because it would get more rights.
+fn encode(addresses: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
+    let header = match addresses.map(same_family) {
+        Some((client, here)) if !client.ip().to_canonical().is_loopback() => {
+            ProxyHeader::with_address(ProxiedAddress::stream(client, here))
+        }
+        Some(_) | None => ProxyHeader::with_local(),
+    };
+    let mut bytes = Vec::new();
+    header
+        .encode_v2(&mut bytes)
+        .expect("both addresses have the same family and no field is too long");
+    bytes
+}
+
+/// Converts both addresses to IPv4, or to IPv6 if one of them has no equivalent.
+fn same_family((client, here): (SocketAddr, SocketAddr)) -> (SocketAddr, SocketAddr) {
+    let canonical = |of: SocketAddr| SocketAddr::new(of.ip().to_canonical(), of.port());
+    let (client, here) = (canonical(client), canonical(here));
+    if client.is_ipv4() == here.is_ipv4() {
+        return (client, here);
+    }
+    let mapped = |of: SocketAddr| match of.ip() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), of.port()),
+        IpAddr::V6(_) => of,
+    };
+    (mapped(client), mapped(here))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_has_the_addresses_of_the_client_unless_it_is_on_the_same_host() {
+        let signature = b"\r\n\r\n\0\r\nQUIT\n";
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let of = |client, here| encode(Some((address(client), address(here))));
+        let header = of("192.0.2.7:4711", "192.0.2.1:27017");
+        let rest = b"\x21\x11\0\x0c\xc0\0\x02\x07\xc0\0\x02\x01\x12\x67\x69\x89";
+        assert_eq!(header, [&signature[..], rest].concat());
+        let mixed = of("[2001:db8::7]:4711", "192.0.2.1:27017");
+        assert_eq!(mixed[12..16], *b"\x21\x21\0\x24");
+        assert_eq!(mixed[16..20], *b"\x20\x01\x0d\xb8");
+        assert_eq!(mixed[42..48], *b"\xff\xff\xc0\0\x02\x01");
+        let local = [&signature[..], b"\x20\0\0\0"].concat();
+        assert_eq!(encode(None), local);
+        for client in ["127.0.0.1:4711", "[::1]:4711", "[::ffff:127.0.0.1]:4711"] {
+            assert_eq!(of(client, "127.0.0.1:27017"), local, "{client}");
+        }
+    }
+
+    #[test]
+    fn only_the_port_of_a_tcp_address_is_replaced() {
+        let proxied = Proxied {
+            port: 27_117,
+            header: encode(None),
+        };
+        for (address, expected) in [
+            ("db.example:27017", "db.example:27117"),
+            ("/tmp/mongodb-27017.sock", "/tmp/mongodb-27017.sock"),
+        ] {
+            let address: ServerAddress = address.parse().unwrap();
+            assert_eq!(proxied.port_of(&address).to_string(), expected);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Relays tell servers the addresses of clients, with the PROXY protocol.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use bson::doc;
+use parking_lot::Mutex;
+use seawall_tests::{
+    mongod::shared_standalone,
+    raw::RawClient,
+    seawall::{Options, Seawall},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// The port of a server that expects headers. It removes them, and forwards the other bytes.
+struct Gate {
+    port: u16,
+    /// The headers without their signature.
+    headers: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Gate {
+    async fn start(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let headers = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+        let seen = Arc::clone(&headers);
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let seen = Arc::clone(&seen);
+                tokio::spawn(async move {
+                    let header = read_header(&mut client).await;
+                    seen.lock().push(header);
+                    let mut server = TcpStream::connect(server).await.unwrap();
+                    // The end of either side ends the connection, with or without an error.
+                    drop(copy_bidirectional(&mut client, &mut server).await);
+                });
+            }
+        });
+        Self { port, headers }
+    }
+
+    fn take_headers(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut *self.headers.lock())
+    }
+}
+
+/// Reads a header of version 2, and returns it without its signature.
+async fn read_header(client: &mut TcpStream) -> Vec<u8> {
+    let mut head = [0; 16];
+    client.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head[..12], SIGNATURE);
+    let length = u16::from_be_bytes([head[14], head[15]]);
+    let mut addresses = vec![0; usize::from(length)];
+    client.read_exact(&mut addresses).await.unwrap();
+    [&head[12..], &addresses].concat()
+}
+
+#[tokio::test]
+async fn a_server_gets_the_address_of_a_relayed_client_in_a_header() {
+    let server = shared_standalone().await.unwrap();
+    let gate = Gate::start(server.address()).await;
+    let toml = format!(
+        "listen.proxy_protocol = \"accept\"\nlisten.proxy_networks = \"127.0.0.0/8\"\n\
+         deployment.mode = \"relay\"\ndeployment.relay_proxy_port = {}\n",
+        gate.port
+    );
+    let options = Options {
+        toml,
+        ..Options::default()
+    };
+    let seawall = Seawall::start_with(&server.uri(), options).await;
+    // Monitoring connections use the other port.
+    assert_eq!(gate.take_headers(), Vec::<Vec<u8>>::new());
+    for (header, expected) in [
+        (
+            "PROXY TCP4 192.0.2.7 192.0.2.1 4711 27017\r\n",
+            Some([192, 0, 2, 7]),
+        ),
+        ("PROXY TCP4 127.0.0.9 192.0.2.1 4711 27017\r\n", None),
+    ] {
+        let mut stream = TcpStream::connect(seawall.address()).await.unwrap();
+        stream.write_all(header.as_bytes()).await.unwrap();
+        let mut client = RawClient::new(stream);
+        let reply = timeout(LIMIT, client.hello(doc! {})).await.unwrap();
+        assert!(reply.unwrap().is_ok());
+        let headers = gate.take_headers();
+        let [sent] = headers.as_slice() else {
+            panic!("{headers:?}")
+        };
+        match expected {
+            // Version 2, a proxied TCP connection over IPv4, and the addresses.
+            Some(ip) => {
+                assert_eq!(sent[..4], [0x21, 0x11, 0, 12], "{sent:?}");
+                assert_eq!(sent[4..8], ip, "{sent:?}");
+                assert_eq!(sent[12..14], 4711_u16.to_be_bytes(), "{sent:?}");
+            }
+            // Seawall itself is the client.
+            None => assert_eq!(sent[..], [0x20, 0, 0, 0], "{sent:?}"),
+        }
+    }
+}
