@@ -5,6 +5,7 @@ pub mod abuse;
 pub mod comparison;
 pub mod concurrency;
 pub mod extras;
+pub mod handshakes;
 pub mod insight;
 pub mod load;
 pub mod options;

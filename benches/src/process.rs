@@ -169,6 +169,20 @@ pub fn free_port() -> io::Result<u16> {
 /// # Errors
 /// If HAProxy is installed and does not start.
 pub fn haproxy(directory: &Path, server: &str, port: u16) -> io::Result<Option<Process>> {
+    let text = format!(
+        "global\n  nbthread 2\n  maxconn 9950\ndefaults\n  mode tcp\n  timeout connect 5s\n  \
+         timeout client 600s\n  timeout server 600s\nlisten mongo\n  bind 127.0.0.1:{port}\n  \
+         server s {server}\n"
+    );
+    haproxy_with(directory, &text)
+}
+
+/// Starts HAProxy with this configuration, which is written into `directory`. `None` if HAProxy is
+/// not installed.
+///
+/// # Errors
+/// If HAProxy is installed and does not start.
+pub fn haproxy_with(directory: &Path, text: &str) -> io::Result<Option<Process>> {
     let program = [
         "/usr/sbin/haproxy",
         "/usr/local/sbin/haproxy",
@@ -178,11 +192,6 @@ pub fn haproxy(directory: &Path, server: &str, port: u16) -> io::Result<Option<P
         return Ok(None);
     };
     let path = directory.join("haproxy.cfg");
-    let text = format!(
-        "global\n  nbthread 2\n  maxconn 9950\ndefaults\n  mode tcp\n  timeout connect 5s\n  \
-         timeout client 600s\n  timeout server 600s\nlisten mongo\n  bind 127.0.0.1:{port}\n  \
-         server s {server}\n"
-    );
     fs::write(&path, text)?;
     Process::start(Command::new(program).arg("-db").arg("-f").arg(path)).map(Some)
 }

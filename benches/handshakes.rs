@@ -1,0 +1,279 @@
+//! Measures TLS handshakes: `cargo bench --bench handshakes`.
+//!
+//! - How many full and resumed handshakes a core of Seawall and of HAProxy computes in a second,
+//!   with ECDSA and RSA keys.
+//! - The latency of clients without TLS beside a storm of full handshakes.
+//!
+//! Targets and cases alternate. `--rounds N` sets the number of rounds, `--seawall NAME=BINARY`
+//! adds another Seawall; `--quick` is a short run for CI, which asserts counts only.
+
+use std::{net::SocketAddr, path::Path, time::Duration};
+
+use seawall_benches::{
+    handshakes::{Handshakes, Key, TlsTarget, haproxy, seawall, write_certificates},
+    load::{Load, SMALL, Work, run as run_load},
+    options::{option, options},
+    output::say,
+    process::cpu_time,
+    run::Run,
+    setup::Clients,
+    spread::Spread,
+};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{Options, ReplicaSet},
+    process::binary,
+    scratch::Scratch,
+};
+use seawall_transport::connection::{Connection, ServerAddress};
+use tokio::{
+    runtime::Builder,
+    time::{Instant, sleep},
+};
+
+/// Number of clients whose handshakes are counted. They keep a core of the target busy.
+const CLIENTS: usize = 8;
+
+/// Number of clients of a storm.
+const STORM_CLIENTS: usize = 200;
+
+/// Operations per second of the clients without TLS, and their connections.
+const RATE: f64 = 400.0;
+const CONNECTIONS: usize = 16;
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long the parts of a round take.
+#[derive(Clone, Copy)]
+struct Plan {
+    rounds: usize,
+    counted: Duration,
+    calm: Duration,
+    storm: Duration,
+}
+
+struct Bench {
+    plan: Plan,
+    targets: Vec<TlsTarget>,
+    clients: Clients,
+}
+
+fn main() {
+    let is_quick = std::env::args().any(|argument| argument == "--quick");
+    let rounds = option("--rounds").map(|rounds| rounds.parse().expect("--rounds takes a number"));
+    let plan = match is_quick {
+        true => Plan {
+            rounds: 1,
+            counted: Duration::from_millis(200),
+            calm: Duration::from_millis(500),
+            storm: Duration::from_millis(500),
+        },
+        false => Plan {
+            rounds: rounds.unwrap_or(5),
+            counted: Duration::from_secs(2),
+            calm: Duration::from_secs(4),
+            storm: Duration::from_secs(6),
+        },
+    };
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.expect("the runtime starts").block_on(run(plan));
+}
+
+async fn run(plan: Plan) {
+    let facts = Run::begin(plan.rounds, plan.counted);
+    say(&format!(
+        "{}, commit {}, {}; {} rounds",
+        facts.date, facts.commit, facts.machine, plan.rounds
+    ));
+    let set = ReplicaSet::start(1, Options::with_auth()).await;
+    let set = set.expect("a mongod starts");
+    let root = set.client().await.expect("the set accepts connections");
+    let clients = Clients::prepare(&root, &[SMALL]).await;
+    let server = set
+        .primary()
+        .await
+        .expect("the set has a primary")
+        .address()
+        .to_string();
+    let scratch = Scratch::create().expect("the directory can be created");
+    write_certificates(&scratch);
+    let mut targets = vec![seawall("Seawall", binary(), &scratch, &server)];
+    for other in options("--seawall") {
+        let (name, path) = other.split_once('=').expect("--seawall takes NAME=BINARY");
+        targets.push(seawall(name, Path::new(path), &scratch, &server));
+    }
+    targets.extend(haproxy(&scratch, &server));
+    let bench = Bench {
+        plan,
+        targets,
+        clients,
+    };
+    for target in &bench.targets {
+        let is_up = || async { bench.clients.connect(&address(target.plain)).await.is_ok() };
+        let is_up = eventually(START_LIMIT, is_up).await;
+        is_up.expect("each target accepts logins");
+    }
+    bench.count_handshakes().await;
+    bench.weather_storms().await;
+}
+
+fn address(address: SocketAddr) -> ServerAddress {
+    address.to_string().parse().expect("the address is valid")
+}
+
+/// Handshakes per second of CPU time of the target, and per second.
+#[derive(Clone, Copy)]
+struct Speed {
+    per_core: f64,
+    per_second: f64,
+}
+
+impl Bench {
+    async fn count_handshakes(&self) {
+        say("\n## Handshakes of TLS 1.3\n");
+        say(
+            "A core is a second of CPU time of the target. Median (least to most) of the rounds.\n",
+        );
+        say(
+            "| key | handshake | target | handshakes per core | µs of CPU time each | handshakes/s |",
+        );
+        say("|---|---|---|---|---|---|");
+        for key in Key::ALL {
+            for is_resumed in [false, true] {
+                let mut speeds = vec![Vec::new(); self.targets.len()];
+                for _ in 0..self.plan.rounds {
+                    for (target, speeds) in self.targets.iter().zip(&mut speeds) {
+                        let handshakes = Handshakes::at(target, key, is_resumed, CLIENTS);
+                        speeds.push(self.count(target, handshakes, is_resumed).await);
+                    }
+                }
+                let kind = if is_resumed { "resumed" } else { "full" };
+                for (target, speeds) in self.targets.iter().zip(&speeds) {
+                    let per_core = Spread::of(speeds.iter().map(|speed| speed.per_core));
+                    let rate = Spread::of(speeds.iter().map(|speed| speed.per_second));
+                    say(&format!(
+                        "| {} | {kind} | {} | {:.0} ({:.0} to {:.0}) | {:.0} | {:.0} |",
+                        key.name(),
+                        target.name,
+                        per_core.median,
+                        per_core.least,
+                        per_core.most,
+                        1e6 / per_core.median,
+                        rate.median,
+                    ));
+                }
+            }
+        }
+    }
+
+    async fn count(&self, target: &TlsTarget, handshakes: Handshakes, is_resumed: bool) -> Speed {
+        let running = handshakes.start();
+        // The first handshakes of each client are full.
+        sleep(self.plan.counted / 5).await;
+        let cpu = || cpu_time(target.id()).expect("the target runs");
+        let (began, cpu_before, before) = (Instant::now(), cpu(), running.counts());
+        sleep(self.plan.counted).await;
+        let (elapsed, used, after) = (began.elapsed(), cpu() - cpu_before, running.counts());
+        drop(running);
+        let (full, resumed) = (after.full - before.full, after.resumed - before.resumed);
+        let (wanted, others) = if is_resumed {
+            (resumed, full)
+        } else {
+            (full, resumed)
+        };
+        let failed = after.failed - before.failed;
+        let name = &target.name;
+        assert!(wanted > 0, "{name}: no handshake");
+        assert!(
+            others * 20 <= wanted,
+            "{name}: {others} of the other kind beside {wanted}"
+        );
+        assert!(
+            failed * 100 <= wanted,
+            "{name}: {failed} failures beside {wanted}"
+        );
+        let count = number(full + resumed);
+        Speed {
+            per_core: count / used.as_secs_f64(),
+            per_second: count / elapsed.as_secs_f64(),
+        }
+    }
+
+    async fn weather_storms(&self) {
+        say(&format!(
+            "\n## {RATE} finds/s of {CONNECTIONS} clients without TLS, beside full handshakes of \
+             {STORM_CLIENTS} clients in a loop\n"
+        ));
+        say(
+            "| key | target | p99 before, ms | p99 during the storm, ms | ratio: median (least to most) | handshakes/s |",
+        );
+        say("|---|---|---|---|---|---|");
+        for key in Key::ALL {
+            let mut rows = vec![Vec::new(); self.targets.len()];
+            for _ in 0..self.plan.rounds {
+                for (target, rows) in self.targets.iter().zip(&mut rows) {
+                    rows.push(self.weather(target, key).await);
+                }
+            }
+            for (target, rows) in self.targets.iter().zip(&rows) {
+                let median = |of: fn(&Storm) -> f64| Spread::of(rows.iter().map(of));
+                let ratio = median(|row| row.during / row.before);
+                say(&format!(
+                    "| {} | {} | {:.2} | {:.2} | {:.2} ({:.2} to {:.2}) | {:.0} |",
+                    key.name(),
+                    target.name,
+                    median(|row| row.before).median,
+                    median(|row| row.during).median,
+                    ratio.median,
+                    ratio.least,
+                    ratio.most,
+                    median(|row| row.per_second).median,
+                ));
+            }
+        }
+    }
+
+    async fn weather(&self, target: &TlsTarget, key: Key) -> Storm {
+        let connections = self
+            .clients
+            .connect_all(&address(target.plain), CONNECTIONS)
+            .await;
+        let (before, connections) = finds(connections, self.plan.calm).await;
+        let running = Handshakes::at(target, key, false, STORM_CLIENTS).start();
+        sleep(self.plan.storm / 6).await;
+        let (began, earlier) = (Instant::now(), running.counts().full);
+        let (during, _) = finds(connections, self.plan.storm).await;
+        let made = running.counts().full - earlier;
+        assert!(made > 0, "{}: no handshake", target.name);
+        Storm {
+            before,
+            during,
+            per_second: number(made) / began.elapsed().as_secs_f64(),
+        }
+    }
+}
+
+/// The p99 of finds in milliseconds before and during a storm, and the storm's handshakes per
+/// second.
+#[derive(Clone, Copy)]
+struct Storm {
+    before: f64,
+    during: f64,
+    per_second: f64,
+}
+
+/// The p99 of finds in milliseconds.
+async fn finds(connections: Vec<Connection>, time: Duration) -> (f64, Vec<Connection>) {
+    let load = Load {
+        work: Work::Finds(SMALL),
+        rate: Some(RATE),
+        time,
+    };
+    let (outcome, connections) = run_load(connections, load).await;
+    assert!(outcome.operations > 0, "no find had a reply");
+    (outcome.percentile(99).as_secs_f64() * 1e3, connections)
+}
+
+fn number(count: u64) -> f64 {
+    u32::try_from(count).map_or(f64::NAN, f64::from)
+}

@@ -1,0 +1,395 @@
+//! TLS handshakes: the targets that accept them, and clients that make them.
+
+use std::{
+    io,
+    net::SocketAddr,
+    path::Path,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use rustix::process::setpriority_process;
+use seawall_tests::scratch::Scratch;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    runtime::Builder,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{
+        self, ClientConfig, DigitallySignedStruct, HandshakeKind, SignatureScheme,
+        client::{
+            Resumption,
+            danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        },
+        crypto::ring,
+        pki_types::{CertificateDer, ServerName, UnixTime},
+    },
+};
+
+use crate::process::{Process, free_port, haproxy_with, serve};
+
+/// Time limit for one handshake.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The niceness of the threads that make handshakes, so that they do not take the CPU time of the
+/// measured processes.
+const NICE: i32 = 19;
+
+/// The algorithm of a certificate's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// ECDSA with P-256.
+    Ecdsa,
+    /// RSA with 2,048 bits.
+    Rsa,
+}
+
+impl Key {
+    /// All algorithms.
+    pub const ALL: [Self; 2] = [Self::Ecdsa, Self::Rsa];
+
+    /// The name in the tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ecdsa => "ECDSA P-256",
+            Self::Rsa => "RSA 2048",
+        }
+    }
+
+    fn file(self) -> &'static str {
+        match self {
+            Self::Ecdsa => "ecdsa",
+            Self::Rsa => "rsa",
+        }
+    }
+
+    fn algorithm(self) -> &'static [&'static str] {
+        match self {
+            Self::Ecdsa => &["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"],
+            Self::Rsa => &["rsa:2048"],
+        }
+    }
+
+    fn scheme(self) -> SignatureScheme {
+        match self {
+            Self::Ecdsa => SignatureScheme::ECDSA_NISTP256_SHA256,
+            Self::Rsa => SignatureScheme::RSA_PSS_SHA256,
+        }
+    }
+}
+
+/// A target of handshakes and of plain clients.
+#[derive(Debug)]
+pub struct TlsTarget {
+    /// The name in the tables.
+    pub name: String,
+    /// The address for clients without TLS.
+    pub plain: SocketAddr,
+    /// The addresses for handshakes, in the order of [`Key::ALL`].
+    tls: [SocketAddr; Key::ALL.len()],
+    /// True if the client ends the connection after the handshake, false if the target does.
+    closes_first: bool,
+    process: Process,
+}
+
+impl TlsTarget {
+    /// The process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+/// Creates a certificate and its key for each algorithm: in two files, and in one for HAProxy.
+///
+/// # Panics
+/// If `openssl` is not installed.
+pub fn write_certificates(scratch: &Scratch) {
+    for key in Key::ALL {
+        let [certificate, secret] =
+            [".pem", "-key.pem"].map(|end| scratch.join(&(key.file().to_owned() + end)));
+        let mut command = Command::new("openssl");
+        command
+            .args(["req", "-x509", "-nodes", "-config", "/dev/null"])
+            // With an extension, the certificate has version 3.
+            .args(["-addext", "subjectAltName=DNS:localhost"])
+            .args(["-subj", "/CN=localhost", "-newkey"])
+            .args(key.algorithm())
+            .arg("-keyout")
+            .arg(&secret)
+            .arg("-out")
+            .arg(&certificate);
+        let output = command.output().expect("openssl is installed");
+        assert!(output.status.success(), "{output:?}");
+        let read = |path: &Path| std::fs::read_to_string(path).expect("openssl wrote the file");
+        let both = read(&certificate) + &read(&secret);
+        let written = scratch.write(&format!("{}-both.pem", key.file()), both);
+        written.expect("the file can be written");
+    }
+}
+
+/// Starts a Seawall. Clients may connect with and without TLS on one address.
+///
+/// # Panics
+/// If Seawall cannot be started.
+pub fn seawall(name: &str, binary: &Path, scratch: &Scratch, server: &str) -> TlsTarget {
+    let port = free_port().expect("a port is free");
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let files = |end: &str| {
+        let path = |key: Key| {
+            scratch
+                .join(&(key.file().to_owned() + end))
+                .display()
+                .to_string()
+        };
+        Key::ALL.map(path).join(", ")
+    };
+    let mut command = serve(binary);
+    command
+        .args(["--listen", &address.to_string(), "--admin", "off"])
+        .args(["--deployment", &format!("mongodb://{server}/")])
+        .env("SEAWALL_LISTEN__TLS__CERTIFICATE_FILE", files(".pem"))
+        .env("SEAWALL_LISTEN__TLS__KEY_FILE", files("-key.pem"))
+        .env("SEAWALL_LISTEN__TLS__MODE", "prefer");
+    TlsTarget {
+        name: name.to_owned(),
+        plain: address,
+        tls: [address; Key::ALL.len()],
+        closes_first: true,
+        process: Process::start(&mut command).expect("Seawall starts"),
+    }
+}
+
+/// Starts HAProxy, which closes a TLS connection after its handshake. `None` if it is not
+/// installed.
+///
+/// # Panics
+/// If HAProxy cannot be started.
+pub fn haproxy(scratch: &Scratch, server: &str) -> Option<TlsTarget> {
+    let address = || SocketAddr::from(([127, 0, 0, 1], free_port().expect("a port is free")));
+    let (plain, tls) = (address(), Key::ALL.map(|_| address()));
+    let mut text = format!(
+        "global\n  nbthread 2\n  maxconn 9950\n  ssl-default-bind-options ssl-min-ver TLSv1.3\n\
+         defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 600s\n  \
+         timeout server 600s\nlisten mongo\n  bind {plain}\n  server s {server}\n"
+    );
+    for (key, address) in Key::ALL.into_iter().zip(tls) {
+        let (name, file) = (
+            key.file(),
+            scratch.join(&format!("{}-both.pem", key.file())),
+        );
+        text += &format!(
+            "frontend {name}\n  bind {address} ssl crt {}\n  tcp-request session reject\n",
+            file.display()
+        );
+    }
+    let process = haproxy_with(scratch.path(), &text).expect("HAProxy starts")?;
+    Some(TlsTarget {
+        name: "HAProxy".to_owned(),
+        plain,
+        tls,
+        closes_first: false,
+        process,
+    })
+}
+
+/// Handshakes of TLS 1.3 in a closed loop.
+#[derive(Clone, Copy, Debug)]
+pub struct Handshakes {
+    address: SocketAddr,
+    key: Key,
+    is_resumed: bool,
+    closes_first: bool,
+    /// Number of clients, each of which makes one handshake after another.
+    clients: usize,
+}
+
+impl Handshakes {
+    /// Handshakes of `clients` clients at a target.
+    ///
+    /// # Panics
+    /// If `key` is not one of [`Key::ALL`].
+    pub fn at(target: &TlsTarget, key: Key, is_resumed: bool, clients: usize) -> Self {
+        let index = Key::ALL.iter().position(|of| *of == key);
+        let address = index.and_then(|index| target.tls.get(index));
+        Self {
+            address: *address.expect("each algorithm has an address"),
+            key,
+            is_resumed,
+            closes_first: target.closes_first,
+            clients,
+        }
+    }
+
+    /// Starts the handshakes on a thread of their own.
+    ///
+    /// # Panics
+    /// If the thread cannot be started.
+    pub fn start(self) -> Running {
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        let thread = thread::Builder::new().name("handshakes".to_owned());
+        let thread = thread.spawn(move || {
+            // On Linux, this is the niceness of the thread, and not of the process.
+            setpriority_process(None, NICE).expect("the niceness may be raised");
+            let runtime = Builder::new_current_thread().enable_all().build();
+            runtime.expect("the runtime starts").block_on(async {
+                let mut clients = JoinSet::new();
+                for _ in 0..self.clients {
+                    clients.spawn(self.repeat(Arc::clone(&shared)));
+                }
+                clients.join_all().await;
+            });
+        });
+        Running {
+            state,
+            thread: Some(thread.expect("the thread starts")),
+        }
+    }
+
+    async fn repeat(self, state: Arc<State>) {
+        let config = config(self.key, self.is_resumed);
+        while !state.stop.load(Ordering::Relaxed) {
+            match timeout(LIMIT, self.one(&config)).await {
+                Ok(Ok(kind)) => {
+                    let is_resumed = kind == Some(HandshakeKind::Resumed);
+                    let counter = match is_resumed {
+                        true => &state.resumed,
+                        false => &state.full,
+                    };
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(Err(_)) | Err(_) => {
+                    state.failed.fetch_add(1, Ordering::Relaxed);
+                    // For example while the target starts.
+                    sleep(Duration::from_millis(10)).await;
+                }
+            }
+        }
+    }
+
+    async fn one(&self, config: &Arc<ClientConfig>) -> io::Result<Option<HandshakeKind>> {
+        let stream = TcpStream::connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+        let connector = TlsConnector::from(Arc::clone(config));
+        let mut stream = connector.connect(name, stream).await?;
+        if self.closes_first {
+            stream.shutdown().await?;
+        }
+        // The tickets arrive before the end. How the target closes the connection is no matter.
+        drop(stream.read_to_end(&mut Vec::new()).await);
+        Ok(stream.get_ref().1.handshake_kind())
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stop: AtomicBool,
+    full: AtomicU64,
+    resumed: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Number of handshakes since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HandshakeCounts {
+    /// Full handshakes.
+    pub full: u64,
+    /// Resumed sessions.
+    pub resumed: u64,
+    /// Handshakes that failed.
+    pub failed: u64,
+}
+
+/// Running handshakes. Dropping the value ends them.
+#[derive(Debug)]
+pub struct Running {
+    state: Arc<State>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    /// The counts so far.
+    pub fn counts(&self) -> HandshakeCounts {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        HandshakeCounts {
+            full: load(&self.state.full),
+            resumed: load(&self.state.resumed),
+            failed: load(&self.state.failed),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.state.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been printed.
+            drop(thread.join());
+        }
+    }
+}
+
+/// A configuration of a client that accepts every certificate, so that handshakes cost the client
+/// little.
+fn config(key: Key, is_resumed: bool) -> Arc<ClientConfig> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("the provider supports TLS 1.3");
+    let mut config = builder
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AcceptAll(key.scheme())))
+        .with_no_client_auth();
+    if !is_resumed {
+        config.resumption = Resumption::disabled();
+    }
+    Arc::new(config)
+}
+
+#[derive(Debug)]
+struct AcceptAll(SignatureScheme);
+
+impl ServerCertVerifier for AcceptAll {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![self.0]
+    }
+}
