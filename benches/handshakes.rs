@@ -169,7 +169,13 @@ impl Bench {
     async fn count(&self, target: &TlsTarget, handshakes: Handshakes, is_resumed: bool) -> Speed {
         let running = handshakes.start();
         // The first handshakes of each client are full.
-        sleep(self.plan.counted / 5).await;
+        let enough = 10 * u64::try_from(CLIENTS).unwrap_or(u64::MAX);
+        let has_begun = || async {
+            let counts = running.counts();
+            counts.full + counts.resumed >= enough
+        };
+        let has_begun = eventually(START_LIMIT, has_begun).await;
+        has_begun.expect("each target completes handshakes");
         let cpu = || cpu_time(target.id()).expect("the target runs");
         let (began, cpu_before, before) = (Instant::now(), cpu(), running.counts());
         sleep(self.plan.counted).await;
