@@ -1,0 +1,187 @@
+//! Checks that the manifests in `docker/` use only keys that exist, with values that are allowed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use seawall_config::{KEYS, Key, Overrides, Secret, Settings, Sources, load};
+
+/// A variable of Seawall in a manifest, and its value, if the text contains it.
+#[derive(Debug)]
+struct Variable {
+    name: String,
+    value: Option<String>,
+}
+
+#[test]
+fn every_variable_in_the_manifests_is_a_key() {
+    let known: Vec<String> = KEYS.iter().filter_map(Key::variable).collect();
+    let mut count = 0;
+    for (path, text) in manifests() {
+        for variable in variables(&text) {
+            let is_known = known.contains(&variable.name);
+            assert!(is_known, "{}: {}", path.display(), variable.name);
+            count += 1;
+        }
+    }
+    assert!(count >= 40, "too few variables found: {count}");
+}
+
+#[test]
+fn every_value_of_a_variable_in_the_manifests_is_allowed() {
+    // The files that values name. Each is a connection string, because Seawall parses no other.
+    let mounted = std::env::temp_dir().join(format!("seawall-manifests-{}", std::process::id()));
+    fs::write(&mounted, "mongodb://server/").unwrap();
+    let mut count = 0;
+    for (path, text) in manifests() {
+        let given = variables(&text).into_iter();
+        let given = given.filter_map(|variable| Some((variable.name, variable.value?)));
+        let environment: Vec<(String, String)> = given
+            .map(|(name, value)| match value.starts_with("/etc/seawall/") {
+                true => (name, mounted.display().to_string()),
+                false => (name, value),
+            })
+            .collect();
+        count += environment.len();
+        let names_deployment = environment
+            .iter()
+            .any(|(name, _)| name.starts_with("SEAWALL_DEPLOYMENT__URI"));
+        let deployment = Secret::new("mongodb://server/".to_owned());
+        let loaded = load(&Sources {
+            environment,
+            overrides: Overrides {
+                deployment: (!names_deployment).then_some(deployment),
+                ..Overrides::default()
+            },
+            ..Sources::default()
+        });
+        assert!(
+            loaded.is_ok(),
+            "{}: {}",
+            path.display(),
+            loaded.unwrap_err()
+        );
+    }
+    fs::remove_file(&mounted).unwrap();
+    assert!(count >= 25, "too few values found: {count}");
+}
+
+#[test]
+fn every_configuration_in_the_manifests_is_valid() {
+    let mut count = 0;
+    for (path, text) in manifests() {
+        let is_toml = path
+            .extension()
+            .is_some_and(|extension| extension == "toml");
+        let configuration = match is_toml {
+            true => Some(text),
+            false => config_block(&text),
+        };
+        let Some(mut configuration) = configuration else {
+            continue;
+        };
+        // In these manifests a variable names the deployment.
+        if !configuration.contains("uri =") {
+            configuration += "\n[deployment]\nuri = \"mongodb://server/\"\n";
+        }
+        let loaded = Settings::from_toml(&configuration);
+        assert!(
+            loaded.is_ok(),
+            "{}: {}",
+            path.display(),
+            loaded.unwrap_err()
+        );
+        count += 1;
+    }
+    assert!(count >= 4, "too few configurations found: {count}");
+}
+
+/// All files in `docker/`, with their texts.
+fn manifests() -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docker");
+    let mut folders = vec![root];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder of the checkout") {
+            let path = entry.expect("an entry of the checkout").path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => {
+                    let text = fs::read_to_string(&path).expect("manifests are text");
+                    found.push((path, text));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The variables with a section and a key, in the forms `NAME=value`, `NAME: value`, and
+/// `- name: NAME` with `value: …` in the next line. Values that a template or a program computes
+/// are not in the text.
+fn variables(text: &str) -> Vec<Variable> {
+    // A backslash continues a quoted value in the next line.
+    let lines: Vec<String> = joined(text).lines().map(str::to_owned).collect();
+    let mut found = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        for (start, _) in line.match_indices("SEAWALL_") {
+            let (_, rest) = line.split_at(start);
+            let is_of_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+            let end = rest.find(|c| !is_of_name(c)).unwrap_or(rest.len());
+            let (name, rest) = rest.split_at(end);
+            if !name.contains("__") {
+                continue;
+            }
+            let next = lines.get(index + 1).map_or("", |line| line.trim());
+            let value = match rest.chars().next() {
+                Some('=') => rest
+                    .split_whitespace()
+                    .next()
+                    .and_then(|rest| rest.get(1..)),
+                Some(':') => rest.get(1..),
+                None if line.trim().starts_with("- name:") => next.strip_prefix("value:"),
+                _ => None,
+            };
+            found.push(Variable {
+                name: name.to_owned(),
+                value: value.and_then(written),
+            });
+        }
+    }
+    found
+}
+
+fn joined(text: &str) -> String {
+    let mut joined = String::new();
+    let mut continues = false;
+    for line in text.lines() {
+        let line = if continues { line.trim_start() } else { line };
+        continues = line.contains("SEAWALL_") && line.ends_with('\\') && line.contains(": \"");
+        match continues {
+            true => joined += line.trim_end_matches('\\'),
+            false => joined += &format!("{line}\n"),
+        }
+    }
+    joined
+}
+
+/// A value without its quotes, and with the defaults of Compose's variables. `None` if it is
+/// computed.
+fn written(value: &str) -> Option<String> {
+    let value = value.trim().trim_end_matches('.').trim_matches('"');
+    let mut parts = value.split("${");
+    let mut text = parts.next()?.to_owned();
+    for part in parts {
+        let (variable, rest) = part.split_once('}')?;
+        let (_, default) = variable.split_once(":-")?;
+        text = text + default + rest;
+    }
+    (!text.is_empty() && !text.contains('{')).then_some(text)
+}
+
+/// The text below the line `config: |` of a chart's values.
+fn config_block(text: &str) -> Option<String> {
+    let (_, block) = text.split_once("\nconfig: |\n")?;
+    let lines = block.lines();
+    let lines = lines.take_while(|line| line.is_empty() || line.starts_with("  "));
+    Some(lines.map(|line| format!("{line}\n")).collect())
+}
