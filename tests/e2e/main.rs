@@ -38,6 +38,7 @@ mod protocol;
 mod relay;
 mod relay_headers;
 mod reload;
+mod reload_faults;
 mod resources;
 mod routers;
 mod routing;

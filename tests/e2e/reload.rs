@@ -391,28 +391,6 @@ async fn a_broken_configuration_changes_nothing_and_reports_every_problem() {
     }
 }
 
-#[tokio::test]
-async fn watch_reloads_when_contents_change_and_only_then() {
-    let served = Served::start("reload.watch = true\n").await;
-    let next = served.scratch.join("next.toml");
-    let replace = |toml: &str| {
-        let toml = format!("{}reload.watch = true\n{toml}", served.base);
-        fs::write(&next, toml).unwrap();
-        fs::rename(&next, &served.file).unwrap();
-    };
-    replace("pool.max_pool_size = 9\n");
-    served.has("pool.max_pool_size", "9").await;
-    // A file with the same content is not read as a change, and a broken one is reported once.
-    replace("pool.max_pool_size = 9\n");
-    replace("pool.max_pool_size = 0\n");
-    let reported = async || served.process.said_times(NOT_RELOADED) > 0;
-    eventually(LIMIT, reported).await.unwrap();
-    replace("pool.max_pool_size = 11\n");
-    served.has("pool.max_pool_size", "11").await;
-    assert_eq!(served.process.said_times(NOT_RELOADED), 1);
-    assert_eq!(served.process.said_times("configuration reloaded"), 2);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reloads_under_load_drop_no_client_and_lose_no_reply() {
     let seawall = start("").await;

@@ -15,7 +15,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -32,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, mpsc, oneshot, watch},
-    time::{Instant, timeout},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use tower::limit::ConcurrencyLimitLayer;
@@ -52,9 +51,6 @@ use seawall_stats::float;
 /// Maximum number of requests that are served at the same time. Further requests wait. A scrape
 /// takes milliseconds of CPU time.
 pub const MAX_REQUESTS: usize = 8;
-
-/// Time limit of a reload. It reads some files and connects to no server.
-const RELOAD_LIMIT: Duration = Duration::from_secs(10);
 
 /// Number of rows in a response if the request has no `limit`.
 const DEFAULT_LIMIT: usize = 50;
@@ -410,7 +406,7 @@ async fn reload(
         Some(result) => (StatusCode::UNPROCESSABLE_ENTITY, Json(result)).into_response(),
         None => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "Seawall did not reload in time, or is draining\n",
+            "Seawall is draining, or too many requests for a reload wait\n",
         )
             .into_response(),
     }
@@ -431,7 +427,9 @@ pub(crate) async fn request_reload(
     {
         return None;
     }
-    timeout(RELOAD_LIMIT, replied).await.ok()?.ok()
+    // There is no time limit here: a reload limits its own steps, and a caller must not be refused
+    // while its reload may still take effect. A drain drops the requests that wait.
+    replied.await.ok()
 }
 
 /// The reply about a topic as BSON, with at most `limit` rows. `None` if the topic is an action.

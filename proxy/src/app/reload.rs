@@ -21,6 +21,23 @@ struct Prepared {
     slow_log: Option<Option<SlowLog>>,
 }
 
+/// The problems of a new configuration, each once.
+#[derive(Debug, Default)]
+pub(super) struct Found(Vec<String>);
+
+impl Found {
+    pub(super) fn add(&mut self, problem: String) {
+        if !self.0.contains(&problem) {
+            self.0.push(problem);
+        }
+    }
+
+    /// The value of `result`; `None` if it is an error, which is added.
+    pub(super) fn unless_failed<T, E: ToString>(&mut self, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.add(error.to_string())).ok()
+    }
+}
+
 impl App {
     /// Applies the live values of a new configuration. Values that need a restart stay as they are
     /// and are reported. With `is_dry_run`, reports the changes and applies nothing.
@@ -28,32 +45,32 @@ impl App {
     /// # Errors
     /// The problems of the new configuration. Nothing has changed.
     pub fn reload(&self, new: &Loaded, is_dry_run: bool) -> Result<api::Reload, Vec<String>> {
-        let server_tls = self.changed_server_tls(&new.settings)?;
-        self.reload_with(new, server_tls, is_dry_run)
+        let mut found = Found::default();
+        let server_tls = self.changed_server_tls(&new.settings);
+        let server_tls = found.unless_failed(server_tls).flatten();
+        self.reload_with(new, server_tls, found, is_dry_run)
     }
 
     /// Like [`Self::reload`], but the caller has already read the TLS files for connections to
-    /// servers. `server_tls` is `None` if these files have not changed.
+    /// servers. `server_tls` is `None` if these files have not changed. `found` has the problems so
+    /// far.
     pub(super) fn reload_with(
         &self,
         new: &Loaded,
         server_tls: Option<NewServerTls>,
+        mut found: Found,
         is_dry_run: bool,
     ) -> Result<api::Reload, Vec<String>> {
         // The lock makes reloads run one after another.
         let mut running = self.running.lock();
         let changed = new.settings.changes_since(&running.settings);
         let settings = running.settings.with_live_values_of(&new.settings);
-        let problems = settings.problems();
-        if !problems.is_empty() {
-            let problems = problems.iter().map(|problem| {
-                format!("{problem} (conflicts with running values that only a restart can change)")
-            });
-            return Err(problems.collect());
+        for problem in settings.problems().iter() {
+            found.add(format!(
+                "{problem} (conflicts with running values that only a restart can change)"
+            ));
         }
-        let prepared = self
-            .prepare(&settings, &running.settings, is_dry_run)
-            .map_err(|error| vec![error.to_string()])?;
+        let prepared = self.prepare(&settings, &running.settings, found, is_dry_run)?;
         let mut changes = changes(&changed, &running.values, &new.values);
         if server_tls.is_some() && changed.iter().all(|change| change.path != SERVER_TLS) {
             changes.push(changed_files(&running.values));
@@ -79,30 +96,37 @@ impl App {
         &self,
         settings: &config::Settings,
         running: &config::Settings,
+        mut found: Found,
         is_dry_run: bool,
-    ) -> Result<Prepared, StartError> {
+    ) -> Result<Prepared, Vec<String>> {
+        let has_other_tls = settings.listen.tls != running.listen.tls;
+        let tls = has_other_tls.then(|| {
+            let earlier = self.tls.borrow().clone();
+            let tls = tls::client_tls(&settings.listen, earlier.as_deref());
+            found.unless_failed(tls.map_err(StartError::from)).flatten()
+        });
+        let credentials = found.unless_failed(convert::credential_settings(
+            &settings.auth,
+            &settings.limits,
+            self.has_service_account,
+        ));
         let has_other_log = settings.slow_log != running.slow_log;
         if has_other_log {
-            insight::check_slow_log(settings)?;
+            found.unless_failed(insight::check_slow_log(settings));
         }
-        Ok(Prepared {
-            tls: match settings.listen.tls == running.listen.tls {
-                true => None,
-                false => {
-                    let earlier = self.tls.borrow().clone();
-                    Some(tls::client_tls(&settings.listen, earlier.as_deref())?)
-                }
-            },
-            credentials: convert::credential_settings(
-                &settings.auth,
-                &settings.limits,
-                self.has_service_account,
-            )?,
-            slow_log: match has_other_log && !is_dry_run {
-                true => Some(insight::slow_log(settings)?),
-                false => None,
-            },
-        })
+        // A new slow log creates its file, so it is opened only if nothing else has failed.
+        let mut slow_log = None;
+        if has_other_log && !is_dry_run && found.0.is_empty() {
+            slow_log = found.unless_failed(insight::slow_log(settings));
+        }
+        match credentials {
+            Some(credentials) if found.0.is_empty() => Ok(Prepared {
+                tls,
+                credentials,
+                slow_log,
+            }),
+            _ => Err(found.0),
+        }
     }
 
     /// Applies the new settings. `server_tls` has the new TLS files for connections to servers;

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use seawall_config::{self as config, ReadFile};
 use tokio::{sync::watch, task::block_in_place, time::timeout};
 
-use super::{App, tls::pem};
+use super::{App, reload::Found, tls::pem};
 use crate::topology::{DeploymentOptions, DriverTls, ServerType};
 use seawall_auth::NonceSource;
 use seawall_transport::{
@@ -233,32 +233,37 @@ impl App {
     /// Like [`Self::reload`], but if TLS files for connections to servers have changed, first tries
     /// to connect to a server with them. If no available server accepts the files, nothing changes,
     /// because the pools would lose all connections.
+    /// `problems` are those that the caller has found; if there are any, nothing changes.
     ///
     /// # Errors
     /// See [`Self::reload`].
     pub async fn reload_after_trial(
         &self,
         new: &config::Loaded,
+        problems: Vec<String>,
         is_dry_run: bool,
     ) -> Result<seawall_api::Reload, Vec<String>> {
-        let server_tls = self.changed_server_tls(&new.settings)?;
-        if let Some(server_tls) = &server_tls {
-            let problem = self.problem_with_servers(&server_tls.tls).await;
-            problem.map_or(Ok(()), |problem| Err(vec![problem]))?;
+        let mut found = Found::default();
+        problems.into_iter().for_each(|problem| found.add(problem));
+        let server_tls = self.changed_server_tls(&new.settings);
+        let server_tls = found.unless_failed(server_tls).flatten();
+        if let Some(server_tls) = &server_tls
+            && let Some(problem) = self.problem_with_servers(&server_tls.tls).await
+        {
+            found.add(problem);
         }
-        block_in_place(|| self.reload_with(new, server_tls, is_dry_run))
+        block_in_place(|| self.reload_with(new, server_tls, found, is_dry_run))
     }
 
     /// The changed TLS files for connections to servers; `None` if they equal the files in use.
     ///
     /// # Errors
-    /// The problem, as a list for [`Self::reload`].
+    /// See [`DeploymentTlsError`].
     pub(super) fn changed_server_tls(
         &self,
         settings: &config::Settings,
-    ) -> Result<Option<NewServerTls>, Vec<String>> {
-        let changed = self.server_tls.changed(&settings.deployment);
-        changed.map_err(|error| vec![error.to_string()])
+    ) -> Result<Option<NewServerTls>, DeploymentTlsError> {
+        self.server_tls.changed(&settings.deployment)
     }
 
     /// The problem if no available server accepts a connection with `tls`; `None` if one does, or

@@ -22,10 +22,33 @@ const DNS_LIMIT: Duration = Duration::from_secs(5);
 pub(super) struct Reloader {
     sources: Sources,
     log: LogControl,
-    /// The configuration and files that the last reload read, or the start if there was no reload.
-    attempted: Read,
-    /// The configuration and files that the last check for changes read.
-    seen: Read,
+    watch: Watch<Read>,
+}
+
+/// Decides when contents that were read are due for a reload.
+struct Watch<T> {
+    /// The contents that the last reload read, or the start if there was no reload.
+    attempted: T,
+    /// The contents that the last check for changes read.
+    seen: T,
+}
+
+impl<T: Clone + PartialEq> Watch<T> {
+    fn new(read: T) -> Self {
+        Self {
+            attempted: read.clone(),
+            seen: read,
+        }
+    }
+
+    /// True if the contents of this check are due: they differ from those of the last reload, and
+    /// the last check read the same. Another process may be writing a file at this moment, so the
+    /// contents of a single check may be incomplete.
+    fn is_due(&mut self, read: &T) -> bool {
+        let is_settled = *read == self.seen;
+        self.seen.clone_from(read);
+        is_settled && *read != self.attempted
+    }
 }
 
 /// The configuration with the contents of all files that it names, including the files that the
@@ -54,8 +77,7 @@ impl Reloader {
         Self {
             sources,
             log,
-            attempted: read.clone(),
-            seen: read,
+            watch: Watch::new(read),
         }
     }
 
@@ -72,7 +94,7 @@ impl Reloader {
     async fn reload_from(&mut self, app: &App, read: Read) -> api::Reload {
         notify_reloading();
         let reload = self.evaluate(app, &read.loaded, false).await;
-        self.attempted = read;
+        self.watch.attempted = read;
         record(app, &reload);
         notify_reloaded(reload.applied);
         reload
@@ -101,16 +123,14 @@ impl Reloader {
         is_dry_run: bool,
     ) -> Result<api::Reload, Vec<String>> {
         let running = app.settings();
+        let mut found = Vec::new();
         // The check of a connection string may need DNS, which may be unavailable now.
         if loaded.settings.deployment != running.deployment {
             let checked = timeout(DNS_LIMIT, check::deployment_problems(&loaded.settings)).await;
-            let problems = checked
+            found = checked
                 .unwrap_or_else(|_| vec!["deployment.uri: DNS did not reply in time".to_owned()]);
-            if !problems.is_empty() {
-                return Err(problems);
-            }
         }
-        let reload = app.reload_after_trial(loaded, is_dry_run).await?;
+        let reload = app.reload_after_trial(loaded, found, is_dry_run).await?;
         if !is_dry_run {
             self.log.configure(&app.settings().log);
         }
@@ -118,14 +138,11 @@ impl Reloader {
     }
 
     /// Reads the configuration and the files that it names, such as the certificate. Reloads if a
-    /// setting or the content of such a file has changed since the last reload. A change counts
-    /// only if two checks in a row read the same content, because another process may be writing a
-    /// file at this moment.
+    /// setting or the content of such a file has changed since the last reload, and two checks in a
+    /// row have read the same content.
     pub(super) async fn look(&mut self, app: &App) {
         let read = Read::new(app, load_with_values(&self.sources));
-        let is_settled = read == self.seen;
-        self.seen.clone_from(&read);
-        if is_settled && read != self.attempted {
+        if self.watch.is_due(&read) {
             self.reload_from(app, read).await;
         }
     }
@@ -153,4 +170,40 @@ fn record(app: &App, reload: &api::Reload) {
         needs_restart = keys(true),
         "configuration reloaded"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The contents that are due, if a reload attempts all due contents.
+    fn due(checks: &[&'static str]) -> Vec<&'static str> {
+        let mut watch = Watch::new("start");
+        let mut due = Vec::new();
+        for &read in checks {
+            if watch.is_due(&read) {
+                watch.attempted = read;
+                due.push(read);
+            }
+        }
+        due
+    }
+
+    #[test]
+    fn only_the_final_content_of_a_file_that_is_written_in_pieces_is_due() {
+        let pieces = ["", "half", "half, wrong", "whole", "whole", "whole"];
+        assert_eq!(due(&pieces), ["whole"]);
+    }
+
+    #[test]
+    fn contents_of_the_last_attempt_are_not_due_again() {
+        // The second content may be invalid: it is attempted, and its problems are reported, once.
+        let checks = ["start", "a", "a", "a", "b", "start", "start", "start"];
+        assert_eq!(due(&checks), ["a", "start"]);
+    }
+
+    #[test]
+    fn contents_that_change_back_before_the_next_check_are_not_due() {
+        assert!(due(&["start", "a", "start", "start", "b", "start"]).is_empty());
+    }
 }

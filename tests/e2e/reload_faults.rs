@@ -1,0 +1,301 @@
+//! Reloads of files that are broken, or that are replaced while Seawall reads them.
+
+use std::{
+    cell::Cell,
+    fs,
+    mem::MaybeUninit,
+    os::{fd::OwnedFd, unix::fs::symlink},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+};
+use rustix::{
+    fs::inotify::{self, CreateFlags, WatchFlags},
+    io::Errno,
+};
+use seawall_api::{Configuration, Reload};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{ROOT, ROOT_PASSWORD, unique_name},
+    scratch::Scratch,
+};
+use tokio::task::JoinSet;
+
+use crate::served::Served;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The log message of a reload that failed.
+const NOT_RELOADED: &str = "could not reload the configuration";
+
+/// The log message of a reload that was applied.
+const RELOADED: &str = "configuration reloaded";
+
+/// A file, and how often its readers have closed it.
+struct Readers {
+    events: OwnedFd,
+    closed: Cell<usize>,
+}
+
+impl Readers {
+    /// Watches the readers of the file at `path`, which is not a symbolic link.
+    fn of(path: &Path) -> Self {
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&events, path, WatchFlags::CLOSE_NOWRITE).unwrap();
+        Self {
+            events,
+            closed: Cell::new(0),
+        }
+    }
+
+    /// Waits until the watcher has read the file and compared its content with that of the check
+    /// before. The third check begins only after the second one has ended.
+    async fn have_compared(&self) {
+        let are_enough = async || {
+            let mut buffer = [MaybeUninit::uninit(); 1024];
+            let mut reader = inotify::Reader::new(&self.events, &mut buffer);
+            loop {
+                match reader.next() {
+                    Ok(_) => self.closed.set(self.closed.get() + 1),
+                    Err(Errno::AGAIN) => return self.closed.get() >= 3,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        };
+        eventually(LIMIT, are_enough).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn watch_reloads_when_contents_change_and_only_then() {
+    let served = Served::start("reload.watch = true\n").await;
+    let next = served.scratch.join("next.toml");
+    let replace = |toml: &str| {
+        let toml = format!("{}reload.watch = true\n{toml}", served.base);
+        fs::write(&next, toml).unwrap();
+        let readers = Readers::of(&next);
+        fs::rename(&next, &served.file).unwrap();
+        readers
+    };
+    replace("pool.max_pool_size = 9\n");
+    served.has("pool.max_pool_size", "9").await;
+    // Another file with the same content is no change.
+    replace("pool.max_pool_size = 9\n").have_compared().await;
+    assert_eq!(served.process.said_times(RELOADED), 1);
+    // A broken file is reported once, however often it is read.
+    replace("pool.max_pool_size = 0\n").have_compared().await;
+    let reported = async || served.process.said_times(NOT_RELOADED) > 0;
+    eventually(LIMIT, reported).await.unwrap();
+    replace("pool.max_pool_size = 11\n");
+    served.has("pool.max_pool_size", "11").await;
+    assert_eq!(served.process.said_times(NOT_RELOADED), 1);
+    assert_eq!(served.process.said_times(RELOADED), 2);
+}
+
+/// Kubernetes mounts a folder in which each file is a link to `..data/FILE`, and `..data` is a link
+/// to a folder. An update writes a new folder and replaces `..data`.
+#[tokio::test]
+async fn watch_notices_the_swapped_link_of_a_mounted_folder() {
+    let served = Served::start("reload.watch = true\n").await;
+    let mount = |folder: &str, size: usize| {
+        let folder = served.scratch.join(folder);
+        fs::create_dir(&folder).unwrap();
+        let file = folder.join("seawall.toml");
+        let toml = format!(
+            "{}reload.watch = true\npool.max_pool_size = {size}\n",
+            served.base
+        );
+        fs::write(&file, toml).unwrap();
+        let link = served.scratch.join("..data_tmp");
+        symlink(&folder, &link).unwrap();
+        fs::rename(&link, served.scratch.join("..data")).unwrap();
+        file
+    };
+    mount("..first", 9);
+    let link = served.scratch.join("link");
+    symlink("..data/seawall.toml", &link).unwrap();
+    fs::rename(&link, &served.file).unwrap();
+    served.has("pool.max_pool_size", "9").await;
+    mount("..second", 11);
+    served.has("pool.max_pool_size", "11").await;
+    let same = mount("..third", 11);
+    Readers::of(&same).have_compared().await;
+    assert_eq!(served.process.said_times(RELOADED), 2);
+    assert_eq!(served.process.said_times(NOT_RELOADED), 0);
+}
+
+/// Clients that write and read documents without retries, until they are stopped.
+struct Load {
+    clients: JoinSet<()>,
+    operations: Arc<AtomicUsize>,
+    is_stopped: Arc<AtomicBool>,
+}
+
+impl Load {
+    async fn start(address: &str) -> Self {
+        let uri = format!(
+            "mongodb://{ROOT}:{ROOT_PASSWORD}@{address}/?retryWrites=false&retryReads=false"
+        );
+        let client = Client::with_uri_str(uri).await.unwrap();
+        let mut load = Self {
+            clients: JoinSet::new(),
+            operations: Arc::default(),
+            is_stopped: Arc::default(),
+        };
+        let database = client.database(&unique_name("faults"));
+        for writer in 0..8 {
+            let things = database.collection::<Document>("things");
+            let operations = Arc::clone(&load.operations);
+            let is_stopped = Arc::clone(&load.is_stopped);
+            load.clients.spawn(async move {
+                for number in 0.. {
+                    if is_stopped.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let id = format!("{writer}-{number}");
+                    things.insert_one(doc! { "_id": &id }).await.unwrap();
+                    let found = things.find_one(doc! { "_id": &id }).await.unwrap();
+                    assert_eq!(found.unwrap().get_str("_id").unwrap(), id);
+                    operations.fetch_add(2, Ordering::Relaxed);
+                }
+            });
+        }
+        load
+    }
+
+    /// Waits until further operations have completed.
+    async fn proceeds(&self) {
+        let before = self.operations.load(Ordering::Relaxed);
+        let proceeds = async || self.operations.load(Ordering::Relaxed) >= before + 32;
+        eventually(LIMIT, proceeds).await.unwrap();
+    }
+
+    /// Ends the clients. Panics if an operation of one has failed.
+    async fn end(self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+        self.clients.join_all().await;
+    }
+}
+
+fn user(name: &str, password: &str) -> String {
+    format!("[[auth.users]]\nname = {name:?}\npassword = {password:?}\n")
+}
+
+/// A configuration that runs: the user of the load, and one that may change.
+fn running(other: &str) -> String {
+    let users = user(ROOT, ROOT_PASSWORD) + &user(other, "password");
+    format!("pool.max_pool_size = 7\n{users}")
+}
+
+/// A way to break the configuration, and the problems that must be reported, each once.
+type Breaking = (fn(&Served), &'static [&'static str]);
+
+const BREAKINGS: [Breaking; 5] = [
+    (
+        |served| served.write("pool.max_pool_size = 0\npool.max_connecting = 0\n"),
+        &["pool.max_pool_size", "pool.max_connecting"],
+    ),
+    (
+        |served| {
+            served.write(
+                "listen.tls.certificate_file = \"/nowhere\"\nlisten.tls.key_file = \"/nowhere\"\n",
+            );
+        },
+        &["listen.tls.certificate_file", "listen.tls.key_file"],
+    ),
+    (
+        |served| {
+            fs::remove_file(&served.file).unwrap();
+            fs::create_dir(&served.file).unwrap();
+        },
+        &["must be a readable configuration file"],
+    ),
+    (
+        |served| served.write(&(user("twice", "one") + &user("twice", "two") + "[pool]\nsize = 1")),
+        &["auth.users", "pool.size"],
+    ),
+    (
+        // Every value is valid alone, so the parts are built, and three of them fail.
+        |served| {
+            let base = served.base.replace("mongodb://", "mongodb://:99999999,");
+            let file = served
+                .scratch
+                .write("damaged.pem", "no certificate")
+                .unwrap();
+            let toml = format!(
+                "{base}slow_log.file = \"/nowhere/slow.jsonl\"\n\
+                 listen.tls.certificate_file = {file:?}\nlisten.tls.key_file = {file:?}\n"
+            );
+            fs::write(&served.file, toml).unwrap();
+        },
+        &["deployment.uri", "listen.tls", "slow_log.file"],
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broken_configurations_under_load_change_nothing_and_fail_no_operation() {
+    let served = Served::start(&running("first")).await;
+    let load = Load::start(served.process.address()).await;
+    let configuration = async || -> Configuration {
+        let asked = served.admin().ask("/api/v1/config").await;
+        asked.unwrap()
+    };
+    let before = configuration().await;
+    let mut failures = 0;
+    for others in [["second", "third"], ["third", "second"]] {
+        for (break_it, expected) in BREAKINGS {
+            load.proceeds().await;
+            break_it(&served);
+            let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();
+            assert!(!refused.applied && refused.changes.is_empty());
+            assert_eq!(refused.problems.len(), expected.len(), "{refused:?}");
+            for problem in expected {
+                let is_reported = refused.problems.iter().any(|text| text.contains(problem));
+                assert!(is_reported, "{problem}: {refused:?}");
+            }
+            assert_eq!(configuration().await, before);
+            failures += 1;
+            if served.file.is_dir() {
+                fs::remove_dir(&served.file).unwrap();
+            }
+        }
+        // Users change under the same load.
+        for other in others {
+            load.proceeds().await;
+            served.write(&running(other));
+            let reload: Reload = served.admin().post("/api/v1/reload").await.unwrap();
+            assert!(reload.applied, "{reload:?}");
+            let keys: Vec<_> = reload.changes.iter().map(|change| &*change.key).collect();
+            assert_eq!(keys, ["auth.users[1].name"]);
+        }
+        served.write(&running("first"));
+        let _: Reload = served.admin().post("/api/v1/reload").await.unwrap();
+        assert_eq!(configuration().await, before);
+    }
+    load.proceeds().await;
+    load.end().await;
+    assert_eq!(served.process.said_times(NOT_RELOADED), failures);
+}
+
+#[tokio::test]
+async fn a_reload_that_fails_creates_no_slow_log() {
+    let served = Served::start("").await;
+    let scratch = Scratch::create().unwrap();
+    let slow: PathBuf = scratch.join("slow.jsonl");
+    let file = scratch.write("damaged.pem", "no certificate").unwrap();
+    served.write(&format!(
+        "slow_log.file = {slow:?}\n\
+         listen.tls.certificate_file = {file:?}\nlisten.tls.key_file = {file:?}\n"
+    ));
+    let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();
+    assert_eq!(refused.problems.len(), 1, "{refused:?}");
+    assert!(!slow.exists());
+}
