@@ -1,6 +1,12 @@
 //! Seawall as a service: notifications to the service manager, its watchdog and its sockets.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use mongodb::bson::doc;
 use rustix::process::{Signal, geteuid};
@@ -10,7 +16,9 @@ use seawall_tests::{
     raw::RawClient,
     scratch::Scratch,
 };
-use tokio::{net::UnixDatagram, time::timeout};
+use tokio::{net::UnixDatagram, task::JoinSet, time::timeout};
+
+use crate::served::described_value;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -75,6 +83,53 @@ async fn the_service_manager_is_notified_of_start_reload_and_stop() {
     manager.expect("STOPPING=1").await;
     assert!(process.ended().await.success());
 }
+
+/// The feed shows that the threads run, not that clients are served soon. So a flood must not end
+/// it: the service manager would kill a process that works.
+#[tokio::test]
+async fn a_flood_of_connections_does_not_end_the_watchdogs_feed_but_a_stopped_process_does() {
+    let scratch = Scratch::create().unwrap();
+    let path = scratch.join("notify");
+    let manager = Manager(UnixDatagram::bind(&path).unwrap());
+    let watchdog = Duration::from_secs(3);
+    let limit = watchdog.as_micros().to_string();
+    let variables = [
+        ("NOTIFY_SOCKET", path.to_str().unwrap()),
+        ("WATCHDOG_USEC", &limit),
+    ];
+    let file = scratch.write("seawall.toml", toml().await).unwrap();
+    let mut process = Process::serve_with(&file, &variables).await;
+    manager.expect("READY=1").await;
+    let connected = Arc::new(AtomicUsize::new(0));
+    let mut flood = JoinSet::new();
+    for _ in 0..32 {
+        let (address, connected) = (process.address().parse().unwrap(), Arc::clone(&connected));
+        flood.spawn(async move {
+            // Some may be refused, as in any flood.
+            while connected.load(Ordering::Relaxed) < MAX_FLOOD {
+                if let Ok(mut client) = RawClient::connect(address).await {
+                    drop(client.hello(doc! {}).await);
+                    connected.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+    }
+    for _ in 0..5 {
+        manager.expect("WATCHDOG=1").await;
+    }
+    flood.shutdown().await;
+    assert!(connected.load(Ordering::Relaxed) > 100, "{connected:?}");
+    process.signal(Signal::STOP);
+    // Notifications that were sent earlier may still arrive, but then none within the limit.
+    while timeout(watchdog, manager.next()).await.is_ok() {}
+    process.signal(Signal::CONT);
+    manager.expect("WATCHDOG=1").await;
+    process.signal(Signal::TERM);
+    assert!(process.ended().await.success());
+}
+
+/// Maximum number of connections of the flood.
+const MAX_FLOOD: usize = 20_000;
 
 /// Binds a TCP and a unix socket, passes them on as a service manager does, and becomes the program
 /// in the other arguments.

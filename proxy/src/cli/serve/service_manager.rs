@@ -6,6 +6,7 @@
 use std::{
     io,
     thread::{self, park_timeout},
+    time::Duration,
 };
 
 use listenfd::ListenFd;
@@ -46,9 +47,14 @@ fn send(states: &[NotifyState<'_>]) {
     }
 }
 
+/// Maximum time between two checks of the threads. The watchdog is not fed while a check is
+/// overdue, so a short time between checks makes the watchdog's limit exact.
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Starts a thread that feeds the watchdog while the threads of `app` make progress, if the service
 /// manager has a watchdog. The thread is separate, so that a busy machine does not delay it more
-/// than necessary. It feeds the watchdog three times within the watchdog's time limit.
+/// than necessary. Checks are one second apart, so the threads must stop for nearly the whole time
+/// limit of the watchdog before it ends the process.
 ///
 /// # Errors
 /// If the thread cannot be started.
@@ -62,7 +68,7 @@ pub(super) fn feed_watchdog(app: &App) -> io::Result<()> {
             if heartbeat.has_progressed() {
                 send(&[NotifyState::Watchdog]);
             }
-            park_timeout(limit / 3);
+            park_timeout(MAX_CHECK_INTERVAL.min(limit / 3));
         }
     };
     thread::Builder::new()
