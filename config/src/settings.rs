@@ -491,12 +491,12 @@ section! {
     // The interval is short, so that stalls of a few seconds are visible.
     /// Time between two samples of a server.
     interval: Duration = key("pulse.interval_ms",
-        Kind::Integer { min: MIN_PULSE_INTERVAL_MS, max: MAX_PULSE_MS }, Restart,
+        Kind::Integer { min: MIN_PULSE_INTERVAL_MS, max: MAX_PULSE_MS }, Live,
         default 1000, unit "ms");
     // The default is the time until the next sample is due.
     /// How long a sample may take; after that it counts as a sample without a reply.
     timeout: Duration = key("pulse.timeout_ms",
-        Kind::Integer { min: 1, max: MAX_PULSE_MS }, Restart, default 1000, unit "ms");
+        Kind::Integer { min: 1, max: MAX_PULSE_MS }, Live, default 1000, unit "ms");
 }
 
 section! {

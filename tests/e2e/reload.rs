@@ -1,6 +1,6 @@
 //! Reloads of the configuration: what changes for connected clients, and what does not.
 
-use std::{fs, time::Duration};
+use std::{cell::Cell, fs, path::Path, time::Duration};
 
 use mongodb::bson::{Document, doc};
 use rustix::process::Signal;
@@ -8,12 +8,16 @@ use seawall_api::{Configuration, Pools, Reload};
 use seawall_tests::{
     certificates::Certificates,
     eventually::eventually,
-    mongod::{NewUser, ROOT, ROOT_PASSWORD, create_user, shared_standalone, unique_name},
+    mongod::{
+        NewUser, Options as MongodOptions, ROOT, ROOT_PASSWORD, Standalone, create_user,
+        shared_standalone, unique_name,
+    },
+    process::Process,
     raw::{Login, Outcome, RawClient},
     scratch::Scratch,
     seawall::{Options, Seawall},
 };
-use tokio::task::JoinSet;
+use tokio::{io::AsyncReadExt as _, net::TcpStream, task::JoinSet, time::timeout};
 
 use crate::served::Served;
 
@@ -76,47 +80,47 @@ async fn a_configured_fault_reaches_connected_clients() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_smaller_pool_closes_server_connections_and_a_larger_one_serves_waiting_operations() {
-    let limits = |size: usize| format!("pool.max_pool_size = {size}\npool.concurrency = \"off\"\n");
-    let seawall = start(&limits(8)).await;
-    let sleeps = async |count: usize| {
-        let mut clients = JoinSet::new();
-        for _ in 0..count {
-            let mut client = logged_in(seawall.address()).await;
-            let slow =
-                doc! { "find": unique_name("c"), "filter": { "$where": "sleep(200) || true" } };
-            let insert = doc! { "insert": slow.get_str("find").unwrap(), "documents": [{}] };
-            clients.spawn(async move {
-                assert!(client.command("reload", insert).await.unwrap().is_ok());
-                client.command("reload", slow).await.unwrap().code()
-            });
-        }
-        clients.join_all().await
+    // The larger pool opens its connections without waiting for operations.
+    let limits = |size: usize, min: usize| {
+        format!(
+            "pool.max_pool_size = {size}\npool.min_pool_size = {min}\npool.concurrency = \"off\"\n"
+        )
     };
+    let seawall = start(&limits(8, 8)).await;
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(logged_in(seawall.address()).await);
+    }
+    let insert = doc! { "insert": "sleeps", "documents": [{}] };
+    let database = unique_name("reload");
+    assert!(clients[0].command(&database, insert).await.unwrap().is_ok());
     let connections = async || {
         let pools: Pools = seawall.api("/api/v1/pools").await;
-        pools
-            .pools
-            .iter()
-            .map(|pool| pool.available + pool.in_use)
-            .sum::<u64>()
+        let pools = pools.pools.iter();
+        pools.map(|pool| pool.available + pool.in_use).sum::<u64>()
     };
-    assert_eq!(sleeps(8).await, [None; 8]);
-    assert!(connections().await > 2, "several connections are open");
-    let reload = seawall.reload(&limits(2)).unwrap();
-    assert_eq!(keys(&reload, false), ["pool.max_pool_size"]);
+    let is_large = async || connections().await == 8;
+    eventually(LIMIT, is_large).await.unwrap();
+    let reload = seawall.reload(&limits(2, 0)).unwrap();
+    assert_eq!(
+        keys(&reload, false),
+        ["pool.max_pool_size", "pool.min_pool_size"]
+    );
     let is_small = async || connections().await <= 2;
     eventually(LIMIT, is_small).await.unwrap();
-    assert_eq!(sleeps(4).await, [None; 4]);
+    // With a pool of two, operations wait; a larger pool serves them.
+    let mut sleeps = JoinSet::new();
+    for mut client in clients {
+        let slow = doc! { "find": "sleeps", "filter": { "$where": "sleep(2000) || true" } };
+        let database = database.clone();
+        sleeps.spawn(async move { client.command(&database, slow).await.unwrap().code() });
+    }
+    let waits = async || seawall.metric("seawall_wait_queue_length", &[]).await > 0.0;
+    eventually(LIMIT, waits).await.unwrap();
     assert!(connections().await <= 2);
-    // With a pool of two, the operations wait; a larger pool serves them.
-    let (replies, ()) = tokio::join!(sleeps(8), async {
-        let waits = async || seawall.metric("seawall_wait_queue_length", &[]).await > 0.0;
-        let observed = eventually(LIMIT, waits).await;
-        seawall.reload(&limits(8)).unwrap();
-        observed.unwrap();
-    });
-    assert_eq!(replies, [None; 8]);
-    assert!(connections().await > 2);
+    seawall.reload(&limits(8, 8)).unwrap();
+    assert_eq!(sleeps.join_all().await, [None; 8]);
+    eventually(LIMIT, is_large).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -158,6 +162,26 @@ async fn users_are_added_changed_and_removed() {
         assert!(log_in(&mut client, name, "right").await.is_authenticated());
         assert_eq!(find(&mut client).await, None);
     }
+    // A changed password is for logins from then on: connected clients stay connected.
+    let mut early = connect(seawall.address()).await;
+    assert!(log_in(&mut early, &kept, "right").await.is_authenticated());
+    assert_eq!(find(&mut early).await, None);
+    let change = doc! { "updateUser": &kept, "pwd": "new" };
+    let admin = server.client().unwrap().database("admin");
+    admin.run_command(change).await.unwrap();
+    seawall
+        .reload(&users(&[(&kept, "new"), (&added, "right")]))
+        .unwrap();
+    assert_eq!(find(&mut early).await, None);
+    // Keys that were read within the last second are used without a question to the server.
+    let is_known = async || {
+        let mut client = connect(seawall.address()).await;
+        log_in(&mut client, &kept, "new").await.is_authenticated()
+    };
+    eventually(LIMIT, is_known).await.unwrap();
+    let mut late = connect(seawall.address()).await;
+    assert!(!log_in(&mut late, &kept, "right").await.is_authenticated());
+    assert_eq!(find(&mut early).await, None);
     // The client of the removed user stays connected, but it must log in again and cannot.
     assert_eq!(find(&mut leaver).await, Some(13));
     assert!(
@@ -173,15 +197,27 @@ async fn the_slow_log_can_be_switched_on_and_off() {
     let path = scratch.join("slow.jsonl");
     let seawall = start("").await;
     let mut client = logged_in(seawall.address()).await;
-    let toml = format!("slow_log.threshold_ms = 0\nslow_log.file = {path:?}\n");
-    seawall.reload(&toml).unwrap();
+    let to = |path: &Path| format!("slow_log.threshold_ms = 0\nslow_log.file = {path:?}\n");
+    let lines = |path: &Path| fs::read_to_string(path).unwrap().lines().count();
+    let later = scratch.join("later.jsonl");
+    seawall.reload(&to(&path)).unwrap();
     assert_eq!(find(&mut client).await, None);
+    eventually(LIMIT, async || lines(&path) > 0).await.unwrap();
+    // An operation is recorded after its reply was sent, so the log is switched on again only after
+    // the second find was counted. Its line would be written before that of the third find.
     seawall.reload("").unwrap();
     assert_eq!(find(&mut client).await, None);
-    let lines = async || fs::read_to_string(&path).unwrap().lines().count();
-    let is_written = async || lines().await > 0;
-    eventually(LIMIT, is_written).await.unwrap();
-    assert_eq!(lines().await, 1);
+    let finds = async || {
+        let labels = [r#"command="find""#, r#"db="reload""#];
+        seawall.metric("seawall_operations_total", &labels).await
+    };
+    eventually(LIMIT, async || finds().await >= 2.0)
+        .await
+        .unwrap();
+    seawall.reload(&to(&later)).unwrap();
+    assert_eq!(find(&mut client).await, None);
+    eventually(LIMIT, async || lines(&later) > 0).await.unwrap();
+    assert_eq!((lines(&path), lines(&later)), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -283,6 +319,72 @@ async fn new_clients_get_the_new_certificate_and_connected_clients_stay() {
     assert!(late.hello(doc! {}).await.unwrap().is_ok());
     assert!(connect(&first).await.is_err());
     assert!(early.hello(doc! {}).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn the_format_of_the_log_changes_at_a_reload() {
+    let server = shared_standalone().await.unwrap();
+    let scratch = Scratch::create().unwrap();
+    let write = |format: &str| {
+        let toml = format!(
+            "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
+             deployment.uri = {:?}\nlog.format = {format:?}\n",
+            server.uri()
+        );
+        scratch.write("seawall.toml", toml).unwrap()
+    };
+    // The fixture sets the format by a variable, which would override the file.
+    let launcher = ["env", "--unset", "SEAWALL_LOG__FORMAT"];
+    let process = Process::launch(&launcher, &write("json")).await;
+    let lines_with = |text: &str, is_json: bool| {
+        let log = process.log();
+        let lines = log.lines().filter(|line| line.contains(text));
+        // The fixture keeps lines that are not JSON objects as JSON strings.
+        lines
+            .filter(|line| line.starts_with('{') == is_json)
+            .count()
+    };
+    for (format, is_json) in [("text", false), ("json", true)] {
+        write(format);
+        process.signal(Signal::HUP);
+        let is_logged = async || lines_with("configuration reloaded", is_json) == 1;
+        eventually(LIMIT, is_logged).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shorter_timeout_applies_to_the_next_client() {
+    let seawall = start("auth.authentication_timeout_ms = 3600000\n").await;
+    seawall
+        .reload("auth.authentication_timeout_ms = 50\n")
+        .unwrap();
+    let mut silent = TcpStream::connect(seawall.address()).await.unwrap();
+    let closed = timeout(LIMIT, silent.read_u8()).await.unwrap();
+    assert!(closed.is_err(), "Seawall closes the connection");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shorter_interval_of_the_pulse_applies_to_connected_servers() {
+    let server = Standalone::start(MongodOptions::with_auth()).await.unwrap();
+    let pulse = |ms: u32| format!("pulse.interval_ms = {ms}\n");
+    let seawall = Seawall::start_with(&server.root_uri(), with(&pulse(60_000))).await;
+    let admin = server.client().unwrap().database("admin");
+    let samples = async || {
+        let status = admin.run_command(doc! { "serverStatus": 1 }).await.unwrap();
+        let commands = status.get_document("metrics").unwrap();
+        let commands = commands.get_document("commands").unwrap();
+        let command = commands.get_document("serverStatus").unwrap();
+        command.get_i64("total").unwrap()
+    };
+    let reload = seawall.reload(&pulse(100)).unwrap();
+    assert_eq!(keys(&reload, false), ["pulse.interval_ms"]);
+    // Each look at the number is a command itself, so the number must rise faster than by one.
+    let (before, looks) = (samples().await, Cell::new(0));
+    let are_taken = async || {
+        looks.set(looks.get() + 1);
+        samples().await - before - looks.get() > 10
+    };
+    eventually(LIMIT, are_taken).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -146,12 +146,17 @@ fn pulse(
     } else if !deployment.has_credentials() {
         Err("off: no service account")
     } else {
-        let settings = pulse::Settings {
-            interval: settings.pulse.interval,
-            timeout: settings.pulse.timeout,
-        };
         let options = deployment.client_options();
+        let settings = pulse_settings(&settings.pulse);
         Ok(Arc::new(Pulse::new(options, settings, runtime)))
+    }
+}
+
+/// Converts the settings of the pulse.
+pub(super) fn pulse_settings(settings: &config::Pulse) -> pulse::Settings {
+    pulse::Settings {
+        interval: settings.interval,
+        timeout: settings.timeout,
     }
 }
 

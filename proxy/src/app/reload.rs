@@ -3,14 +3,26 @@
 //! A reload is prepared as a whole before the first change: everything that can fail is built
 //! first. If that fails, nothing changes. The caller reads and checks the configuration.
 
-use std::sync::Arc;
+#[cfg(test)]
+mod live_keys;
+
+use std::{sync::Arc, time::Duration};
 
 use seawall_api as api;
 use seawall_config as config;
 
 use super::{App, StartError, convert, insight, server_tls::NewServerTls, tls};
-use crate::{client::CredentialSettings, listener::ClientTls, observe::SlowLog};
+use crate::{
+    client::{self, CredentialSettings},
+    limits::LimitNumbers,
+    listener::ClientTls,
+    observe::SlowLog,
+    pins::PinLimits,
+    pulse,
+    topology::{self, DriverTls},
+};
 use config::{Change, Changed, EffectiveValue, Loaded};
+use seawall_transport::connection::ServerTls;
 
 /// The parts of a reload that can fail, built and not yet in use.
 struct Prepared {
@@ -19,6 +31,32 @@ struct Prepared {
     credentials: CredentialSettings,
     /// The new slow log; `None` if the slow log stays as it is.
     slow_log: Option<Option<SlowLog>>,
+}
+
+/// The values that each reload hands to parts that are running. Each part ignores equal values.
+#[derive(Debug)]
+struct Parts {
+    clients: client::Settings,
+    limits: LimitNumbers,
+    message_memory_bytes: usize,
+    pins: PinLimits,
+    topology: topology::Settings,
+    connect_timeout: Duration,
+    pulse: pulse::Settings,
+}
+
+impl Parts {
+    fn of(settings: &config::Settings) -> Self {
+        Self {
+            clients: convert::client_settings(settings),
+            limits: convert::limit_numbers(settings),
+            message_memory_bytes: settings.limits.message_memory_bytes,
+            pins: convert::pin_limits(&settings.limits),
+            topology: convert::topology_settings(settings),
+            connect_timeout: settings.deployment.connect_timeout,
+            pulse: insight::pulse_settings(&settings.pulse),
+        }
+    }
 }
 
 /// The problems of a new configuration, each once.
@@ -144,31 +182,16 @@ impl App {
             tls::log_loaded(expiries.unwrap_or_default());
             self.tls.send_replace(client_tls);
         }
-        shared
-            .current_settings
-            .store(Arc::new(convert::client_settings(settings)));
-        shared.limits.set(convert::limit_numbers(settings));
-        shared
-            .memory
-            .set_bytes(settings.limits.message_memory_bytes);
-        let pins = convert::pin_limits(&settings.limits);
-        shared.routing.pins.set_limits(pins);
-        shared.routing.relay_pins.set_limits(pins);
         if settings.fault != running.fault {
             let fault = settings.fault.as_ref().map(convert::fault);
             shared.routing.fault.store(fault.map(Arc::new));
         }
-        let topology = convert::topology_settings(settings);
-        shared.routing.topology.configure(
-            topology.local_threshold,
-            topology.pool,
-            settings.deployment.connect_timeout,
-            server_tls.map(|new| self.use_server_tls(new)),
-        );
         shared.logins.credentials.configure(prepared.credentials);
         if let Some(log) = prepared.slow_log {
             shared.recorder.set_slow_log(log);
         }
+        let server_tls = server_tls.map(|new| self.use_server_tls(new));
+        self.hand_over(Parts::of(settings), server_tls);
         let shapes = &settings.shapes;
         if *shapes != running.shapes {
             shared.recorder.set_shapes(
@@ -183,6 +206,34 @@ impl App {
                 settings.admin.profile,
                 settings.fault.is_some(),
             );
+        }
+    }
+
+    /// Hands new values to the parts that take all of them, whether they have changed or not.
+    fn hand_over(&self, values: Parts, server_tls: Option<(Arc<ServerTls>, DriverTls)>) {
+        let Parts {
+            clients,
+            limits,
+            message_memory_bytes,
+            pins,
+            topology,
+            connect_timeout,
+            pulse,
+        } = values;
+        let shared = &self.shared;
+        shared.current_settings.store(Arc::new(clients));
+        shared.limits.set(limits);
+        shared.memory.set_bytes(message_memory_bytes);
+        shared.routing.pins.set_limits(pins);
+        shared.routing.relay_pins.set_limits(pins);
+        shared.routing.topology.configure(
+            topology.local_threshold,
+            topology.pool,
+            connect_timeout,
+            server_tls,
+        );
+        if let Ok(running) = &self.feed.pulse {
+            running.configure(pulse);
         }
     }
 

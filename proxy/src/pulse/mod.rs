@@ -38,7 +38,7 @@ const MAX_SAMPLES: usize = 600;
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// How servers are sampled.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Time between two samples of a server.
     pub interval: Duration,
@@ -67,7 +67,7 @@ pub struct Cost {
 /// Samples the servers of a deployment. Dropping the value stops the sampling.
 pub struct Pulse {
     options: Mutex<ClientOptions>,
-    settings: Settings,
+    settings: Mutex<Settings>,
     runtime: Handle,
     servers: Mutex<HashMap<String, Sampler>>,
     cost: Arc<Mutex<Cost>>,
@@ -76,7 +76,7 @@ pub struct Pulse {
 impl std::fmt::Debug for Pulse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pulse")
-            .field("settings", &self.settings)
+            .field("settings", &*self.settings.lock())
             .finish_non_exhaustive()
     }
 }
@@ -87,7 +87,7 @@ impl Pulse {
     pub fn new(options: ClientOptions, settings: Settings, runtime: Handle) -> Self {
         Self {
             options: Mutex::new(options),
-            settings,
+            settings: Mutex::new(settings),
             runtime,
             servers: Mutex::default(),
             cost: Arc::default(),
@@ -99,6 +99,16 @@ impl Pulse {
     pub(crate) fn set_options(&self, options: ClientOptions) {
         *self.options.lock() = options;
         self.servers.lock().clear();
+    }
+
+    /// Changes the times of the samples. The next call of [`Self::set_servers`] connects to all
+    /// servers again.
+    pub(crate) fn configure(&self, settings: Settings) {
+        let mut running = self.settings.lock();
+        if *running != settings {
+            *running = settings;
+            self.servers.lock().clear();
+        }
     }
 
     /// Sets the servers to sample. Sampling of any other server stops, and its samples are dropped.
@@ -135,13 +145,14 @@ impl Pulse {
 
     fn sampler(&self, address: &str, parsed: ServerAddress) -> Sampler {
         let samples = Arc::default();
+        let settings = *self.settings.lock();
         let server = Server {
             address: address.to_owned(),
-            settings: self.settings,
+            settings,
             samples: Arc::clone(&samples),
             cost: Arc::clone(&self.cost),
         };
-        let options = options_for(self.options.lock().clone(), parsed, self.settings.timeout);
+        let options = options_for(self.options.lock().clone(), parsed, settings.timeout);
         let task = self.runtime.spawn(server.sample(options)).abort_handle();
         Sampler { samples, task }
     }

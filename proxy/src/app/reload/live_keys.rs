@@ -1,0 +1,139 @@
+//! Checks for every live key that a reload hands its value to a running part. The tests in
+//! `tests/e2e` show what the parts then do.
+
+use seawall_config::{KEYS, Key, Kind};
+
+use super::*;
+
+/// Keys whose values the configuration compares as a whole: `reload.rs:
+/// users_are_added_changed_and_removed`.
+const USERS: &str = "auth.users[]";
+
+/// Files that exist. The configuration reads them, and does not parse their contents.
+const FILES: [&str; 2] = [
+    concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/src/lib.rs"),
+];
+
+#[test]
+fn a_reload_hands_the_value_of_every_live_key_to_a_running_part() {
+    let is_live = |key: &&Key| key.change == Change::Live && !key.path.starts_with(USERS);
+    let mut keys = 0;
+    for key in KEYS.iter().filter(is_live) {
+        let [before, after] = [0, 1].map(|variant| settings(key, variant));
+        assert_ne!(handed_over(&before), handed_over(&after), "{}", key.path);
+        keys += 1;
+    }
+    assert!(keys >= 70, "too few live keys found: {keys}");
+}
+
+/// Everything that a reload hands over, as text.
+fn handed_over(settings: &config::Settings) -> String {
+    let window = (
+        convert::guard(&settings.admin),
+        settings.admin.profile,
+        settings.fault.is_some(),
+    );
+    let credentials = convert::credential_settings(&settings.auth, &settings.limits, false);
+    // These sections are compared with the running ones, and used as a whole.
+    let sections = (
+        &settings.fault,
+        &settings.listen.tls,
+        &settings.deployment.tls,
+        &settings.slow_log,
+        &settings.shapes,
+    );
+    // These values are read from the running settings when they are needed.
+    let read_later = (&settings.log, &settings.reload, &settings.shutdown);
+    format!(
+        "{:?}",
+        (
+            Parts::of(settings),
+            window,
+            credentials.unwrap(),
+            sections,
+            read_later
+        )
+    )
+}
+
+/// The settings with one of two values of a key.
+fn settings(key: &Key, variant: usize) -> config::Settings {
+    let needed = match key.path.rsplit_once('.').unwrap_or_default().0 {
+        "fault" if key.path != "fault.delay_ms" => "fault.delay_ms = 7\n".to_owned(),
+        "slow_log" if key.path != "slow_log.redact" => "slow_log.redact = true\n".to_owned(),
+        "listen.tls" => tls(key.path),
+        _ => String::new(),
+    };
+    let value = value(key, variant);
+    let toml = format!(
+        "deployment.uri = \"mongodb://server/\"\n{needed}{} = {value}\n",
+        key.path
+    );
+    let loaded = Loaded::from_toml(&toml);
+    loaded
+        .unwrap_or_else(|problems| panic!("{toml}{problems}"))
+        .settings
+}
+
+/// The keys of `[listen.tls]` that the key at `path` needs.
+fn tls(path: &str) -> String {
+    let certificates = ["client_certificate", "client_ca_file", "client_crl_file"];
+    let needs_authority = certificates.iter().any(|name| path.ends_with(name));
+    let mut keys = vec!["certificate_file", "key_file"];
+    if needs_authority {
+        keys.push("client_ca_file");
+    }
+    let keys = keys.into_iter().map(|name| format!("listen.tls.{name}"));
+    let mut text: String = keys
+        .filter(|key| key != path)
+        .map(|key| format!("{key} = {:?}\n", FILES[0]))
+        .collect();
+    if needs_authority && !path.ends_with("client_certificate") {
+        text += "listen.tls.client_certificate = \"optional\"\n";
+    }
+    text
+}
+
+/// One of two allowed values of a key, as TOML.
+fn value(key: &Key, variant: usize) -> String {
+    let numbers = |min: i64, max: i64| {
+        // The number of clients may be reduced to what the limit of descriptors allows.
+        let first = match key.path {
+            "listen.max_client_connections" => 10,
+            _ => key
+                .default
+                .and_then(|default| default.parse().ok())
+                .unwrap_or(min),
+        };
+        let second = if first < max { first + 1 } else { first - 1 };
+        [first, second][variant].to_string()
+    };
+    match key.kind {
+        Kind::Integer { min, max } | Kind::IntegerOr { min, max, .. } => numbers(min, max),
+        Kind::Percent => ["100", "50.5"][variant].to_owned(),
+        Kind::Boolean => ["true", "false"][variant].to_owned(),
+        Kind::Choice { accepted } => {
+            let words: Vec<_> = accepted.iter().filter(|word| **word != "none").collect();
+            format!("{:?}", words[variant])
+        }
+        Kind::ShapeThresholds { .. } => {
+            ["{ 0123456789abcdef = 5 }", "{ 0123456789abcdef = 6 }"][variant].to_owned()
+        }
+        Kind::Text => match key.path {
+            "limits.shared_addresses" => format!("{:?}", ["10.0.0.0/8", "192.0.2.7"][variant]),
+            _ => format!("{:?}", ["one", "two"][variant]),
+        },
+        Kind::Path
+        | Kind::ReadableFile
+        | Kind::ReadableFiles
+        | Kind::SecretFile
+        | Kind::SecretFiles => format!("{:?}", FILES[variant]),
+        Kind::Secret
+        | Kind::Directory
+        | Kind::ConnectionString
+        | Kind::Base64 { .. }
+        | Kind::Addresses
+        | Kind::AdminAddress => panic!("{}: live keys of this kind need a value here", key.path),
+    }
+}
