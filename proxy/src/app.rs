@@ -141,6 +141,10 @@ pub struct App {
     /// The settings and values in effect.
     running: Mutex<config::Loaded>,
     has_service_account: bool,
+    /// True if clients connect to sockets of the service manager.
+    uses_inherited_sockets: bool,
+    /// The filter of the log that replaces `log.level`; not set if there is none.
+    log_filter: OnceLock<String>,
     tls: watch::Sender<Option<Arc<ClientTls>>>,
     server_tls: RunningServerTls,
     /// The state that HTTP requests read; `None` during the start.
@@ -231,6 +235,8 @@ impl App {
             configuration: watch::Sender::new(Arc::new(reload::described(&loaded.values, &[]))),
             running: Mutex::new(loaded),
             has_service_account,
+            uses_inherited_sockets: !inherited.is_empty(),
+            log_filter: OnceLock::new(),
             tls: watch::Sender::new(None),
             server_tls,
             window: None,
@@ -244,6 +250,7 @@ impl App {
             planes,
         };
         app.listen(&settings, inherited).await?;
+        app.describe_configuration();
         Ok(app)
     }
 

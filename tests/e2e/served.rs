@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use seawall_api::{AdminClient, Configuration};
+use seawall_api::{AdminClient, Configuration, ConfigurationValue};
 use seawall_tests::{
     eventually::eventually, mongod::shared_standalone, process::Process, scratch::Scratch,
 };
@@ -47,16 +47,19 @@ impl Served {
     }
 
     pub(crate) async fn value(&self, key: &str) -> String {
-        let configuration: Configuration = self.admin().ask("/api/v1/config").await.unwrap();
-        let value = configuration
-            .values
-            .into_iter()
-            .find(|value| value.key == key);
-        value.unwrap().value
+        described_value(self.process.admin(), key).await.value
     }
 
     pub(crate) async fn has(&self, key: &str, value: &str) {
         let is_set = async || self.value(key).await == value;
         eventually(LIMIT, is_set).await.unwrap();
     }
+}
+
+/// The description of a key's value by the process with this admin address.
+pub(crate) async fn described_value(admin: &str, key: &str) -> ConfigurationValue {
+    let admin = AdminClient::new(admin, None).unwrap();
+    let configuration: Configuration = admin.ask("/api/v1/config").await.unwrap();
+    let mut values = configuration.values.into_iter();
+    values.find(|value| value.key == key).unwrap()
 }

@@ -164,6 +164,9 @@ async fn clients_connect_to_the_sockets_of_the_service_manager() {
     let mut process = Process::launch(&launcher, &file).await;
     let ready = run(&["wait", "--admin", process.admin()]).await;
     assert!(ready.status.success());
+    let value = described_value(process.admin(), "listen.address").await;
+    assert_eq!(value.value, r#""192.0.2.1:1""#);
+    assert_eq!(value.in_effect.as_deref(), Some(process.address()));
     let (tcp, unix) = process.address().split_once(", ").unwrap();
     assert_eq!(unix, path.to_str().unwrap());
     let mut client = RawClient::connect(tcp.parse().unwrap()).await.unwrap();

@@ -168,6 +168,7 @@ fn second(at: u64, known: &str) -> Second {
 
 fn configuration() -> seawall_api::Configuration {
     let value = seawall_api::ConfigurationValue {
+        in_effect: Some("7".to_owned()),
         pending: Some("9".to_owned()),
         ..Default::default()
     };

@@ -115,13 +115,17 @@ pub(super) fn pin_limits(limits: &config::Limits) -> PinLimits {
 const OTHER_DESCRIPTORS: u64 = 200;
 
 /// Returns the maximum number of clients: the configured number, or fewer if the limit of
-/// descriptors is too low. Logs the result.
-fn max_clients(settings: &config::Settings) -> usize {
+/// descriptors is too low.
+pub(super) fn clients_in_effect(settings: &config::Settings) -> usize {
     let wanted = settings.listen.max_client_connections.get();
+    room_for_clients(settings).map_or(wanted, |(room, _)| room.min(wanted))
+}
+
+/// Number of clients for which the limit of descriptors is enough, and this limit. `None` if there
+/// is no limit.
+fn room_for_clients(settings: &config::Settings) -> Option<(usize, u64)> {
+    let allowed = raise_descriptor_limit()?;
     let servers = settings.pool.max_server_connections.get();
-    let Some(allowed) = raise_descriptor_limit() else {
-        return wanted;
-    };
     let waiting = match settings.listen.proxy_protocol {
         config::ProxyProtocol::Off => 0,
         config::ProxyProtocol::Accept => MAX_WAITING,
@@ -133,7 +137,15 @@ fn max_clients(settings: &config::Settings) -> usize {
         config::Mode::Relay => 2,
     };
     let room = allowed.saturating_sub(others) / each;
-    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    Some((usize::try_from(room).unwrap_or(usize::MAX), allowed))
+}
+
+/// Like [`clients_in_effect`], and logs the result.
+fn max_clients(settings: &config::Settings) -> usize {
+    let wanted = settings.listen.max_client_connections.get();
+    let Some((room, allowed)) = room_for_clients(settings) else {
+        return wanted;
+    };
     if room < wanted {
         tracing::warn!(
             descriptors = allowed,
@@ -145,7 +157,7 @@ fn max_clients(settings: &config::Settings) -> usize {
         tracing::info!(
             descriptors = allowed,
             clients = wanted,
-            servers,
+            servers = settings.pool.max_server_connections.get(),
             "descriptor limit is sufficient"
         );
     }

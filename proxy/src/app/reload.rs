@@ -116,7 +116,8 @@ impl App {
         if !is_dry_run {
             let values = values_in_effect(&changed, &running.values, &new.values);
             self.apply(&settings, &running.settings, prepared, server_tls);
-            let described = described(&values, &pending(&changed, &new.values));
+            let mut described = described(&values, &pending(&changed, &new.values));
+            self.add_values_in_effect(&settings, &mut described);
             // `set_info` fails only if the exporter refuses its buckets, but it accepted the same
             // buckets at the start.
             drop(self.export_info(&described.hash));
@@ -234,6 +235,49 @@ impl App {
         );
         if let Ok(running) = &self.feed.pulse {
             running.configure(pulse);
+        }
+    }
+
+    /// Describes the running configuration again, after the start or after a change of the
+    /// environment's values.
+    pub(super) fn describe_configuration(&self) {
+        let running = self.running.lock();
+        let mut described = described(&running.values, &[]);
+        self.add_values_in_effect(&running.settings, &mut described);
+        self.configuration.send_replace(Arc::new(described));
+    }
+
+    /// Adds the values in effect that differ from the configured ones.
+    fn add_values_in_effect(
+        &self,
+        settings: &config::Settings,
+        described: &mut api::Configuration,
+    ) {
+        let clients = convert::clients_in_effect(settings);
+        let is_reduced = clients < settings.listen.max_client_connections.get();
+        let sockets = self.uses_inherited_sockets;
+        for (key, other) in [
+            (
+                "listen.address",
+                sockets.then(|| self.client_addresses.join(", ")),
+            ),
+            (
+                "listen.max_client_connections",
+                is_reduced.then(|| clients.to_string()),
+            ),
+            ("log.level", self.log_filter.get().cloned()),
+        ] {
+            let mut values = described.values.iter_mut();
+            if let Some(value) = values.find(|value| value.key == key) {
+                value.in_effect = other;
+            }
+        }
+    }
+
+    /// Notes that this filter of the log replaces `log.level`.
+    pub(crate) fn set_log_filter(&self, filter: String) {
+        if self.log_filter.set(filter).is_ok() {
+            self.describe_configuration();
         }
     }
 
@@ -366,6 +410,7 @@ pub(super) fn described(
         let next = pending.iter().find(|next| next.path == value.path);
         let next = next.filter(|next| next.value != value.value);
         api::ConfigurationValue {
+            in_effect: None,
             key: value.path.clone(),
             origin: value.origin.as_str().to_owned(),
             pending: next.map(|next| next.value.clone()),
@@ -375,6 +420,7 @@ pub(super) fn described(
     let is_new = |next: &&EffectiveValue| !values.iter().any(|value| value.path == next.path);
     let new = pending.iter().filter(is_new);
     let new = new.map(|next| api::ConfigurationValue {
+        in_effect: None,
         key: next.path.clone(),
         origin: next.origin.as_str().to_owned(),
         pending: Some(next.value.clone()),

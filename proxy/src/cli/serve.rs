@@ -80,6 +80,9 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
             Exit::Internal,
         );
     }
+    if let Some(filter) = LogControl::variable() {
+        app.set_log_filter(filter);
+    }
     let settings = &loaded.settings.admin;
     tracing::info!(
         clients = app.client_addresses().join(", "),

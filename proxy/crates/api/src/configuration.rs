@@ -17,6 +17,9 @@ pub struct Configuration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConfigurationValue {
+    /// The value in effect, if the environment replaces the configured one: sockets of the service
+    /// manager, the variable `SEAWALL_LOG`, or a limit of descriptors that is too low.
+    pub in_effect: Option<String>,
     /// The key's path, for example `pool.max_pool_size`.
     pub key: String,
     /// The source of the value: `flag`, `environment`, `file` or `default`.

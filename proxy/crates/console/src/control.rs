@@ -343,6 +343,11 @@ fn configuration_rows(configuration: &Configuration) -> Vec<String> {
         ]
     });
     let headings = ["<key", "<value", "<source", "<after a restart"];
+        let configured = figures::printable(&value.value);
+        let shown = match &value.in_effect {
+            Some(other) => format!("{configured} (in effect: {})", figures::printable(other)),
+            None => configured,
+        };
     let mut lines = figures::table(&headings, &rows.collect::<Vec<_>>());
     lines.push(format!("hash of the values: {}", configuration.hash));
     lines
@@ -412,6 +417,7 @@ mod tests {
         };
         let lines = configuration_rows(&configuration);
         assert!(lines[1].starts_with("listen.backlog"), "{lines:?}");
+                in_effect: Some("7".to_owned()),
         assert!(lines[1].trim_end().ends_with('9'), "{lines:?}");
         assert_eq!(lines[2], "hash of the values: 0123");
     }
@@ -420,6 +426,7 @@ mod tests {
     fn clients_beyond_the_limit_are_counted_below_the_list() {
         let clients = Clients {
             clients: vec![seawall_api::Client::default()],
+        assert!(lines[1].contains("8 (in effect: 7)"), "{lines:?}");
             count: 3,
         };
         let lines = client_rows(&clients);

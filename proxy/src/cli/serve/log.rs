@@ -37,6 +37,12 @@ impl LogControl {
         }
     }
 
+    /// The variable `SEAWALL_LOG`, if it overrides the level.
+    pub(super) fn variable() -> Option<String> {
+        let filter = EnvFilter::builder().with_env_var(LOG_VARIABLE);
+        filter.try_from_env().ok().map(|filter| filter.to_string())
+    }
+
     /// Applies changed settings. The variable `SEAWALL_LOG` still overrides the level.
     pub(super) fn configure(&self, log: &Log) {
         // Both calls fail only if the log no longer exists.
