@@ -1,15 +1,19 @@
 //! The commands for a running proxy, with the real binary.
 
-use std::process::Output;
+use std::{process::Output, time::Duration};
 
-use seawall_api::{Configuration, Status};
+use seawall_api::{Clients, Configuration, Pools, Status};
 use seawall_tests::{
+    eventually::eventually,
     process::{Process, run},
+    raw::RawClient,
     scratch::Scratch,
     seawall::{Options, Seawall, http},
 };
 
-use crate::served::Served;
+use crate::served::{Served, described_value};
+
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
@@ -45,7 +49,19 @@ async fn commands_show_the_state_and_the_configuration() {
     let status: Status = serde_json::from_str(&show(&served, &["status", "--json"]).await).unwrap();
     assert_eq!(status.mode, "pooled");
     assert!(show(&served, &["pools"]).await.contains("ready"));
+    let pools: Pools = serde_json::from_str(&show(&served, &["pools", "--json"]).await).unwrap();
+    assert_eq!(pools.pools.len(), 1);
+    let address = served.process.address().parse().unwrap();
+    let _clients = [
+        RawClient::connect(address).await.unwrap(),
+        RawClient::connect(address).await.unwrap(),
+    ];
+    let both = async || show(&served, &["clients"]).await.lines().count() == 3;
+    eventually(LIMIT, both).await.unwrap();
     assert!(show(&served, &["clients"]).await.starts_with("id"));
+    let one = show(&served, &["clients", "--json", "--limit", "1"]).await;
+    let one: Clients = serde_json::from_str(&one).unwrap();
+    assert_eq!((one.clients.len(), one.count), (1, 2));
     let configuration = show(&served, &["config"]).await;
     let line = configuration
         .lines()
@@ -55,6 +71,50 @@ async fn commands_show_the_state_and_the_configuration() {
     let json = show(&served, &["config", "--json"]).await;
     let json: Configuration = serde_json::from_str(&json).unwrap();
     assert!(configuration.contains(&json.hash));
+}
+
+#[tokio::test]
+async fn the_configuration_names_the_source_of_each_value_and_what_replaces_it() {
+    let scratch = Scratch::create().unwrap();
+    let server = seawall_tests::mongod::shared_standalone().await.unwrap();
+    let toml = format!(
+        "deployment.uri = {:?}\nadmin.address = \"127.0.0.1:0\"\npool.max_pool_size = 7\n\
+         listen.address = \"192.0.2.1:1\"\nlisten.max_client_connections = 1000000\n",
+        server.uri()
+    );
+    let file = scratch.write("seawall.toml", toml).unwrap();
+    let shell = "exec \"$@\" --listen 127.0.0.1:0";
+    let launcher = [
+        "env",
+        "SEAWALL_POOL__MIN_POOL_SIZE=2",
+        "SEAWALL_LOG=seawall=info",
+        "sh",
+        "-c",
+        shell,
+        "sh",
+    ];
+    let process = Process::launch(&launcher, &file).await;
+    for (key, value, origin, in_effect) in [
+        ("listen.address", r#"["127.0.0.1:0"]"#, "flag", None),
+        ("pool.min_pool_size", "2", "environment", None),
+        ("pool.max_pool_size", "7", "file", None),
+        ("pool.max_connecting", "2", "default", None),
+        ("log.level", r#""info""#, "default", Some("seawall=info")),
+    ] {
+        let described = described_value(process.admin(), key).await;
+        assert_eq!(
+            (&*described.value, &*described.origin),
+            (value, origin),
+            "{key}"
+        );
+        assert_eq!(described.in_effect.as_deref(), in_effect, "{key}");
+    }
+    // No test machine allows a million descriptors for clients, and some for servers.
+    let clients = described_value(process.admin(), "listen.max_client_connections").await;
+    let in_effect: u64 = clients.in_effect.unwrap().parse().unwrap();
+    assert!(in_effect < 1_000_000, "{in_effect}");
+    let shown = run(&["config", "--admin", process.admin()]).await;
+    assert!(text(&shown).contains(r#""info" (in effect: seawall=info)"#));
 }
 
 #[tokio::test]
@@ -91,6 +151,27 @@ async fn shutdown_command_returns_when_the_process_has_ended() {
         let output = run(&[command, "--admin", served.process.admin()]).await;
         assert_eq!(output.status.code(), Some(69), "{command}");
     }
+}
+
+#[tokio::test]
+async fn drain_command_returns_before_the_drain_has_ended() {
+    let mut served = Served::start("").await;
+    let address = served.process.address().parse().unwrap();
+    let client = RawClient::connect(address).await.unwrap();
+    let connected = async || show(&served, &["clients"]).await.lines().count() == 2;
+    eventually(LIMIT, connected).await.unwrap();
+    let drain = show(&served, &["drain", "--json"]).await;
+    let drain: serde_json::Value = serde_json::from_str(&drain).unwrap();
+    assert_eq!(drain["draining"], true);
+    // The process waits for its client, and its API is served until then.
+    let draining = async || {
+        let status: Status = served.admin().ask("/api/v1/status").await.unwrap();
+        status.draining
+    };
+    eventually(LIMIT, draining).await.unwrap();
+    assert_eq!(show(&served, &["drain"]).await, "");
+    drop(client);
+    assert!(served.process.ended().await.success());
 }
 
 #[tokio::test]
