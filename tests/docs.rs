@@ -93,6 +93,55 @@ fn every_warning_and_error_is_documented() {
     assert!(phrases >= 10, "too few events found: {phrases}");
 }
 
+/// The text of a section of a page, below the heading `## name`.
+fn section<'a>(text: &'a str, name: &str) -> &'a str {
+    let start = format!("{name}\n");
+    let found = text.split("\n## ").find(|part| part.starts_with(&start));
+    found.unwrap_or_else(|| panic!("no section {name}"))
+}
+
+/// The first cells of the rows of the only table in a section.
+fn first_cells(section: &str) -> Vec<&str> {
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| "));
+    let cells = rows.map(|row| row.split(" | ").next().unwrap());
+    cells.skip(1).collect()
+}
+
+#[test]
+fn every_alert_names_existing_metrics_and_says_what_to_do() {
+    let (metrics, operations) = (document("metrics.md"), document("operations.md"));
+    let rules = section(&metrics, "Alerts to start with");
+    let mut alerts = Vec::new();
+    for rule in rules.split("- alert: ").skip(1) {
+        let (alert, rest) = rule.split_once(char::is_whitespace).unwrap();
+        alerts.push(alert);
+        let expression = rest.split_once("expr: ").unwrap().1;
+        let expression = expression.lines().next().unwrap();
+        let mut named = 0;
+        for (start, _) in expression.match_indices("seawall_") {
+            let rest = &expression[start..];
+            let end = rest.find(|c: char| !c.is_ascii_lowercase() && c != '_');
+            let name = &rest[..end.unwrap_or(rest.len())];
+            let is_metric = |metric: &&MetricName| {
+                let of_histogram = name.strip_suffix("_bucket").unwrap_or(name);
+                metric.as_str() == name || metric.as_str() == of_histogram
+            };
+            assert!(
+                MetricName::ALL.iter().any(|m| is_metric(&m)),
+                "{alert}: {name}"
+            );
+            named += 1;
+        }
+        assert!(named > 0, "{alert} names no metric");
+    }
+    assert!(alerts.len() >= 15, "too few alerts found: {alerts:?}");
+    let rows = first_cells(section(&operations, "Alerts"));
+    assert_eq!(
+        rows, alerts,
+        "docs/operations.md has a row for each alert, in the same order"
+    );
+}
+
 /// The text of a source file that a page names. The name is a path from `tests/e2e`, from
 /// `proxy/src` or from the repository's root, or it begins with the name of a crate
 /// (`wire/header.rs`).

@@ -200,20 +200,22 @@ pub fn router(window: Arc<Window>) -> Router {
 }
 
 async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) {
+    match obstacle(&window) {
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason),
+        None => (StatusCode::OK, "ready\n"),
+    }
+}
+
+/// The reason why Seawall cannot serve operations now; `None` if it can.
+fn obstacle(window: &Window) -> Option<&'static str> {
     if window.draining.borrow().is_some() {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+        Some("draining\n")
     } else if !window.topology.snapshot().description.is_available() {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "no server of the deployment is available\n",
-        )
+        Some("no server of the deployment is available\n")
     } else if (window.credentials)() == "auto" {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "Seawall does not know yet if clients must log in\n",
-        )
+        Some("Seawall does not know yet if clients must log in\n")
     } else {
-        (StatusCode::OK, "ready\n")
+        None
     }
 }
 
@@ -233,6 +235,7 @@ fn exposition(window: &Window, is_protobuf: bool) -> Response {
     for pool in &window.topology.snapshot().pools {
         drop(pool.snapshot());
     }
+    window.exporter.set_ready(obstacle(window).is_none());
     if is_protobuf {
         let content_type = [(header::CONTENT_TYPE, PROTOBUF)];
         return (content_type, window.exporter.render_protobuf()).into_response();

@@ -280,6 +280,12 @@ impl Exporter {
         self.set_storm_active(false);
     }
 
+    /// Sets the gauge of readiness.
+    pub(crate) fn set_ready(&self, is_ready: bool) {
+        let gauge = self.metrics.gauge(MetricName::Ready, vec![]);
+        gauge.set(f64::from(u8::from(is_ready)));
+    }
+
     fn set_storm_active(&self, is_active: bool) {
         let gauge = self.metrics.gauge(MetricName::StormActive, vec![]);
         gauge.set(f64::from(u8::from(is_active)));

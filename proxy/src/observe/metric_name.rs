@@ -51,6 +51,8 @@ macro_rules! metrics {
 metrics! {
     /// This instance: its version and the hash of its configuration; the value is always 1.
     Info: Gauge = "seawall_info", "This instance: version and config_hash, the hash of its configuration; always 1.";
+    /// 1 if Seawall can serve operations.
+    Ready: Gauge = "seawall_ready", "1 if Seawall can serve operations, as /health/ready reports, else 0.";
     /// Reloads of the configuration, by `result`.
     ReloadsTotal: Counter = "seawall_reloads_total", "Reloads of the configuration.";
     /// Clients connected now.
