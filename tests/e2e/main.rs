@@ -42,6 +42,7 @@ mod reload_faults;
 mod resources;
 mod routers;
 mod routing;
+mod runbook;
 mod scene;
 mod served;
 mod server_tls;
