@@ -16,13 +16,14 @@ use seawall_tests::{
         Options, ROOT, ROOT_PASSWORD, ReplicaSet, Standalone, shared_replica_set,
         shared_standalone, unique_name,
     },
-    process::{Process, run},
+    process::{Process, binary, run},
     raw::{Login, RawClient, RawError},
     recorder::Recorder,
     scratch::Scratch,
     seawall::{self, Seawall},
 };
 use tokio::{
+    process::Command,
     sync::Notify,
     task::JoinSet,
     time::{Instant, timeout},
@@ -151,6 +152,26 @@ async fn check_validates_the_configuration_and_the_flag_connect_also_tries_the_d
     let silent = run(&["check", "--connect", "--deployment", &down]).await;
     assert_eq!(silent.status.code(), Some(69), "{silent:?}");
     assert!(String::from_utf8_lossy(&silent.stderr).contains("deployment.uri"));
+}
+
+/// `SSL_CERT_FILE` stands for the authorities of the operating system.
+#[tokio::test]
+async fn check_with_connect_trusts_the_authorities_that_a_running_seawall_trusts() {
+    let options = Options {
+        tls: true,
+        ..Options::with_auth()
+    };
+    let server = Standalone::start(options).await.unwrap();
+    let uri = format!("mongodb://{}/?tls=true", server.address());
+    let check = async |trusted: &Certificates| {
+        let mut command = Command::new(binary());
+        command.args(["check", "--connect", "--deployment", &uri]);
+        command.env("SSL_CERT_FILE", trusted.ca_file());
+        command.output().await.unwrap().status.code()
+    };
+    assert_eq!(check(server.certificates().unwrap()).await, Some(0));
+    let other = Certificates::generate().unwrap();
+    assert_eq!(check(&other).await, Some(69));
 }
 
 #[tokio::test]

@@ -124,7 +124,7 @@ impl ServerTlsFiles {
     /// The options of the official driver. The driver cannot skip the check of the host name alone.
     /// If Seawall skips that check, the driver therefore verifies nothing. Pooled connections are
     /// still verified, and the driver monitors servers without a login.
-    pub(super) fn driver_tls(&self) -> DriverTls {
+    pub(crate) fn driver_tls(&self) -> DriverTls {
         let ca = self.authorities.as_ref();
         let ca = ca.or(self.system_authorities.as_ref());
         DriverTls {
@@ -309,5 +309,24 @@ impl App {
             pulse.set_options(deployment.client_options());
         }
         (tls, driver_tls)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_authorities_of_the_operating_system_those_of_mozilla_are_used() {
+        let files = ServerTlsFiles {
+            authorities: None,
+            system_authorities: None,
+            identity: None,
+            revocation_lists: Vec::new(),
+            verification: Verification::Full,
+        };
+        // The authorities of a file have expiries, those of Mozilla are compiled in.
+        assert!(files.build().unwrap().expiries().is_empty());
+        assert!(files.driver_tls().ca_file.is_none());
     }
 }

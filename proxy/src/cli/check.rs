@@ -73,13 +73,23 @@ pub(super) async fn deployment_problems(settings: &Settings) -> Vec<String> {
     problems
 }
 
-async fn connect(settings: &Settings) -> mongodb::error::Result<()> {
-    let mut options = ClientOptions::parse(settings.deployment.uri.expose()).await?;
+/// Tries to reach the deployment with the same TLS files as a running Seawall, also those of the
+/// operating system and of `[deployment.tls]`.
+async fn connect(settings: &Settings) -> Result<(), String> {
+    let of_driver = |error: mongodb::error::Error| error.to_string();
+    let section = &settings.deployment;
+    let deployment = DeploymentOptions::parse(section.uri.expose(), section.heartbeat_frequency);
+    let mut deployment = deployment.await.map_err(|error| error.to_string())?;
+    let files = ServerTlsFiles::read(&deployment, section.tls.as_ref());
+    if let Some(files) = files.map_err(|error| error.to_string())? {
+        deployment.set_driver_tls(&files.driver_tls());
+    }
+    let parsed = ClientOptions::parse(section.uri.expose()).await;
+    let mut options = parsed.map_err(of_driver)?;
+    options.tls = deployment.client_options().tls;
     options.server_selection_timeout = Some(CONNECT_LIMIT);
-    let client = Client::with_options(options)?;
-    client
-        .database("admin")
-        .run_command(doc! { "hello": 1 })
-        .await
-        .map(drop)
+    let client = Client::with_options(options).map_err(of_driver)?;
+    let admin = client.database("admin");
+    let hello = admin.run_command(doc! { "hello": 1 }).await;
+    hello.map(drop).map_err(of_driver)
 }
