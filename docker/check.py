@@ -15,8 +15,13 @@ import time
 
 LIMIT_SECONDS = 60
 USER = "65532:65532"
-SRV_NAME = "_mongodb._tcp.db.seawall.test"
-HOST_NAME = "node.seawall.test"
+DOMAIN = "seawall.test"
+SRV_NAME = f"_mongodb._tcp.db.{DOMAIN}"
+HOST_NAME = f"node.{DOMAIN}"
+# As in a pod of Kubernetes: names with fewer than five dots are first looked up in these domains.
+POD_DNS = f"search databases.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}\noptions ndots:5\n"
+# Where Debian has the authorities. The empty image has none, so those of Mozilla are used.
+ROOTS = "etc/ssl/certs/ca-certificates.crt"
 
 
 def find_mongod():
@@ -99,6 +104,69 @@ def serve_dns(server, port):
             server.sendto(dns_reply(query, port), client)
 
 
+def certificate(folder):
+    """Writes an authority, and a certificate for HOST_NAME with its key. Returns their paths."""
+    authority, pem = folder / "ca.pem", folder / "server.pem"
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True, cwd=folder)
+
+    new = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    openssl(*new, "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
+    request = ["req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={HOST_NAME}"]
+    openssl(*request, "-keyout", "server.key", "-out", "server.csr")
+    (folder / "names").write_text(f"subjectAltName=DNS:{HOST_NAME}\n")
+    sign = ["x509", "-req", "-days", "1", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"]
+    openssl(*sign, "-in", "server.csr", "-extfile", "names", "-out", "server.crt")
+    pem.write_text((folder / "server.crt").read_text() + (folder / "server.key").read_text())
+    return authority, pem
+
+
+def check_key_file(stack):
+    """Runs the script of the compose file that writes the key of the replica set. mongod refuses a
+    key file that is too long, not base64, or readable for other users."""
+    folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    script = pathlib.Path(__file__).parent / "compose" / "keyfile.sh"
+    text = script.read_text().replace("mongodb:mongodb", f"{os.getuid()}:{os.getgid()}")
+    text = text.replace("=/keyfile/keyfile", f"={folder}/keyfile")
+    keys = []
+    for _ in range(2):
+        subprocess.run(["bash", "-c", text], check=True)
+        keys.append((folder / "keyfile").read_bytes())
+    if keys[0] != keys[1]:
+        sys.exit("keyfile.sh replaces the key at its second run")
+    (port,) = free_ports(1)
+    (folder / "data").mkdir()
+    mongod = [find_mongod(), "--dbpath", f"{folder}/data", "--port", str(port)]
+    mongod += ["--bind_ip", "127.0.0.1", "--replSet", "rs0", "--keyFile", f"{folder}/keyfile"]
+    with running(mongod, stdout=subprocess.DEVNULL):
+        eventually(lambda: accepts(port), "mongod accepts the key file")
+    print("keyfile.sh: mongod accepts its key")
+
+
+def check_authorities(stack, etc, run, expect):
+    """Without authorities of the system, those of Mozilla are used, which do not know ours."""
+    folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    authority, pem = certificate(folder)
+    (port,) = free_ports(1)
+    (folder / "data").mkdir()
+    mongod = [find_mongod(), "--dbpath", f"{folder}/data", "--port", str(port)]
+    mongod += ["--bind_ip", "127.0.0.1", "--tlsMode", "requireTLS", "--tlsCAFile", str(authority)]
+    mongod += ["--tlsCertificateKeyFile", str(pem), "--tlsAllowConnectionsWithoutCertificates"]
+    with running(mongod, stdout=subprocess.DEVNULL):
+        eventually(lambda: accepts(port), "mongod listens with TLS")
+        uri = f"mongodb://{HOST_NAME}:{port}/?tls=true"
+        refused = run("check", "--connect", "--deployment", uri)
+        if refused.returncode != 69:
+            sys.exit(f"an unknown authority: {refused.returncode}, not 69: {refused.stderr}")
+        roots = etc.parent / ROOTS
+        roots.parent.mkdir(parents=True)
+        shutil.copy(authority, roots)
+        expect("check", "--connect", "--deployment", uri)
+        roots.unlink()
+    print(f"an authority of its own: refused, and accepted from /{ROOTS}")
+
+
 def main(root):
     seawall = [shutil.which("chroot"), f"--userspec={USER}", root, "/seawall"]
 
@@ -136,6 +204,13 @@ def main(root):
         srv = "mongodb+srv://db.seawall.test/?tls=false"
         expect("check", "--connect", "--deployment", srv)
         print("an SRV record: found")
+        (etc / "resolv.conf").write_text(f"{POD_DNS}nameserver 127.0.0.99\n")
+        for name in ("node", HOST_NAME):
+            expect("check", "--connect", "--deployment", f"mongodb://{name}:{port}/")
+        expect("check", "--connect", "--deployment", srv)
+        print("with search domains and ndots:5: a short name, a full name and an SRV record: found")
+        check_authorities(stack, etc, run, expect)
+        check_key_file(stack)
 
         environment = {
             "SEAWALL_LISTEN__ADDRESS": f"127.0.0.1:{listen}",
