@@ -1,11 +1,14 @@
 """Validates the rendered chart and the sidecar examples. Started by `check`, which installs helm.
 
 It checks the schemas of Kubernetes (strictly: unknown fields are errors), and facts that no schema
-knows: references between objects, and the promises of the chart's documentation.
+knows: references between objects, and the promises of the chart's documentation. `seawall check`
+must accept the configuration and the variables of each rendered container.
 """
 
+import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -32,12 +35,19 @@ def main():
             row.validate(objects, minor)
             check_references(objects)
             check_chart(objects, yaml.safe_load(values.read_text()))
+        (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+        (config,) = only(objects, "ConfigMap")["data"].values()
+        check_with_seawall(container, config, values.name)
     for file in sorted((HERE / "sidecar").glob("*.yaml")):
         row = table.row(f"sidecar, {file.stem}")
         objects = parse(file.read_text(), file.name)
         for minor in minors:
             row.validate(objects, minor)
         check_sidecar(objects)
+        for found in objects:
+            if found["kind"] != "Secret":
+                sidecar = found["spec"]["template"]["spec"]["initContainers"][0]
+                check_with_seawall(sidecar, None, file.name)
     table.print()
 
     facts = [name for name, check in sorted(globals().items()) if name.startswith("fact_")]
@@ -233,7 +243,10 @@ def check_references(objects):
     maps = [volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume]
     for name in maps:
         only(objects, "ConfigMap", name)
-    only(objects, "ServiceAccount", spec["serviceAccountName"])
+    # With serviceAccount.create=false the account exists already.
+    for account in of_kind(objects, "ServiceAccount"):
+        name = account["metadata"]["name"]
+        ensure(name == spec["serviceAccountName"], f"the pods do not use the account {name}")
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         ensure(container[probe]["httpGet"]["port"] in ports, f"{probe}: port")
 
@@ -313,15 +326,53 @@ def check_chart(objects, values):
     by_secret = "SEAWALL_DEPLOYMENT__URI_FILE" in variables
     ensure(in_config != by_secret, "not exactly one connection string")
 
+    watches = values.get("reload", {}).get("watch", True)
+    expected = "true" if watches else "false"
+    ensure(variables["SEAWALL_RELOAD__WATCH"] == expected, f"reload.watch is not {expected}")
+    if not values.get("serviceAccount", {}).get("create", True):
+        name = values["serviceAccount"]["name"]
+        ensure(spec["serviceAccountName"] == name, f"the pods do not use the account {name}")
+
     scaled = values.get("autoscaling", {}).get("enabled", False)
     ensure(("replicas" in deployment["spec"]) != scaled, "replicas in spite of an autoscaler")
     for kind, is_expected in [
         ("HorizontalPodAutoscaler", scaled),
         ("NetworkPolicy", values.get("networkPolicy", {}).get("enabled", False)),
         ("ServiceMonitor", "serviceMonitor" in values.get("metrics", {})),
-        ("PodDisruptionBudget", True),
+        ("PodDisruptionBudget", values.get("podDisruptionBudget", {}).get("enabled", True)),
+        ("ServiceAccount", values.get("serviceAccount", {}).get("create", True)),
     ]:
         ensure(bool(of_kind(objects, kind)) == is_expected, f"{kind}: expected {is_expected}")
+
+
+def check_with_seawall(container, config, name):
+    """Seawall accepts the variables of a container, with the configuration file if there is one.
+
+    Mounted files do not exist here, so each path in a variable is replaced by that of a file with
+    a connection string. Certificates are not checked: `seawall check` would parse them.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        mounted = Path(folder, "mounted")
+        mounted.write_text("mongodb://db-0.example.org/")
+        given = environment(container)
+        variables = {
+            variable: str(mounted) if value.startswith("/") else value
+            for variable, value in given.items()
+            if variable.startswith("SEAWALL_") and "__TLS__" not in variable
+        }
+        arguments = []
+        if config:
+            file = Path(folder, "seawall.toml")
+            file.write_text(config)
+            arguments = ["--config", str(file)]
+        done = subprocess.run(
+            [sys.argv[2], "check", *arguments],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        ensure(done.returncode == 0, f"{name}: Seawall refuses it:\n{done.stderr}")
 
 
 def check_sidecar(objects):
@@ -421,6 +472,33 @@ def fact_every_form_of_a_uri_in_config_is_recognised(minor):
         values = ["--set-json", f"config={yaml_text(config)}"]
         error = helm(*template(minor), *values, may_fail=True)
         ensure(error is None, f"{config} was refused: {error}")
+
+
+def fact_the_compose_file_is_consistent_and_seawall_accepts_its_part(_minor):
+    folder = HERE.parent
+    compose = yaml.load((folder / "compose.yaml").read_text(), UniqueKeys)
+    services, volumes = compose["services"], set(compose["volumes"])
+    used = set()
+    for name, service in services.items():
+        for needed in service.get("depends_on", {}):
+            ensure(needed in services, f"{name} depends on {needed}, which does not exist")
+        for mount in service.get("volumes", []):
+            source = mount.split(":")[0]
+            if source.startswith("."):
+                ensure((folder / source).is_file(), f"{name} mounts {source}, which does not exist")
+            else:
+                used.add(source)
+        for port in service.get("ports", []):
+            ensure(port.startswith("127.0.0.1:"), f"{name} publishes {port} to other hosts")
+    ensure(used == volumes, f"volumes {sorted(volumes)}, but used are {sorted(used)}")
+    for program in services["prometheus"], services["grafana"]:
+        file = program["volumes"][0].split(":")[0]
+        yaml.load((folder / file).read_text(), UniqueKeys)
+    given = services["seawall"]["environment"]
+    defaults = re.compile(r"\$\{\w+:-([^}]*)\}")
+    env = [{"name": name, "value": defaults.sub(r"\1", given[name])} for name in given]
+    config = (folder / "compose" / "seawall.toml").read_text()
+    check_with_seawall({"env": env}, config, "compose.yaml")
 
 
 def yaml_text(text):
