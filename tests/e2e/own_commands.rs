@@ -15,6 +15,7 @@ use crate::served::Served;
 
 const UNAUTHORIZED: i32 = 13;
 const COMMAND_NOT_FOUND: i32 = 59;
+const API_STRICT_ERROR: i32 = 323;
 
 async fn logged_in(address: &str, user: &str, password: &str) -> RawClient {
     let mut client = RawClient::connect(address.parse().unwrap()).await.unwrap();
@@ -102,6 +103,36 @@ async fn each_call_needs_the_current_rights_of_its_user() {
         .unwrap();
     let refused = ask(&mut stranger, doc! { "seawall": "status" }).await;
     assert_eq!(refused.code(), Some(UNAUTHORIZED));
+}
+
+#[tokio::test]
+async fn a_host_manager_may_act_and_a_cluster_admin_may_also_look() {
+    let server = shared_standalone().await.unwrap();
+    let admin = server.client().unwrap();
+    let served = Served::start("").await;
+    for (role, may_look) in [("hostManager", false), ("clusterAdmin", true)] {
+        let name = unique_name(role);
+        let user = NewUser::new("admin", &name, "secret").role(role, "admin");
+        create_user(&admin, &user).await.unwrap();
+        let mut client = logged_in(served.process.address(), &name, "secret").await;
+        let looked = ask(&mut client, doc! { "seawall": "status" }).await;
+        let expected = (!may_look).then_some(UNAUTHORIZED);
+        assert_eq!(looked.code(), expected, "{role}: {looked:?}");
+        let acted = ask(&mut client, doc! { "seawall": "reload" }).await;
+        assert!(acted.body.get_bool("applied").unwrap(), "{role}: {acted:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_strict_api_does_not_know_the_command() {
+    let served = Served::start("").await;
+    let mut root = logged_in(served.process.address(), ROOT, ROOT_PASSWORD).await;
+    let strict = |is_strict: bool| {
+        doc! { "seawall": "status", "apiVersion": "1", "apiStrict": is_strict }
+    };
+    assert!(ask(&mut root, strict(false)).await.is_ok());
+    let refused = ask(&mut root, strict(true)).await;
+    assert_eq!(refused.code(), Some(API_STRICT_ERROR), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -75,6 +75,41 @@ async fn clients_are_served_while_the_admin_address_is_in_use() {
 }
 
 #[tokio::test]
+async fn clients_are_served_while_the_metrics_address_is_in_use() {
+    let scratch = Scratch::create().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let metrics = taken.local_addr().unwrap().to_string();
+    let toml = format!("admin.address = \"127.0.0.1:0\"\nadmin.metrics_address = {metrics:?}\n");
+    let seawall = Process::serve(&configuration(&scratch, &toml).await).await;
+    let is_reported = async || seawall.log().contains("admin.metrics_address");
+    eventually(LIMIT, is_reported).await.unwrap();
+    find(&mut logged_in(&seawall).await, "test").await;
+    get(seawall.admin(), "/metrics").await;
+    drop(taken);
+    let is_bound = async || seawall.said("HTTP address bound").is_some();
+    eventually(LIMIT, is_bound).await.unwrap();
+    get(&metrics, "/health/live").await;
+}
+
+#[tokio::test]
+async fn a_full_disk_of_the_slow_log_is_logged_once() {
+    let scratch = Scratch::create().unwrap();
+    let toml = "admin.address = \"127.0.0.1:0\"\nslow_log.threshold_ms = 0\n\
+                slow_log.file = \"/dev/full\"\n";
+    let seawall = Process::serve(&configuration(&scratch, toml).await).await;
+    let mut client = logged_in(&seawall).await;
+    for lost in [1.0, 10.0, 20.0] {
+        let are_lost = async || {
+            find(&mut logged_in(&seawall).await, "test").await;
+            metric(&seawall, "seawall_slow_log_left_out_total").await >= lost
+        };
+        eventually(LIMIT, are_lost).await.unwrap();
+        find(&mut client, "test").await;
+    }
+    assert_eq!(seawall.said_times("could not write to the slow log"), 1);
+}
+
+#[tokio::test]
 async fn connected_clients_are_served_while_no_descriptors_are_left() {
     let scratch = Scratch::create().unwrap();
     let toml = configuration(&scratch, "admin.address = \"127.0.0.1:0\"\n").await;

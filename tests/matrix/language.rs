@@ -107,6 +107,23 @@ impl Language {
         }
     }
 
+    /// True if the program opens several connections. Those for PHP and C run one operation after
+    /// the other, on one connection; mongosh decides by itself.
+    pub(crate) fn has_pool(self) -> bool {
+        match self {
+            Self::Python
+            | Self::PythonWith(_)
+            | Self::Node
+            | Self::NodeWith(_)
+            | Self::Rust
+            | Self::Java
+            | Self::JavaWith(_)
+            | Self::Go
+            | Self::GoWith(_) => true,
+            Self::Php | Self::C | Self::Mongosh => false,
+        }
+    }
+
     /// True if the program runs in this case. The newest driver runs in every case; an old driver
     /// runs with its default options, with each compressor that it supports, and behind a load
     /// balancer if it supports that.

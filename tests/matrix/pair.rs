@@ -65,15 +65,26 @@ impl Pair {
         create_user(&administrator, &user).await.unwrap();
     }
 
-    /// Panics if the driver opened several connections, but the second instance got no operations.
-    /// Drivers with one thread (C, PHP) open only one.
-    pub(crate) async fn assert_balanced(&self) {
-        let served = self.second.metric("seawall_operations_total", &[]).await;
+    /// Panics unless the connections to the load balancer were spread over both instances, and each
+    /// cursor and transaction stayed at its instance. A driver without a pool has one connection,
+    /// which uses one instance.
+    pub(crate) async fn assert_balanced(&self, has_pool: bool) {
         let connections = self.balancer.connections();
         assert!(connections > 0, "no connection to the load balancer");
-        assert!(
-            connections == 1 || served > 0.0,
-            "{connections} connections"
+        // Seawall itself replies to handshakes, so they do not show that an instance is used.
+        let is_ok = [r#"outcome="ok""#];
+        let served = self.second.metric("seawall_operations_total", &is_ok).await;
+        if has_pool || connections > 1 {
+            assert!(
+                connections > 1 && served > 0.0,
+                "{connections} connections, {served} operations"
+            );
+        }
+        let foreign = "seawall_foreign_operations_total";
+        assert_eq!(
+            self.second.metric(foreign, &[]).await,
+            0.0,
+            "foreign operations"
         );
     }
 
