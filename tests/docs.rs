@@ -100,46 +100,67 @@ fn section<'a>(text: &'a str, name: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("no section {name}"))
 }
 
-/// The first cells of the rows of the only table in a section.
-fn first_cells(section: &str) -> Vec<&str> {
-    let rows = section.lines().filter_map(|line| line.strip_prefix("| "));
-    let cells = rows.map(|row| row.split(" | ").next().unwrap());
-    cells.skip(1).collect()
+/// The metrics that the expressions of Prometheus rules name, without recorded series (`a:b:c`).
+fn metrics_in_rules(rules: &str) -> Vec<&str> {
+    let is_name = |line: &&str| line.contains("- name:") || line.contains("- record:");
+    let mut found = Vec::new();
+    for line in rules.lines().filter(|line| !is_name(line)) {
+        for (start, _) in line.match_indices("seawall_") {
+            let name = &line[start..];
+            let end = name.find(|c: char| !c.is_ascii_lowercase() && c != '_');
+            let (name, rest) = name.split_at(end.unwrap_or(name.len()));
+            let is_recorded = line[..start].ends_with(':') || rest.starts_with(':');
+            if !is_recorded {
+                found.push(name);
+            }
+        }
+    }
+    found
 }
 
 #[test]
-fn every_alert_names_existing_metrics_and_says_what_to_do() {
-    let (metrics, operations) = (document("metrics.md"), document("operations.md"));
-    let rules = section(&metrics, "Alerts to start with");
-    let mut alerts = Vec::new();
-    for rule in rules.split("- alert: ").skip(1) {
-        let (alert, rest) = rule.split_once(char::is_whitespace).unwrap();
-        alerts.push(alert);
-        let expression = rest.split_once("expr: ").unwrap().1;
-        let expression = expression.lines().next().unwrap();
-        let mut named = 0;
-        for (start, _) in expression.match_indices("seawall_") {
-            let rest = &expression[start..];
-            let end = rest.find(|c: char| !c.is_ascii_lowercase() && c != '_');
-            let name = &rest[..end.unwrap_or(rest.len())];
-            let is_metric = |metric: &&MetricName| {
-                let of_histogram = name.strip_suffix("_bucket").unwrap_or(name);
-                metric.as_str() == name || metric.as_str() == of_histogram
-            };
-            assert!(
-                MetricName::ALL.iter().any(|m| is_metric(&m)),
-                "{alert}: {name}"
-            );
-            named += 1;
-        }
-        assert!(named > 0, "{alert} names no metric");
+fn every_prometheus_rule_uses_existing_metrics() {
+    let is_known = |name: &str| {
+        let suffixes = ["_bucket", "_count", "_sum"];
+        let histogram = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
+        let mut metrics = MetricName::ALL.iter().map(|metric| metric.as_str());
+        metrics.any(|metric| metric == name || Some(metric) == histogram)
+    };
+    for file in ["rules.yml", "alerts.yml"] {
+        let path = root().join("docker/prometheus").join(file);
+        let rules = fs::read_to_string(path).unwrap();
+        let names = metrics_in_rules(&rules);
+        assert!(names.len() >= 10, "{file}: {names:?}");
+        let unknown: Vec<_> = names.iter().filter(|name| !is_known(name)).collect();
+        assert!(unknown.is_empty(), "{file}: {unknown:?}");
     }
-    assert!(alerts.len() >= 15, "too few alerts found: {alerts:?}");
-    let rows = first_cells(section(&operations, "Alerts"));
-    assert_eq!(
-        rows, alerts,
-        "docs/operations.md has a row for each alert, in the same order"
-    );
+}
+
+#[test]
+fn every_alert_is_listed_and_has_a_runbook() {
+    let (metrics, operations) = (document("metrics.md"), document("operations.md"));
+    let list = section(&metrics, "Alerts to start with");
+    let headings = operations
+        .lines()
+        .filter_map(|line| line.strip_prefix("### "));
+    let anchors: Vec<_> = headings
+        .map(|heading| heading.to_lowercase().replace(':', "").replace(' ', "-"))
+        .collect();
+    let rules = fs::read_to_string(root().join("docker/prometheus/alerts.yml")).unwrap();
+    let mut count = 0;
+    for rule in rules.split("- alert: ").skip(1) {
+        let (alert, rest) = rule.split_once('\n').unwrap();
+        assert!(list.contains(&format!("| `{alert}` |")), "{alert}");
+        let (_, anchor) = rest.split_once("runbook_url: docs/operations.md#").unwrap();
+        let anchor = anchor.lines().next().unwrap();
+        assert!(
+            anchors.iter().any(|known| known == anchor),
+            "{alert}: {anchor}"
+        );
+        count += 1;
+    }
+    assert_eq!(list.matches("| `Seawall").count(), count);
+    assert!(count >= 15, "too few alerts found: {count}");
 }
 
 /// The text of a source file that a page names. The name is a path from `tests/e2e`, from
