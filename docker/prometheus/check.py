@@ -43,7 +43,8 @@ BOUNDS = {
 }
 # Narrower bounds, where the steady load determines the value.
 EXACT = {
-    "overview: Instances: Instances": (1, 1),
+    "overview: Instances: reached": (1, 1),
+    "overview: Instances: ready": (1, 1),
     "overview: Operations: Operations": (RATE * 0.6, RATE * 1.6),
     "overview: Failed operations: Failed operations": (0, 0.01),
     "overview: Firing alerts: Firing alerts": (0, 0),
