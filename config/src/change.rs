@@ -2,6 +2,7 @@
 //! effect without a restart.
 
 use crate::keys::KEYS;
+use crate::listeners::{LISTENERS, Listener};
 use crate::problem::Problems;
 use crate::relations;
 use crate::schema::{Change, LIST};
@@ -18,10 +19,11 @@ pub(crate) trait Reloadable {
 }
 
 /// A key or section whose value differs from the running one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
-    /// The path of the key, or of a section that is read as a whole: `auth.users`, `listen.tls`.
-    pub path: &'static str,
+    /// The path of the key, or of a section that is read as a whole: `auth.users`, `listen.tls`,
+    /// `listeners[1].tls`.
+    pub path: String,
     /// When the change takes effect.
     pub change: Change,
 }
@@ -29,7 +31,7 @@ pub struct Changed {
 impl Changed {
     /// True if the key or element at `path` belongs to this change.
     pub fn includes(&self, path: &str) -> bool {
-        let rest = path.strip_prefix(self.path);
+        let rest = path.strip_prefix(&self.path);
         let is_below = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
         // The two keys of the connection string give one value.
         is_below || (self.path == "deployment.uri" && path == "deployment.uri_file")
@@ -43,6 +45,7 @@ impl Settings {
         let mut paths = Vec::new();
         let Self {
             listen,
+            listeners,
             deployment,
             auth,
             pool,
@@ -58,7 +61,12 @@ impl Settings {
             log,
             reload,
         } = self;
-        listen.changed(&running.listen, &mut paths);
+        // Listeners are bound at the start. So a change of the form needs a restart as a whole, and
+        // the running listeners keep all their settings until then.
+        match self.has_form_of(running) {
+            true => listen.changed(&running.listen, &mut paths),
+            false => paths.extend(["listen", LISTENERS]),
+        }
         deployment.changed(&running.deployment, &mut paths);
         auth.changed(&running.auth, &mut paths);
         pool.changed(&running.pool, &mut paths);
@@ -74,13 +82,22 @@ impl Settings {
         log.changed(&running.log, &mut paths);
         reload.changed(&running.reload, &mut paths);
         let changed = paths.into_iter().map(|path| Changed {
-            path,
+            path: path.to_owned(),
             change: match path {
                 USERS if self.changes_credential_source(running) => Change::Restart,
                 _ => of_path(path),
             },
         });
-        changed.collect()
+        let of_listeners = match self.has_form_of(running) {
+            true => changed_listeners(listeners, &running.listeners),
+            false => Vec::new(),
+        };
+        changed.chain(of_listeners).collect()
+    }
+
+    /// True if both settings have `[[listeners]]`, or both have only `[listen]`.
+    fn has_form_of(&self, other: &Self) -> bool {
+        self.listeners.is_empty() == other.listeners.is_empty()
     }
 
     /// True if the source of credentials changes: `auth.credentials` differs, or it is `auto` and
@@ -98,6 +115,7 @@ impl Settings {
         let mut settings = self.clone();
         let Self {
             listen,
+            listeners,
             deployment,
             auth,
             pool,
@@ -113,7 +131,10 @@ impl Settings {
             log,
             reload,
         } = &mut settings;
-        listen.adopt_live(&newer.listen);
+        if self.has_form_of(newer) {
+            listen.adopt_live(&newer.listen);
+            adopt_live(listeners, &newer.listeners);
+        }
         deployment.adopt_live(&newer.deployment);
         auth.adopt_live(&newer.auth);
         pool.adopt_live(&newer.pool);
@@ -183,6 +204,39 @@ fn adopt_optional<T: Reloadable + Clone>(path: &str, section: &mut Option<T>, ne
     }
 }
 
+/// The changes between two lists of listeners. Listeners are compared by their position and
+/// addresses. A listener that is not at the position of a running listener with the same addresses
+/// begins at the next start, and until then the running one keeps all its settings.
+fn changed_listeners(newer: &[Listener], running: &[Listener]) -> Vec<Changed> {
+    let mut changes = Vec::new();
+    for index in 0..newer.len().max(running.len()) {
+        match (newer.get(index), running.get(index)) {
+            (Some(newer), Some(running)) if newer.addresses == running.addresses => {
+                let mut paths = Vec::new();
+                newer.changed(running, &mut paths);
+                changes.extend(paths.into_iter().map(|path| Changed {
+                    path: path.replacen(Listener::SECTION.path, &running.path, 1),
+                    change: of_path(path),
+                }));
+            }
+            _ => changes.push(Changed {
+                path: format!("{LISTENERS}[{index}]"),
+                change: Change::Restart,
+            }),
+        }
+    }
+    changes
+}
+
+/// Takes the live values of `newer`, for each listener that can be compared.
+fn adopt_live(listeners: &mut [Listener], newer: &[Listener]) {
+    for (listener, newer) in listeners.iter_mut().zip(newer) {
+        if listener.addresses == newer.addresses {
+            listener.adopt_live(newer);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,11 +248,18 @@ mod tests {
     }
 
     /// The changes, and the running settings after the reload.
-    fn reload(running: &str, newer: &str) -> (Vec<(&'static str, Change)>, Settings) {
+    fn reload(running: &str, newer: &str) -> (Vec<(String, Change)>, Settings) {
         let (running, newer) = (settings(running), settings(newer));
         let changes = newer.changes_since(&running).into_iter();
         let changes = changes.map(|changed| (changed.path, changed.change));
         (changes.collect(), running.with_live_values_of(&newer))
+    }
+
+    fn owned(changes: &[(&str, Change)]) -> Vec<(String, Change)> {
+        let changes = changes.iter();
+        changes
+            .map(|(path, of)| ((*path).to_owned(), *of))
+            .collect()
     }
 
     #[test]
@@ -212,7 +273,7 @@ mod tests {
             ("slow_log", Change::Live),
             ("fault", Change::Live),
         ];
-        assert_eq!(changes, expected);
+        assert_eq!(changes, owned(&expected));
         assert_eq!(running.listen.backlog.get(), 4096);
         assert_eq!(running.pool.max_pool_size.get(), 9);
         assert!(running.slow_log.is_some() && running.fault.is_some());
@@ -232,7 +293,7 @@ mod tests {
         ] {
             let (changes, settings) = reload(&running, &newer);
             assert!(
-                changes.contains(&("auth.users", Change::Restart)),
+                changes.contains(&("auth.users".to_owned(), Change::Restart)),
                 "{changes:?}"
             );
             assert_eq!(settings.auth.users.is_empty(), running.is_empty());
@@ -240,7 +301,7 @@ mod tests {
         }
         let two = format!("{USER}{}", USER.replace("\"a\"", "\"c\""));
         let (changes, settings) = reload(USER, &two);
-        assert_eq!(changes, [("auth.users", Change::Live)]);
+        assert_eq!(changes, owned(&[("auth.users", Change::Live)]));
         assert_eq!(settings.auth.users.len(), 2);
     }
 
@@ -253,5 +314,57 @@ mod tests {
         ));
         let newer = settings("");
         assert!(!running.with_live_values_of(&newer).problems().is_empty());
+    }
+
+    fn listener(address: &str, more: &str) -> String {
+        format!("[[listeners]]\naddress = \"{address}\"\n{more}\n")
+    }
+
+    /// `[tls]` below the last listener. The files exist.
+    fn with_tls(section: &str) -> String {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        format!("[{section}]\ncertificate_file = {file:?}\nkey_file = {file:?}\n")
+    }
+
+    #[test]
+    fn each_listener_adopts_its_own_live_values() {
+        let running =
+            listener("a:1", "backlog = 1") + &listener("b:2", "max_client_connections = 3");
+        let newer = listener("a:1", "backlog = 2") + &listener("b:2", &with_tls("listeners.tls"));
+        let (changes, settings) = reload(&running, &newer);
+        let expected = [
+            ("listeners[0].backlog", Change::Restart),
+            ("listeners[1].max_client_connections", Change::Live),
+            ("listeners[1].tls", Change::Live),
+        ];
+        assert_eq!(changes, expected.map(|(path, of)| (path.to_owned(), of)));
+        assert_eq!(settings.listeners[0].backlog.get(), 1);
+        assert_eq!(settings.listeners[1].max_client_connections, None);
+        assert!(settings.listeners[1].tls.is_some());
+    }
+
+    #[test]
+    fn listeners_with_other_addresses_begin_at_the_next_start() {
+        let tls = with_tls("listeners.tls");
+        let running = listener("a:1", &tls) + &listener("b:2", "");
+        // The first listener moved away: its successor must not lose TLS.
+        let (changes, settings) = reload(&running, &listener("b:2", ""));
+        let expected = ["listeners[0]", "listeners[1]"];
+        assert_eq!(
+            changes,
+            expected.map(|path| (path.to_owned(), Change::Restart))
+        );
+        assert!(settings.listeners[0].tls.is_some());
+        let (changes, _) = reload(&running, &(running.clone() + &listener("c:3", "")));
+        assert_eq!(changes, [("listeners[2]".to_owned(), Change::Restart)]);
+    }
+
+    #[test]
+    fn the_only_listener_keeps_tls_until_several_listeners_replace_it() {
+        let running = with_tls("listen.tls");
+        let (changes, settings) = reload(&running, &listener("127.0.0.1:27018", ""));
+        let expected = ["listen", "listeners"].map(|path| (path.to_owned(), Change::Restart));
+        assert_eq!(changes, expected);
+        assert!(settings.listen.tls.is_some() && settings.listeners.is_empty());
     }
 }

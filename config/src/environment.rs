@@ -9,7 +9,7 @@ use toml::Table;
 use crate::keys::{self, KEYS};
 use crate::overrides::insert;
 use crate::problem::{Problem, Problems};
-use crate::schema::Key;
+use crate::schema::{Key, Kind};
 use crate::suggestion::{did_you_mean, most_similar};
 
 /// Converts the variables. Unknown variables with the prefix `SEAWALL_` become problems.
@@ -20,6 +20,10 @@ pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -
             continue;
         }
         if let Some(key) = key_of(name) {
+            // A container image sets the address, and a variable of an image can only be replaced.
+            if key.kind == Kind::Addresses && value.is_empty() {
+                continue;
+            }
             insert(&mut table, key.path, key.kind.parse(value));
         } else if !is_service_link(name) {
             // The value is not shown, because the name may be the misspelled name of a secret.
@@ -81,7 +85,7 @@ const PREFIX: &str = "SEAWALL_";
 const NOT_KEYS: [&str; 3] = ["SEAWALL_MONGOD", "SEAWALL_LOG", "SEAWALL_ADMIN_URL"];
 
 const EXPECTED: &str = "expected SEAWALL_<SECTION>__<KEY>, for example SEAWALL_POOL__MAX_POOL_SIZE; \
-                        [[auth.users]] cannot be set by variables";
+                        [[listeners]] and [[auth.users]] cannot be set by variables";
 
 #[cfg(test)]
 mod tests {

@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn every_key_is_in_its_section_and_has_a_default_or_an_example() {
-        for section in SECTIONS {
+        for section in SECTIONS.iter() {
             for key in section.keys {
                 assert_eq!(key.path, join(section.path, key.name()));
                 let is_one = key.default.is_some() != key.example.is_some();

@@ -29,6 +29,7 @@ mod file;
 mod json_schema;
 mod keys;
 mod kinds;
+mod listeners;
 mod overrides;
 mod path;
 mod problem;
@@ -52,13 +53,14 @@ pub use check::Origin;
 pub use file::ReadFile;
 pub use json_schema::json_schema;
 pub use keys::KEYS;
+pub use listeners::{Listen, Listener, Tls};
 pub use overrides::Overrides;
 pub use problem::{Problem, Problems};
 pub use schema::{Change, Key, Kind, Section};
 pub use secret::{Secret, SecretBytes, SecretFile};
 pub use settings::{
-    Admin, Auth, Deployment, Fault, History, Limits, Listen, Log, Pool, Pulse, Reload, Runtime,
-    SECTIONS, ServerTls, Settings, Shapes, Shutdown, SlowLog, Tls,
+    Admin, Auth, Deployment, Fault, History, Limits, Log, Pool, Pulse, Reload, Runtime, SECTIONS,
+    ServerTls, Settings, Shapes, Shutdown, SlowLog,
 };
 pub use users::{ScramKeys, User, UserCredential, UserKeys};
 pub use values::{EffectiveValue, configuration_hash};

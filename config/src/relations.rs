@@ -1,86 +1,98 @@
 //! Checks the relations between settings. Each setting alone has already been checked.
 
-use crate::address::ListenAddress;
+use std::collections::HashSet;
+
+use crate::listeners::{Listener, Tls};
 use crate::problem::{Problem, Problems, shown_text};
-use crate::settings::{Admin, Deployment, Listen, Pool, Settings, Tls};
+use crate::settings::{Admin, Deployment, Pool, Settings};
 use crate::words::{ClientCertificate, Credentials, Mode, ProxyProtocol, TlsMode};
 
 /// Adds a problem for each violated relation. `user_count` includes users with problems.
 pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Problems) {
-    no_address_twice(&settings.listen.addresses, problems);
-    if let Some(tls) = &settings.listen.tls {
-        certificates_fit(tls, problems);
+    let listeners = settings.listeners();
+    no_address_twice(&listeners, problems);
+    for listener in &*listeners {
+        if let Some(tls) = &listener.tls {
+            certificates_fit(&format!("{}.tls", listener.path), tls, problems);
+        }
+        proxies_have_networks(listener, problems);
     }
-    proxies_have_networks(&settings.listen, problems);
     options_of_relays(&settings.deployment, problems);
     users_fit(user_count, settings, problems);
     pool_sizes(&settings.pool, problems);
     token_if_public(&settings.admin, problems);
 }
 
-fn no_address_twice(addresses: &[ListenAddress], problems: &mut Problems) {
-    for (index, address) in addresses.iter().enumerate() {
-        let mut earlier = addresses.iter().take(index);
-        if earlier.any(|other| other == address) {
-            problems.add(Problem::new(
-                &format!("listen.address[{index}]"),
-                &shown_text(&address.to_string()),
-                "must not be listed twice",
-            ));
+fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
+    let mut seen = HashSet::new();
+    for Listener {
+        addresses, path, ..
+    } in listeners
+    {
+        for (index, address) in addresses.iter().enumerate() {
+            let key = match addresses.len() {
+                1 => format!("{path}.address"),
+                _ => format!("{path}.address[{index}]"),
+            };
+            if !seen.insert(address) {
+                let text = shown_text(&address.to_string());
+                problems.add(Problem::new(&key, &text, "must not be listed twice"));
+            }
         }
     }
 }
 
 /// With `proxy_protocol = "accept"`, `proxy_networks` is required. Without it, any client could
 /// claim any address.
-fn proxies_have_networks(listen: &Listen, problems: &mut Problems) {
-    let is_accepted = listen.proxy_protocol == ProxyProtocol::Accept;
-    let key = "listen.proxy_networks";
-    if problems.has(key) {
+fn proxies_have_networks(listener: &Listener, problems: &mut Problems) {
+    let is_accepted = listener.proxy_protocol == ProxyProtocol::Accept;
+    let path = &listener.path;
+    let key = format!("{path}.proxy_networks");
+    if problems.has(&key) {
         return;
     }
-    match (is_accepted, listen.proxy_networks.is_empty()) {
-        (true, true) => problems.add(Problem::without_value(
-            key,
-            r#"must be given if listen.proxy_protocol is "accept""#,
-        )),
-        (false, false) => problems.add(Problem::without_value(
-            key,
-            r#"must be absent unless listen.proxy_protocol is "accept""#,
-        )),
-        _ => {}
-    }
+    let rule = match (is_accepted, listener.proxy_networks.is_empty()) {
+        (true, true) => "given if",
+        (false, false) => "absent unless",
+        _ => return,
+    };
+    let allowed = format!(r#"must be {rule} {path}.proxy_protocol is "accept""#);
+    problems.add(Problem::without_value(&key, &allowed));
 }
 
 /// Each certificate needs a key, and client certificates need an authority.
-fn certificates_fit(tls: &Tls, problems: &mut Problems) {
+fn certificates_fit(section: &str, tls: &Tls, problems: &mut Problems) {
     let (certificates, keys) = (tls.certificate_files.len(), tls.key_files.len());
     if certificates != keys {
         problems.add(Problem::new(
-            "listen.tls.key_file",
+            &format!("{section}.key_file"),
             &format!("({keys} files)"),
-            &format!("must be as many files as in listen.tls.certificate_file, {certificates}"),
+            &format!("must be as many files as in {section}.certificate_file, {certificates}"),
         ));
     }
     let is_requested = tls.client_certificate != ClientCertificate::None;
     if is_requested && tls.client_ca_files.is_none() {
-        let allowed = "must be given unless listen.tls.client_certificate is \"none\"";
-        problems.add(Problem::without_value("listen.tls.client_ca_file", allowed));
+        let allowed = format!("must be given unless {section}.client_certificate is \"none\"");
+        let key = format!("{section}.client_ca_file");
+        problems.add(Problem::without_value(&key, &allowed));
     }
     if tls.client_certificate == ClientCertificate::Required && tls.mode == TlsMode::Prefer {
         problems.add(Problem::new(
-            "listen.tls.mode",
+            &format!("{section}.mode"),
             "\"prefer\"",
-            "must be \"require\" if listen.tls.client_certificate is \"required\"",
+            &format!("must be \"require\" if {section}.client_certificate is \"required\""),
         ));
     }
     for (key, files) in [
-        ("listen.tls.client_ca_file", &tls.client_ca_files),
-        ("listen.tls.client_crl_file", &tls.client_crl_files),
+        ("client_ca_file", &tls.client_ca_files),
+        ("client_crl_file", &tls.client_crl_files),
     ] {
         if !is_requested && files.is_some() {
-            let allowed = "must be absent if listen.tls.client_certificate is \"none\"";
-            problems.add(Problem::without_value(key, allowed));
+            let allowed = format!("must be absent if {section}.client_certificate is \"none\"");
+            problems.add(Problem::without_value(
+                &format!("{section}.{key}"),
+                &allowed,
+            ));
         }
     }
 }

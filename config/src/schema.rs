@@ -21,6 +21,27 @@ pub struct Section {
 }
 
 impl Section {
+    /// The optional section at `path` with some of this section's keys. It is called once for each
+    /// path, because the paths of the keys are never freed.
+    pub(crate) fn at(
+        &self,
+        path: &'static str,
+        about: &'static str,
+        is_wanted: impl Fn(&Key) -> bool,
+    ) -> Self {
+        let keys = self.keys.iter().filter(|key| is_wanted(key));
+        let keys = keys.map(|key| Key {
+            path: format!("{path}.{}", key.name()).leak(),
+            ..*key
+        });
+        Self {
+            path,
+            about,
+            is_optional: true,
+            keys: keys.collect::<Vec<_>>().leak(),
+        }
+    }
+
     /// The section's key with this name; `None` if there is none.
     pub(crate) fn key(&self, name: &str) -> Option<&'static Key> {
         self.keys.iter().find(|key| key.name() == name)

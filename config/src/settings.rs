@@ -5,13 +5,15 @@
 //! key is absent and has no default, or if its number is 0. Each section is passed by value to the
 //! part of the proxy that it configures.
 
+use std::borrow::Cow;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::address::{AdminAddress, ListenAddress};
+use crate::address::AdminAddress;
 use crate::connection_string;
 use crate::declare::{keys, section};
 use crate::file::ReadFile;
@@ -20,20 +22,20 @@ use crate::kinds::{
     MAX_DURATION_MS, MAX_MEMORY_BYTES, MAX_PULSE_MS, MIN_HEARTBEAT_FREQUENCY_MS, MIN_HISTORY_BYTES,
     MIN_MESSAGE_MEMORY_BYTES, MIN_PULSE_INTERVAL_MS, TIME_OR_0, TIMEOUT,
 };
+use crate::listeners::{self, Listen, Listener, Tls};
 use crate::read::Part;
 use crate::schema::{Kind, Section};
 use crate::secret::{Secret, SecretFile};
 use crate::users::{self, User};
-use crate::words::{
-    ClientCertificate, Compressor, Concurrency, Credentials, LogFormat, LogLevel, Mode,
-    OtherMechanisms, ProxyProtocol, TlsMode,
-};
+use crate::words::{Concurrency, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms};
 
 /// A complete, valid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The addresses to which clients connect.
+    /// The limit of all clients, and the only listener unless there are `listeners`.
     pub listen: Listen,
+    /// The listeners of `[[listeners]]`; empty if `listen` has the only one.
+    pub listeners: Vec<Listener>,
     /// The servers behind Seawall.
     pub deployment: Deployment,
     /// The authentication of clients.
@@ -65,11 +67,20 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The listeners, at least one.
+    pub fn listeners(&self) -> Cow<'_, [Listener]> {
+        match self.listeners.is_empty() {
+            true => Cow::Owned(vec![Listener::only(&self.listen)]),
+            false => Cow::Borrowed(&self.listeners),
+        }
+    }
+
     /// Reads all sections, and adds their problems. The result is valid only if there are no
     /// problems. `None` if a section cannot be read because of a problem.
     pub(crate) fn read(file: &mut Part<'_>) -> Option<Self> {
         Some(Self {
             listen: file.section("listen")?,
+            listeners: listeners::read(file),
             deployment: file.section("deployment")?,
             auth: file.section("auth")?,
             pool: file.section("pool")?,
@@ -89,105 +100,33 @@ impl Settings {
 }
 
 /// Every section, in the order of the documentation.
-pub const SECTIONS: &[Section] = &[
-    Listen::SECTION,
-    Tls::SECTION,
-    connection_string::SECTION,
-    Deployment::SECTION,
-    ServerTls::SECTION,
-    Auth::SECTION,
-    users::USER,
-    users::SCRAM_SHA_1,
-    users::SCRAM_SHA_256,
-    Pool::SECTION,
-    Limits::SECTION,
-    Shapes::SECTION,
-    History::SECTION,
-    Pulse::SECTION,
-    SlowLog::SECTION,
-    Fault::SECTION,
-    Shutdown::SECTION,
-    Runtime::SECTION,
-    Admin::SECTION,
-    Log::SECTION,
-    Reload::SECTION,
-];
-
-section! {
-    /// The addresses to which clients connect.
-    "listen" => Listen;
-
-    /// Address to which clients connect, or a list of addresses.
-    addresses: Vec<ListenAddress> = key("listen.address",
-        Kind::Addresses, Restart, default "127.0.0.1:27018");
-    // Descriptor limits of 20,000 and more are common. Servers, files and the admin address also
-    // need descriptors.
-    /// Maximum number of client connections; further ones are refused. Each needs a file
-    /// descriptor.
-    max_client_connections: NonZeroUsize = key("listen.max_client_connections",
-        CONNECTIONS, Live, default 18000, unit "connections");
-    // In a reconnect storm, connections wait in the backlog instead of being reset. The kernel may
-    // limit the number (`net.core.somaxconn`).
-    /// Maximum number of connections that wait in the kernel, per address, until Seawall accepts
-    /// them.
-    backlog: NonZeroU32 = key("listen.backlog",
-        Kind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
-    /// With `accept`, load balancers must send the address of each client in a header of the PROXY
-    /// protocol (version 1 or 2), in front of TLS.
-    proxy_protocol: ProxyProtocol = key("listen.proxy_protocol",
-        ProxyProtocol::KIND, Restart, default "off");
-    /// IP addresses or ranges (such as 10.0.0.0/8) of the load balancers, separated by commas; all
-    /// other connections are closed. Required with `proxy_protocol = "accept"`.
-    proxy_networks: Vec<IpNet> = key("listen.proxy_networks",
-        Kind::Text, Restart, example "10.0.0.0/8,192.0.2.7");
-    // A server accepts the same compressors by default, in the same order.
-    /// Compressors that clients may use, separated by commas, or `disabled` for none; connections
-    /// to servers use the compressors in the connection string.
-    compressors: Vec<Compressor> = key("listen.compressors",
-        Kind::Text, Restart, default "snappy,zstd,zlib");
-    {
-        /// The certificate for clients; `None` if clients connect without TLS.
-        tls: Option<Tls> = tls;
-    }
-}
-
-section! {
-    /// With this section, clients must use TLS; without it, they connect without TLS.
-    optional "listen.tls" => Tls;
-
-    /// PEM file with the certificate chain, beginning with this host's certificate; required in
-    /// `[listen.tls]`. Several files, separated by commas, give several certificates: a client gets
-    /// the first one for the host name that it requests, with a key that it supports.
-    certificate_files: Vec<ReadFile> = key("listen.tls.certificate_file",
-        Kind::ReadableFiles, Live, example "/etc/seawall/certificate.pem");
-    /// PEM file with the certificate's private key; required in `[listen.tls]`. Several files, in
-    /// the order of the certificates, are separated by commas.
-    key_files: Vec<ReadFile> = key("listen.tls.key_file",
-        Kind::ReadableFiles, Live, example "/etc/seawall/key.pem");
-    // `prefer` accepts clients that do not know yet that they must use TLS, as a server with the
-    // mode `preferTLS` does.
-    /// Clients must use TLS, or may use it.
-    mode: TlsMode = key("listen.tls.mode",
-        TlsMode::KIND, Live, default "require");
-    /// Certificates of clients: not requested, verified if a client sends one, or required.
-    client_certificate: ClientCertificate = key("listen.tls.client_certificate",
-        ClientCertificate::KIND, Live, default "none");
-    /// PEM files with the certificate authorities of clients, separated by commas; required unless
-    /// `client_certificate` is `none`.
-    client_ca_files: Option<Vec<ReadFile>> = key("listen.tls.client_ca_file",
-        Kind::ReadableFiles, Live, example "/etc/seawall/client-ca.pem");
-    /// PEM files with the certificate revocation lists of these authorities, separated by commas.
-    client_crl_files: Option<Vec<ReadFile>> = key("listen.tls.client_crl_file",
-        Kind::ReadableFiles, Live, example "/etc/seawall/client-crl.pem");
-    /// Close the connections of clients whose certificate a reload no longer accepts, for example
-    /// because it is on a new revocation list.
-    close_revoked: bool = key("listen.tls.close_revoked",
-        Kind::Boolean, Live, default false);
-}
-
-fn tls(listen: &mut Part<'_>) -> Option<Option<Tls>> {
-    Some(listen.optional_section("tls"))
-}
+pub static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
+    vec![
+        Listen::SECTION,
+        Tls::SECTION,
+        Listener::SECTION,
+        listeners::tls_section(),
+        connection_string::SECTION,
+        Deployment::SECTION,
+        ServerTls::SECTION,
+        Auth::SECTION,
+        users::USER,
+        users::SCRAM_SHA_1,
+        users::SCRAM_SHA_256,
+        Pool::SECTION,
+        Limits::SECTION,
+        Shapes::SECTION,
+        History::SECTION,
+        Pulse::SECTION,
+        SlowLog::SECTION,
+        Fault::SECTION,
+        Shutdown::SECTION,
+        Runtime::SECTION,
+        Admin::SECTION,
+        Log::SECTION,
+        Reload::SECTION,
+    ]
+});
 
 section! {
     /// The servers behind Seawall.

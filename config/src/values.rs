@@ -5,6 +5,7 @@ use toml::{Table, Value};
 
 use crate::check::Origin;
 use crate::keys::KEYS;
+use crate::listeners::{self, LISTENERS};
 use crate::problem::{HIDDEN, shown};
 use crate::schema::{Key, LIST};
 use crate::settings::SECTIONS;
@@ -29,12 +30,13 @@ pub(crate) struct Layers<'a> {
 }
 
 impl Layers<'_> {
-    /// The values of all keys, in the order of the documentation. Optional sections that are absent
-    /// are left out, because they have no effect.
+    /// The values of all keys, in the order of the documentation. Keys without effect are left out:
+    /// those of absent optional sections, and those of the only listener if there are several.
     pub(crate) fn values(&self) -> Vec<EffectiveValue> {
         let mut values = Vec::new();
         for key in KEYS.iter() {
             match key.path.split_once(LIST) {
+                None if self.is_replaced(key) => {}
                 None => values.extend(self.value(key)),
                 Some((list, rest)) => self.elements(key, list, rest, &mut values),
             }
@@ -45,7 +47,6 @@ impl Layers<'_> {
     fn value(&self, key: &Key) -> Option<EffectiveValue> {
         let given = find(self.merged, key.path);
         let section = key.path.rsplit_once('.').map_or("", |(section, _)| section);
-        let is_optional = |path| SECTIONS.iter().any(|s| s.path == path && s.is_optional);
         if given.is_none() && is_optional(section) && find(self.merged, section).is_none() {
             return None;
         }
@@ -58,28 +59,59 @@ impl Layers<'_> {
         } else {
             Origin::Default
         };
-        let default = || key.default.map(|default| key.kind.parse(default));
-        let value = given.cloned().or_else(default);
         Some(EffectiveValue {
             path: key.path.to_owned(),
-            value: value.map_or_else(String::new, |value| text(key, &value)),
+            value: text_or_default(key, given),
             origin,
         })
     }
 
+    /// True for a key of the only listener if there are several listeners.
+    fn is_replaced(&self, key: &Key) -> bool {
+        let has_several = !tables(self.merged, LISTENERS).is_empty();
+        has_several && listeners::is_of_only_listener(key)
+    }
+
     /// The values of a key of a list of tables. Such a list can only be in the file.
     fn elements(&self, key: &Key, list: &str, rest: &str, values: &mut Vec<EffectiveValue>) {
-        let elements = find(self.merged, list).and_then(Value::as_array);
-        for (index, element) in elements.into_iter().flatten().enumerate() {
-            let name = rest.trim_start_matches('.');
-            let value = element.as_table().and_then(|table| find(table, name));
-            values.extend(value.map(|value| EffectiveValue {
+        let name = rest.trim_start_matches('.');
+        let section = name.rsplit_once('.').map(|(section, _)| section);
+        for (index, element) in tables(self.merged, list).iter().enumerate() {
+            let in_element = |path| element.as_table().and_then(|table| find(table, path));
+            if section.is_some_and(|section| in_element(section).is_none()) {
+                continue;
+            }
+            let given = in_element(name);
+            // Some keys exclude each other, so a key without a value or default is left out.
+            if given.is_none() && key.default.is_none() {
+                continue;
+            }
+            values.push(EffectiveValue {
                 path: format!("{list}[{index}]{rest}"),
-                value: text(key, value),
-                origin: Origin::File,
-            }));
+                value: text_or_default(key, given),
+                origin: given.map_or(Origin::Default, |_| Origin::File),
+            });
         }
     }
+}
+
+fn is_optional(section: &str) -> bool {
+    SECTIONS
+        .iter()
+        .any(|of| of.path == section && of.is_optional)
+}
+
+/// The list of tables at `path`; empty if there is none.
+fn tables<'a>(table: &'a Table, path: &str) -> &'a [Value] {
+    let list = find(table, path).and_then(Value::as_array);
+    list.map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The text of the value, or of the key's default; empty if there is neither.
+fn text_or_default(key: &Key, given: Option<&Value>) -> String {
+    let default = || key.default.map(|default| key.kind.parse(default));
+    let value = given.cloned().or_else(default);
+    value.map_or_else(String::new, |value| text(key, &value))
 }
 
 /// A short hash of the values, in hexadecimal: instances with the same configuration have the same

@@ -18,7 +18,7 @@ fn every_example_is_valid() {
         assert_eq!(errors(&text), [""; 0], "{}", path.display());
         count += 1;
     }
-    assert_eq!(count, 5);
+    assert_eq!(count, 6);
 }
 
 #[test]
@@ -48,6 +48,9 @@ fn wrong_values_are_refused_at_their_path() {
         ("listen.address = 7", "/listen/address"),
         ("listen.address = []", "/listen/address"),
         ("listen.tls.key = \"k\"", "/listen/tls/key"),
+        ("listeners = 7", "/listeners"),
+        ("[[listeners]]\nbacklog = 0", "/listeners/0/backlog"),
+        ("[[listeners]]\ntls.key = \"k\"", "/listeners/0/tls/key"),
         ("auth.users = 7", "/auth/users"),
         ("[[auth.users]]\nnam = \"a\"", "/auth/users/0/nam"),
         (

@@ -35,6 +35,20 @@ fn only_the_deployment_is_required() {
     assert_eq!(settings.log.format, LogFormat::Text);
 }
 
+#[test]
+fn without_listeners_the_section_listen_is_the_only_one() {
+    let toml = "deployment.uri = \"mongodb://server/\"\n\
+                listen.backlog = 7\nlisten.max_client_connections = 5\n";
+    let settings = Settings::from_toml(toml).unwrap();
+    let listeners = settings.listeners();
+    assert_eq!(listeners.len(), 1);
+    assert_eq!(listeners[0].path, "listen");
+    assert_eq!(listeners[0].backlog.get(), 7);
+    assert_eq!(listeners[0].addresses, settings.listen.addresses);
+    // The limit of all clients is not a limit of the listener, too.
+    assert_eq!(listeners[0].max_client_connections, None);
+}
+
 /// The file is `examples/full.toml` of an earlier version: it sets every key that the version had.
 #[test]
 fn a_full_file_of_an_earlier_version_loads_with_its_values() {

@@ -243,6 +243,74 @@ fn each_certificate_needs_a_key_and_client_certificates_need_an_authority() {
 }
 
 #[test]
+fn problems_of_listeners_are_reported_together_with_their_paths() {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let listeners = format!(
+        "{DEPLOYMENT}\
+         [[listeners]]\nname = \"a\"\naddress = \"a:1\"\nproxy_protocol = \"accept\"\n\
+         [[listeners]]\nname = \"a\"\naddress = [\"b:1\", \"a:1\"]\n\
+         [listeners.tls]\ncertificate_file = {file:?}\nkey_file = {file:?}\n\
+         client_certificate = \"required\"\n\
+         [[listeners]]\nbacklogs = 1\nbacklog = 0\n\
+         [listeners.tls]\nkey_file = \"/no/key.pem\"\n"
+    );
+    let problems = lines(&listeners);
+    for (problem, expected) in problems.iter().zip([
+        "listeners[2].backlog = 0: must be an integer from 1 to 65535",
+        "listeners[2].backlogs = (an integer): unknown key; did you mean backlog? [listeners[2]] \
+         has name, address, max_client_connections, backlog, proxy_protocol, proxy_networks, \
+         compressors, tls",
+        "listeners[2].address: must be given",
+        "listeners[2].tls.certificate_file: must be given",
+        "listeners[2].tls.key_file = \"/no/key.pem\": must be a readable file: ",
+        "listeners[1].name = \"a\": must be unique; listeners[0] has the same name",
+        "listeners[1].address[1] = \"a:1\": must not be listed twice",
+        "listeners[0].proxy_networks: must be given if listeners[0].proxy_protocol is \"accept\"",
+        "listeners[1].tls.client_ca_file: must be given unless listeners[1].tls.client_certificate \
+         is \"none\"",
+    ]) {
+        assert!(problem.starts_with(expected), "{problems:#?}");
+    }
+    assert_eq!(problems.len(), 9, "{problems:#?}");
+}
+
+#[test]
+fn the_only_listener_and_several_listeners_exclude_each_other() {
+    let listeners = "[[listeners]]\naddress = \"a:1\"\n";
+    let of_all = format!("{DEPLOYMENT}[listen]\nmax_client_connections = 5\n{listeners}");
+    assert_eq!(Settings::from_toml(&of_all).unwrap().listeners().len(), 1);
+    let only = "[listen]\naddress = \"b:1\"\ntls.mode = \"prefer\"\n";
+    let problems = lines(&format!("{DEPLOYMENT}{only}{listeners}"));
+    let absent = "must be absent, because there are [[listeners]]; set it for each of them";
+    for key in ["listen.address", "listen.tls"] {
+        assert!(
+            problems.contains(&format!("{key}: {absent}")),
+            "{problems:#?}"
+        );
+    }
+    let with_variable = |value: &str| {
+        let path = std::env::temp_dir().join(format!("seawall-listeners-{}", std::process::id()));
+        fs::write(&path, format!("{DEPLOYMENT}{listeners}")).unwrap();
+        let loaded = load(&Sources {
+            file: Some(path.clone()),
+            environment: vec![("SEAWALL_LISTEN__ADDRESS".to_owned(), value.to_owned())],
+            ..Sources::default()
+        });
+        fs::remove_file(&path).unwrap();
+        loaded
+    };
+    assert!(with_variable("b:1").is_err());
+    assert!(with_variable("").is_ok());
+    let many: String = (0..33)
+        .map(|port| format!("[[listeners]]\naddress = \"a:{port}\"\n"))
+        .collect();
+    assert_eq!(
+        lines(&format!("{DEPLOYMENT}{many}")),
+        ["listeners = (33 listeners): must be at most 32 listeners"]
+    );
+}
+
+#[test]
 fn secret_files_must_be_readable_small_and_not_empty() {
     let folder = std::env::temp_dir().join(format!("seawall-config-files-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -646,7 +714,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "admins.address = \"off\"",
-        "admins = (a table): unknown section; did you mean admin? the sections are listen, \
+        "admins = (a table): unknown section; did you mean admin? the sections are listen, listeners, \
          deployment, auth, pool, limits, shapes, history, pulse, slow_log, fault, shutdown, runtime, \
          admin, log, reload",
     ),
@@ -656,7 +724,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "\"shutdown.drain_ms\" = 1",
-        "\"shutdown.drain_ms\" = (an integer): unknown section; the sections are listen, deployment, \
+        "\"shutdown.drain_ms\" = (an integer): unknown section; the sections are listen, listeners, deployment, \
          auth, pool, limits, shapes, history, pulse, slow_log, fault, shutdown, runtime, admin, log, reload",
     ),
 ];

@@ -3,6 +3,7 @@
 mod convert;
 mod http;
 mod insight;
+mod listeners;
 mod own_commands;
 mod reload;
 mod server_tls;
@@ -19,7 +20,6 @@ use bson::oid::ObjectId;
 use parking_lot::Mutex;
 use seawall_config as config;
 use tokio::{
-    runtime::Handle,
     sync::{Semaphore, mpsc, watch},
     time::{Instant, interval, sleep, sleep_until, timeout},
 };
@@ -29,9 +29,7 @@ use crate::{
     admin::{self, ReloadRequest, Window},
     client::{self, Arrivals, Credentials, Logins, MessageMemory, Peer, Routing, Shared},
     limits::{Gate, Limits, LoginGates, OperationPermits},
-    listener::{
-        self, Acceptor, Address, ClientTls, Inherited, Listener, ProxyProtocol, ServerTlsError,
-    },
+    listener::{Inherited, ServerTlsError},
     observe::{ClientDirectory, Exporter, ObserveError, Observer},
     pins::Pins,
     runtime::{Activity, Heartbeat, Lateness, OccasionalLog, Planes, measure_lateness},
@@ -44,10 +42,11 @@ use seawall_transport::Stream;
 pub use self::server_tls::DeploymentTlsError;
 use self::{
     http::{Content, Http},
+    listeners::RunningListener,
     server_tls::RunningServerTls,
-    tls::Expiries,
+    tls::{Expiries, RunningTls},
 };
-pub(crate) use self::{server_tls::ServerTlsFiles, tls::client_tls};
+pub(crate) use self::{server_tls::ServerTlsFiles, tls::tls_problems};
 
 /// The closing of the remaining clients at the end of a drain is spread over this time.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
@@ -71,8 +70,19 @@ pub enum StartError {
     #[error(transparent)]
     ServerTls(#[from] DeploymentTlsError),
     /// TLS to clients cannot be set up.
-    #[error("listen.tls: {0}")]
-    ClientTls(#[from] ServerTlsError),
+    #[error("{section}: {source}")]
+    ClientTls {
+        /// The path of the settings, for example `listen.tls`.
+        section: String,
+        /// The cause.
+        source: ServerTlsError,
+    },
+    /// There are several listeners, and none has the name of a socket of the service manager.
+    #[error("listeners: no listener has the name of the service manager's socket {name:?}")]
+    SocketName {
+        /// The name of the socket.
+        name: String,
+    },
     /// A configured user's credentials cannot be used.
     #[error("auth.users: {0}")]
     User(String),
@@ -110,7 +120,8 @@ impl StartError {
         match self {
             Self::Deployment(_)
             | Self::ServerTls(_)
-            | Self::ClientTls(_)
+            | Self::ClientTls { .. }
+            | Self::SocketName { .. }
             | Self::User(_)
             | Self::NoServiceAccount => true,
             Self::Bind { .. }
@@ -145,7 +156,8 @@ pub struct App {
     uses_inherited_sockets: bool,
     /// The filter of the log that replaces `log.level`; not set if there is none.
     log_filter: OnceLock<String>,
-    tls: watch::Sender<Option<Arc<ClientTls>>>,
+    /// The listeners, at least one, in the order of the configuration.
+    listeners: Vec<RunningListener>,
     server_tls: RunningServerTls,
     /// The state that HTTP requests read; `None` during the start.
     window: Option<Arc<Window>>,
@@ -201,8 +213,8 @@ impl App {
         Self::start_on(loaded, Vec::new()).await
     }
 
-    /// Like [`Self::start`], but if there are `inherited` sockets, clients connect to these and not
-    /// to `listen.address`.
+    /// Like [`Self::start`], but a listener with `inherited` sockets uses these instead of its
+    /// addresses.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -224,6 +236,7 @@ impl App {
             has_service_account,
             server_tls,
         } = wire(&settings, &planes, operations).await?;
+        let listeners = listeners::start(&settings)?;
         let (reloads, reload_requests) = mpsc::channel(MAX_RELOAD_REQUESTS);
         let mut app = Self {
             client_addresses: Vec::new(),
@@ -237,7 +250,7 @@ impl App {
             has_service_account,
             uses_inherited_sockets: !inherited.is_empty(),
             log_filter: OnceLock::new(),
-            tls: watch::Sender::new(None),
+            listeners,
             server_tls,
             window: None,
             reloads,
@@ -268,8 +281,9 @@ impl App {
 
     /// The TLS files that can expire, including files that a later reload loads.
     fn expiries(&self) -> Expiries {
+        let listeners = self.listeners.iter().map(|of| &of.tls);
         Expiries {
-            clients: self.tls.subscribe(),
+            clients: listeners.map(RunningTls::subscribe).collect(),
             servers: self.server_tls.expiries.subscribe(),
         }
     }
@@ -280,33 +294,12 @@ impl App {
         inherited: Vec<Inherited>,
     ) -> Result<(), StartError> {
         let data_plane = self.planes.data.handle().clone();
-        let client_tls = client_tls(&settings.listen, None)?;
-        self.tls.send_replace(client_tls);
         tls::log_loaded(&self.expiries().all());
         let hash = config::configuration_hash(&self.running.lock().values);
         self.export_info(&hash)?;
-        let listeners = match inherited.is_empty() {
-            true => bind(&settings.listen, &data_plane).await?,
-            false => adopt(inherited, &data_plane)?,
-        };
+        let bound = listeners::bind(&settings.listeners(), inherited, &data_plane).await?;
         self.serve_admin(settings).await?;
-        let proxy_protocol = match settings.listen.proxy_protocol {
-            config::ProxyProtocol::Off => None,
-            config::ProxyProtocol::Accept => {
-                Some(ProxyProtocol::new(&settings.listen.proxy_networks))
-            }
-        };
-        for listener in listeners {
-            self.client_addresses.push(listener.local_address());
-            let acceptor = Acceptor {
-                shared: Arc::clone(&self.shared),
-                tls: self.tls.subscribe(),
-                proxy_protocol: proxy_protocol.clone(),
-                stop: self.stop_accepting.clone(),
-                tracker: self.tracker.clone(),
-            };
-            data_plane.spawn(listener::accept(listener, acceptor));
-        }
+        self.accept_clients(bound, &data_plane);
         self.planes.control.spawn(
             self.stop
                 .clone()
@@ -401,12 +394,13 @@ impl App {
         self.metrics_address.as_deref()
     }
 
-    /// Serves a client over the caller's stream, without TLS, until the client leaves. `None` if
-    /// the client is refused.
+    /// Serves a client over the caller's stream, without TLS, until the client leaves, as a client
+    /// of the first listener. `None` if the client is refused.
     ///
     /// Dropping the future closes the client.
     pub fn serve(&self, stream: Stream, peer: Peer) -> Option<impl Future<Output = ()> + use<>> {
-        let newcomer = listener::newcomer(&self.shared, &peer)?;
+        let first = self.listeners.first()?;
+        let newcomer = first.newcomer(&self.shared, &peer)?;
         let shared = Arc::clone(&self.shared);
         Some(client::serve(shared, stream, peer, newcomer, None))
     }
@@ -468,40 +462,6 @@ impl App {
         drop(timeout(ADMIN_END_LIMIT, self.admin_tasks.wait()).await);
         Drained { closed_clients }
     }
-}
-
-/// Binds the configured addresses.
-async fn bind(listen: &config::Listen, runtime: &Handle) -> Result<Vec<Listener>, StartError> {
-    let mut listeners = Vec::new();
-    for address in &listen.addresses {
-        let name = address.to_string();
-        let address = match address {
-            config::ListenAddress::Tcp(text) => Address::Tcp(text.clone()),
-            config::ListenAddress::Unix(path) => Address::Unix(path.clone()),
-        };
-        let backlog = listen.backlog.get();
-        let bound = runtime.spawn(async move { Listener::bind(&address, backlog).await });
-        let bound = bound
-            .await
-            .unwrap_or_else(|error| Err(io::Error::other(error)));
-        let failed = |source| StartError::Bind {
-            address: name,
-            source,
-        };
-        listeners.extend(bound.map_err(failed)?);
-    }
-    Ok(listeners)
-}
-
-/// Uses sockets that another process has bound.
-fn adopt(inherited: Vec<Inherited>, runtime: &Handle) -> Result<Vec<Listener>, StartError> {
-    let _runtime = runtime.enter();
-    let adopted = inherited.into_iter().map(Listener::adopt);
-    let adopted = adopted.collect::<io::Result<_>>();
-    adopted.map_err(|source| StartError::Bind {
-        address: "a socket of the service manager".to_owned(),
-        source,
-    })
 }
 
 /// The parts that `wire` builds.

@@ -28,6 +28,7 @@ mod gone;
 mod hostile;
 mod introductions;
 mod large;
+mod listeners;
 mod load_balancers;
 mod own_commands;
 mod parsers;

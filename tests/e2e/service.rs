@@ -146,7 +146,7 @@ for number, listener in enumerate((tcp, unix), 3):
     if copy != number:
         os.dup2(copy, number)
     os.set_inheritable(number, True)
-os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="2")
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="2", LISTEN_FDNAMES="tcp:unix")
 os.execv(sys.argv[2], sys.argv[2:])
 "#;
 
@@ -180,6 +180,46 @@ async fn clients_connect_to_the_sockets_of_the_service_manager() {
         path.exists(),
         "the socket's file belongs to the service manager"
     );
+}
+
+#[tokio::test]
+async fn sockets_belong_to_the_listeners_with_their_names() {
+    let scratch = Scratch::create().unwrap();
+    let path = scratch.join("seawall.sock");
+    let own = scratch.join("own.sock");
+    let listener = |name: &str, address: &str| {
+        format!("[[listeners]]\nname = {name:?}\naddress = {address:?}\n")
+    };
+    // Nothing can listen on these addresses, so the sockets must replace them.
+    let unused = "192.0.2.1:1";
+    let base = toml()
+        .await
+        .replace("listen.address = \"127.0.0.1:0\"\n", "");
+    let unix = listener("unix", "192.0.2.2:1") + "max_client_connections = 1\n";
+    let third = listener("own", &format!("unix:{}", own.display()));
+    let text = format!("{base}{unix}{third}{}", listener("tcp", unused));
+    let file = scratch.write("seawall.toml", text).unwrap();
+    let launcher = ["python3", "-c", ACTIVATE, path.to_str().unwrap()];
+    let process = Process::launch(&launcher, &file).await;
+    let addresses: Vec<&str> = process.address().split(", ").collect();
+    let [first, second, tcp] = addresses.as_slice() else {
+        panic!("{addresses:?}");
+    };
+    assert_eq!(
+        (*first, *second),
+        (path.to_str().unwrap(), own.to_str().unwrap())
+    );
+    let ready = run(&["wait", "--admin", process.admin()]).await;
+    assert!(ready.status.success());
+    let mut client = RawClient::connect(tcp.parse().unwrap()).await.unwrap();
+    assert!(client.hello(doc! {}).await.unwrap().is_ok());
+    // The settings of the listener `unix` apply to its socket.
+    let mut only = RawClient::connect_unix(&path).await.unwrap();
+    assert!(only.hello(doc! {}).await.unwrap().is_ok());
+    let mut extra = RawClient::connect_unix(&path).await.unwrap();
+    assert_eq!(extra.read_to_close().await.unwrap(), b"");
+    let mut client = RawClient::connect_unix(&own).await.unwrap();
+    assert!(client.hello(doc! {}).await.unwrap().is_ok());
 }
 
 #[tokio::test]

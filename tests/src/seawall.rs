@@ -31,7 +31,8 @@ pub struct Seawall {
 pub struct Options {
     /// TOML that is appended to the keys that every test needs: whole sections, or dotted keys.
     pub toml: String,
-    /// The address for clients; `None` means a free port on loopback.
+    /// The address for clients; `None` means a free port on loopback. Not used if `toml` has
+    /// `[[listeners]]`.
     pub listen: Option<String>,
 }
 
@@ -57,10 +58,14 @@ impl Seawall {
     /// If Seawall cannot start.
     pub async fn launch(deployment: &str, options: Options) -> Result<Self, StartError> {
         let listen = options.listen.unwrap_or_else(|| "127.0.0.1:0".to_owned());
-        let base = format!(
-            "listen.address = {listen:?}\ndeployment.uri = {deployment:?}\nadmin.address = \"127.0.0.1:0\"\n"
-        );
-        let app = App::start(load(&base, &options.toml)).await?;
+        let listen = match options.toml.contains("[[listeners]]") {
+            true => String::new(),
+            false => format!("listen.address = {listen:?}\n"),
+        };
+        let base =
+            format!("{listen}deployment.uri = {deployment:?}\nadmin.address = \"127.0.0.1:0\"\n");
+        // Boxed, because the futures of tests would become large.
+        let app = Box::pin(App::start(load(&base, &options.toml))).await?;
         Ok(Self { app, base })
     }
 
@@ -110,6 +115,11 @@ impl Seawall {
             .client_addresses()
             .first()
             .expect("Seawall has a client address")
+    }
+
+    /// The addresses of the listeners.
+    pub fn addresses(&self) -> &[String] {
+        self.app.client_addresses()
     }
 
     /// A connection string without credentials.

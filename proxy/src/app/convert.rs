@@ -126,9 +126,11 @@ pub(super) fn clients_in_effect(settings: &config::Settings) -> usize {
 fn room_for_clients(settings: &config::Settings) -> Option<(usize, u64)> {
     let allowed = raise_descriptor_limit()?;
     let servers = settings.pool.max_server_connections.get();
-    let waiting = match settings.listen.proxy_protocol {
-        config::ProxyProtocol::Off => 0,
-        config::ProxyProtocol::Accept => MAX_WAITING,
+    let accepts =
+        |listener: &config::Listener| listener.proxy_protocol == config::ProxyProtocol::Accept;
+    let waiting = match settings.listeners().iter().any(accepts) {
+        true => MAX_WAITING,
+        false => 0,
     };
     let others = OTHER_DESCRIPTORS + u64::try_from(servers + waiting).unwrap_or(u64::MAX);
     let each = match settings.deployment.mode {
@@ -192,7 +194,8 @@ pub(super) fn topology_settings(settings: &config::Settings) -> topology::Settin
 }
 
 pub(super) fn client_settings(settings: &config::Settings) -> client::Settings {
-    let first = settings.listen.addresses.first();
+    let listeners = settings.listeners();
+    let mut addresses = listeners.iter().flat_map(|of| &of.addresses);
     let host = rustix::system::uname()
         .nodename()
         .to_string_lossy()
@@ -212,19 +215,14 @@ pub(super) fn client_settings(settings: &config::Settings) -> client::Settings {
         shared_addresses: settings.limits.shared_addresses.clone(),
         serves_own_commands: settings.admin.commands,
         relays_other_mechanisms: settings.auth.other_mechanisms == config::OtherMechanisms::Relay,
-        compressors: named(
-            &settings
-                .listen
-                .compressors
-                .iter()
-                .map(|c| c.name())
-                .collect::<Vec<_>>(),
-        ),
-        host: first.map_or(host.clone(), |address| format!("{host} {address}")),
+        host: match addresses.next() {
+            Some(address) => format!("{host} {address}"),
+            None => host,
+        },
     }
 }
 
-fn named(compressors: &[&str]) -> Vec<Compressor> {
+pub(super) fn named(compressors: &[&str]) -> Vec<Compressor> {
     let named = compressors.iter().copied().filter_map(Compressor::parse);
     named.collect()
 }

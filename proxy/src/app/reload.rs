@@ -11,11 +11,10 @@ use std::{sync::Arc, time::Duration};
 use seawall_api as api;
 use seawall_config as config;
 
-use super::{App, StartError, convert, insight, server_tls::NewServerTls, tls};
+use super::{App, convert, insight, server_tls::NewServerTls, tls::NewTls};
 use crate::{
     client::{self, CredentialSettings},
     limits::LimitNumbers,
-    listener::ClientTls,
     observe::SlowLog,
     pins::PinLimits,
     pulse,
@@ -26,8 +25,8 @@ use seawall_transport::connection::ServerTls;
 
 /// The parts of a reload that can fail, built and not yet in use.
 struct Prepared {
-    /// The new TLS configuration for clients; `None` if it stays as it is.
-    tls: Option<Option<Arc<ClientTls>>>,
+    /// The new TLS configuration of each listener; `None` if it stays as it is.
+    tls: Vec<Option<NewTls>>,
     credentials: CredentialSettings,
     /// The new slow log; `None` if the slow log stays as it is.
     slow_log: Option<Option<SlowLog>>,
@@ -138,12 +137,7 @@ impl App {
         mut found: Found,
         is_dry_run: bool,
     ) -> Result<Prepared, Vec<String>> {
-        let has_other_tls = settings.listen.tls != running.listen.tls;
-        let tls = has_other_tls.then(|| {
-            let earlier = self.tls.borrow().clone();
-            let tls = tls::client_tls(&settings.listen, earlier.as_deref());
-            found.unless_failed(tls.map_err(StartError::from)).flatten()
-        });
+        let tls = self.prepare_tls(settings, running, &mut found);
         let credentials = found.unless_failed(convert::credential_settings(
             &settings.auth,
             &settings.limits,
@@ -168,6 +162,22 @@ impl App {
         }
     }
 
+    /// The changed TLS configuration of each listener. A reload keeps the number of listeners.
+    fn prepare_tls(
+        &self,
+        settings: &config::Settings,
+        running: &config::Settings,
+        found: &mut Found,
+    ) -> Vec<Option<NewTls>> {
+        let (settings, running) = (settings.listeners(), running.listeners());
+        let listeners = self.listeners.iter().zip(&*settings).zip(&*running);
+        let prepared = listeners.map(|((listener, new), running)| {
+            let prepared = listener.tls.prepare(new.tls.as_ref(), running.tls.as_ref());
+            found.unless_failed(prepared).flatten()
+        });
+        prepared.collect()
+    }
+
     /// Applies the new settings. `server_tls` has the new TLS files for connections to servers;
     /// `None` if the files have not changed.
     fn apply(
@@ -178,10 +188,11 @@ impl App {
         server_tls: Option<NewServerTls>,
     ) {
         let shared = &self.shared;
-        if let Some(client_tls) = prepared.tls {
-            let expiries = client_tls.as_ref().map(|tls| tls.expiries());
-            tls::log_loaded(expiries.unwrap_or_default());
-            self.tls.send_replace(client_tls);
+        for (listener, new) in self.listeners.iter().zip(prepared.tls) {
+            new.into_iter().for_each(|new| listener.tls.replace(new));
+        }
+        for (listener, settings) in self.listeners.iter().zip(&*settings.listeners()) {
+            listener.configure(settings);
         }
         if settings.fault != running.fault {
             let fault = settings.fault.as_ref().map(convert::fault);
@@ -334,8 +345,8 @@ fn changes(
             }
         }
         if changes.len() == count {
-            let shown = find(after, change.path);
-            changes.push(described_change(change.path, shown.clone(), shown, change));
+            let shown = find(after, &change.path);
+            changes.push(described_change(&change.path, shown.clone(), shown, change));
         }
     }
     changes

@@ -1,4 +1,4 @@
-//! TLS for clients: converts its settings. Reports when certificates of clients and servers expire.
+//! TLS for clients: sets it up, and replaces it at a reload. Reports when certificates expire.
 
 use std::{
     sync::Arc,
@@ -8,7 +8,8 @@ use std::{
 use seawall_config as config;
 use tokio::{sync::watch, time::sleep};
 
-use crate::listener::{ClientCertificates, ClientTls, ServerTlsError, TlsSettings};
+use super::StartError;
+use crate::listener::{ClientCertificates, ClientTls, TlsSettings};
 use seawall_transport::{CertificateExpiry, Pem};
 
 /// How often the log names certificates that expire soon.
@@ -19,13 +20,81 @@ const SOON_DAYS: i64 = 30;
 
 const SECONDS_PER_DAY: i64 = 24 * 60 * 60;
 
+/// TLS for the clients of one listener.
+pub(super) struct RunningTls {
+    /// The path of the settings.
+    section: String,
+    current: watch::Sender<Option<Arc<ClientTls>>>,
+}
+
+/// A changed TLS configuration that is not yet in use; `None` if TLS is now off.
+pub(super) struct NewTls(Option<Arc<ClientTls>>);
+
+impl RunningTls {
+    /// Sets up TLS at the start. `section` is the path of `tls`.
+    ///
+    /// # Errors
+    /// See [`StartError::ClientTls`].
+    pub(super) fn start(section: String, tls: Option<&config::Tls>) -> Result<Self, StartError> {
+        let current = client_tls(&section, tls, None)?;
+        Ok(Self {
+            section,
+            current: watch::Sender::new(current),
+        })
+    }
+
+    /// The TLS configuration, also those of later reloads; `None` while TLS is off.
+    pub(super) fn subscribe(&self) -> watch::Receiver<Option<Arc<ClientTls>>> {
+        self.current.subscribe()
+    }
+
+    /// Sets up TLS with changed settings; `None` if they have not changed.
+    ///
+    /// # Errors
+    /// See [`StartError::ClientTls`].
+    pub(super) fn prepare(
+        &self,
+        new: Option<&config::Tls>,
+        running: Option<&config::Tls>,
+    ) -> Result<Option<NewTls>, StartError> {
+        if new == running {
+            return Ok(None);
+        }
+        let earlier = self.current.borrow().clone();
+        let tls = client_tls(&self.section, new, earlier.as_deref())?;
+        Ok(Some(NewTls(tls)))
+    }
+
+    /// Uses a changed configuration for new handshakes.
+    pub(super) fn replace(&self, NewTls(tls): NewTls) {
+        log_loaded(tls.as_ref().map(|tls| tls.expiries()).unwrap_or_default());
+        self.current.send_replace(tls);
+    }
+}
+
+/// The problems of all TLS settings for clients.
+pub(crate) fn tls_problems(settings: &config::Settings) -> Vec<String> {
+    let listeners = settings.listeners();
+    let listeners = listeners.iter().map(|of| (section_of(of), of.tls.as_ref()));
+    let results = listeners.map(|(section, tls)| client_tls(&section, tls, None));
+    results
+        .filter_map(|result| Some(result.err()?.to_string()))
+        .collect()
+}
+
+/// The path of the settings of a listener's TLS.
+pub(super) fn section_of(listener: &config::Listener) -> String {
+    format!("{}.tls", listener.path)
+}
+
 /// Sets up TLS for clients; `None` if clients connect without TLS. Sessions of `earlier` can be
 /// resumed if it verifies clients in the same way.
-pub(crate) fn client_tls(
-    listen: &config::Listen,
+fn client_tls(
+    section: &str,
+    tls: Option<&config::Tls>,
     earlier: Option<&ClientTls>,
-) -> Result<Option<Arc<ClientTls>>, ServerTlsError> {
-    let Some(tls) = &listen.tls else {
+) -> Result<Option<Arc<ClientTls>>, StartError> {
+    let Some(tls) = tls else {
         return Ok(None);
     };
     let keys = pems(&tls.key_files);
@@ -42,7 +111,12 @@ pub(crate) fn client_tls(
         },
         closes_revoked: tls.close_revoked,
     };
-    Ok(Some(Arc::new(ClientTls::new(&settings, earlier)?)))
+    let tls = ClientTls::new(&settings, earlier);
+    let tls = tls.map_err(|source| StartError::ClientTls {
+        section: section.to_owned(),
+        source,
+    })?;
+    Ok(Some(Arc::new(tls)))
 }
 
 fn pems(files: &[config::ReadFile]) -> Vec<Pem<'_>> {
@@ -59,23 +133,28 @@ pub(super) fn pem(file: &config::ReadFile) -> Pem<'_> {
 /// The TLS files that can expire: the files for clients and the files for servers.
 #[derive(Clone)]
 pub(super) struct Expiries {
-    pub(super) clients: watch::Receiver<Option<Arc<ClientTls>>>,
+    /// Of each listener.
+    pub(super) clients: Vec<watch::Receiver<Option<Arc<ClientTls>>>>,
     pub(super) servers: watch::Receiver<Vec<CertificateExpiry>>,
 }
 
 impl Expiries {
     /// When each file with certificates, authorities or revocation lists expires; each file once.
     pub(super) fn all(&self) -> Vec<CertificateExpiry> {
-        let clients = self.clients.borrow();
-        let mut all = match &*clients {
-            Some(tls) => tls.expiries().to_vec(),
-            None => Vec::new(),
+        let mut all: Vec<CertificateExpiry> = Vec::new();
+        let mut add = |expiries: &[CertificateExpiry]| {
+            for expiry in expiries {
+                if all.iter().all(|other| other.file != expiry.file) {
+                    all.push(expiry.clone());
+                }
+            }
         };
-        for expiry in &*self.servers.borrow() {
-            if all.iter().all(|other| other.file != expiry.file) {
-                all.push(expiry.clone());
+        for tls in &self.clients {
+            if let Some(tls) = &*tls.borrow() {
+                add(tls.expiries());
             }
         }
+        add(&self.servers.borrow());
         all
     }
 }

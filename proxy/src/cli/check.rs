@@ -9,7 +9,7 @@ use seawall_config::Settings;
 
 use super::ConfigArguments;
 use crate::{
-    app::{ServerTlsFiles, client_tls},
+    app::{ServerTlsFiles, tls_problems},
     topology::DeploymentOptions,
 };
 use seawall_console::{Exit, complain, say};
@@ -48,8 +48,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
 /// Problems that the configuration parser cannot find: connection string, TLS files.
 pub(super) async fn problems(settings: &Settings) -> Vec<String> {
     let mut problems = deployment_problems(settings).await;
-    let tls = client_tls(&settings.listen, None);
-    problems.extend(tls.err().map(|error| format!("listen.tls: {error}")));
+    problems.extend(tls_problems(settings));
     problems
 }
 

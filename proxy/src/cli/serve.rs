@@ -91,7 +91,8 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         "serving"
     );
     notify_ready();
-    serve_until_signal(&app, signals, Reloader::new(&app, sources, loaded, log)).await
+    let reloader = Reloader::new(&app, sources, loaded, log);
+    Box::pin(serve_until_signal(&app, signals, reloader)).await
 }
 
 /// The bound HTTP address as text. If an address is configured but not bound, another process uses

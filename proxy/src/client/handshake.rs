@@ -119,7 +119,7 @@ impl Client {
             self.client_element = client_element(metadata, &settings.host, &self.peer.text);
         }
         if let Some(offered) = hello.compressors {
-            self.compressors = offered.among(&self.shared.settings().compressors);
+            self.compressors = offered.among(&self.allowed_compressors);
         }
     }
 

@@ -89,8 +89,6 @@ pub struct Settings {
     pub name_applications: bool,
     /// True if Seawall repeats operations where that is safe and conceals state-change errors.
     pub repeats: bool,
-    /// Compressors that clients may use.
-    pub compressors: Vec<Compressor>,
     /// True if every client is relayed, so no pool is used.
     pub is_relay: bool,
     /// True if a relay connects to the address to which the client connected before the kernel
@@ -130,6 +128,8 @@ pub struct Newcomer {
     pub handshake: HandshakePermit,
     /// Closes the client when another client needs its permit.
     pub eviction: Eviction,
+    /// Compressors that the client may use.
+    pub compressors: Arc<[Compressor]>,
 }
 
 /// A client's deadline to log in.
@@ -163,6 +163,8 @@ struct Client {
     has_greeted: bool,
     /// True if the client's driver knows overload errors.
     announces_backpressure: bool,
+    /// Compressors that the client may use.
+    allowed_compressors: Arc<[Compressor]>,
     /// Compressors negotiated in a hello, in the client's order.
     compressors: Compressors,
     /// The element `$client` to add to the client's commands; `None` if there is none.
@@ -210,6 +212,7 @@ async fn serve_pooled(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer:
         client: client_permit,
         handshake,
         eviction,
+        compressors: allowed_compressors,
     } = newcomer;
     let sharer = Sharer::at(peer.ip);
     let permit = Some(handshake);
@@ -224,6 +227,7 @@ async fn serve_pooled(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer:
         next_reply_id: 1,
         has_greeted: false,
         announces_backpressure: false,
+        allowed_compressors,
         compressors: Compressors::default(),
         client_element: None,
         identity,
@@ -374,10 +378,8 @@ impl Client {
     /// if the client has not logged in, or if the configuration does not allow the compressor.
     async fn inflate(&mut self, message: Message) -> Result<Message, End> {
         let shared = Arc::clone(&self.shared);
-        let is_configured = |head: CompressedHead| {
-            let configured = &shared.settings().compressors;
-            configured.contains(&head.compressor)
-        };
+        let allowed = Arc::clone(&self.allowed_compressors);
+        let is_configured = |head: CompressedHead| allowed.contains(&head.compressor);
         let head = CompressedHead::parse(&message.bytes, MAX_MESSAGE_BYTES);
         if self.current_identity().is_none() || !head.is_ok_and(is_configured) {
             return self.close("compressed_refused");

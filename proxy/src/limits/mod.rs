@@ -12,7 +12,7 @@ mod recent;
 mod shares;
 mod turns;
 
-use std::{hash::Hash, net::IpAddr, sync::Arc, time::Duration};
+use std::{hash::Hash, net::IpAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -85,13 +85,48 @@ fn set_rate<K: Copy + Eq + Hash>(rates: &ArcSwapOption<Rates<K>>, per_second: Op
 /// The permit of one connected client.
 #[derive(Debug)]
 #[must_use]
-pub struct ClientPermit(EvictablePermit);
+pub struct ClientPermit {
+    of_all: EvictablePermit,
+    /// The permit of the client's listener, if the listener has its own limit. It is boxed, because
+    /// most listeners have none.
+    of_listener: Option<Box<EvictablePermit>>,
+}
 
 impl ClientPermit {
     /// Counts the permit for another sharer from now on.
     pub(crate) fn move_to(&mut self, sharer: Sharer) {
-        self.0.move_to(sharer);
+        self.of_all.move_to(sharer);
+        if let Some(permit) = &mut self.of_listener {
+            permit.move_to(sharer);
+        }
     }
+}
+
+/// The permits of the clients of one listener.
+#[derive(Clone, Debug)]
+pub struct ListenerPermits(Arc<EvictablePermits>);
+
+impl ListenerPermits {
+    /// Creates permits for at most `max` clients; `None` for any number.
+    pub(crate) fn new(max: Option<NonZeroUsize>) -> Self {
+        let permits = Self(EvictablePermits::new(0));
+        permits.set_max(max);
+        permits
+    }
+
+    /// Changes the maximum. Clients over a lower one stay connected.
+    pub(crate) fn set_max(&self, max: Option<NonZeroUsize>) {
+        self.0.set_max(max.map_or(usize::MAX, NonZeroUsize::get));
+    }
+}
+
+/// The limit that refuses a new client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientLimit {
+    /// The limit of the listener.
+    Listener,
+    /// The limit of all clients.
+    All,
 }
 
 /// The permit of one client that has not logged in yet.
@@ -203,11 +238,27 @@ impl Limits {
         (turn > now).then_some(turn)
     }
 
-    /// Returns a permit for a new client. At the limit, closes a silent client of the sharer
-    /// (address or user) with the most clients. `None` if there is no such client.
-    pub(crate) fn admit_client(&self, from: Sharer, eviction: &Eviction) -> Option<ClientPermit> {
-        let permit = self.clients.admit_evicting_silent(from, eviction);
-        permit.map(ClientPermit)
+    /// Returns a permit for a new client of a listener, within the limits of the listener and of
+    /// all clients. At a limit, closes a silent client of the sharer (address or user) with the
+    /// most clients.
+    ///
+    /// # Errors
+    /// The limit at which there is no such client.
+    pub(crate) fn admit_client(
+        &self,
+        listener: Option<&ListenerPermits>,
+        from: Sharer,
+        eviction: &Eviction,
+    ) -> Result<ClientPermit, ClientLimit> {
+        let admit = |permits: &Arc<EvictablePermits>, limit| {
+            let permit = permits.admit_evicting_silent(from, eviction);
+            permit.ok_or(limit)
+        };
+        let of_listener = listener.map(|of| admit(&of.0, ClientLimit::Listener));
+        Ok(ClientPermit {
+            of_listener: of_listener.transpose()?.map(Box::new),
+            of_all: admit(&self.clients, ClientLimit::All)?,
+        })
     }
 
     /// Closes a share of the clients, in percent. A call with a larger share closes more clients.
@@ -386,20 +437,42 @@ mod tests {
         );
         let [balancer, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let eviction = Eviction::default();
-        let mut first = limits.admit_client(balancer, &eviction).unwrap();
-        let mut second = limits.admit_client(balancer, &eviction).unwrap();
+        let admit = |from| limits.admit_client(None, from, &eviction);
+        let mut first = admit(balancer).unwrap();
+        let mut second = admit(balancer).unwrap();
         // Two users behind a load balancer have one permit each. Neither is evicted for a third
         // sharer.
         first.move_to(Sharer::User(1));
         second.move_to(Sharer::User(2));
-        assert!(limits.admit_client(other, &eviction).is_none());
+        assert_eq!(admit(other).unwrap_err(), ClientLimit::All);
         assert!(!is_evicted(&eviction));
         drop(second);
-        assert!(limits.admit_client(other, &eviction).is_some());
+        assert!(admit(other).is_ok());
         let handshake = limits.admit_handshake(other, &eviction);
         assert!(handshake.is_some() && limits.admit_handshake(other, &eviction).is_none());
         let relay = limits.admit_relay(other);
         assert!(relay.is_some());
+    }
+
+    #[test]
+    fn a_full_listener_refuses_clients_and_other_listeners_do_not() {
+        let limits = Limits::new(LimitNumbers::of_each(3), OperationPermits::new(1));
+        let [small, large] = [NonZeroUsize::new(1), None].map(ListenerPermits::new);
+        let [crowd, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
+        let of_first = Eviction::default();
+        let admit = |listener, from| limits.admit_client(Some(listener), from, &of_first);
+        let first = admit(&small, crowd).unwrap();
+        assert_eq!(admit(&small, crowd).unwrap_err(), ClientLimit::Listener);
+        assert_eq!(admit(&small, other).unwrap_err(), ClientLimit::Listener);
+        let _others = [admit(&large, crowd).unwrap(), admit(&large, other).unwrap()];
+        // The limit of all clients still applies.
+        assert_eq!(admit(&large, other).unwrap_err(), ClientLimit::All);
+        assert!(!is_evicted(&of_first));
+        drop(first);
+        drop(admit(&small, other).unwrap());
+        small.set_max(NonZeroUsize::new(2));
+        let second = admit(&small, other).unwrap();
+        drop(second);
     }
 
     #[tokio::test(start_paused = true)]

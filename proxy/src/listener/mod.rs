@@ -29,13 +29,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     client::{Newcomer, Peer, Shared, serve},
-    limits::{Eviction, EvictionReason, Heavy},
+    limits::{ClientLimit, Eviction, EvictionReason, Heavy, ListenerPermits},
     runtime::OccasionalLog,
 };
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
+use seawall_wire::Compressor;
 
 pub(crate) use self::proxy_protocol::MAX_WAITING;
-pub use self::proxy_protocol::{ProxyProtocol, parse as parse_proxy_header};
+pub use self::proxy_protocol::{ProxyProtocol, WaitingPlaces, parse as parse_proxy_header};
 pub use self::tls::ServerTlsError;
 pub(crate) use self::tls::{ClientCertificates, ClientTls, TlsSettings};
 use self::{
@@ -72,7 +73,16 @@ pub enum Listener {
 
 /// A bound socket of another process, usually the service manager.
 #[derive(Debug)]
-pub enum Inherited {
+pub struct Inherited {
+    /// The name of the socket; empty if it has none.
+    pub name: String,
+    /// The socket.
+    pub socket: InheritedSocket,
+}
+
+/// A socket that another process has bound.
+#[derive(Debug)]
+pub enum InheritedSocket {
     /// A TCP socket.
     Tcp(std::net::TcpListener),
     /// A unix domain socket. Its file is kept at the end.
@@ -148,15 +158,15 @@ impl Listener {
     ///
     /// # Errors
     /// The system refuses a socket option.
-    pub(crate) fn adopt(inherited: Inherited) -> io::Result<Self> {
+    pub(crate) fn adopt(inherited: InheritedSocket) -> io::Result<Self> {
         match inherited {
-            Inherited::Tcp(listener) => {
+            InheritedSocket::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
                 keep_clients_alive(&listener)?;
                 set_tcp_nodelay(&listener, true)?;
                 TcpListener::from_std(listener).map(Self::Tcp)
             }
-            Inherited::Unix(listener) => {
+            InheritedSocket::Unix(listener) => {
                 listener.set_nonblocking(true)?;
                 UnixListener::from_std(listener).map(Self::InheritedUnix)
             }
@@ -259,7 +269,7 @@ fn original_destination(_: &TcpStream) -> Option<SocketAddr> {
     None
 }
 
-/// The shared parts that are needed to accept clients.
+/// What is needed to accept the clients of one listener.
 #[derive(Clone)]
 pub struct Acceptor {
     /// State that all clients share.
@@ -268,6 +278,10 @@ pub struct Acceptor {
     pub(crate) tls: watch::Receiver<Option<Arc<ClientTls>>>,
     /// Reads the client's address from load balancers; `None` if clients connect directly.
     pub proxy_protocol: Option<ProxyProtocol>,
+    /// Limits the clients of the listener; `None` if only the limit of all clients applies.
+    pub permits: Option<ListenerPermits>,
+    /// Compressors that clients may use.
+    pub compressors: Arc<[Compressor]>,
     /// Cancelling it stops the accept loops.
     pub stop: CancellationToken,
     /// Tracks the tasks that serve clients.
@@ -304,8 +318,14 @@ pub async fn accept(listener: Listener, acceptor: Acceptor) {
     }
 }
 
-/// Returns the permits for a client that has just connected. `None` if a limit refuses the client.
-pub fn newcomer(shared: &Shared, peer: &Peer) -> Option<Newcomer> {
+/// Returns the permits for a client that has just connected to a listener. `None` if a limit
+/// refuses the client.
+pub fn newcomer(
+    shared: &Shared,
+    peer: &Peer,
+    permits: Option<&ListenerPermits>,
+    compressors: &Arc<[Compressor]>,
+) -> Option<Newcomer> {
     let Shared {
         limits, recorder, ..
     } = shared;
@@ -319,9 +339,15 @@ pub fn newcomer(shared: &Shared, peer: &Peer) -> Option<Newcomer> {
         return None;
     }
     let (sharer, eviction) = (Sharer::at(peer.ip), Eviction::default());
-    let Some(client) = limits.admit_client(sharer, &eviction) else {
-        recorder.client_refused("max_client_connections");
-        return None;
+    let client = match limits.admit_client(permits, sharer, &eviction) {
+        Ok(client) => client,
+        Err(limit) => {
+            recorder.client_refused(match limit {
+                ClientLimit::Listener => "listener_max_client_connections",
+                ClientLimit::All => "max_client_connections",
+            });
+            return None;
+        }
     };
     let Some(handshake) = limits.admit_handshake(sharer, &eviction) else {
         recorder.client_refused("unauthenticated_connections");
@@ -331,6 +357,7 @@ pub fn newcomer(shared: &Shared, peer: &Peer) -> Option<Newcomer> {
         client,
         handshake,
         eviction,
+        compressors: Arc::clone(compressors),
     })
 }
 
@@ -377,7 +404,8 @@ async fn admit_proxied(acceptor: Acceptor, mut stream: TcpStream, peer: Peer, pl
 /// Starts to serve a client. At a limit, closes the connection without reading a byte, as a server
 /// at its connection limit does.
 fn admit_client(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
-    let Some(newcomer) = newcomer(&acceptor.shared, &peer) else {
+    let permits = acceptor.permits.as_ref();
+    let Some(newcomer) = newcomer(&acceptor.shared, &peer, permits, &acceptor.compressors) else {
         return;
     };
     let eviction = newcomer.eviction.clone();

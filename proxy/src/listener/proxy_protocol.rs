@@ -24,7 +24,7 @@ const HEADER_LIMIT: Duration = Duration::from_secs(3);
 /// Maximum size of a header. A header of version 2 may carry further fields.
 const MAX_HEADER_BYTES: usize = 2_048;
 
-/// Maximum number of connections whose header has not arrived.
+/// Maximum number of connections whose header has not arrived, of all listeners together.
 pub(crate) const MAX_WAITING: usize = 2_048;
 
 /// Maximum number of these connections from one address, so that one host in a listed network
@@ -35,10 +35,13 @@ const MAX_WAITING_PER_ADDRESS: usize = 512;
 #[derive(Clone, Debug)]
 pub struct ProxyProtocol {
     networks: Arc<[IpNet]>,
-    waiting: Arc<Mutex<Waiting>>,
+    waiting: WaitingPlaces,
 }
 
-/// The connections whose header has not arrived.
+/// The places of connections whose header has not arrived. All listeners share them.
+#[derive(Clone, Debug, Default)]
+pub struct WaitingPlaces(Arc<Mutex<Waiting>>);
+
 #[derive(Debug, Default)]
 struct Waiting {
     all: usize,
@@ -67,16 +70,16 @@ impl Refusal {
 /// The place of a connection that waits for its header. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct WaitingPlace {
-    waiting: Arc<Mutex<Waiting>>,
+    waiting: WaitingPlaces,
     address: IpAddr,
 }
 
 impl ProxyProtocol {
     /// Accepts headers from these networks.
-    pub(crate) fn new(networks: &[IpNet]) -> Self {
+    pub(crate) fn new(networks: &[IpNet], waiting: &WaitingPlaces) -> Self {
         Self {
             networks: networks.into(),
-            waiting: Arc::default(),
+            waiting: waiting.clone(),
         }
     }
 
@@ -85,7 +88,7 @@ impl ProxyProtocol {
         if !self.networks.iter().any(|of| of.contains(&address)) {
             return Err(Refusal::OtherNetwork);
         }
-        let mut waiting = self.waiting.lock();
+        let mut waiting = self.waiting.0.lock();
         let of_address = waiting.by_address.get(&address).copied().unwrap_or(0);
         if waiting.all >= MAX_WAITING || of_address >= MAX_WAITING_PER_ADDRESS {
             return Err(Refusal::NoPlace);
@@ -93,7 +96,7 @@ impl ProxyProtocol {
         waiting.all += 1;
         waiting.by_address.insert(address, of_address + 1);
         Ok(WaitingPlace {
-            waiting: Arc::clone(&self.waiting),
+            waiting: self.waiting.clone(),
             address,
         })
     }
@@ -101,7 +104,7 @@ impl ProxyProtocol {
 
 impl Drop for WaitingPlace {
     fn drop(&mut self) {
-        let mut waiting = self.waiting.lock();
+        let mut waiting = self.waiting.0.lock();
         waiting.all -= 1;
         if let Entry::Occupied(mut count) = waiting.by_address.entry(self.address) {
             *count.get_mut() -= 1;
@@ -172,21 +175,22 @@ mod tests {
 
     #[test]
     fn one_address_cannot_use_all_places_of_connections_that_wait_for_their_header() {
-        let proxies = ProxyProtocol::new(&["10.0.0.0/8".parse().unwrap()]);
+        let places = WaitingPlaces::default();
+        let proxies = ProxyProtocol::new(&["10.0.0.0/8".parse().unwrap()], &places);
         let address = |host: u8| IpAddr::from([10, 0, 0, host]);
-        let mut places = Vec::new();
+        let mut taken = Vec::new();
         for _ in 0..MAX_WAITING_PER_ADDRESS {
-            places.push(proxies.admit(address(1)).unwrap());
+            taken.push(proxies.admit(address(1)).unwrap());
         }
         assert_eq!(proxies.admit(address(1)).unwrap_err(), Refusal::NoPlace);
         assert!(proxies.admit(address(2)).is_ok());
         let elsewhere = IpAddr::from([192, 0, 2, 1]);
         assert_eq!(proxies.admit(elsewhere).unwrap_err(), Refusal::OtherNetwork);
-        places.pop();
+        taken.pop();
         assert!(proxies.admit(address(1)).is_ok());
-        drop(places);
-        assert_eq!(proxies.waiting.lock().all, 0);
-        assert!(proxies.waiting.lock().by_address.is_empty());
+        drop(taken);
+        assert_eq!(places.0.lock().all, 0);
+        assert!(places.0.lock().by_address.is_empty());
     }
 
     #[test]

@@ -53,24 +53,23 @@ fn check_problems(problems: &Problems) {
 }
 
 fn check_settings(settings: &Settings) {
-    let listen = &settings.listen;
-    let addresses: HashSet<_> = listen.addresses.iter().collect();
-    assert!(!addresses.is_empty());
-    assert_eq!(
-        addresses.len(),
-        listen.addresses.len(),
-        "addresses are unique"
-    );
-    for address in &listen.addresses {
-        let parsed: Result<ListenAddress, _> = address.to_string().parse();
-        assert_eq!(parsed.as_ref(), Ok(address));
+    let listeners = settings.listeners();
+    assert!(!listeners.is_empty());
+    let mut addresses = HashSet::new();
+    for listener in &*listeners {
+        assert!(!listener.addresses.is_empty());
+        for address in &listener.addresses {
+            assert!(addresses.insert(address), "addresses are unique");
+            let parsed: Result<ListenAddress, _> = address.to_string().parse();
+            assert_eq!(parsed.as_ref(), Ok(address));
+        }
+        let compressors: HashSet<_> = listener.compressors.iter().map(|c| c.name()).collect();
+        assert_eq!(
+            compressors.len(),
+            listener.compressors.len(),
+            "compressors are unique"
+        );
     }
-    let compressors: HashSet<_> = listen.compressors.iter().map(|c| c.name()).collect();
-    assert_eq!(
-        compressors.len(),
-        listen.compressors.len(),
-        "compressors are unique"
-    );
 
     let uri = settings.deployment.uri.expose();
     assert!(uri.starts_with("mongodb://") || uri.starts_with("mongodb+srv://"));

@@ -9,6 +9,9 @@ use super::*;
 /// users_are_added_changed_and_removed`.
 const USERS: &str = "auth.users[]";
 
+/// The beginning of the paths of listeners' keys.
+const LISTENERS: &str = "listeners[].";
+
 /// Files that exist. The configuration reads them, and does not parse their contents.
 const FILES: [&str; 2] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
@@ -38,7 +41,7 @@ fn handed_over(settings: &config::Settings) -> String {
     // These sections are compared with the running ones, and used as a whole.
     let sections = (
         &settings.fault,
-        &settings.listen.tls,
+        settings.listeners(),
         &settings.deployment.tls,
         &settings.slow_log,
         &settings.shapes,
@@ -59,38 +62,44 @@ fn handed_over(settings: &config::Settings) -> String {
 
 /// The settings with one of two values of a key.
 fn settings(key: &Key, variant: usize) -> config::Settings {
-    let needed = match key.path.rsplit_once('.').unwrap_or_default().0 {
+    let (section, name) = key.path.rsplit_once('.').unwrap_or_default();
+    let needed = match section {
         "fault" if key.path != "fault.delay_ms" => "fault.delay_ms = 7\n".to_owned(),
         "slow_log" if key.path != "slow_log.redact" => "slow_log.redact = true\n".to_owned(),
-        "listen.tls" => tls(key.path),
+        _ if section.ends_with(".tls") && section != "deployment.tls" => tls(section, name),
         _ => String::new(),
     };
     let value = value(key, variant);
-    let toml = format!(
-        "deployment.uri = \"mongodb://server/\"\n{needed}{} = {value}\n",
-        key.path
-    );
+    let keys = format!("{needed}{} = {value}\n", key.path);
+    let keys = match key.path.starts_with(LISTENERS) {
+        true => format!(
+            "[[listeners]]\naddress = \"a:1\"\n{}",
+            keys.replace(LISTENERS, "")
+        ),
+        false => keys,
+    };
+    let toml = format!("deployment.uri = \"mongodb://server/\"\n{keys}");
     let loaded = Loaded::from_toml(&toml);
     loaded
         .unwrap_or_else(|problems| panic!("{toml}{problems}"))
         .settings
 }
 
-/// The keys of `[listen.tls]` that the key at `path` needs.
-fn tls(path: &str) -> String {
+/// The keys of TLS that the key with this name needs.
+fn tls(section: &str, name: &str) -> String {
     let certificates = ["client_certificate", "client_ca_file", "client_crl_file"];
-    let needs_authority = certificates.iter().any(|name| path.ends_with(name));
+    let needs_authority = certificates.contains(&name);
     let mut keys = vec!["certificate_file", "key_file"];
     if needs_authority {
         keys.push("client_ca_file");
     }
-    let keys = keys.into_iter().map(|name| format!("listen.tls.{name}"));
     let mut text: String = keys
-        .filter(|key| key != path)
-        .map(|key| format!("{key} = {:?}\n", FILES[0]))
+        .into_iter()
+        .filter(|key| *key != name)
+        .map(|key| format!("{section}.{key} = {:?}\n", FILES[0]))
         .collect();
-    if needs_authority && !path.ends_with("client_certificate") {
-        text += "listen.tls.client_certificate = \"optional\"\n";
+    if needs_authority && name != "client_certificate" {
+        text += &format!("{section}.client_certificate = \"optional\"\n");
     }
     text
 }

@@ -12,7 +12,10 @@ use std::{
 use listenfd::ListenFd;
 use sd_notify::{NotifyState, notify, watchdog_enabled};
 
-use crate::{app::App, listener::Inherited};
+use crate::{
+    app::App,
+    listener::{Inherited, InheritedSocket},
+};
 
 /// Tells the service manager that Seawall accepts clients.
 pub(super) fn notify_ready() {
@@ -77,20 +80,29 @@ pub(super) fn feed_watchdog(app: &App) -> io::Result<()> {
         .map(drop)
 }
 
+/// The variable with the names of the sockets, in their order and separated by colons
+/// (`sd_listen_fds_with_names(3)`).
+const SOCKET_NAMES: &str = "LISTEN_FDNAMES";
+
 /// Takes the sockets that the service manager has bound for clients.
 ///
 /// # Errors
 /// If a descriptor is not a socket that listens.
 pub(super) fn inherited_sockets() -> io::Result<Vec<Inherited>> {
     let mut sockets = ListenFd::from_env();
+    let names = std::env::var(SOCKET_NAMES).unwrap_or_default();
+    let mut names = names.split(':');
     let mut inherited = Vec::new();
     for index in 0..sockets.len() {
+        let name = names.next().unwrap_or_default().to_owned();
         // For a socket of another kind, this call fails and leaves the socket at its index.
         let taken = match sockets.take_tcp_listener(index) {
-            Ok(socket) => socket.map(Inherited::Tcp),
-            Err(_) => sockets.take_unix_listener(index)?.map(Inherited::Unix),
+            Ok(socket) => socket.map(InheritedSocket::Tcp),
+            Err(_) => sockets
+                .take_unix_listener(index)?
+                .map(InheritedSocket::Unix),
         };
-        inherited.extend(taken);
+        inherited.extend(taken.map(|socket| Inherited { name, socket }));
     }
     Ok(inherited)
 }

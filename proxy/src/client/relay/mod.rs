@@ -86,6 +86,8 @@ pub(super) async fn serve_relayed(
         client: _client,
         handshake,
         eviction,
+        // The client and the server agree on compressors.
+        compressors: _,
     } = newcomer;
     let sharer = Sharer::at(peer.ip);
     let mut reader = MessageReader::new(sharer);

@@ -1,0 +1,232 @@
+//! The listeners: `[listen]` describes one, and `[[listeners]]` any number, each with its own
+//! settings.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+
+use ipnet::IpNet;
+
+use crate::address::ListenAddress;
+use crate::declare::{keys, section};
+use crate::file::ReadFile;
+use crate::kinds::{CONNECTIONS, MAX_CONNECTIONS};
+use crate::problem::shown_text;
+use crate::read::{Part, ReadSection};
+use crate::schema::{Key, Kind, Section};
+use crate::words::{ClientCertificate, Compressor, ProxyProtocol, TlsMode};
+
+section! {
+    /// The addresses to which clients connect, if all of them have the same settings;
+    /// `[[listeners]]` has settings for each.
+    "listen" => Listen;
+
+    /// Address to which clients connect, or a list of addresses.
+    addresses: Vec<ListenAddress> = key("listen.address",
+        Kind::Addresses, Restart, default "127.0.0.1:27018");
+    // Descriptor limits of 20,000 and more are common. Servers, files and the admin address also
+    // need descriptors.
+    /// Maximum number of client connections of all listeners; further ones are refused. Each needs
+    /// a file descriptor.
+    max_client_connections: NonZeroUsize = key("listen.max_client_connections",
+        CONNECTIONS, Live, default 18000, unit "connections");
+    // In a reconnect storm, connections wait in the backlog instead of being reset. The kernel may
+    // limit the number (`net.core.somaxconn`).
+    /// Maximum number of connections that wait in the kernel, per address, until Seawall accepts
+    /// them.
+    backlog: NonZeroU32 = key("listen.backlog",
+        Kind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
+    /// With `accept`, load balancers must send the address of each client in a header of the PROXY
+    /// protocol (version 1 or 2), in front of TLS.
+    proxy_protocol: ProxyProtocol = key("listen.proxy_protocol",
+        ProxyProtocol::KIND, Restart, default "off");
+    /// IP addresses or ranges (such as 10.0.0.0/8) of the load balancers, separated by commas; all
+    /// other connections are closed. Required with `proxy_protocol = "accept"`.
+    proxy_networks: Vec<IpNet> = key("listen.proxy_networks",
+        Kind::Text, Restart, example "10.0.0.0/8,192.0.2.7");
+    // A server accepts the same compressors by default, in the same order.
+    /// Compressors that clients may use, separated by commas, or `disabled` for none; connections
+    /// to servers use the compressors in the connection string.
+    compressors: Vec<Compressor> = key("listen.compressors",
+        Kind::Text, Restart, default "snappy,zstd,zlib");
+    {
+        /// The certificate for clients; `None` if clients connect without TLS.
+        tls: Option<Tls> = tls;
+    }
+}
+
+section! {
+    /// With this section, clients must use TLS; without it, they connect without TLS.
+    optional "listen.tls" => Tls;
+
+    /// PEM file with the certificate chain, beginning with this host's certificate; required for
+    /// TLS. Several files, separated by commas, give several certificates: a client gets the first
+    /// one for the host name that it requests, with a key that it supports.
+    certificate_files: Vec<ReadFile> = key("listen.tls.certificate_file",
+        Kind::ReadableFiles, Live, example "/etc/seawall/certificate.pem");
+    /// PEM file with the certificate's private key; required for TLS. Several files, in the order
+    /// of the certificates, are separated by commas.
+    key_files: Vec<ReadFile> = key("listen.tls.key_file",
+        Kind::ReadableFiles, Live, example "/etc/seawall/key.pem");
+    // `prefer` accepts clients that do not know yet that they must use TLS, as a server with the
+    // mode `preferTLS` does.
+    /// Clients must use TLS, or may use it.
+    mode: TlsMode = key("listen.tls.mode",
+        TlsMode::KIND, Live, default "require");
+    /// Certificates of clients: not requested, verified if a client sends one, or required.
+    client_certificate: ClientCertificate = key("listen.tls.client_certificate",
+        ClientCertificate::KIND, Live, default "none");
+    /// PEM files with the certificate authorities of clients, separated by commas; required unless
+    /// `client_certificate` is `none`.
+    client_ca_files: Option<Vec<ReadFile>> = key("listen.tls.client_ca_file",
+        Kind::ReadableFiles, Live, example "/etc/seawall/client-ca.pem");
+    /// PEM files with the certificate revocation lists of these authorities, separated by commas.
+    client_crl_files: Option<Vec<ReadFile>> = key("listen.tls.client_crl_file",
+        Kind::ReadableFiles, Live, example "/etc/seawall/client-crl.pem");
+    /// Close the connections of clients whose certificate a reload no longer accepts, for example
+    /// because it is on a new revocation list.
+    close_revoked: bool = key("listen.tls.close_revoked",
+        Kind::Boolean, Live, default false);
+}
+
+/// Reads the section `tls` of a listener.
+fn tls(part: &mut Part<'_>) -> Option<Option<Tls>> {
+    Some(part.optional_section("tls"))
+}
+
+section! {
+    /// Listeners with separate settings, instead of the addresses in `[listen]`.
+    optional "listeners[]" => Listener;
+
+    /// Name of the listener. A socket of the service manager with this name (`FileDescriptorName`
+    /// in systemd) replaces the listener's addresses.
+    name: Option<String> = key("listeners[].name",
+        Kind::Text, Restart, example "public");
+    /// Address to which clients connect, or a list of addresses; required in `[[listeners]]`.
+    addresses: Vec<ListenAddress> = key("listeners[].address",
+        Kind::Addresses, Restart, example "0.0.0.0:27018");
+    // One application's listener must not use up the connections of the others.
+    /// Maximum number of client connections of this listener; further ones are refused;
+    /// `listen.max_client_connections` limits all listeners together; 0 for no other limit.
+    max_client_connections: Option<NonZeroUsize> = key("listeners[].max_client_connections",
+        Kind::Integer { min: 0, max: MAX_CONNECTIONS }, Live, default 0, unit "connections");
+    /// As `listen.backlog`, for this listener.
+    backlog: NonZeroU32 = key("listeners[].backlog",
+        Kind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
+    /// As `listen.proxy_protocol`, for this listener.
+    proxy_protocol: ProxyProtocol = key("listeners[].proxy_protocol",
+        ProxyProtocol::KIND, Restart, default "off");
+    /// As `listen.proxy_networks`, for this listener.
+    proxy_networks: Vec<IpNet> = key("listeners[].proxy_networks",
+        Kind::Text, Restart, example "10.0.0.0/8,192.0.2.7");
+    /// As `listen.compressors`, for clients of this listener.
+    compressors: Vec<Compressor> = key("listeners[].compressors",
+        Kind::Text, Restart, default "snappy,zstd,zlib");
+    {
+        /// The path of the listener's section: `listen`, or for example `listeners[1]`.
+        path: String = path;
+        /// TLS of the listener; `None` if clients connect without TLS.
+        tls: Option<Tls> = tls;
+    }
+}
+
+fn path(listener: &Part<'_>) -> Option<String> {
+    Some(listener.path.shown.clone())
+}
+
+/// The keys of `[listen.tls]`, for each listener.
+pub(crate) fn tls_section() -> Section {
+    let about = "With this section, clients of this listener must use TLS; without it, they \
+                 connect without TLS.";
+    Tls::SECTION.at("listeners[].tls", about, |_| true)
+}
+
+impl Listener {
+    /// The only listener. Its clients are limited by the limit of all clients.
+    pub(crate) fn only(listen: &Listen) -> Self {
+        let Listen {
+            addresses,
+            max_client_connections: _,
+            backlog,
+            proxy_protocol,
+            proxy_networks,
+            compressors,
+            tls,
+        } = listen.clone();
+        Self {
+            name: None,
+            addresses,
+            max_client_connections: None,
+            backlog,
+            proxy_protocol,
+            proxy_networks,
+            compressors,
+            path: "listen".to_owned(),
+            tls,
+        }
+    }
+}
+
+/// True for a key of `[listen]` that has no effect if there are `[[listeners]]`.
+pub(crate) fn is_of_only_listener(key: &Key) -> bool {
+    key.path.starts_with("listen.") && key.path != LIMIT_OF_ALL
+}
+
+/// Reads the list of listeners. The result does not contain listeners with problems.
+pub(crate) fn read(file: &mut Part<'_>) -> Vec<Listener> {
+    let count = file.tables(LISTENERS).len();
+    if count > 0 {
+        no_other_form(file);
+    }
+    if count > MAX_LISTENERS {
+        let allowed = format!("must be at most {MAX_LISTENERS} listeners");
+        file.add(LISTENERS, &format!("({count} listeners)"), &allowed);
+    }
+    let read = |index| Listener::read(&mut file.element(LISTENERS, index));
+    let listeners: Vec<Listener> = (0..count).filter_map(read).collect();
+    no_name_twice(&listeners, file);
+    listeners
+}
+
+/// Reports the keys of `[listen]` that have no effect, whatever their source.
+fn no_other_form(file: &mut Part<'_>) {
+    let listen = file.below("listen");
+    let keys = Listen::SECTION.keys.iter();
+    let keys = keys.filter(|key| is_of_only_listener(key)).map(Key::name);
+    let given = keys
+        .chain(["tls"])
+        .filter(|name| listen.given(name).is_some());
+    let given: Vec<&str> = given.collect();
+    for name in given {
+        let path = format!("listen.{name}");
+        file.add(
+            &path,
+            "",
+            "must be absent, because there are [[listeners]]; set it for each of them",
+        );
+    }
+}
+
+fn no_name_twice(listeners: &[Listener], file: &mut Part<'_>) {
+    for (index, listener) in listeners.iter().enumerate() {
+        let Some(name) = &listener.name else {
+            continue;
+        };
+        let mut earlier = listeners.iter().take(index);
+        if let Some(first) = earlier.find(|other| other.name.as_ref() == Some(name)) {
+            let allowed = format!("must be unique; {} has the same name", first.path);
+            file.add(
+                &format!("{}.name", listener.path),
+                &shown_text(name),
+                &allowed,
+            );
+        }
+    }
+}
+
+/// The name of the list of listeners.
+pub(crate) const LISTENERS: &str = "listeners";
+
+/// The only key of `[listen]` that applies to all listeners.
+const LIMIT_OF_ALL: &str = "listen.max_client_connections";
+
+/// Maximum number of listeners. Each needs descriptors, which are reserved at the start.
+const MAX_LISTENERS: usize = 32;

@@ -1,0 +1,212 @@
+//! The listeners: binds their addresses or takes over bound sockets, and starts to accept clients.
+
+use std::{io, sync::Arc};
+
+use seawall_config as config;
+use tokio::runtime::Handle;
+
+use super::{
+    App, StartError, convert,
+    tls::{RunningTls, section_of},
+};
+use crate::{
+    client::{Newcomer, Peer, Shared},
+    limits::ListenerPermits,
+    listener::{
+        self, Acceptor, Address, Inherited, InheritedSocket, Listener, ProxyProtocol, WaitingPlaces,
+    },
+};
+use seawall_wire::Compressor;
+
+/// A listener of a running Seawall.
+pub(super) struct RunningListener {
+    pub(super) tls: RunningTls,
+    proxy_protocol: Option<ProxyProtocol>,
+    permits: Option<ListenerPermits>,
+    compressors: Arc<[Compressor]>,
+}
+
+/// Prepares all listeners, before their addresses are bound.
+///
+/// # Errors
+/// If TLS cannot be set up.
+pub(super) fn start(settings: &config::Settings) -> Result<Vec<RunningListener>, StartError> {
+    let places = WaitingPlaces::default();
+    // The clients of the only listener are limited by the limit of all clients.
+    let has_limits = !settings.listeners.is_empty();
+    let listeners = settings.listeners();
+    let listeners = listeners
+        .iter()
+        .map(|listener| RunningListener::start(listener, has_limits, &places));
+    listeners.collect()
+}
+
+impl RunningListener {
+    fn start(
+        listener: &config::Listener,
+        has_limit: bool,
+        places: &WaitingPlaces,
+    ) -> Result<Self, StartError> {
+        let compressors: Vec<_> = listener.compressors.iter().map(|of| of.name()).collect();
+        Ok(Self {
+            tls: RunningTls::start(section_of(listener), listener.tls.as_ref())?,
+            proxy_protocol: match listener.proxy_protocol {
+                config::ProxyProtocol::Off => None,
+                config::ProxyProtocol::Accept => {
+                    Some(ProxyProtocol::new(&listener.proxy_networks, places))
+                }
+            },
+            permits: has_limit.then(|| ListenerPermits::new(listener.max_client_connections)),
+            compressors: convert::named(&compressors).into(),
+        })
+    }
+
+    /// Applies a changed limit of clients.
+    pub(super) fn configure(&self, listener: &config::Listener) {
+        if let Some(permits) = &self.permits {
+            permits.set_max(listener.max_client_connections);
+        }
+    }
+
+    /// The permits for a new client of this listener; `None` if a limit refuses the client.
+    pub(super) fn newcomer(&self, shared: &Shared, peer: &Peer) -> Option<Newcomer> {
+        listener::newcomer(shared, peer, self.permits.as_ref(), &self.compressors)
+    }
+}
+
+impl App {
+    /// Starts to accept the clients of each listener at its sockets.
+    pub(super) fn accept_clients(&mut self, bound: Vec<Vec<Listener>>, data_plane: &Handle) {
+        for (running, sockets) in self.listeners.iter().zip(bound) {
+            for socket in sockets {
+                self.client_addresses.push(socket.local_address());
+                let acceptor = Acceptor {
+                    shared: Arc::clone(&self.shared),
+                    tls: running.tls.subscribe(),
+                    proxy_protocol: running.proxy_protocol.clone(),
+                    permits: running.permits.clone(),
+                    compressors: Arc::clone(&running.compressors),
+                    stop: self.stop_accepting.clone(),
+                    tracker: self.tracker.clone(),
+                };
+                data_plane.spawn(listener::accept(socket, acceptor));
+            }
+        }
+    }
+}
+
+/// Binds the addresses of each listener, or takes over its inherited sockets.
+///
+/// # Errors
+/// If an address cannot be bound, or a socket belongs to no listener.
+pub(super) async fn bind(
+    listeners: &[config::Listener],
+    inherited: Vec<Inherited>,
+    runtime: &Handle,
+) -> Result<Vec<Vec<Listener>>, StartError> {
+    let inherited = inherited.into_iter().map(|of| (of.name, of.socket));
+    let inherited = by_listener(listeners, inherited.collect())
+        .map_err(|name| StartError::SocketName { name })?;
+    let mut bound = Vec::new();
+    for (listener, sockets) in listeners.iter().zip(inherited) {
+        bound.push(match sockets.is_empty() {
+            true => bind_addresses(listener, runtime).await?,
+            false => adopt(sockets, runtime)?,
+        });
+    }
+    Ok(bound)
+}
+
+/// Assigns named sockets to listeners. A single listener gets all sockets; of several, each gets
+/// those with its own name.
+///
+/// # Errors
+/// The name of a socket that belongs to no listener.
+fn by_listener<T>(
+    listeners: &[config::Listener],
+    sockets: Vec<(String, T)>,
+) -> Result<Vec<Vec<T>>, String> {
+    let mut assigned: Vec<Vec<T>> = listeners.iter().map(|_| Vec::new()).collect();
+    for (name, socket) in sockets {
+        let has_name = |of: &config::Listener| of.name.as_ref() == Some(&name);
+        let place = match listeners {
+            [_] => Some(0),
+            _ => listeners.iter().position(has_name),
+        };
+        match place.and_then(|place| assigned.get_mut(place)) {
+            Some(own) => own.push(socket),
+            None => return Err(name),
+        }
+    }
+    Ok(assigned)
+}
+
+/// Binds the configured addresses of a listener.
+async fn bind_addresses(
+    listener: &config::Listener,
+    runtime: &Handle,
+) -> Result<Vec<Listener>, StartError> {
+    let mut listeners = Vec::new();
+    for address in &listener.addresses {
+        let name = address.to_string();
+        let address = match address {
+            config::ListenAddress::Tcp(text) => Address::Tcp(text.clone()),
+            config::ListenAddress::Unix(path) => Address::Unix(path.clone()),
+        };
+        let backlog = listener.backlog.get();
+        let bound = runtime.spawn(async move { Listener::bind(&address, backlog).await });
+        let bound = bound
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)));
+        let failed = |source| StartError::Bind {
+            address: name,
+            source,
+        };
+        listeners.extend(bound.map_err(failed)?);
+    }
+    Ok(listeners)
+}
+
+/// Uses sockets that another process has bound.
+fn adopt(sockets: Vec<InheritedSocket>, runtime: &Handle) -> Result<Vec<Listener>, StartError> {
+    let _runtime = runtime.enter();
+    let adopted = sockets.into_iter().map(Listener::adopt);
+    let adopted = adopted.collect::<io::Result<_>>();
+    adopted.map_err(|source| StartError::Bind {
+        address: "a socket of the service manager".to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assigned(toml: &str, names: &[&str]) -> Result<Vec<Vec<usize>>, String> {
+        let toml = format!("deployment.uri = \"mongodb://server/\"\n{toml}");
+        let settings = config::Settings::from_toml(&toml).unwrap();
+        let names = names.iter().enumerate();
+        let sockets = names.map(|(number, name)| ((*name).to_owned(), number));
+        by_listener(&settings.listeners(), sockets.collect())
+    }
+
+    #[test]
+    fn sockets_belong_to_the_listener_with_their_name() {
+        let several = "[[listeners]]\naddress = \"a:1\"\nname = \"one\"\n\
+                       [[listeners]]\naddress = \"b:1\"\n\
+                       [[listeners]]\naddress = \"c:1\"\nname = \"three\"\n";
+        let expected = vec![vec![1], vec![], vec![0, 2]];
+        assert_eq!(assigned(several, &["three", "one", "three"]), Ok(expected));
+        assert_eq!(assigned(several, &["one", "x"]), Err("x".to_owned()));
+        // Without a name, a socket could belong to any listener.
+        assert_eq!(assigned(several, &[""]), Err(String::new()));
+    }
+
+    #[test]
+    fn a_single_listener_gets_all_sockets() {
+        let one = "[[listeners]]\naddress = \"a:1\"\nname = \"one\"\n";
+        for toml in ["", one] {
+            assert_eq!(assigned(toml, &["x", ""]), Ok(vec![vec![0, 1]]));
+        }
+    }
+}
