@@ -83,7 +83,8 @@ mod tests {
                 "read_token_file",
                 "allowed_hosts",
                 "commands",
-                "profile"
+                "profile",
+                "tls"
             ]
         );
         assert_eq!(names_in("reload"), ["watch"]);

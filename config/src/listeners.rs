@@ -87,8 +87,8 @@ section! {
         Kind::Boolean, Live, default false);
 }
 
-/// Reads the section `tls` of a listener.
-fn tls(part: &mut Part<'_>) -> Option<Option<Tls>> {
+/// Reads the section `tls` of a listener or of the admin address.
+pub(crate) fn tls(part: &mut Part<'_>) -> Option<Option<Tls>> {
     Some(part.optional_section("tls"))
 }
 

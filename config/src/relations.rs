@@ -17,6 +17,9 @@ pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Probl
         }
         proxies_have_networks(listener, problems);
     }
+    if let Some(tls) = &settings.admin.tls {
+        certificates_fit("admin.tls", tls, problems);
+    }
     options_of_relays(&settings.deployment, problems);
     users_fit(user_count, settings, problems);
     pool_sizes(&settings.pool, problems);
@@ -161,11 +164,16 @@ fn token_if_public(admin: &Admin, problems: &mut Problems) {
     let is_given = !admin.tokens.is_empty()
         || !admin.read_tokens.is_empty()
         || keys.iter().any(|key| problems.has(key));
-    if !is_given && !admin.address.is_private() {
+    let tls = admin.tls.as_ref();
+    let requires = |tls: &Tls| tls.client_certificate == ClientCertificate::Required;
+    if !is_given && !tls.is_some_and(requires) && !admin.address.is_private() {
         let address = &admin.address;
         problems.add(Problem::without_value(
             "admin.token_file",
-            &format!("must be given, because admin.address is not loopback: {address}"),
+            &format!(
+                "must be given unless admin.tls.client_certificate is \"required\", because \
+                 admin.address is not loopback: {address}"
+            ),
         ));
     }
 }

@@ -22,7 +22,7 @@ use crate::kinds::{
     MAX_DURATION_MS, MAX_MEMORY_BYTES, MAX_PULSE_MS, MIN_HEARTBEAT_FREQUENCY_MS, MIN_HISTORY_BYTES,
     MIN_MESSAGE_MEMORY_BYTES, MIN_PULSE_INTERVAL_MS, TIME_OR_0, TIMEOUT,
 };
-use crate::listeners::{self, Listen, Listener, Tls};
+use crate::listeners::{self, Listen, Listener, Tls, tls};
 use crate::read::Part;
 use crate::schema::{Kind, Section};
 use crate::secret::{Secret, SecretFile};
@@ -123,6 +123,7 @@ pub static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
         Shutdown::SECTION,
         Runtime::SECTION,
         Admin::SECTION,
+        admin_tls_section(),
         Log::SECTION,
         Reload::SECTION,
     ]
@@ -536,8 +537,8 @@ section! {
     /// for none.
     metrics_address: AdminAddress = key("admin.metrics_address",
         Kind::AdminAddress, Restart, default "off");
-    /// File with the token that requests must contain; required unless the address is loopback.
-    /// Several files, separated by commas, give several tokens.
+    /// File with the token that requests must contain; required unless the address is loopback or
+    /// requires client certificates. Several files, separated by commas, give several tokens.
     tokens: Vec<SecretFile> = key("admin.token_file",
         Kind::SecretFiles, Live, example "/run/secrets/admin-token");
     /// Files with further tokens, separated by commas, whose requests may only read: they cannot
@@ -556,6 +557,25 @@ section! {
     /// Serve CPU profiles of Seawall at /api/v1/profile.
     profile: bool = key("admin.profile",
         Kind::Boolean, Live, default false);
+    {
+        /// TLS of the address; `None` if callers connect without TLS. Callers must always use it,
+        /// and no connection is closed by a reload.
+        tls: Option<Tls> = tls;
+    }
+}
+
+/// `[admin.tls]` has these keys of `[listen.tls]`. The others keep their defaults.
+fn admin_tls_section() -> Section {
+    let about = "With this section, callers of `admin.address` must use TLS; without it, they \
+                 connect without TLS. `admin.metrics_address` never uses TLS.";
+    let keys = [
+        "certificate_file",
+        "key_file",
+        "client_certificate",
+        "client_ca_file",
+        "client_crl_file",
+    ];
+    Tls::SECTION.at("admin.tls", about, |key| keys.contains(&key.name()))
 }
 
 section! {

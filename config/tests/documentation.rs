@@ -175,8 +175,10 @@ fn slow_log_defaults_in_the_schema_equal_the_settings_defaults() {
 /// A file with the default of every key that `is_wanted` accepts.
 fn defaults_of(is_wanted: impl Fn(&Key) -> bool) -> String {
     let mut text = DEPLOYMENT.to_owned();
-    // `[listen.tls]` needs files as soon as one of its keys is given.
-    let is_optional = |key: &&Key| key.path.contains("[]") || key.path.starts_with("listen.tls.");
+    // These sections need files as soon as one of their keys is given.
+    let tls = ["listen.tls.", "admin.tls."];
+    let is_tls = |key: &&Key| tls.iter().any(|section| key.path.starts_with(section));
+    let is_optional = |key: &&Key| key.path.contains("[]") || is_tls(key);
     let keys = KEYS.iter().filter(|key| !is_optional(key));
     for key in keys.filter(|key| is_wanted(key)) {
         if let Some(default) = key.default {

@@ -51,6 +51,7 @@ fn wrong_values_are_refused_at_their_path() {
         ("listeners = 7", "/listeners"),
         ("[[listeners]]\nbacklog = 0", "/listeners/0/backlog"),
         ("[[listeners]]\ntls.key = \"k\"", "/listeners/0/tls/key"),
+        ("admin.tls.mode = \"prefer\"", "/admin/tls/mode"),
         ("auth.users = 7", "/auth/users"),
         ("[[auth.users]]\nnam = \"a\"", "/auth/users/0/nam"),
         (

@@ -311,6 +311,33 @@ fn the_only_listener_and_several_listeners_exclude_each_other() {
 }
 
 #[test]
+fn the_admin_address_has_the_same_rules_of_certificates() {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let tls = |more: &str| {
+        format!(
+            "{DEPLOYMENT}[admin]\naddress = \"0.0.0.0:1\"\n\
+             [admin.tls]\ncertificate_file = {file:?}\nkey_file = {file:?}\n{more}"
+        )
+    };
+    let authority = format!("client_ca_file = {file:?}\n");
+    let required = "client_certificate = \"required\"\n";
+    assert_eq!(
+        lines(&tls(required)),
+        ["admin.tls.client_ca_file: must be given unless admin.tls.client_certificate is \"none\""]
+    );
+    // Only required certificates replace a token.
+    let optional = lines(&tls(&format!(
+        "client_certificate = \"optional\"\n{authority}"
+    )));
+    assert_eq!(optional.len(), 1, "{optional:?}");
+    assert!(optional[0].starts_with("admin.token_file: must be given"));
+    let settings = Settings::from_toml(&tls(&format!("{required}{authority}")));
+    assert!(settings.unwrap().admin.tls.is_some());
+    let listen_only = lines(&tls(&format!("{required}{authority}mode = \"prefer\"\n")));
+    assert!(listen_only[0].starts_with("admin.tls.mode = (a string): unknown key"));
+}
+
+#[test]
 fn secret_files_must_be_readable_small_and_not_empty() {
     let folder = std::env::temp_dir().join(format!("seawall-config-files-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -674,7 +701,8 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "admin.address = \"0.0.0.0:9909\"",
-        "admin.token_file: must be given, because admin.address is not loopback: \
+        "admin.token_file: must be given unless admin.tls.client_certificate is \"required\", \
+         because admin.address is not loopback: \
          0.0.0.0:9909",
     ),
     (
@@ -705,12 +733,12 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "admin.adress = \"off\"",
         "admin.adress = (a string): unknown key; did you mean address? \
-         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, profile",
+         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, profile, tls",
     ),
     (
         "admin.max_pool_size = 3",
         "admin.max_pool_size = (an integer): unknown key; did you mean pool.max_pool_size? \
-         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, profile",
+         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, profile, tls",
     ),
     (
         "admins.address = \"off\"",

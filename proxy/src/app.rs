@@ -44,7 +44,7 @@ use self::{
     http::{Content, Http},
     listeners::RunningListener,
     server_tls::RunningServerTls,
-    tls::{Expiries, RunningTls},
+    tls::{ADMIN_TLS, Expiries, RunningTls},
 };
 pub(crate) use self::{server_tls::ServerTlsFiles, tls::tls_problems};
 
@@ -158,6 +158,8 @@ pub struct App {
     log_filter: OnceLock<String>,
     /// The listeners, at least one, in the order of the configuration.
     listeners: Vec<RunningListener>,
+    /// TLS of the admin address.
+    admin_tls: RunningTls,
     server_tls: RunningServerTls,
     /// The state that HTTP requests read; `None` during the start.
     window: Option<Arc<Window>>,
@@ -237,6 +239,7 @@ impl App {
             server_tls,
         } = wire(&settings, &planes, operations).await?;
         let listeners = listeners::start(&settings)?;
+        let admin_tls = RunningTls::start(ADMIN_TLS.to_owned(), settings.admin.tls.as_ref())?;
         let (reloads, reload_requests) = mpsc::channel(MAX_RELOAD_REQUESTS);
         let mut app = Self {
             client_addresses: Vec::new(),
@@ -251,6 +254,7 @@ impl App {
             uses_inherited_sockets: !inherited.is_empty(),
             log_filter: OnceLock::new(),
             listeners,
+            admin_tls,
             server_tls,
             window: None,
             reloads,
@@ -282,8 +286,9 @@ impl App {
     /// The TLS files that can expire, including files that a later reload loads.
     fn expiries(&self) -> Expiries {
         let listeners = self.listeners.iter().map(|of| &of.tls);
+        let all = listeners.chain([&self.admin_tls]);
         Expiries {
-            clients: listeners.map(RunningTls::subscribe).collect(),
+            clients: all.map(RunningTls::subscribe).collect(),
             servers: self.server_tls.expiries.subscribe(),
         }
     }
@@ -339,6 +344,7 @@ impl App {
             .expect("the reporter is set once, here");
         let http = Http {
             window,
+            handshake: http::handshakes(self.admin_tls.subscribe(), Arc::clone(&self.shared)),
             stop: self.stop.clone(),
             tasks: &self.admin_tasks,
             runtime: self.planes.control.handle(),

@@ -282,15 +282,19 @@ async fn unusable_files_are_reported_with_the_path_of_their_listener() {
     let config = files.authority.client_config(None).unwrap();
     assert!(handshake(&seawall, 1, &config, None).await.1);
     // `seawall check` reports both listeners.
+    let more = "[admin.tls]\n".to_owned()
+        + files
+            .tls("server", "")
+            .trim_start_matches("[listeners.tls]\n");
     let toml = format!(
-        "deployment.uri = \"mongodb://127.0.0.1:1/\"\n{}{toml}",
+        "deployment.uri = \"mongodb://127.0.0.1:1/\"\n{}{toml}{more}",
         listener(3, &files.tls("server", ""))
     );
     let file = files.scratch.write("seawall.toml", toml).unwrap();
     let checked = run(&["check", "--config", file.to_str().unwrap()]).await;
     assert_eq!(checked.status.code(), Some(64));
     let said = String::from_utf8(checked.stderr).unwrap();
-    for section in ["listeners[0].tls: ", "listeners[2].tls: "] {
+    for section in ["listeners[0].tls: ", "listeners[2].tls: ", "admin.tls: "] {
         assert!(said.contains(section), "{said}");
     }
 }

@@ -6,6 +6,7 @@
     reason = "this crate contains only tests and their helpers"
 )]
 
+mod admin_tls;
 mod awaiting;
 mod basics;
 mod cancelled;

@@ -43,7 +43,7 @@ impl Served {
     }
 
     pub(crate) fn admin(&self) -> AdminClient {
-        AdminClient::new(self.process.admin(), None).unwrap()
+        AdminClient::new(self.process.admin(), None, None).unwrap()
     }
 
     pub(crate) async fn value(&self, key: &str) -> String {
@@ -58,7 +58,7 @@ impl Served {
 
 /// The description of a key's value by the process with this admin address.
 pub(crate) async fn described_value(admin: &str, key: &str) -> ConfigurationValue {
-    let admin = AdminClient::new(admin, None).unwrap();
+    let admin = AdminClient::new(admin, None, None).unwrap();
     let configuration: Configuration = admin.ask("/api/v1/config").await.unwrap();
     let mut values = configuration.values.into_iter();
     values.find(|value| value.key == key).unwrap()

@@ -1,8 +1,9 @@
 //! A listener for HTTP with a maximum number of connections. A connection on which nothing arrives
-//! for some time is closed, so that idle callers use up neither connections nor descriptors.
+//! for some time is closed, so that idle callers use up neither connections nor descriptors. TLS
+//! handshakes run beside the accepting of further connections.
 
 use std::{
-    io,
+    fmt, io,
     net::SocketAddr,
     pin::Pin,
     sync::Arc,
@@ -18,8 +19,11 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
     time::{Instant, Sleep, sleep},
 };
+
+use seawall_transport::Stream;
 
 /// Maximum number of connections to one address. Further ones wait in the kernel. The descriptors
 /// that are reserved at the start are enough for two addresses.
@@ -29,20 +33,64 @@ const MAX_CONNECTIONS: usize = 64;
 /// interval of scrapes, so that scrapers can keep their connections.
 const MAX_IDLE: Duration = Duration::from_secs(90);
 
-/// A listener with a maximum number of connections.
+/// Performs the TLS handshake of a caller within a time limit. Without TLS it returns at once.
+pub type Handshake = Arc<dyn Fn(TcpStream, SocketAddr) -> Handshaking + Send + Sync>;
+
+/// A handshake in progress.
+pub type Handshaking = Pin<Box<dyn Future<Output = io::Result<Admitted>> + Send>>;
+
+/// A connection after its handshake.
 #[derive(Debug)]
+pub struct Admitted {
+    /// The bytes of the connection.
+    pub stream: Stream,
+    /// The caller's certificate; `None` if the caller sent none.
+    pub certificate: Option<Certificate>,
+}
+
+/// The certificate of a caller. It was valid at the time of the handshake.
+pub struct Certificate {
+    /// The subject, which identifies the caller in the log.
+    pub subject: String,
+    /// True if a new handshake with the certificate would succeed now.
+    pub is_valid: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Certificate").field(&self.subject).finish()
+    }
+}
+
+/// A listener with a maximum number of connections.
 pub(super) struct Bounded {
     listener: TcpListener,
     permits: Arc<Semaphore>,
+    handshake: Option<Handshake>,
+    handshakes: JoinSet<io::Result<(Connection, SocketAddr)>>,
 }
 
 impl Bounded {
-    pub(super) fn new(listener: TcpListener) -> Self {
+    /// Without a `handshake`, callers connect without TLS.
+    pub(super) fn new(listener: TcpListener, handshake: Option<Handshake>) -> Self {
         Self {
             listener,
             permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            handshake,
+            handshakes: JoinSet::new(),
         }
     }
+}
+
+/// Accepts a connection when a permit is free.
+async fn accept(
+    listener: &mut TcpListener,
+    permits: &Arc<Semaphore>,
+) -> (TcpStream, SocketAddr, Option<OwnedSemaphorePermit>) {
+    let permit = Arc::clone(permits).acquire_owned().await;
+    // `axum` retries after errors, for example because descriptors ran out.
+    let (stream, address) = Listener::accept(listener).await;
+    (stream, address, permit.ok())
 }
 
 impl Listener for Bounded {
@@ -50,15 +98,34 @@ impl Listener for Bounded {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
-        // `axum` retries after errors, for example because descriptors ran out.
-        let (stream, address) = Listener::accept(&mut self.listener).await;
-        let connection = Connection {
-            stream,
-            idle: Box::pin(sleep(MAX_IDLE)),
-            _permit: permit.ok(),
-        };
-        (connection, address)
+        loop {
+            let (stream, address, permit) = tokio::select! {
+                Some(ended) = self.handshakes.join_next() => match ended {
+                    Ok(Ok(accepted)) => return accepted,
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "TLS handshake with a caller failed");
+                        continue;
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "TLS handshake with a caller ended");
+                        continue;
+                    }
+                },
+                accepted = accept(&mut self.listener, &self.permits) => accepted,
+            };
+            let Some(handshake) = &self.handshake else {
+                let connection = Connection::new(Stream::Tcp(stream), None, permit);
+                return (connection, address);
+            };
+            let handshake = handshake(stream, address);
+            self.handshakes.spawn(async move {
+                let Admitted {
+                    stream,
+                    certificate,
+                } = handshake.await?;
+                Ok((Connection::new(stream, certificate, permit), address))
+            });
+        }
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -66,24 +133,47 @@ impl Listener for Bounded {
     }
 }
 
-/// The address of a caller.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PeerAddress(pub(super) SocketAddr);
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    pub(super) address: SocketAddr,
+    /// `None` if the caller sent no certificate.
+    pub(super) certificate: Option<Arc<Certificate>>,
+}
 
-impl Connected<IncomingStream<'_, Bounded>> for PeerAddress {
+impl Connected<IncomingStream<'_, Bounded>> for Caller {
     fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
-        Self(*stream.remote_addr())
+        Self {
+            address: *stream.remote_addr(),
+            certificate: stream.io().certificate.clone(),
+        }
     }
 }
 
 /// One connection, with the time after which it is closed.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
+    certificate: Option<Arc<Certificate>>,
     idle: Pin<Box<Sleep>>,
     /// Releases the permit when the connection is dropped. Never `None`, because the semaphore is
     /// never closed.
     _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Connection {
+    fn new(
+        stream: Stream,
+        certificate: Option<Certificate>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        Self {
+            stream,
+            certificate: certificate.map(Arc::new),
+            idle: Box::pin(sleep(MAX_IDLE)),
+            _permit: permit,
+        }
+    }
 }
 
 impl AsyncRead for Connection {
@@ -132,7 +222,7 @@ mod tests {
     async fn listener() -> (Bounded, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        (Bounded::new(listener), address)
+        (Bounded::new(listener, None), address)
     }
 
     #[tokio::test]
@@ -147,6 +237,51 @@ mod tests {
         assert!(timeout(Duration::ZERO, listener.accept()).await.is_err());
         drop(first);
         drop(listener.accept().await);
+    }
+
+    #[tokio::test]
+    async fn a_slow_handshake_does_not_delay_other_callers() {
+        let (mut listener, address) = listener().await;
+        let slow = Arc::new(Semaphore::new(0));
+        let held = Arc::clone(&slow);
+        listener.handshake = Some(Arc::new(move |stream, address: SocketAddr| {
+            let held = Arc::clone(&held);
+            Box::pin(async move {
+                // The first byte says if the handshake is slow.
+                let mut first = [0];
+                stream.peek(&mut first).await?;
+                match first {
+                    [b's'] => drop(held.acquire().await),
+                    [b'f'] => return Err(io::ErrorKind::InvalidData.into()),
+                    _ => {}
+                }
+                let subject = address.port().to_string();
+                Ok(Admitted {
+                    stream: Stream::Tcp(stream),
+                    certificate: Some(Certificate {
+                        subject,
+                        is_valid: Box::new(|| true),
+                    }),
+                })
+            })
+        }));
+        let mut callers = Vec::new();
+        for first in [b"s", b"f", b"q"] {
+            let mut caller = TcpStream::connect(address).await.unwrap();
+            caller.write_all(first).await.unwrap();
+            callers.push(caller);
+        }
+        let quick = listener.accept().await;
+        let [slow_caller, _, quick_caller] = callers.as_slice() else {
+            panic!("three callers");
+        };
+        let subject = |(connection, _): &(Connection, SocketAddr)| {
+            connection.certificate.as_ref().unwrap().subject.clone()
+        };
+        let port = |caller: &TcpStream| caller.local_addr().unwrap().port().to_string();
+        assert_eq!(subject(&quick), port(quick_caller));
+        slow.add_permits(1);
+        assert_eq!(subject(&listener.accept().await), port(slow_caller));
     }
 
     #[tokio::test]

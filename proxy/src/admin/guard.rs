@@ -1,7 +1,8 @@
-//! Access control for the metrics and the API. If tokens are configured, callers must send one.
-//! Otherwise only callers on this host are admitted. Actions are logged with the caller.
+//! Access control for the metrics and the API. If tokens are configured, callers must send one. If
+//! client certificates are required, callers must have one. Otherwise only callers on this host are
+//! admitted. Actions are logged with the caller.
 //!
-//! Without a token the admin address is a loopback address. A browser on this host can still reach
+//! Without both the admin address is a loopback address. A browser on this host can still reach
 //! this address on behalf of any web page: with a cross-origin request, or with a host name that
 //! the page's owner points at 127.0.0.1 (DNS rebinding). Therefore a request without a token is
 //! refused if it names an unknown host or comes from another origin. Health checks are not guarded:
@@ -17,7 +18,10 @@ use axum::{
 };
 use subtle::ConstantTimeEq as _;
 
-use super::{Window, bounded::PeerAddress};
+use super::{
+    Window,
+    bounded::{Caller, Certificate},
+};
 
 /// What a caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +51,8 @@ pub struct Guard {
     /// Host names, in lower case, that requests without a token may name in addition to IP
     /// addresses and `localhost`.
     pub allowed_hosts: Vec<String>,
+    /// True if callers need a certificate. A connection may be older than this rule.
+    pub requires_certificate: bool,
 }
 
 /// Fetch metadata header (W3C): the relation between the origin of a browser's request and its
@@ -56,6 +62,7 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 /// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
+    Certificate,
     Token,
     Role,
     Host,
@@ -65,6 +72,10 @@ enum Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let refusal = match self {
+            Self::Certificate => (
+                StatusCode::FORBIDDEN,
+                "a valid client certificate is required: connect again\n",
+            ),
             Self::Token => (StatusCode::UNAUTHORIZED, "a bearer token is required\n"),
             Self::Role => (
                 StatusCode::FORBIDDEN,
@@ -90,7 +101,9 @@ pub(super) async fn check(
     next: Next,
 ) -> Response {
     let guard = window.guard.load_full();
-    match guard.admit(request.uri(), request.headers()) {
+    let caller = caller_of(&request);
+    let certificate = caller.as_ref().and_then(|of| of.certificate.as_deref());
+    match guard.admit(request.uri(), request.headers(), certificate) {
         Ok(_) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
@@ -103,7 +116,9 @@ pub(super) async fn check_action(
     next: Next,
 ) -> Response {
     let guard = window.guard.load_full();
-    let admitted = guard.admit(request.uri(), request.headers());
+    let from = caller_of(&request);
+    let certificate = from.as_ref().and_then(|of| of.certificate.as_deref());
+    let admitted = guard.admit(request.uri(), request.headers(), certificate);
     let caller = match admitted {
         Ok(Some(token)) => token.name.as_str(),
         Ok(None) => "no token",
@@ -113,21 +128,44 @@ pub(super) async fn check_action(
         Ok(Some(token)) if token.role == Role::Read => Err(Refusal::Role),
         other => other.map(drop),
     };
-    let peer = request.extensions().get::<ConnectInfo<PeerAddress>>();
-    let peer = peer.map(|ConnectInfo(peer)| peer.0);
+    let peer = from.as_ref().map(|from| from.address);
+    let subject = certificate.map(|of| of.subject.as_str());
     let action = format!("{} {}", request.method(), request.uri());
     let response = match allowed {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
     let status = response.status().as_u16();
-    tracing::info!(action, caller, ?peer, status, "admin action");
+    tracing::info!(
+        action,
+        caller,
+        ?peer,
+        certificate = subject,
+        status,
+        "admin action"
+    );
     response
+}
+
+/// The other end of a request's connection; `None` only in tests without a connection.
+fn caller_of(request: &Request) -> Option<Caller> {
+    let caller = request.extensions().get::<ConnectInfo<Caller>>();
+    caller.map(|ConnectInfo(caller)| caller.clone())
 }
 
 impl Guard {
     /// Admits a request. Returns the token that it sent; `None` if no token is required.
-    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<Option<&Token>, Refusal> {
+    /// `certificate` is that of the connection.
+    fn admit(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        certificate: Option<&Certificate>,
+    ) -> Result<Option<&Token>, Refusal> {
+        let has_valid = certificate.map(|certificate| (certificate.is_valid)());
+        if !has_valid.unwrap_or(!self.requires_certificate) {
+            return Err(Refusal::Certificate);
+        }
         if !self.tokens.is_empty() {
             return self.token(headers).map(Some).ok_or(Refusal::Token);
         }
@@ -136,7 +174,8 @@ impl Guard {
         let hosts: Vec<_> = hosts.collect();
         let is_allowed =
             |host: &Option<Authority>| host.as_ref().is_some_and(|host| self.allows(host.host()));
-        if !hosts.iter().all(is_allowed) {
+        // With TLS, a browser notices a foreign host name that leads to this address.
+        if certificate.is_none() && !hosts.iter().all(is_allowed) {
             return Err(Refusal::Host);
         }
         let mut origins = headers.get_all(header::ORIGIN).iter();
@@ -189,7 +228,7 @@ mod tests {
             let name: header::HeaderName = name.parse().unwrap();
             headers.append(name, value.parse().unwrap());
         }
-        let admitted = guard.admit(&"/api/v1/status".parse().unwrap(), &headers);
+        let admitted = guard.admit(&"/api/v1/status".parse().unwrap(), &headers, None);
         admitted.map(drop)
     }
 
@@ -197,7 +236,45 @@ mod tests {
         Guard {
             tokens: Vec::new(),
             allowed_hosts: vec!["seawall.internal".to_owned()],
+            requires_certificate: false,
         }
+    }
+
+    #[test]
+    fn required_certificates_must_be_valid_at_each_request() {
+        let guard = Guard {
+            requires_certificate: true,
+            ..without_token()
+        };
+        let admit = |guard: &Guard, host: &str, certificate: Option<&Certificate>| {
+            let mut headers = HeaderMap::new();
+            headers.append(header::HOST, host.parse().unwrap());
+            let admitted = guard.admit(&"/metrics".parse().unwrap(), &headers, certificate);
+            admitted.map(drop)
+        };
+        let certificate = |is_valid: bool| Certificate {
+            subject: "CN=app".to_owned(),
+            is_valid: Box::new(move || is_valid),
+        };
+        let (valid, revoked) = (certificate(true), certificate(false));
+        assert_eq!(admit(&guard, "localhost", None), Err(Refusal::Certificate));
+        let refused = admit(&guard, "localhost", Some(&revoked));
+        assert_eq!(refused, Err(Refusal::Certificate));
+        // A certificate is valid for one host name, so any name is accepted.
+        assert_eq!(admit(&guard, "seawall.example", Some(&valid)), Ok(()));
+        // An optional certificate must be valid, too.
+        let refused = admit(&without_token(), "localhost", Some(&revoked));
+        assert_eq!(refused, Err(Refusal::Certificate));
+        let with_token = Guard {
+            tokens: vec![Token {
+                name: "file".to_owned(),
+                secret: "secret".to_owned(),
+                role: Role::Act,
+            }],
+            ..guard
+        };
+        let refused = admit(&with_token, "localhost", Some(&valid));
+        assert_eq!(refused, Err(Refusal::Token));
     }
 
     #[test]

@@ -36,7 +36,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::limit::ConcurrencyLimitLayer;
 
-use self::bounded::{Bounded, PeerAddress};
+pub use self::bounded::{Admitted, Certificate, Handshake, Handshaking};
+use self::bounded::{Bounded, Caller};
 pub use self::guard::{Guard, Role, Token};
 use crate::{
     observe::{ClientDirectory, Exporter, PROTOBUF},
@@ -80,7 +81,7 @@ pub struct Window {
     pub mode: &'static str,
     /// Returns the name of the credential source; `auto` until the source is determined.
     pub credentials: Box<dyn Fn() -> &'static str + Send + Sync>,
-    /// Returns when each certificate of `[listen.tls]` expires.
+    /// Returns when each certificate expires.
     pub certificates: Box<dyn Fn() -> Vec<seawall_api::Certificate> + Send + Sync>,
     /// Decides which requests are admitted.
     pub guard: ArcSwap<Guard>,
@@ -120,17 +121,18 @@ impl fmt::Debug for Window {
     }
 }
 
-/// Serves requests until `stop` is cancelled.
+/// Serves requests until `stop` is cancelled. `handshake` prepares each connection.
 ///
 /// # Errors
 /// If the listener fails permanently.
 pub async fn serve(
     listener: TcpListener,
+    handshake: Handshake,
     window: Arc<Window>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let service = router(window).into_make_service_with_connect_info::<PeerAddress>();
-    axum::serve(Bounded::new(listener), service)
+    let service = router(window).into_make_service_with_connect_info::<Caller>();
+    axum::serve(Bounded::new(listener, Some(handshake)), service)
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
 }
@@ -144,7 +146,7 @@ pub(crate) async fn serve_metrics(
     window: Arc<Window>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    axum::serve(Bounded::new(listener), metrics_router(window))
+    axum::serve(Bounded::new(listener, None), metrics_router(window))
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
 }

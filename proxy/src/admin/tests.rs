@@ -244,6 +244,7 @@ fn window() -> Window {
             }]
         }),
         guard: ArcSwap::from_pointee(Guard {
+            requires_certificate: false,
             tokens: Vec::new(),
             allowed_hosts: Vec::new(),
         }),

@@ -35,6 +35,10 @@ pub(super) fn guard(admin: &config::Admin) -> admin::Guard {
     admin::Guard {
         tokens: all,
         allowed_hosts: admin.allowed_hosts.clone(),
+        requires_certificate: admin
+            .tls
+            .as_ref()
+            .is_some_and(|tls| tls.client_certificate == config::ClientCertificate::Required),
     }
 }
 

@@ -1,14 +1,25 @@
 //! The HTTP addresses: binds and serves them. If an address is in use at the start, Seawall serves
 //! clients without it and binds it later.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use seawall_config as config;
-use tokio::{net::TcpListener, runtime::Handle, time::sleep};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    runtime::Handle,
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::StartError;
-use crate::admin::{self, Window};
+use crate::{
+    admin::{self, Admitted, Certificate, Handshake, Window},
+    client::Shared,
+    listener::{ClientTls, TLS_LIMIT, certificates_of},
+};
+use seawall_transport::{Sharer, Stream, subject};
 
 /// Time between two attempts to bind an address that is in use.
 const BIND_INTERVAL: Duration = Duration::from_secs(1);
@@ -35,6 +46,8 @@ impl Content {
 /// The parts that serve HTTP requests.
 pub(super) struct Http<'a> {
     pub(super) window: Arc<Window>,
+    /// Prepares the connections to [`Content::All`].
+    pub(super) handshake: Handshake,
     pub(super) stop: CancellationToken,
     pub(super) tasks: &'a TaskTracker,
     pub(super) runtime: &'a Handle,
@@ -75,6 +88,7 @@ impl Http<'_> {
         let serving = run(
             (address.clone(), listener),
             content,
+            Arc::clone(&self.handshake),
             Arc::clone(&self.window),
             self.stop.clone(),
         );
@@ -95,6 +109,7 @@ fn is_taken(error: &io::Error) -> bool {
 async fn run(
     (address, listener): (String, Option<TcpListener>),
     content: Content,
+    handshake: Handshake,
     window: Arc<Window>,
     stop: CancellationToken,
 ) {
@@ -106,12 +121,60 @@ async fn run(
         },
     };
     let served = match content {
-        Content::All => admin::serve(listener, window, stop).await,
+        Content::All => admin::serve(listener, handshake, window, stop).await,
         Content::Metrics => admin::serve_metrics(listener, window, stop).await,
     };
     if let Err(error) = served {
         tracing::error!(%error, address, key = content.key(), "HTTP listener failed");
     }
+}
+
+/// The handshakes with callers of the admin address. Their cryptography runs as heavy work, so that
+/// it does not delay the control plane. While TLS is off, connections are used as they are.
+pub(super) fn handshakes(
+    tls: watch::Receiver<Option<Arc<ClientTls>>>,
+    shared: Arc<Shared>,
+) -> Handshake {
+    Arc::new(move |stream, address| {
+        let (tls, shared) = (tls.clone(), Arc::clone(&shared));
+        Box::pin(async move {
+            let limited = timeout(TLS_LIMIT, handshake(tls, &shared, stream, address));
+            limited.await?
+        })
+    })
+}
+
+async fn handshake(
+    tls: watch::Receiver<Option<Arc<ClientTls>>>,
+    shared: &Shared,
+    stream: TcpStream,
+    address: SocketAddr,
+) -> io::Result<Admitted> {
+    let now = tls.borrow().clone();
+    let Some(now) = now else {
+        return Ok(Admitted {
+            stream: Stream::Tcp(stream),
+            certificate: None,
+        });
+    };
+    let heavy = shared.limits.heavy(Sharer::at(Some(address.ip())));
+    let Some(stream) = now.accept(stream, heavy).await? else {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    };
+    let stream = Stream::Tls(Box::new(TlsStream::Server(stream)));
+    let chain = certificates_of(&stream);
+    let subject = chain.first().map(|of| subject(of).unwrap_or_default());
+    let certificate = subject.map(|subject| Certificate {
+        subject,
+        is_valid: Box::new(move || {
+            let now = tls.borrow().clone();
+            now.is_none_or(|tls| !tls.refuses(&chain))
+        }),
+    });
+    Ok(Admitted {
+        stream,
+        certificate,
+    })
 }
 
 async fn bind_later(address: &str) -> TcpListener {

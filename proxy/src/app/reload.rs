@@ -27,6 +27,7 @@ use seawall_transport::connection::ServerTls;
 struct Prepared {
     /// The new TLS configuration of each listener; `None` if it stays as it is.
     tls: Vec<Option<NewTls>>,
+    admin_tls: Option<NewTls>,
     credentials: CredentialSettings,
     /// The new slow log; `None` if the slow log stays as it is.
     slow_log: Option<Option<SlowLog>>,
@@ -138,6 +139,9 @@ impl App {
         is_dry_run: bool,
     ) -> Result<Prepared, Vec<String>> {
         let tls = self.prepare_tls(settings, running, &mut found);
+        let (new, earlier) = (&settings.admin.tls, &running.admin.tls);
+        let admin_tls = self.admin_tls.prepare(new.as_ref(), earlier.as_ref());
+        let admin_tls = found.unless_failed(admin_tls).flatten();
         let credentials = found.unless_failed(convert::credential_settings(
             &settings.auth,
             &settings.limits,
@@ -155,6 +159,7 @@ impl App {
         match credentials {
             Some(credentials) if found.0.is_empty() => Ok(Prepared {
                 tls,
+                admin_tls,
                 credentials,
                 slow_log,
             }),
@@ -190,6 +195,9 @@ impl App {
         let shared = &self.shared;
         for (listener, new) in self.listeners.iter().zip(prepared.tls) {
             new.into_iter().for_each(|new| listener.tls.replace(new));
+        }
+        if let Some(new) = prepared.admin_tls {
+            self.admin_tls.replace(new);
         }
         for (listener, settings) in self.listeners.iter().zip(&*settings.listeners()) {
             listener.configure(settings);

@@ -18,9 +18,12 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 /// Certificates that expire within this number of days are reported.
 const SOON_DAYS: i64 = 30;
 
+/// The path of the settings of the admin address's TLS.
+pub(super) const ADMIN_TLS: &str = "admin.tls";
+
 const SECONDS_PER_DAY: i64 = 24 * 60 * 60;
 
-/// TLS for the clients of one listener.
+/// TLS for the clients of one listener, or for the callers of the admin address.
 pub(super) struct RunningTls {
     /// The path of the settings.
     section: String,
@@ -72,11 +75,12 @@ impl RunningTls {
     }
 }
 
-/// The problems of all TLS settings for clients.
+/// The problems of all TLS settings for clients and callers.
 pub(crate) fn tls_problems(settings: &config::Settings) -> Vec<String> {
     let listeners = settings.listeners();
     let listeners = listeners.iter().map(|of| (section_of(of), of.tls.as_ref()));
-    let results = listeners.map(|(section, tls)| client_tls(&section, tls, None));
+    let all = listeners.chain([(ADMIN_TLS.to_owned(), settings.admin.tls.as_ref())]);
+    let results = all.map(|(section, tls)| client_tls(&section, tls, None));
     results
         .filter_map(|result| Some(result.err()?.to_string()))
         .collect()
@@ -133,7 +137,7 @@ pub(super) fn pem(file: &config::ReadFile) -> Pem<'_> {
 /// The TLS files that can expire: the files for clients and the files for servers.
 #[derive(Clone)]
 pub(super) struct Expiries {
-    /// Of each listener.
+    /// Of each listener and of the admin address.
     pub(super) clients: Vec<watch::Receiver<Option<Arc<ClientTls>>>>,
     pub(super) servers: watch::Receiver<Vec<CertificateExpiry>>,
 }

@@ -45,7 +45,7 @@ use self::{
 };
 
 /// Time limit for a TLS handshake.
-const TLS_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const TLS_LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause after a failed accept, for example because descriptors or memory ran out.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
@@ -489,7 +489,7 @@ async fn begin_tls(
 }
 
 /// The certificate chain that a client sent; empty if it sent none.
-fn certificates_of(stream: &Stream) -> Arc<[CertificateDer<'static>]> {
+pub(crate) fn certificates_of(stream: &Stream) -> Arc<[CertificateDer<'static>]> {
     let Stream::Tls(stream) = stream else {
         return Arc::default();
     };

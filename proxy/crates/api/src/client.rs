@@ -1,11 +1,12 @@
-//! A client of the admin API: sends requests over plain HTTP and returns the JSON of the response.
+//! A client of the admin API: sends requests over HTTP or HTTPS, and returns the JSON of responses.
 
-use std::{error, fmt, time::Duration};
+use std::{error, fmt, sync::Arc, time::Duration};
 
 use axum::{
     body::{self, Body, Bytes},
     http::{Method, Request, StatusCode, Uri, header, uri::PathAndQuery},
 };
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
@@ -14,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
 use tokio::time::timeout;
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto::ring};
 
 use super::read;
 
@@ -32,7 +34,7 @@ const SHOWN_REFUSAL_CHARACTERS: usize = 200;
 /// A client of one proxy's admin address.
 #[derive(Clone)]
 pub struct AdminClient {
-    client: Client<HttpConnector, Body>,
+    client: Client<HttpsConnector<HttpConnector>, Body>,
     /// Scheme and authority, such as `http://127.0.0.1:9909`.
     base: String,
     token: Option<String>,
@@ -47,14 +49,25 @@ impl fmt::Debug for AdminClient {
 }
 
 impl AdminClient {
-    /// Creates a client, which connects at its first request. `url` is `http://host:port` or
-    /// `host:port`. `token` is the token that the admin address requires, if any.
+    /// Creates a client, which connects at its first request. `url` is `http://host:port`,
+    /// `https://host:port` or `host:port`. `token` is the token that the admin address requires, if
+    /// any. `tls` is used with HTTPS; without it, no certificate is trusted.
     ///
     /// # Errors
-    /// If the URL is invalid, does not use plain HTTP, or has a path.
-    pub fn new(url: &str, token: Option<String>) -> Result<Self, ClientError> {
+    /// If the URL is invalid or has a path, or TLS cannot be set up.
+    pub fn new(
+        url: &str,
+        token: Option<String>,
+        tls: Option<ClientConfig>,
+    ) -> Result<Self, ClientError> {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT_LIMIT));
+        connector.enforce_http(false);
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls.map_or_else(without_authorities, Ok)?)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
         Ok(Self {
             client: Client::builder(TokioExecutor::new()).build(connector),
             base: base(url)?,
@@ -160,6 +173,15 @@ fn json(body: &Bytes) -> Result<Value, ClientError> {
     serde_json::from_slice(body).map_err(ClientError::NotJson)
 }
 
+/// A TLS configuration that trusts no certificate.
+fn without_authorities() -> Result<ClientConfig, ClientError> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(ClientError::Tls)?;
+    let builder = builder.with_root_certificates(RootCertStore::empty());
+    Ok(builder.with_no_client_auth())
+}
+
 /// The scheme and authority of a URL. `host:port` without a scheme means plain HTTP.
 fn base(url: &str) -> Result<String, ClientError> {
     let wrong = || ClientError::Url {
@@ -172,7 +194,9 @@ fn base(url: &str) -> Result<String, ClientError> {
     let uri: Uri = full.parse().map_err(|_| wrong())?;
     let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
     match (uri.scheme_str(), uri.authority()) {
-        (Some("http"), Some(authority)) if path == "/" => Ok(format!("http://{authority}")),
+        (Some(scheme @ ("http" | "https")), Some(authority)) if path == "/" => {
+            Ok(format!("{scheme}://{authority}"))
+        }
         _ => Err(wrong()),
     }
 }
@@ -200,7 +224,7 @@ fn root_cause(error: &dyn error::Error) -> String {
 /// A request that failed.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The URL is invalid, does not use plain HTTP, or has a path.
+    /// The URL is invalid, or has a path.
     #[error("{url}: expected a URL without a path, such as http://127.0.0.1:9909")]
     Url {
         /// The URL.
@@ -210,6 +234,9 @@ pub enum ClientError {
     /// characters that a URL must not contain.
     #[error("invalid request: {0}")]
     Request(axum::http::Error),
+    /// TLS cannot be set up.
+    #[error("cannot set up TLS: {0}")]
+    Tls(rustls::Error),
     /// No connection could be established, or the connection ended before the response.
     #[error("cannot reach Seawall at {address}: {reason}")]
     Unreachable {
@@ -269,7 +296,7 @@ mod tests {
             String::from_utf8(request).unwrap()
         });
         let token = Some("secret".to_owned());
-        let client = AdminClient::new(&address.to_string(), token).unwrap();
+        let client = AdminClient::new(&address.to_string(), token, None).unwrap();
         let result = client.ask_for_json("/api/v1/shapes?since=1m").await;
         (result, server.await.unwrap())
     }
@@ -317,7 +344,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let client = AdminClient::new(&format!("http://{address}/"), None).unwrap();
+        let client = AdminClient::new(&format!("http://{address}/"), None, None).unwrap();
         let error = client.ask_for_json("/api/v1/status").await.unwrap_err();
         assert!(
             error
@@ -330,7 +357,8 @@ mod tests {
     fn only_http_urls_without_a_path_are_accepted() {
         assert_eq!(base("127.0.0.1:9909").unwrap(), "http://127.0.0.1:9909");
         assert_eq!(base("http://[::1]:9909/").unwrap(), "http://[::1]:9909");
-        for url in ["https://a:1", "http://a/api", "ftp://a", "http://", "a b"] {
+        assert_eq!(base("https://a:1").unwrap(), "https://a:1");
+        for url in ["https://a:1/x", "http://a/api", "ftp://a", "http://", "a b"] {
             assert!(matches!(base(url), Err(ClientError::Url { .. })), "{url}");
         }
     }

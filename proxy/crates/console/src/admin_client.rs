@@ -1,13 +1,21 @@
 //! The arguments for the admin address of a running proxy, and the messages and exit statuses for
 //! its errors.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 use thiserror::Error;
+use tokio_rustls::rustls::ClientConfig;
 
 use crate::exit::Exit;
 use seawall_api::{AdminClient, ClientError};
+use seawall_transport::{
+    Pem,
+    connection::{Authorities, ServerTls, TlsError, TlsSettings, Verification},
+};
 
 /// The admin address of a running proxy, and its token.
 #[derive(Clone, Debug, Args)]
@@ -23,16 +31,82 @@ pub(super) struct Endpoint {
     /// The file that contains the token of the admin address.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsFiles,
+}
+
+/// The files of TLS to the admin address.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct TlsFiles {
+    /// For an https URL: the file with the certificate authorities of the admin address. By
+    /// default, those of the operating system are trusted.
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// For an https URL: the file with your certificate and its private key, if the admin address
+    /// requires a certificate.
+    #[arg(long, value_name = "FILE")]
+    certificate_key_file: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// The TLS configuration for an https URL; `None` for another URL, for which no files may be
+    /// given.
+    fn config(&self, url: &str) -> Result<Option<ClientConfig>, EndpointError> {
+        if !url.starts_with("https://") {
+            return match (&self.ca_file, &self.certificate_key_file) {
+                (None, None) => Ok(None),
+                (Some(_), _) => Err(EndpointError::NotHttps("--ca-file")),
+                (None, Some(_)) => Err(EndpointError::NotHttps("--certificate-key-file")),
+            };
+        }
+        let read = |path: &PathBuf| {
+            let content = std::fs::read_to_string(path);
+            let content = content.map_err(|source| EndpointError::TlsFile {
+                file: path.clone(),
+                source,
+            });
+            content.map(|content| (path.clone(), content))
+        };
+        let own = self.ca_file.as_ref().map(read).transpose()?;
+        let system = match own {
+            Some(_) => None,
+            None => openssl_probe::probe()
+                .cert_file
+                .as_ref()
+                .map(read)
+                .transpose()?,
+        };
+        let identity = self.certificate_key_file.as_ref().map(read).transpose()?;
+        let tls = ServerTls::new(&TlsSettings {
+            authorities: match (&own, &system) {
+                (Some(file), _) => Authorities::File(pem(file)),
+                (None, Some(file)) => Authorities::System(pem(file)),
+                (None, None) => Authorities::Mozilla,
+            },
+            identity: identity.as_ref().map(pem),
+            revocation_lists: Vec::new(),
+            verification: Verification::Full,
+        })?;
+        Ok(Some(tls.config().clone()))
+    }
+}
+
+fn pem((path, content): &(PathBuf, String)) -> Pem<'_> {
+    Pem {
+        path: Path::new(path),
+        content,
+    }
 }
 
 impl Endpoint {
     /// The URL of the default admin address.
     pub(super) const DEFAULT_URL: &str = "http://127.0.0.1:9909";
 
-    pub(super) fn new(url: &str, token_file: Option<PathBuf>) -> Self {
+    pub(super) fn new(url: &str, token_file: Option<PathBuf>, tls: TlsFiles) -> Self {
         Self {
             url: url.to_owned(),
             token_file,
+            tls,
         }
     }
 
@@ -46,7 +120,8 @@ impl Endpoint {
             })
         });
         let token = token.transpose()?.map(|text| text.trim().to_owned());
-        Ok(AdminClient::new(&self.url, token)?)
+        let tls = self.tls.config(&self.url)?;
+        Ok(AdminClient::new(&self.url, token, tls)?)
     }
 }
 
@@ -57,6 +132,12 @@ pub(super) enum EndpointError {
     Url(#[from] ClientError),
     #[error("--token-file {}: {source}", file.display())]
     TokenFile { file: PathBuf, source: io::Error },
+    #[error("{0}: the address in --admin must begin with https://")]
+    NotHttps(&'static str),
+    #[error("{}: {source}", file.display())]
+    TlsFile { file: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     #[error(
         "--token-file: {files} files for {addresses} addresses; give one file, or one for each address"
     )]
@@ -76,9 +157,10 @@ pub(super) fn message(error: &ClientError) -> String {
 /// The exit status for an error.
 pub(super) fn exit(error: &ClientError) -> Exit {
     match error {
-        ClientError::Url { .. } | ClientError::Request(_) | ClientError::Unauthorized => {
-            Exit::Usage
-        }
+        ClientError::Url { .. }
+        | ClientError::Request(_)
+        | ClientError::Tls(_)
+        | ClientError::Unauthorized => Exit::Usage,
         ClientError::Unreachable { .. }
         | ClientError::TimedOut { .. }
         | ClientError::Broken(_)
@@ -95,18 +177,43 @@ mod tests {
         let endpoint = Endpoint {
             url: url.to_owned(),
             token_file: token_file.map(PathBuf::from),
+            tls: TlsFiles::default(),
         };
         endpoint.client().unwrap_err()
     }
 
     #[test]
     fn errors_name_the_command_line_argument_at_fault() {
-        let error = error_of("https://a:1", None);
-        assert!(error.to_string().starts_with("--admin https://a:1: "));
+        let error = error_of("https://a:1/x", None);
+        assert!(error.to_string().starts_with("--admin https://a:1/x: "));
         let error = error_of("http://127.0.0.1:1", Some("/nowhere/token"));
         assert!(error.to_string().contains("/nowhere/token"));
         let error = message(&ClientError::Unauthorized);
         assert!(error.ends_with(": use --token-file"), "{error}");
+    }
+
+    #[test]
+    fn files_of_tls_need_an_https_address_and_must_be_readable() {
+        let error_of = |url: &str, ca_file: Option<&str>, certificate: Option<&str>| {
+            let tls = TlsFiles {
+                ca_file: ca_file.map(PathBuf::from),
+                certificate_key_file: certificate.map(PathBuf::from),
+            };
+            tls.config(url).unwrap_err().to_string()
+        };
+        for (ca_file, certificate, flag) in [
+            (Some("ca"), None, "--ca-file: "),
+            (None, Some("c"), "--certificate-key-file: "),
+        ] {
+            let error = error_of("a:1", ca_file, certificate);
+            assert!(error.starts_with(flag), "{error}");
+        }
+        let error = error_of("https://a:1", Some("/nowhere/ca"), None);
+        assert!(error.starts_with("/nowhere/ca: "), "{error}");
+        let this_file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let error = error_of("https://a:1", Some(this_file), None);
+        assert!(error.ends_with("no certificate in the file"), "{error}");
+        assert!(TlsFiles::default().config("http://a:1").unwrap().is_none());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{collections::HashSet, path::PathBuf};
 use clap::Args;
 use seawall_api::{AdminClient, Merge};
 
-use crate::admin_client::{Endpoint, EndpointError};
+use crate::admin_client::{Endpoint, EndpointError, TlsFiles};
 
 /// The admin addresses of one or several running proxies, and their tokens.
 #[derive(Clone, Debug, Args)]
@@ -24,6 +24,8 @@ pub(super) struct Endpoints {
     /// for each in the same order.
     #[arg(long = "token-file", value_name = "FILE", value_delimiter = ',')]
     token_files: Vec<PathBuf>,
+    #[command(flatten)]
+    tls: TlsFiles,
 }
 
 impl Endpoints {
@@ -41,7 +43,7 @@ impl Endpoints {
         let mut known = HashSet::new();
         let mut clients = Vec::new();
         for (place, url) in self.urls.iter().enumerate() {
-            let client = Endpoint::new(url, token_file(place)?).client()?;
+            let client = Endpoint::new(url, token_file(place)?, self.tls.clone()).client()?;
             if !known.insert(client.address().to_owned()) {
                 return Err(EndpointError::Repeated {
                     address: client.address().to_owned(),

@@ -195,6 +195,13 @@ pub fn revocation_lists(
     Ok(all)
 }
 
+/// The subject of a certificate, as in `CN=monitoring, O=Example`; `None` if the certificate is
+/// malformed.
+pub fn subject(certificate: &CertificateDer<'_>) -> Option<String> {
+    let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+    Some(certificate.subject().to_string())
+}
+
 /// When the certificates or revocation lists of a file expire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateExpiry {

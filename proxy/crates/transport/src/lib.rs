@@ -16,7 +16,7 @@ mod stream;
 
 pub use self::{
     budget::{Evicted, MemoryBudget, MemoryShare},
-    certificates::{CertificateExpiry, Pem, PemError, authorities, revocation_lists},
+    certificates::{CertificateExpiry, Pem, PemError, authorities, revocation_lists, subject},
     keep_alive::keep_clients_alive,
     progress::{MESSAGE_LIMIT, Progress},
     reader::{

@@ -228,6 +228,7 @@ impl Parts {
             credentials: Box::new(|| "none"),
             certificates: Box::new(Vec::new),
             guard: Arc::new(Guard {
+                requires_certificate: false,
                 tokens: (token.into_iter())
                     .map(|secret| Token {
                         name: "token".to_owned(),

@@ -4,7 +4,9 @@
 
 use std::collections::HashSet;
 
-use seawall_config::{AdminAddress, ListenAddress, Problems, Settings, Sources, load};
+use seawall_config::{
+    AdminAddress, ClientCertificate, ListenAddress, Problems, Settings, Sources, Tls, load,
+};
 
 use crate::choices::Choices;
 
@@ -78,7 +80,9 @@ fn check_settings(settings: &Settings) {
 
     let admin = &settings.admin;
     let has_token = !admin.tokens.is_empty() || !admin.read_tokens.is_empty();
-    assert!(admin.address.is_private() || has_token);
+    let requires = |tls: &Tls| tls.client_certificate == ClientCertificate::Required;
+    let requires_certificate = admin.tls.as_ref().is_some_and(requires);
+    assert!(admin.address.is_private() || has_token || requires_certificate);
     if let AdminAddress::Tcp(address) = &admin.address {
         assert!(address.contains(':'));
     }

@@ -42,6 +42,7 @@ fn handed_over(settings: &config::Settings) -> String {
     let sections = (
         &settings.fault,
         settings.listeners(),
+        &settings.admin.tls,
         &settings.deployment.tls,
         &settings.slow_log,
         &settings.shapes,

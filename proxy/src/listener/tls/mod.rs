@@ -40,7 +40,7 @@ use crate::limits::Heavy;
 /// session ids).
 const MAX_SESSIONS: usize = 1_024;
 
-/// The settings of `[listen.tls]`, with the contents of the files.
+/// The settings of TLS for clients, with the contents of the files.
 #[derive(Debug)]
 pub(crate) struct TlsSettings<'a> {
     /// Certificate chains and their keys.
@@ -143,7 +143,7 @@ impl ClientTls {
     ///
     /// # Errors
     /// If the handshake fails, or the certificate of a resumed session is no longer valid.
-    pub(super) async fn accept(
+    pub(crate) async fn accept(
         &self,
         stream: TcpStream,
         heavy: Heavy<'_>,
@@ -171,7 +171,7 @@ impl ClientTls {
     }
 
     /// True if this configuration refuses a certificate chain.
-    pub(super) fn refuses(&self, certificates: &[CertificateDer<'_>]) -> bool {
+    pub(crate) fn refuses(&self, certificates: &[CertificateDer<'_>]) -> bool {
         let verifier = self.verifier.as_ref();
         verifier.is_some_and(|verifier| verifier.verify(certificates).is_err())
     }

@@ -115,6 +115,11 @@ impl ServerTls {
         })
     }
 
+    /// The configuration, for a client with its own connections.
+    pub fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
     /// When each file of authorities, certificates or revocation lists expires.
     pub fn expiries(&self) -> &[CertificateExpiry] {
         &self.expiries
