@@ -22,14 +22,14 @@ use rustix::net::sockopt::set_tcp_nodelay;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host},
     sync::watch,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_rustls::{TlsStream, rustls::pki_types::CertificateDer};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     client::{Newcomer, Peer, Shared, serve},
-    limits::{ClientLimit, Eviction, EvictionReason, Heavy, ListenerPermits},
+    limits::{ClientLimit, Eviction, EvictionReason, Heavy, Limits, ListenerPermits},
     runtime::OccasionalLog,
 };
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
@@ -462,12 +462,13 @@ async fn serve_accepted(mut acceptor: Acceptor, stream: Accepted, peer: Peer, ne
         return serve(shared, stream, peer, newcomer, original).await;
     }
     let sharer = Sharer::at(peer.ip);
-    let refused = until_refused(Arc::clone(&shared), sharer, tls, certificates);
-    let recorder = Arc::clone(&shared.recorder);
+    let common = Arc::clone(&shared);
     let served = serve(shared, stream, peer, newcomer, original);
     tokio::select! {
         () = served => {}
-        () = refused => recorder.client_refused("certificate_refused"),
+        () = until_refused(&common.limits, sharer, tls, certificates) => {
+            common.recorder.client_refused("certificate_refused");
+        }
     }
 }
 
@@ -501,10 +502,11 @@ pub(crate) fn certificates_of(stream: &Stream) -> Arc<[CertificateDer<'static>]>
         .collect()
 }
 
-/// Waits until a new configuration closes connections with this certificate chain. The chain is
+/// Waits until a new configuration closes connections with this certificate chain, and then for its
+/// turn: many clients may be closed, and their reconnects must not become a storm. The chain is
 /// verified as heavy work, because a reload makes all connections verify theirs at once.
 async fn until_refused(
-    shared: Arc<Shared>,
+    limits: &Limits,
     sharer: Sharer,
     mut tls: watch::Receiver<Option<Arc<ClientTls>>>,
     certificates: Arc<[CertificateDer<'static>]>,
@@ -519,9 +521,14 @@ async fn until_refused(
             continue;
         };
         let chain = Arc::clone(&certificates);
-        let heavy = shared.limits.heavy(sharer);
+        let heavy = limits.heavy(sharer);
         // Boxed, because it would make the future of each connection larger.
-        if Box::pin(heavy.handshake(move || now.refuses(&chain))).await {
+        if !Box::pin(heavy.handshake(move || now.refuses(&chain))).await {
+            continue;
+        }
+        sleep_until(limits.closing_turn(Instant::now())).await;
+        // The operator may have corrected the configuration while the client waited.
+        if !tls.has_changed().unwrap_or_default() {
             return;
         }
     }
@@ -529,7 +536,72 @@ async fn until_refused(
 
 #[cfg(test)]
 mod tests {
+    use futures_util::future::join_all;
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
     use super::*;
+    use crate::limits::{LimitNumbers, OperationPermits};
+    use seawall_transport::Pem;
+
+    fn authority() -> (rcgen::Certificate, Issuer<'static, KeyPair>) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap();
+        (certificate, Issuer::new(params, key))
+    }
+
+    /// A configuration that requires certificates of this authority, and closes other connections.
+    fn client_tls(authority: &rcgen::Certificate) -> Arc<ClientTls> {
+        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let path = Path::new("file");
+        let [certificate, key, authority] = [
+            own.cert.pem(),
+            own.signing_key.serialize_pem(),
+            authority.pem(),
+        ];
+        let pem = |content| Pem { path, content };
+        let settings = TlsSettings {
+            certificates: vec![(pem(&certificate), pem(&key))],
+            allows_plain: false,
+            client_certificates: Some(ClientCertificates {
+                is_required: true,
+                authorities: vec![pem(&authority)],
+                revocation_lists: Vec::new(),
+            }),
+            closes_revoked: true,
+        };
+        Arc::new(ClientTls::new(&settings, None).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_with_refused_certificates_are_closed_one_after_another() {
+        let [(first, issuer), (second, _)] = [(); 2].map(|()| authority());
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(Vec::new()).unwrap();
+        let certificate = params.signed_by(&key, &issuer).unwrap();
+        let chain: Arc<[_]> = Arc::new([certificate.der().clone()]);
+        let limits = Limits::new(LimitNumbers::of_each(9), OperationPermits::new(9));
+        let tls = watch::Sender::new(Some(client_tls(&first)));
+        let begun = Instant::now();
+        let closed = (0..3).map(|_| {
+            let chain = Arc::clone(&chain);
+            let closed = until_refused(&limits, Sharer::Local, tls.subscribe(), chain);
+            async move {
+                closed.await;
+                Instant::now() - begun
+            }
+        });
+        let mut closed = Box::pin(join_all(closed));
+        // A configuration that accepts the certificate closes nobody.
+        let is_closed = timeout(Duration::from_secs(1), &mut closed).await.is_ok();
+        tls.send_replace(Some(client_tls(&first)));
+        assert!(!is_closed);
+        tls.send_replace(Some(client_tls(&second)));
+        let mut turns: Vec<_> = closed.await.iter().map(Duration::as_millis).collect();
+        turns.sort_unstable();
+        assert_eq!(turns, [1_000, 1_010, 1_020]);
+    }
 
     /// A unique path in the system's temporary folder. Dropping it removes the file.
     struct TempPath(PathBuf);
