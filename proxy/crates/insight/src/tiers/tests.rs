@@ -1,0 +1,242 @@
+use super::*;
+use seawall_stats::Level;
+
+fn shape(number: usize) -> Arc<Label> {
+    Arc::new(Label::Shape {
+        level: Level::Fine,
+        id: format!("{number:016x}").into(),
+        command: "find".into(),
+        db: "shop".into(),
+        collection: "orders".into(),
+        text: format!("{{filter:{{f{number}:?}}}}").into(),
+    })
+}
+
+fn figures(count: u64, milliseconds: u64) -> Figures {
+    let mut figures = Figures {
+        count,
+        documents: count * 2,
+        ..Figures::default()
+    };
+    (0..count).for_each(|_| {
+        figures
+            .durations
+            .record(Duration::from_millis(milliseconds))
+    });
+    figures
+}
+
+fn second(of: &[(Arc<Label>, u64, f64)]) -> BTreeMap<Arc<Label>, (Figures, f64)> {
+    let pairs = of
+        .iter()
+        .map(|(label, count, weight)| (Arc::clone(label), (figures(*count, 3), *weight)));
+    pairs.collect()
+}
+
+const START: u64 = 1_700_000_000 - 1_700_000_000 % 600;
+
+fn filled(seconds: u64) -> History {
+    filled_from(START, seconds)
+}
+
+fn filled_from(start: u64, seconds: u64) -> History {
+    let mut history = History::new(64 << 20, 10);
+    for at in 0..seconds {
+        let of = [(Arc::new(Label::Whole), 1 + at % 3, f64::INFINITY)];
+        history.add(start + at, second(&of));
+        history.take_delta();
+    }
+    history
+}
+
+fn whole(period: &Period) -> u64 {
+    period.series.get(&Label::Whole).map_or(0, |f| f.count)
+}
+
+#[test]
+fn sums_are_exact_at_every_resolution_while_the_latest_steps_are_incomplete() {
+    // The last step of each tier is still open, because the load lasted a little over an hour.
+    let history = filled(3_725);
+    let sum = |from: u64, to: u64| (from..to).map(|at| 1 + at % 3).sum::<u64>();
+    for since in [1, 7, 599, 60, 10] {
+        let period = history.period(START + 3_725 - since, START + 3_725);
+        assert_eq!(whole(&period), sum(3_725 - since, 3_725), "{since} s");
+        assert_eq!(period.length, Duration::from_secs(since));
+    }
+    let all = history.period(START, START + 3_725);
+    assert_eq!(whole(&all), sum(0, 3_725));
+    assert_eq!(all.length, Duration::from_secs(3_725));
+    // The range begins in the middle of a step of 10 s, so the result begins with the next
+    // step.
+    let hour = history.period(START + 123, START + 3_725);
+    assert_eq!(whole(&hour), sum(130, 3_725));
+}
+
+#[test]
+fn a_history_that_starts_in_the_middle_of_a_step_is_complete() {
+    let start = START + 453;
+    for uptime in [20, 45, 160, 300, 700, 1_300, 4_000] {
+        let history = filled_from(start, uptime);
+        let sum: u64 = (0..uptime).map(|at| 1 + at % 3).sum();
+        // The range is longer than the history, so the length of the result is that of the
+        // history.
+        let period = history.period(start - 300, start + uptime);
+        assert_eq!(whole(&period), sum, "up for {uptime} s");
+        assert_eq!(period.length, Duration::from_secs(uptime));
+        let timeline = history.select(start - 300, start + uptime, 60);
+        let timeline = timeline.timeline(60, &Label::Whole);
+        let steps: u64 = timeline.iter().map(|(_, p)| p.length.as_secs()).sum();
+        assert_eq!(steps, uptime);
+    }
+}
+
+#[test]
+fn seconds_can_be_added_after_the_clock_was_set_back() {
+    let mut history = filled(1_000);
+    history.rewind(START + 400);
+    let before: u64 = (0..400).map(|at| 1 + at % 3).sum();
+    assert_eq!(whole(&history.period(START, START + 2_000)), before);
+    for at in 400..700 {
+        let of = [(Arc::new(Label::Whole), 1, f64::INFINITY)];
+        history.add(START + at, second(&of));
+    }
+    let period = history.period(START, START + 700);
+    assert_eq!(whole(&period), before + 300);
+    assert_eq!(period.length, Duration::from_secs(700));
+}
+
+#[test]
+fn a_timeline_has_the_requested_steps() {
+    let history = filled(3_725);
+    let to = START + 3_725;
+    for (since, step) in [(60, 1), (60, 5), (600, 10), (3_600, 60), (3_725, 600)] {
+        let first = (to - since) - (to - since) % step;
+        let timeline = history
+            .select(first, to, step)
+            .timeline(step, &Label::Whole);
+        let starts: Vec<_> = timeline.iter().map(|(start, _)| *start).collect();
+        let expected: Vec<_> = (first..to)
+            .step_by(usize::try_from(step).unwrap())
+            .collect();
+        assert_eq!(starts, expected, "{since} s in steps of {step} s");
+        let count: u64 = timeline.iter().map(|(_, period)| whole(period)).sum();
+        let from = first - START;
+        assert_eq!(count, (from..3_725).map(|at| 1 + at % 3).sum::<u64>());
+    }
+}
+
+#[test]
+fn percentiles_of_long_steps_cover_all_operations() {
+    let mut history = History::new(64 << 20, 10);
+    for at in 0..700 {
+        let slow = if at == 300 { 900 } else { 1 };
+        let label = Arc::new(Label::Whole);
+        let of = BTreeMap::from([(label, (figures(10, slow), f64::INFINITY))]);
+        history.add(START + at, of);
+    }
+    let selection = history.select(START, START + 600, 600);
+    let frame = selection.timeline(600, &Label::Whole);
+    let durations = &frame[0].1.series[&Label::Whole].durations;
+    let millis = |q| durations.quantile(q).as_secs_f64() * 1e3;
+    assert!((0.95..1.05).contains(&millis(0.99)), "{}", millis(0.99));
+    assert!((860.0..940.0).contains(&millis(0.9999)));
+}
+
+#[test]
+fn the_heaviest_shapes_have_their_own_series_and_the_others_share_one() {
+    let mut history = History::new(64 << 20, 2);
+    let of = [
+        (shape(1), 5, 1.0),
+        (shape(2), 1, 9.0),
+        (shape(3), 2, 4.0),
+        (shape(4), 3, 0.5),
+    ];
+    history.add(START, second(&of));
+    let period = history.period(START, START + 1);
+    let counts: Vec<_> = period
+        .series
+        .iter()
+        .map(|(label, f)| ((**label).clone(), f.count))
+        .collect();
+    let expected = [
+        ((*shape(2)).clone(), 1),
+        ((*shape(3)).clone(), 2),
+        (Label::OtherShapes, 8),
+    ];
+    assert_eq!(counts, expected);
+}
+
+#[test]
+fn steps_expire_after_the_retention_of_their_tier() {
+    let history = filled(700);
+    let oldest = |tier: usize| history.tiers[tier].frames.front().map(|f| f.start - START);
+    assert_eq!(oldest(0), Some(99));
+    assert_eq!(oldest(1), Some(0));
+    assert_eq!(oldest(3), Some(0));
+}
+
+#[test]
+fn history_stays_within_its_memory_limit_and_counts_early_drops() {
+    let mut history = History::new(100_000, 200);
+    for at in 0..600 {
+        let of: Vec<_> = (0..100).map(|n| (shape(n), at % 7 + 1, 1.0)).collect();
+        history.add(START + at, second(&of));
+        assert!(history.bytes() <= 100_000, "{}", history.bytes());
+    }
+    assert!(history.dropped_early() > 0);
+}
+
+#[test]
+fn unused_labels_are_removed() {
+    let mut history = History::new(64 << 20, 10);
+    let mut kept = HashMap::new();
+    for at in 0..2_000 {
+        let number = usize::try_from(at / 10).unwrap();
+        history.add(START + at, second(&[(shape(number), 1, 1.0)]));
+        let delta = history.take_delta();
+        kept.extend(delta.named);
+        delta.unnamed.iter().for_each(|n| {
+            kept.remove(n);
+        });
+    }
+    assert_eq!(kept.len(), history.labels.len());
+    // The history and its file have the same labels. The coarser tiers still use all 200.
+    assert_eq!(history.labels.len(), 200);
+}
+
+#[test]
+fn restored_history_continues_and_skips_damaged_frames() {
+    let mut history = History::new(64 << 20, 10);
+    let (mut labels, mut frames) = (HashMap::new(), BTreeMap::new());
+    let mut follow = |history: &mut History| {
+        let delta = history.take_delta();
+        labels.extend(delta.named);
+        let added = delta.added.iter();
+        frames.extend(added.map(|f| ((f.tier, f.start), (**f).clone())));
+        delta.dropped.iter().for_each(|key| {
+            frames.remove(key);
+        });
+        (labels.clone(), frames.clone())
+    };
+    let mut stored = (HashMap::new(), BTreeMap::new());
+    for at in 0..1_234 {
+        history.add(START + at, second(&[(shape(1), 1, 1.0)]));
+        stored = follow(&mut history);
+    }
+    let (labels, frames) = stored;
+    let mut again = History::new(64 << 20, 10);
+    let labels = labels.into_iter().map(|(n, l)| (n, (*l).clone())).collect();
+    let frames: Vec<_> = frames.into_values().collect();
+    let mut damaged = frames[0].clone();
+    damaged.start -= 1;
+    damaged.packed = vec![1, 2, 3].into();
+    let all = frames.iter().cloned().chain([damaged]).collect();
+    assert_eq!(again.restore(labels, all, START + 1_234), 1);
+    for at in 1_234..1_300 {
+        history.add(START + at, second(&[(shape(1), 1, 1.0)]));
+        again.add(START + at, second(&[(shape(1), 1, 1.0)]));
+    }
+    let period = |history: &History| history.period(START, START + 1_300);
+    assert_eq!(period(&again), period(&history));
+    assert_eq!(period(&again).series[&shape(1)].count, 1_300);
+}
