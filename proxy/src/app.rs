@@ -1,6 +1,7 @@
 //! The composition root: builds every part from its settings, connects, runs and drains the parts.
 
 mod convert;
+mod gauges;
 mod http;
 mod insight;
 mod listeners;
@@ -310,6 +311,7 @@ impl App {
                 .clone()
                 .run_until_cancelled_owned(tick_gates(Arc::clone(&self.shared))),
         );
+        self.feed.read_gauges_of(Arc::clone(&self.shared));
         let (feed, topology) = (
             Arc::clone(&self.feed),
             Arc::clone(&self.shared.routing.topology),

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use seawall_insight::{History, TIERS};
-use seawall_stats::{Figures, Label, Level};
+use seawall_stats::{Figures, Gauge, Gauges, Label, Level, Phase};
 
 use tokio::time::Instant;
 
@@ -74,8 +74,9 @@ impl Scene {
                 continue;
             }
             let series = series(&labels, &mut random);
+            let gauges = gauges(&mut random);
             let began = Instant::now();
-            history.add(second, series);
+            history.add(second, series, gauges);
             drop(history.take_delta());
             spent += began.elapsed();
             added += 1;
@@ -115,9 +116,25 @@ impl Scene {
         let servers =
             (0..SERVERS).map(|n| Label::Server(format!("db{n}.example.com:27017").into()));
         let whole = [Label::Whole, Label::OtherShapes].into_iter();
+        let of_phases = |server: Option<usize>| {
+            Phase::ALL.map(|phase| Label::Phase {
+                server: server.map(|n| format!("db{n}.example.com:27017").into()),
+                phase,
+            })
+        };
+        let phases = (0..SERVERS).map(Some).chain([None]).flat_map(of_phases);
         let all = shapes.chain(namespaces).chain(servers).chain(whole);
+        let all = all.chain(phases);
         all.map(Arc::new).collect()
     }
+}
+
+fn gauges(random: &mut Random) -> Gauges {
+    let mut gauges = Gauges::default();
+    for gauge in Gauge::ALL {
+        gauges.record(*gauge, random.unit() * 1e3);
+    }
+    gauges
 }
 
 /// Figures of one second in which every series has some operations. Most operations take about 1

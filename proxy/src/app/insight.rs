@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use seawall_config as config;
 use tokio::{runtime::Handle, time::sleep};
 
-use super::StartError;
+use super::{StartError, gauges::GaugeReader};
 use crate::{
     client::Shared,
     observe::{self, Exporter, HistoryLosses, Memory, Observer, SlowLog, SlowLogSettings},
@@ -75,9 +75,9 @@ pub(super) struct Feed {
     /// The pulse, which samples servers, or the reason why servers are not sampled.
     pub(super) pulse: Result<Arc<Pulse>, &'static str>,
     pub(super) insight: Arc<Insight>,
-    /// Locked during a push, so that the insight gets the seconds in the order of their
-    /// measurement.
-    pushing: Mutex<()>,
+    /// Reads gauges; `None` before the start has finished. Locked during a push, so that the
+    /// insight gets the seconds in the order of their measurement.
+    gauges: Mutex<Option<GaugeReader>>,
 }
 
 impl Feed {
@@ -100,23 +100,32 @@ impl Feed {
             exporter,
             pulse,
             insight: Arc::new(Insight::open(settings, Clock::default())?),
-            pushing: Mutex::default(),
+            gauges: Mutex::default(),
         }))
+    }
+
+    /// Reads gauges from these parts from now on.
+    pub(super) fn read_gauges_of(&self, shared: Arc<Shared>) {
+        *self.gauges.lock() = Some(GaugeReader::new(shared));
     }
 
     /// Passes the measurements since the last call to the insight.
     pub(super) fn push(&self, now: SystemTime) {
-        let _pushing = self.pushing.lock();
+        let mut gauges = self.gauges.lock();
         let (series, whole) = match self.insight.is_on() {
             true => self.exporter.take_second(),
             false => Default::default(),
         };
         let pulse = self.pulse.as_ref();
         let samples = pulse.map(|pulse| pulse.take_samples());
+        let traffic = self.exporter.take_traffic();
+        let reader = gauges.as_mut().filter(|_| self.insight.is_on());
+        let gauges = reader.map(|reader| reader.read(&traffic, now));
         let second = Second {
             series,
             whole,
-            traffic: self.exporter.take_traffic(),
+            gauges: gauges.unwrap_or_default(),
+            traffic,
             samples: samples.unwrap_or_default(),
         };
         match self.insight.add(second, now) {

@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc,
-        atomic::{AtomicI32, Ordering},
+        atomic::{AtomicI32, AtomicUsize, Ordering},
     },
     time::SystemTime,
 };
@@ -22,6 +22,8 @@ use seawall_stats::{Departure, Leaving, Stage, Traffic};
 pub struct ClientDirectory {
     metrics: Arc<Metrics>,
     pub(super) rows: Mutex<HashMap<i32, ClientRow>>,
+    /// Number of connected clients with a user.
+    authenticated: AtomicUsize,
     next_id: AtomicI32,
     traffic: Mutex<Traffic>,
 }
@@ -37,6 +39,7 @@ impl ClientDirectory {
         Self {
             metrics,
             rows: Mutex::default(),
+            authenticated: AtomicUsize::new(0),
             next_id: AtomicI32::new(1),
             traffic: Mutex::default(),
         }
@@ -79,6 +82,20 @@ impl ClientDirectory {
     /// Number of clients connected now.
     pub fn count(&self) -> usize {
         self.rows.lock().len()
+    }
+
+    /// Number of connected clients that have logged in.
+    pub(crate) fn authenticated_count(&self) -> usize {
+        self.authenticated.load(Ordering::Relaxed)
+    }
+
+    /// Counts that a client has a user (`is`) after it had one (`was`).
+    fn count_user(&self, was: bool, is: bool) {
+        match (was, is) {
+            (false, true) => drop(self.authenticated.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(self.authenticated.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
     }
 
     /// The connected clients in the order in which they connected, at most `limit`.
@@ -191,7 +208,11 @@ impl ConnectedClient {
 
     /// Sets the user after a login, or removes it (`None`) after a logout.
     pub(crate) fn set_user(&self, user: Option<String>) {
-        self.update(|row| row.user = user.as_deref().map(shortened));
+        self.update(|row| {
+            self.directory
+                .count_user(row.user.is_some(), user.is_some());
+            row.user = user.as_deref().map(shortened);
+        });
     }
 
     fn update(&self, change: impl FnOnce(&mut ClientRow)) {
@@ -206,6 +227,7 @@ impl Drop for ConnectedClient {
         let Some(row) = self.directory.rows.lock().remove(&self.id) else {
             return;
         };
+        self.directory.count_user(row.user.is_some(), false);
         self.directory.left(&Leaving {
             age: self.since.elapsed(),
             ip: self.ip,
@@ -215,5 +237,26 @@ impl Drop for ConnectedClient {
             stage: self.stage,
             how: self.departure(),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_clients_with_a_user_count_as_authenticated() {
+        let directory = Arc::new(ClientDirectory::new(Arc::new(Metrics::new(None).unwrap())));
+        let clients: Vec<_> = (0..3).map(|_| directory.connected("a:1", None)).collect();
+        for client in &clients[..2] {
+            client.set_user(Some("admin.u".to_owned()));
+            client.set_user(Some("admin.v".to_owned()));
+        }
+        assert_eq!(directory.authenticated_count(), 2);
+        clients[0].set_user(None);
+        clients[2].set_user(None);
+        assert_eq!(directory.authenticated_count(), 1);
+        drop(clients);
+        assert_eq!(directory.authenticated_count(), 0);
     }
 }

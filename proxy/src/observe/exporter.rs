@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use seawall_shape::ShapeId;
 use seawall_stats::{
-    Distribution, Figures, Label, Level, Outcome, PerPhase, Traffic, WeighedSeries, add_weighed,
+    Distribution, Figures, Label, Level, Outcome, Traffic, WeighedSeries, add_weighed,
 };
 
 use super::{
@@ -24,6 +24,7 @@ use super::{
     metric_handles::Metrics,
     metric_name::MetricName,
     own::CpuTimes,
+    phases::{self, Phases},
     protobuf::{self, NativeHistograms},
     registry::OTHER,
     shape_series::{KEPT_RANK, ShapeSeries},
@@ -39,7 +40,7 @@ pub(super) struct Collected {
     servers: Vec<Option<Box<ServerSums>>>,
     /// The times of checkouts, by server.
     checkouts: Vec<Option<Box<Distribution>>>,
-    phases: PerPhase<Distribution>,
+    phases: Phases,
     /// The metric series of the heaviest shapes.
     series: ShapeSeries,
     turned_over_at: Instant,
@@ -58,7 +59,7 @@ impl Collected {
             namespaces: Vec::new(),
             servers: Vec::new(),
             checkouts: Vec::new(),
-            phases: PerPhase::default(),
+            phases: Phases::default(),
             series: ShapeSeries::new()?,
             turned_over_at: Instant::now(),
             second: BTreeMap::new(),
@@ -78,6 +79,23 @@ impl Collected {
     /// Adds figures to the second that the next [`Exporter::take_second`] returns.
     fn keep(&mut self, label: &Arc<Label>, figures: &Figures, weight: f64) {
         add_weighed(&mut self.second, label, figures, weight);
+    }
+
+    /// Adds the distributions of phases to the second. Their other figures are in the series of
+    /// the server, or of all operations.
+    fn keep_phases(&mut self, server: Option<&str>, phases: &Phases) {
+        for (phase, durations) in phases.iter().filter(|(_, of)| of.count() > 0) {
+            let label = Label::Phase {
+                server: server.map(Into::into),
+                phase,
+            };
+            let figures = Figures {
+                count: durations.count(),
+                durations: durations.clone(),
+                ..Figures::default()
+            };
+            self.keep(&Arc::new(label), &figures, f64::INFINITY);
+        }
     }
 }
 
@@ -169,9 +187,8 @@ impl Exporter {
         merge_rows(&mut collected.servers, fresh.servers, ServerSums::merge);
         let checkouts = &mut collected.checkouts;
         merge_rows(checkouts, fresh.checkouts, Distribution::merge);
-        for (all, fresh) in collected.phases.values_mut().zip(fresh.phases.values()) {
-            all.merge(fresh);
-        }
+        phases::merge(&mut collected.phases, &fresh.phases.whole);
+        phases::merge(&mut collected.phases, &fresh.phases.awaiting);
         collected.series.run_upkeep();
         let clients = u32::try_from(self.recorder.clients.count()).unwrap_or(u32::MAX);
         self.metrics
@@ -245,6 +262,12 @@ impl Exporter {
             if let Some(sums) = sums {
                 let label = Arc::new(Label::Server((**address).into()));
                 collected.keep(&label, &sums.figures, f64::INFINITY);
+            }
+        }
+        collected.keep_phases(None, &fresh.phases.whole);
+        for (address, phases) in servers.iter().zip(&fresh.phases.servers) {
+            if let Some(phases) = phases {
+                collected.keep_phases(Some(address), phases);
             }
         }
         for shape in &rows.shapes {

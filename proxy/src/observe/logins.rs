@@ -1,4 +1,4 @@
-//! Counts of logins and of established server connections.
+//! Counts of logins, of established server connections, and of refused clients and operations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +13,10 @@ pub(super) struct Logins {
     pub(super) at_servers: AtomicU64,
     /// Server connections established.
     pub(super) server_connections: AtomicU64,
+    /// Client connections refused.
+    pub(super) refusals: AtomicU64,
+    /// Operations refused.
+    pub(super) shed_operations: AtomicU64,
 }
 
 impl Logins {
@@ -22,5 +26,7 @@ impl Logins {
         traffic.client_authentications += take(&self.of_clients);
         traffic.server_authentications += take(&self.at_servers);
         traffic.server_connections += take(&self.server_connections);
+        traffic.refusals += take(&self.refusals);
+        traffic.shed_operations += take(&self.shed_operations);
     }
 }

@@ -22,6 +22,7 @@ mod metric_name;
 mod names;
 mod observation;
 mod own;
+mod phases;
 mod process;
 mod protobuf;
 mod recorder;
@@ -45,6 +46,7 @@ pub use self::{
     exporter::{Exporter, code_name},
     metric_name::{MetricKind, MetricName},
     observation::{Observation, Origin, outcome_of},
+    own::{open_descriptors, process_cpu, resident_bytes},
     process::{HistoryLosses, Memory},
     recorder::Recorder,
     registry::{Namespace, Shape, ShapeRow},

@@ -1,4 +1,4 @@
-//! CPU time by thread and resident memory of this process, as the operating system reports them.
+//! CPU time by thread, resident memory and descriptors of this process, as the operating system reports them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -7,10 +7,24 @@ use std::{
 };
 
 /// Resident memory of the process in bytes; `None` if the system does not report it.
-pub(super) fn resident_bytes() -> Option<usize> {
+pub fn resident_bytes() -> Option<usize> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size())
+}
+
+/// Number of open descriptors of the process. Linux before 6.2 does not report it: the descriptors
+/// are then counted if `may_count` is true, which takes milliseconds for 10,000 of them.
+///
+/// Source: `/proc/PID/fd`, proc(5): since Linux 6.2, the size of the folder is the number.
+pub fn open_descriptors(may_count: bool) -> Option<usize> {
+    const FOLDER: &str = "/proc/self/fd";
+    let size = usize::try_from(fs::metadata(FOLDER).ok()?.len()).ok()?;
+    match size {
+        0 if may_count => Some(fs::read_dir(FOLDER).ok()?.count()),
+        0 => None,
+        size => Some(size),
+    }
 }
 
 /// The label of CPU time from threads that ended before they were measured.
@@ -95,7 +109,7 @@ fn threads() -> Vec<Thread> {
 ///
 /// Source: `/proc/PID/stat`, proc(5): `utime` and `stime` are the fields 14 and 15. The second
 /// field is the name in brackets, which may contain any characters.
-fn process_cpu() -> Option<Duration> {
+pub fn process_cpu() -> Option<Duration> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let (_, after_name) = stat.rsplit_once(") ")?;
     let mut times = after_name.split(' ').skip(11);
@@ -135,6 +149,15 @@ mod tests {
         times.measure();
         assert!(used(&times) >= before);
         assert!(!times.seen.is_empty());
+    }
+
+    #[test]
+    fn an_open_file_is_one_more_descriptor() {
+        // Other tests of the process open and close files, so this test compares bounds.
+        let files: Vec<_> = (0..300)
+            .map(|_| fs::File::open("/dev/null").unwrap())
+            .collect();
+        assert!(open_descriptors(true).is_some_and(|number| number >= files.len()));
     }
 
     #[test]

@@ -214,6 +214,7 @@ impl Recorder {
             MetricName::ClientConnectionsRefusedTotal,
             &[("reason", reason)],
         );
+        self.logins.refusals.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts the end of a client's login. `time` is the time since its `saslStart`.
@@ -241,6 +242,7 @@ impl Recorder {
     pub fn shed(&self, reason: &'static str) {
         self.metrics
             .count(MetricName::OperationsShedTotal, &[("reason", reason)]);
+        self.logins.shed_operations.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a login that has to wait for a permit.

@@ -8,9 +8,11 @@ use foldhash::fast::RandomState;
 use seawall_command::CodeCounts;
 use seawall_shape::ShapeId;
 use seawall_stats::{
-    DenseDistribution, Distribution, Figures, FineDistribution, Measured, OUTCOMES, Outcome,
-    PerPhase, Phase, PhaseTimes,
+    DenseDistribution, Distribution, Figures, FineDistribution, Measured, OUTCOMES, Outcome, Phase,
+    PhaseTimes,
 };
+
+use super::phases::{PhaseSums, PhaseTally};
 
 /// Maximum number of shapes without a row that a thread distinguishes between two collections.
 const FOLDED_SHAPES: usize = 1_024;
@@ -163,7 +165,7 @@ pub(super) struct Tally {
     /// All sums, except [`Sums::phases`], [`Sums::checkouts`], and the operations with a server in
     /// [`Sums::whole`].
     sums: Sums,
-    phases: PerPhase<DenseDistribution>,
+    phases: PhaseTally,
     checkouts: Vec<DenseDistribution>,
 }
 
@@ -173,7 +175,7 @@ pub(super) struct Sums {
     pub(super) namespaces: Vec<Option<Box<NamespaceSums>>>,
     pub(super) shapes: HashMap<ShapeIndex, ShapeSums, RandomState>,
     pub(super) servers: Vec<Option<Box<ServerSums>>>,
-    pub(super) phases: PerPhase<Distribution>,
+    pub(super) phases: PhaseSums,
     /// All operations except awaiting operations and those that Seawall replied to itself.
     pub(super) whole: Figures,
     /// Total time of each shape without a row.
@@ -188,9 +190,8 @@ impl Tally {
         if record.outcome == Outcome::Local {
             return;
         }
-        for (distribution, time) in self.phases.values_mut().zip(record.phases.values()) {
-            distribution.record(*time);
-        }
+        self.phases
+            .add(&record.phases, record.server, record.is_awaiting);
     }
 
     /// Adds the time of a checkout from a server's pool.
@@ -209,8 +210,7 @@ impl Tally {
         for server in sums.servers.iter().flatten() {
             sums.whole.merge(&server.figures);
         }
-        let phases = sums.phases.values_mut().zip(self.phases.values_mut());
-        phases.for_each(|(taken, mine)| *taken = mine.take());
+        sums.phases = self.phases.take();
         let checkouts = self.checkouts.iter_mut();
         let checkouts = checkouts.map(|mine| Some(Box::new(mine.take())));
         sums.checkouts = checkouts.collect();
@@ -277,8 +277,7 @@ impl Sums {
             self.shapes.entry(index).or_default().merge(&sums);
         }
         merge_rows(&mut self.checkouts, other.checkouts, Distribution::merge);
-        let pairs = self.phases.values_mut().zip(other.phases.values());
-        pairs.for_each(|(mine, theirs)| mine.merge(theirs));
+        self.phases.merge(other.phases);
         self.whole.merge(&other.whole);
         for (id, Folded { coarse, time }) in other.folded {
             let none = Folded {

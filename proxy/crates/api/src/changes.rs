@@ -217,6 +217,11 @@ impl From<&Label> for SeriesName {
                 address: some(address),
                 ..none
             },
+            Label::Phase { server, phase } => Self {
+                address: server.as_deref().and_then(some),
+                text: some(phase.as_str()),
+                ..none
+            },
             Label::Whole => Self {
                 text: some("all operations"),
                 ..none

@@ -82,6 +82,7 @@ fn named(label: &Label) -> SeriesName {
         Label::Whole => name("", "", "", "", "(all operations)"),
         Label::OtherShapes => name("", "", "", "", "(other shapes)"),
         Label::Server(address) => name("", "", "", "", address),
+        Label::Phase { phase, .. } => name("", "", "", "", phase.as_str()),
     }
 }
 

@@ -1,10 +1,11 @@
-//! Insight into the past: keeps the history, and detects storms, stalls and changes.
+//! Insight into the past: keeps the history and annotations, and detects storms, stalls and changes.
 //!
 //! The crate gets one [`Second`] per second. It knows neither the code that counts operations nor
 //! the code that samples servers. The detectors are pure: they read no clock and get the time as an
 //! argument. Everything runs in the control plane and never delays an operation. Queries of the
 //! HTTP API run on threads that may block.
 
+mod annotations;
 mod baseline;
 mod changes;
 mod clock;
@@ -19,6 +20,7 @@ mod tests;
 mod tiers;
 
 use std::{
+    cmp::Reverse,
     collections::BTreeMap,
     fmt,
     path::Path,
@@ -26,12 +28,13 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
-use seawall_stats::{Against, Label, Names, Period};
+use seawall_stats::{Against, Gauges, Label, Names, Period};
 
-use self::{baseline::spans, stalls::Stalls, storms::Storms};
+use self::{annotations::Annotations, baseline::spans, stalls::Stalls, storms::Storms};
 pub use self::{
+    annotations::{Annotation, AnnotationKind, MAX_ANNOTATION_BYTES},
     baseline::{SpanError, Window},
     changes::{Change, ChangeKind, compare},
     clock::Clock,
@@ -52,6 +55,12 @@ const WRITE_INTERVAL_SECONDS: u64 = 10;
 /// seconds stay unknown.
 const MAX_GAP_SECONDS: u64 = 60;
 
+/// Interval at which periods are compared to annotate changes, and the length of these periods.
+const CHANGE_INTERVAL_SECONDS: u64 = 600;
+
+/// Maximum number of changes that get an annotation in one comparison.
+const ANNOTATED_CHANGES: usize = 3;
+
 /// Keeps the history, and detects storms and stalls.
 pub struct Insight {
     clock: Clock,
@@ -62,6 +71,9 @@ pub struct Insight {
     unwritten: Mutex<Option<Delta>>,
     stalls: Mutex<Stalls>,
     storms: Mutex<Storms>,
+    annotations: Mutex<Annotations>,
+    /// The number of the current storm's annotation.
+    storm: Mutex<Option<u64>>,
     /// Locked while a second is added.
     added: Mutex<Added>,
     writes: Mutex<Writes>,
@@ -145,11 +157,13 @@ impl Insight {
         let now = clock.now();
         let mut history = History::new(settings.max_bytes, settings.max_shapes);
         let (mut store, mut unwritten) = (None, None);
+        let mut annotations = Annotations::default();
         if let Some(directory) = settings.directory.filter(|_| settings.is_on) {
             let (opened, found) = Store::open(directory)?;
             if let Some(aside) = found.put_aside {
                 tracing::warn!(file = %aside.display(), "history file renamed because it could not be read");
             }
+            annotations.restore(found.annotations);
             let left_out = history.restore(found.labels, found.frames, seconds(now));
             if left_out > 0 {
                 tracing::warn!(
@@ -167,6 +181,8 @@ impl Insight {
             unwritten: Mutex::new(unwritten),
             stalls: Mutex::default(),
             storms: Mutex::default(),
+            annotations: Mutex::new(annotations),
+            storm: Mutex::default(),
             added: Mutex::default(),
             writes: Mutex::default(),
             is_on: settings.is_on,
@@ -188,6 +204,7 @@ impl Insight {
         }
         let (change, storm) = change?;
         log(change, &storm);
+        self.annotate_storm(change, &storm);
         Some(change)
     }
 
@@ -220,6 +237,7 @@ impl Insight {
         let Second {
             series,
             whole,
+            gauges,
             samples,
             ..
         } = second;
@@ -233,9 +251,9 @@ impl Insight {
         };
         let mut history = self.history.lock();
         for missed in first..over {
-            history.add(missed, BTreeMap::new());
+            history.add(missed, BTreeMap::new(), Gauges::default());
         }
-        history.add(over, series);
+        history.add(over, series, gauges);
         let delta = history.take_delta();
         drop(history);
         if let Some(unwritten) = &mut *self.unwritten.lock() {
@@ -243,7 +261,79 @@ impl Insight {
         }
         let select = |from, to| self.history.lock().select(from, to, 1);
         let mut stalls = self.stalls.lock();
-        stalls.second(over, &whole, &servers, samples, &select);
+        let ended = stalls.second(over, &whole, &servers, samples, &select);
+        drop(stalls);
+        for (server, from, to) in ended {
+            let mut annotations = self.annotations.lock();
+            annotations.add_stall(server.as_deref(), from, to);
+            self.note(annotations);
+        }
+    }
+
+    /// Keeps an annotation.
+    pub fn annotate(&self, annotation: Annotation) {
+        let mut annotations = self.annotations.lock();
+        annotations.add(annotation);
+        self.note(annotations);
+    }
+
+    /// The annotations between two times, the earliest first.
+    pub fn annotations(&self, from: SystemTime, to: SystemTime) -> Vec<Annotation> {
+        self.annotations.lock().list(from, to)
+    }
+
+    /// Takes the changes of the annotations over into the changes that are written next.
+    fn note(&self, mut annotations: MutexGuard<'_, Annotations>) {
+        let changes = annotations.take_changes();
+        if let Some(unwritten) = &mut *self.unwritten.lock() {
+            unwritten.annotations.extend(changes);
+        }
+    }
+
+    fn annotate_storm(&self, change: StormChange, storm: &Storm) {
+        let mut current = self.storm.lock();
+        let mut annotations = self.annotations.lock();
+        match change {
+            StormChange::Began => {
+                let peak = storm.peak_arrivals;
+                let text = format!("storm: up to {peak} client connections in a second");
+                let kind = AnnotationKind::Storm;
+                let storm = Annotation::new(kind, storm.started_at, None, &text);
+                *current = Some(annotations.add(storm));
+            }
+            StormChange::Ended => {
+                if let (Some(number), Some(end)) = (current.take(), storm.ended_at) {
+                    annotations.set_end(number, end);
+                }
+            }
+        }
+        self.note(annotations);
+    }
+
+    /// Compares the last ten minutes with the ten minutes before them, and annotates the costliest
+    /// changes of operations' durations. Must be called at most once in ten minutes. Takes some
+    /// hundred milliseconds.
+    pub fn annotate_changes(&self) {
+        let length = Duration::from_secs(CHANGE_INTERVAL_SECONDS);
+        let compared = self.changes(Against::Ago(length), Window::AtMost(length));
+        // The periods are always valid; without enough data there are no changes.
+        let Ok(compared) = compared else { return };
+        let at = UNIX_EPOCH + Duration::from_secs(compared.now.from);
+        let end = UNIX_EPOCH + Duration::from_secs(compared.now.to);
+        let changes = compared.changes.iter();
+        let mut changes: Vec<_> = changes
+            .filter_map(|of| Some((of, described(of)?)))
+            .collect();
+        changes.sort_by_key(|(change, _)| Reverse(change.cost_per_second));
+        for (_, text) in changes.into_iter().take(ANNOTATED_CHANGES) {
+            let annotation = Annotation::new(AnnotationKind::Change, at, Some(end), &text);
+            self.annotate(annotation);
+        }
+    }
+
+    /// True if [`Self::annotate_changes`] must be called in this second.
+    pub fn compares_in(&self, now: SystemTime) -> bool {
+        self.is_on && seconds(now).is_multiple_of(CHANGE_INTERVAL_SECONDS)
     }
 
     /// True if the file must be written in this second.
@@ -309,6 +399,19 @@ impl Insight {
         selection.timeline_of(step, is_wanted)
     }
 
+    /// The gauges in steps of `step`: the start, the seconds that have data, and the gauges.
+    pub fn gauges(
+        &self,
+        from: SystemTime,
+        to: SystemTime,
+        step: Duration,
+    ) -> Vec<(u64, u64, Gauges)> {
+        let step = step.as_secs().max(1);
+        let from = seconds(from) - seconds(from) % step;
+        let selection = self.history.lock().select(from, seconds(to), step);
+        selection.gauge_timeline(step)
+    }
+
     /// Compares the current period with a baseline.
     ///
     /// # Errors
@@ -363,6 +466,30 @@ impl Insight {
             dropped_early: history.dropped_early(),
             failed_writes: self.writes.lock().failed,
         }
+    }
+}
+
+/// The text of an annotation about a change; `None` if a change of this kind gets no annotation.
+fn described(change: &Change) -> Option<String> {
+    let kind = match change.kind {
+        ChangeKind::Slower => "slower",
+        ChangeKind::Faster => "faster",
+        ChangeKind::New => "new",
+        _ => return None,
+    };
+    let ratio = match change.kind {
+        ChangeKind::New => String::new(),
+        _ => format!(" ({:.1} times)", change.ratio),
+    };
+    match &*change.label {
+        Label::Shape {
+            command,
+            db,
+            collection,
+            text,
+            ..
+        } => Some(format!("{kind}{ratio}: {command} {db}.{collection} {text}")),
+        _ => Some(format!("{kind}{ratio}: all operations")),
     }
 }
 

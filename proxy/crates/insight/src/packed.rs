@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use seawall_stats::{Distribution, Figures, PhaseTimes};
+use seawall_stats::{Distribution, Figures, Gauge, GaugeSpan, Gauges, PhaseTimes};
 
 /// Limit of the unpacked bytes: enough for 10,000 series of 1 KiB.
 const MAX_UNPACKED_BYTES: usize = 16 << 20;
@@ -28,12 +28,24 @@ pub(super) fn pack<'a>(series: impl Iterator<Item = (u32, &'a Figures)>) -> Vec<
 
 /// Unpacks bytes from [`pack`].
 pub(super) fn unpack(bytes: &[u8]) -> Result<Vec<(u32, Figures)>, Damaged> {
+    unpack_if(bytes, |_| true)
+}
+
+/// Unpacks the series whose label's number `is_wanted` accepts. The others are only skipped, which
+/// takes no memory.
+pub(super) fn unpack_if(
+    bytes: &[u8],
+    is_wanted: impl Fn(u32) -> bool,
+) -> Result<Vec<(u32, Figures)>, Damaged> {
     let plain = zstd::bulk::decompress(bytes, MAX_UNPACKED_BYTES).map_err(|_| Damaged)?;
     let mut rest = &*plain;
     let mut series = Vec::new();
     while !rest.is_empty() {
         let label = u32::try_from(take(&mut rest)?).map_err(|_| Damaged)?;
-        series.push((label, take_figures(&mut rest)?));
+        match is_wanted(label) {
+            true => series.push((label, take_figures(&mut rest)?)),
+            false => skip_figures(&mut rest)?,
+        }
     }
     Ok(series)
 }
@@ -104,6 +116,86 @@ fn take_figures(bytes: &mut &[u8]) -> Result<Figures, Damaged> {
     })
 }
 
+/// The numbers of a series before the number of its buckets: counts, phases and times.
+const NUMBERS: u64 = 6 + 6 + 3;
+
+fn skip_figures(bytes: &mut &[u8]) -> Result<(), Damaged> {
+    skip(bytes, NUMBERS)?;
+    let buckets = take(bytes)?;
+    skip(bytes, buckets.checked_mul(2).ok_or(Damaged)?)
+}
+
+/// Advances past `count` numbers. The last byte of a number has no high bit.
+fn skip(bytes: &mut &[u8], count: u64) -> Result<(), Damaged> {
+    let Some(last) = count.checked_sub(1) else {
+        return Ok(());
+    };
+    let mut ends = bytes.iter().enumerate().filter(|(_, byte)| **byte < 0x80);
+    let last = usize::try_from(last).map_err(|_| Damaged)?;
+    let (end, _) = ends.nth(last).ok_or(Damaged)?;
+    let (_, rest) = bytes.split_at_checked(end + 1).ok_or(Damaged)?;
+    *bytes = rest;
+    Ok(())
+}
+
+/// Packs gauges; nothing if there are none. Each gauge is identified by its position in
+/// [`Gauge::ALL`].
+pub(super) fn pack_gauges(gauges: &Gauges) -> Vec<u8> {
+    if gauges.is_empty() {
+        return Vec::new();
+    }
+    let mut plain = Vec::new();
+    for (gauge, span) in gauges.iter() {
+        let number = Gauge::ALL.iter().position(|of| *of == gauge);
+        put(&mut plain, u64::try_from(number.unwrap_or(0)).unwrap_or(0));
+        put(&mut plain, span.count);
+        for value in [span.min, span.max, span.sum] {
+            plain.extend_from_slice(&value.to_le_bytes());
+        }
+    }
+    // Compression into memory fails only if memory is exhausted.
+    zstd::bulk::compress(&plain, 1).unwrap_or_default()
+}
+
+/// Limit of the unpacked bytes of gauges.
+const MAX_GAUGE_BYTES: usize = 64 << 10;
+
+/// Unpacks bytes from [`pack_gauges`]. Gauges of a later version are left out.
+pub(super) fn unpack_gauges(bytes: &[u8]) -> Result<Gauges, Damaged> {
+    let mut gauges = Gauges::default();
+    if bytes.is_empty() {
+        return Ok(gauges);
+    }
+    let plain = zstd::bulk::decompress(bytes, MAX_GAUGE_BYTES).map_err(|_| Damaged)?;
+    let mut rest = &*plain;
+    while !rest.is_empty() {
+        let number = usize::try_from(take(&mut rest)?).map_err(|_| Damaged)?;
+        let count = take(&mut rest)?;
+        let (min, max, sum) = (
+            take_float(&mut rest)?,
+            take_float(&mut rest)?,
+            take_float(&mut rest)?,
+        );
+        if let Some(gauge) = Gauge::ALL.get(number) {
+            let span = GaugeSpan {
+                count,
+                sum,
+                min,
+                max,
+            };
+            gauges.add(*gauge, span);
+        }
+    }
+    Ok(gauges)
+}
+
+fn take_float(bytes: &mut &[u8]) -> Result<f64, Damaged> {
+    let (first, rest) = bytes.split_first_chunk().ok_or(Damaged)?;
+    *bytes = rest;
+    let value = f64::from_le_bytes(*first);
+    value.is_finite().then_some(value).ok_or(Damaged)
+}
+
 /// Appends a number as LEB128.
 pub(super) fn put(bytes: &mut Vec<u8>, mut number: u64) {
     loop {
@@ -155,6 +247,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn unpacked_gauges_equal_the_packed_gauges() {
+        let mut gauges = Gauges::default();
+        assert_eq!(unpack_gauges(&pack_gauges(&gauges)), Ok(gauges.clone()));
+        for (gauge, value) in Gauge::ALL.iter().zip([0.0, 1.5, 1e12].iter().cycle()) {
+            gauges.record(*gauge, *value);
+            gauges.record(*gauge, value / 3.0);
+        }
+        assert_eq!(unpack_gauges(&pack_gauges(&gauges)), Ok(gauges));
+    }
+
     proptest! {
         #[test]
         fn unpacked_series_equal_the_packed_series(
@@ -162,6 +265,9 @@ mod tests {
         ) {
             let series: Vec<_> = all.iter().map(|(label, d, n)| (*label, figures(d, *n))).collect();
             let packed = pack(series.iter().map(|(label, figures)| (*label, figures)));
+            let even = |label: u32| label.is_multiple_of(2);
+            let wanted: Vec<_> = series.iter().filter(|(label, _)| even(*label)).cloned().collect();
+            prop_assert_eq!(unpack_if(&packed, even), Ok(wanted));
             prop_assert_eq!(unpack(&packed), Ok(series));
         }
 
@@ -171,6 +277,7 @@ mod tests {
             if let Ok(series) = unpack(&bytes) {
                 prop_assert!(series.len() <= bytes.len() * 8);
             }
+            drop((unpack_if(&bytes, |_| false), unpack_gauges(&bytes)));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The figures of one second, the unit in which the history and the detectors get data.
 
-use seawall_stats::{Figures, ServerSample, Traffic, WeighedSeries, add_weighed};
+use seawall_stats::{Figures, Gauges, ServerSample, Traffic, WeighedSeries, add_weighed};
 
 /// One second of operations, connections and servers.
 #[derive(Debug, Default)]
@@ -10,6 +10,8 @@ pub struct Second {
     /// Sums of all operations, except awaiting operations, and operations whose reply Seawall
     /// created itself.
     pub whole: Figures,
+    /// Values of Seawall itself.
+    pub gauges: Gauges,
     /// Connections and logins.
     pub traffic: Traffic,
     /// Samples of each server by its address, the oldest first.
@@ -23,6 +25,7 @@ impl Second {
             add_weighed(&mut self.series, label, figures, *weight);
         }
         self.whole.merge(&later.whole);
+        self.gauges.merge(&later.gauges);
         self.traffic.merge(&later.traffic);
         self.samples.extend(later.samples);
     }

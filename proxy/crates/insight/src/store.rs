@@ -1,7 +1,7 @@
 //! The history file: an embedded database that survives a crash at any moment.
 //!
 //! The file has the same packed frames as the memory, and is written some seconds later, so a crash
-//! loses these seconds. If the file is damaged, or has another version, it is renamed, and a new
+//! loses these seconds. If the file is damaged, or has a later version, it is renamed, and a new
 //! file is created.
 
 use std::{
@@ -19,10 +19,11 @@ use redb::{
 };
 
 use super::{
+    annotations::Annotation,
     packed::{Damaged, put, take},
     tiers::{Delta, Frame},
 };
-use seawall_stats::{Label, Level};
+use seawall_stats::{Label, Level, Phase};
 
 /// The name of the file in the configured directory.
 const FILE: &str = "history.redb";
@@ -30,12 +31,20 @@ const FILE: &str = "history.redb";
 /// Only the owner may read and write the file, because shapes reveal the applications' queries.
 const FILE_MODE: u32 = 0o600;
 
-/// The version of the file's contents.
-const VERSION: u64 = 1;
+/// The version of the file's contents. Version 1 had no gauges, no annotations and no series of
+/// phases. It is read, and becomes a file of this version. Without another number, a Seawall that
+/// writes version 1 would remove the frames whose labels it does not know.
+const VERSION: u64 = 2;
+
+/// The versions that can be read.
+const READABLE: [u64; 2] = [1, VERSION];
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const LABELS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("labels");
 const FRAMES: TableDefinition<'_, (u8, u64), &[u8]> = TableDefinition::new("frames");
+/// The packed gauges of the frames that have some.
+const GAUGES: TableDefinition<'_, (u8, u64), &[u8]> = TableDefinition::new("gauges");
+const ANNOTATIONS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("annotations");
 
 /// The history file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +97,8 @@ pub struct StoredHistory {
     pub labels: Vec<(u32, Label)>,
     /// All frames.
     pub frames: Vec<Frame>,
+    /// The annotations with their numbers.
+    pub annotations: Vec<(u64, Annotation)>,
     /// The new path of the old file, if that file could not be read.
     pub put_aside: Option<PathBuf>,
 }
@@ -116,14 +127,7 @@ impl Store {
         fs::create_dir_all(directory).map_err(failed)?;
         let path = directory.join(FILE);
         match Self::open_file(&path) {
-            Ok(Some((store, labels, frames))) => {
-                let found = StoredHistory {
-                    labels,
-                    frames,
-                    put_aside: None,
-                };
-                Ok((store, found))
-            }
+            Ok(Some(opened)) => Ok(opened),
             Err(error) if !error.is_caused_by_content() => Err(error),
             Ok(None) | Err(_) => {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -153,14 +157,7 @@ impl Store {
             .set_cache_size(CACHE_BYTES)
             .create_with_backend(backend);
         let created = builder.map_err(database)?;
-        let transaction = created.begin_write().map_err(database)?;
-        {
-            let mut meta = transaction.open_table(META).map_err(database)?;
-            meta.insert("version", VERSION).map_err(database)?;
-            transaction.open_table(LABELS).map_err(database)?;
-            transaction.open_table(FRAMES).map_err(database)?;
-        }
-        transaction.commit().map_err(database)?;
+        set_version(&created)?;
         Ok(Self {
             path: path.to_owned(),
             database: Some(created),
@@ -182,41 +179,25 @@ impl Store {
         })
     }
 
-    /// Opens the file and reads it; `None` if the file has another version.
-    #[expect(clippy::type_complexity, reason = "taken apart by the only caller")]
-    fn open_file(path: &Path) -> Result<Option<(Self, Vec<(u32, Label)>, Vec<Frame>)>, StoreError> {
+    /// Opens the file and reads it; `None` if the file has a version that cannot be read.
+    fn open_file(path: &Path) -> Result<Option<(Self, StoredHistory)>, StoreError> {
         if !path.exists() {
-            return Ok(Some((Self::create(path)?, Vec::new(), Vec::new())));
+            return Ok(Some((Self::create(path)?, StoredHistory::default())));
         }
         let opened = Self::open_database(path)?;
-        let transaction = opened.begin_read().map_err(database)?;
-        let meta = transaction.open_table(META).map_err(database)?;
-        let version = meta.get("version").map_err(database)?;
-        if version.is_none_or(|version| version.value() != VERSION) {
+        let version = version(&opened)?;
+        if !version.is_some_and(|version| READABLE.contains(&version)) {
             return Ok(None);
         }
-        let (mut labels, mut frames) = (Vec::new(), Vec::new());
-        let table = transaction.open_table(LABELS).map_err(database)?;
-        for entry in table.iter().map_err(database)? {
-            let (number, bytes) = entry.map_err(database)?;
-            if let Some(label) = read_label(bytes.value()) {
-                labels.push((number.value(), label));
-            }
+        if version != Some(VERSION) {
+            set_version(&opened)?;
         }
-        let table = transaction.open_table(FRAMES).map_err(database)?;
-        for entry in table.iter().map_err(database)? {
-            let (key, bytes) = entry.map_err(database)?;
-            let (tier, start) = key.value();
-            if let Ok(frame) = read_frame(tier, start, bytes.value()) {
-                frames.push(frame);
-            }
-        }
-        drop(transaction);
+        let found = read_all(&opened)?;
         let store = Self {
             path: path.to_owned(),
             database: Some(opened),
         };
-        Ok(Some((store, labels, frames)))
+        Ok(Some((store, found)))
     }
 
     /// Writes all changes of a delta in one transaction.
@@ -234,6 +215,57 @@ impl Store {
     }
 }
 
+/// Writes the version, and creates the tables that are missing.
+fn set_version(opened: &Database) -> Result<(), StoreError> {
+    let transaction = opened.begin_write().map_err(database)?;
+    {
+        let mut meta = transaction.open_table(META).map_err(database)?;
+        meta.insert("version", VERSION).map_err(database)?;
+        transaction.open_table(LABELS).map_err(database)?;
+        transaction.open_table(FRAMES).map_err(database)?;
+        transaction.open_table(GAUGES).map_err(database)?;
+        transaction.open_table(ANNOTATIONS).map_err(database)?;
+    }
+    transaction.commit().map_err(database)
+}
+
+fn version(opened: &Database) -> Result<Option<u64>, StoreError> {
+    let transaction = opened.begin_read().map_err(database)?;
+    let meta = transaction.open_table(META).map_err(database)?;
+    let version = meta.get("version").map_err(database)?;
+    Ok(version.map(|version| version.value()))
+}
+
+fn read_all(opened: &Database) -> Result<StoredHistory, StoreError> {
+    let mut found = StoredHistory::default();
+    let transaction = opened.begin_read().map_err(database)?;
+    let table = transaction.open_table(LABELS).map_err(database)?;
+    for entry in table.iter().map_err(database)? {
+        let (number, bytes) = entry.map_err(database)?;
+        if let Some(label) = read_label(bytes.value()) {
+            found.labels.push((number.value(), label));
+        }
+    }
+    let table = transaction.open_table(FRAMES).map_err(database)?;
+    let gauges = transaction.open_table(GAUGES).map_err(database)?;
+    for entry in table.iter().map_err(database)? {
+        let (key, bytes) = entry.map_err(database)?;
+        let gauges = gauges.get(key.value()).map_err(database)?;
+        let gauges = gauges.map_or_else(Box::default, |bytes| bytes.value().into());
+        if let Ok(frame) = read_frame(key.value(), bytes.value(), gauges) {
+            found.frames.push(frame);
+        }
+    }
+    let table = transaction.open_table(ANNOTATIONS).map_err(database)?;
+    for entry in table.iter().map_err(database)? {
+        let (number, bytes) = entry.map_err(database)?;
+        if let Some(annotation) = Annotation::read(bytes.value()) {
+            found.annotations.push((number.value(), annotation));
+        }
+    }
+    Ok(found)
+}
+
 fn write_to(opened: &Database, delta: &Delta) -> Result<(), StoreError> {
     let transaction = opened.begin_write().map_err(database)?;
     {
@@ -246,16 +278,30 @@ fn write_to(opened: &Database, delta: &Delta) -> Result<(), StoreError> {
             labels.remove(number).map_err(database)?;
         }
         let mut frames = transaction.open_table(FRAMES).map_err(database)?;
+        let mut gauges = transaction.open_table(GAUGES).map_err(database)?;
         // Dropped frames are removed before new ones are added: after the clock was set back, a
         // step may be in both lists.
         for (tier, start) in &delta.dropped {
-            frames.remove(frame_key(*tier, *start)).map_err(database)?;
+            let key = frame_key(*tier, *start);
+            frames.remove(key).map_err(database)?;
+            gauges.remove(key).map_err(database)?;
         }
         for frame in &delta.added {
-            let bytes = frame_bytes(frame);
-            frames
-                .insert(frame_key(frame.tier, frame.start), &*bytes)
-                .map_err(database)?;
+            let (key, bytes) = (frame_key(frame.tier, frame.start), frame_bytes(frame));
+            frames.insert(key, &*bytes).map_err(database)?;
+            if !frame.gauges.is_empty() {
+                gauges.insert(key, &*frame.gauges).map_err(database)?;
+            }
+        }
+        let mut annotations = transaction.open_table(ANNOTATIONS).map_err(database)?;
+        for (number, annotation) in &delta.annotations {
+            match annotation {
+                Some(annotation) => {
+                    let bytes = annotation.bytes();
+                    annotations.insert(number, &*bytes).map_err(database)?;
+                }
+                None => drop(annotations.remove(number).map_err(database)?),
+            }
         }
     }
     transaction.commit().map_err(database)
@@ -277,7 +323,11 @@ fn frame_bytes(frame: &Frame) -> Vec<u8> {
     bytes
 }
 
-fn read_frame(tier: u8, start: u64, mut bytes: &[u8]) -> Result<Frame, Damaged> {
+fn read_frame(
+    (tier, start): (u8, u64),
+    mut bytes: &[u8],
+    gauges: Box<[u8]>,
+) -> Result<Frame, Damaged> {
     let seconds = take(&mut bytes)?;
     let count = take(&mut bytes)?;
     let mut labels = Vec::new();
@@ -290,6 +340,7 @@ fn read_frame(tier: u8, start: u64, mut bytes: &[u8]) -> Result<Frame, Damaged> 
         seconds,
         labels: labels.into(),
         packed: bytes.into(),
+        gauges,
     })
 }
 
@@ -298,6 +349,14 @@ fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
         Label::Whole => vec!["whole"],
         Label::OtherShapes => vec!["other shapes"],
         Label::Server(address) => vec!["server", address],
+        Label::Phase {
+            server: None,
+            phase,
+        } => vec!["phase", phase.as_str()],
+        Label::Phase {
+            server: Some(address),
+            phase,
+        } => vec!["server phase", phase.as_str(), address],
         Label::Namespace {
             command,
             db,
@@ -346,6 +405,14 @@ fn read_label(mut bytes: &[u8]) -> Option<Label> {
         ["whole"] => Label::Whole,
         ["other shapes"] => Label::OtherShapes,
         ["server", address] => Label::Server(address.into()),
+        ["phase", phase] => Label::Phase {
+            server: None,
+            phase: Phase::named(phase)?,
+        },
+        ["server phase", phase, address] => Label::Phase {
+            server: Some(address.into()),
+            phase: Phase::named(phase)?,
+        },
         ["namespace", command, db, collection] => Label::Namespace {
             command: command.into(),
             db: db.into(),
@@ -368,7 +435,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{super::*, *};
-    use seawall_stats::Figures;
+    use seawall_stats::{Figures, Gauge, Gauges};
 
     struct Directory(PathBuf);
 
@@ -401,7 +468,15 @@ mod tests {
         };
         let server = Label::Server("db1:27017".into());
         let shapes = Level::ALL.map(|level| Arc::new(shape(level)));
-        let others = [Label::Whole, server, namespace].map(Arc::new);
+        let phase = Label::Phase {
+            server: None,
+            phase: Phase::Send,
+        };
+        let of_server = Label::Phase {
+            server: Some("db1:27017".into()),
+            phase: Phase::Checkout,
+        };
+        let others = [Label::Whole, server, namespace, phase, of_server].map(Arc::new);
         others.into_iter().chain(shapes).collect()
     }
 
@@ -423,15 +498,38 @@ mod tests {
         assert!(found.frames.is_empty() && found.put_aside.is_none());
         let mut history = History::new(1 << 20, 10);
         for at in 6_000..7_250 {
-            history.add(at, second());
-            store.write(&history.take_delta()).unwrap();
+            let mut gauges = Gauges::default();
+            gauges.record(Gauge::ClientConnections, seawall_stats::float(at));
+            history.add(at, second(), gauges);
+            let mut delta = history.take_delta();
+            if at == 7_000 {
+                delta.annotations.insert(3, Some(deploy()));
+                delta.annotations.insert(4, Some(deploy()));
+            }
+            if at == 7_001 {
+                delta.annotations.insert(4, None);
+            }
+            store.write(&delta).unwrap();
         }
         drop(store);
         let (_store, found) = Store::open(&directory.0).unwrap();
+        assert_eq!(found.annotations, [(3, deploy())]);
         let mut again = History::new(1 << 20, 10);
         assert_eq!(again.restore(found.labels, found.frames, 7_250), 0);
+        let gauges = |history: &History| history.select(0, 7_250, 60).gauge_timeline(60);
+        assert_eq!(gauges(&again), gauges(&history));
+        assert_eq!(gauges(&again).len(), 21);
         assert_eq!(again.period(0, 7_250), history.period(0, 7_250));
-        assert_eq!(again.period(0, 7_250).series.len(), 6);
+        assert_eq!(again.period(0, 7_250).series.len(), 8);
+    }
+
+    fn deploy() -> Annotation {
+        Annotation {
+            at: UNIX_EPOCH + std::time::Duration::from_millis(7_000_500),
+            end: None,
+            kind: AnnotationKind::Deploy,
+            text: "v1.2 \u{fc}".into(),
+        }
     }
 
     /// The file is of an earlier version, which served 4,003 operations on one collection.
@@ -442,8 +540,10 @@ mod tests {
         fs::create_dir_all(&directory.0).unwrap();
         let file = zstd::bulk::decompress(packed, 1 << 20).unwrap();
         fs::write(directory.0.join(FILE), file).unwrap();
-        let (_store, found) = Store::open(&directory.0).unwrap();
+        let (store, found) = Store::open(&directory.0).unwrap();
         assert_eq!(found.put_aside, None);
+        let opened = store.database.as_ref().unwrap();
+        assert_eq!(version(opened).unwrap(), Some(VERSION));
         let end = found.frames.iter().map(|frame| frame.start).max().unwrap() + 60;
         let mut history = History::new(64 << 20, 200);
         history.restore(found.labels, found.frames, end);

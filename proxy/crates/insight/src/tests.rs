@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use seawall_stats::{Against, Figures, Level};
+use seawall_stats::{Against, Figures, Gauges, Level};
 
 /// Saturday, 21 November 2026, 17:50:27 UTC.
 const NOW: u64 = 1_795_283_427;
@@ -99,7 +99,7 @@ fn after(days: u64) -> Insight {
     let mut history = insight.history.lock();
     for at in NOW - days * DAY..NOW {
         if is_compared(at) || at.is_multiple_of(60) {
-            history.add(at, second(at));
+            history.add(at, second(at), Gauges::default());
             drop(history.take_delta());
         }
     }

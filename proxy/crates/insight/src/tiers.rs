@@ -7,13 +7,13 @@
 //! are arguments, in seconds since the epoch.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
-use super::packed;
-use seawall_stats::{Figures, Label, Period};
+use super::{annotations::Annotation, packed};
+use seawall_stats::{Figures, Gauges, Label, Period};
 
 /// Length of each tier's steps, and how long the tier keeps them, both in seconds. The last tier
 /// keeps eight days, because a baseline that ended a week ago began more than a week ago.
@@ -32,11 +32,13 @@ pub struct Frame {
     /// The number that identifies each label of the frame, in the order of the packed series.
     pub(super) labels: Box<[u32]>,
     pub(super) packed: Box<[u8]>,
+    /// The packed gauges; empty if none was measured.
+    pub(super) gauges: Box<[u8]>,
 }
 
 impl Frame {
     fn bytes(&self) -> usize {
-        size_of::<Self>() + self.labels.len() * 4 + self.packed.len()
+        size_of::<Self>() + self.labels.len() * 4 + self.packed.len() + self.gauges.len()
     }
 }
 
@@ -51,6 +53,8 @@ pub struct Delta {
     pub named: Vec<(u32, Arc<Label>)>,
     /// Numbers of removed labels.
     pub unnamed: Vec<u32>,
+    /// New and changed annotations by number; `None` for a removed annotation.
+    pub annotations: BTreeMap<u64, Option<Annotation>>,
 }
 
 impl Delta {
@@ -69,6 +73,7 @@ impl Delta {
             }
         }
         self.named.extend(later.named);
+        self.annotations.extend(later.annotations);
     }
 
     fn drop_frame(&mut self, key: (usize, u64)) {
@@ -85,7 +90,14 @@ struct Tier {
     frames: VecDeque<Arc<Frame>>,
     bytes: usize,
     /// Start and sums of the step that has not ended yet.
-    open: Option<(u64, Period)>,
+    open: Option<(u64, Sums)>,
+}
+
+/// The sums of a step.
+#[derive(Debug, Default)]
+struct Sums {
+    period: Period,
+    gauges: Gauges,
 }
 
 /// The history in memory.
@@ -121,12 +133,17 @@ impl History {
 
     /// Adds the second that began at `start`. The heaviest shapes keep their own series; all other
     /// shapes are summed in [`Label::OtherShapes`].
-    pub fn add(&mut self, start: u64, second: BTreeMap<Arc<Label>, (Figures, f64)>) {
+    pub fn add(
+        &mut self,
+        start: u64,
+        second: BTreeMap<Arc<Label>, (Figures, f64)>,
+        gauges: Gauges,
+    ) {
         let period = Period {
             length: Duration::from_secs(1),
             series: self.choose(second),
         };
-        self.close_step(0, start, period);
+        self.close_step(0, start, Sums { period, gauges });
         self.close_steps(start);
         self.expire(start);
         self.keep_within_bytes();
@@ -140,8 +157,8 @@ impl History {
                 continue;
             };
             let over = place.open.take_if(|(open, _)| *open + length <= now);
-            if let Some((start, period)) = over {
-                self.close_step(tier, start, period);
+            if let Some((start, sums)) = over {
+                self.close_step(tier, start, sums);
             }
         }
     }
@@ -197,34 +214,33 @@ impl History {
     }
 
     /// Closes a step: packs it as a frame, and adds its sums to the open step of the next tier.
-    fn close_step(&mut self, tier: usize, start: u64, period: Period) {
-        let frame = Arc::new(self.frame(tier, start, &period));
+    fn close_step(&mut self, tier: usize, start: u64, sums: Sums) {
+        let frame = Arc::new(self.frame(tier, start, &sums));
         self.delta.added.push(Arc::clone(&frame));
         let Some(place) = self.tiers.get_mut(tier) else {
             return;
         };
         place.bytes += frame.bytes();
         place.frames.push_back(frame);
-        self.roll_up(tier + 1, start, &period);
+        self.roll_up(tier + 1, start, &sums);
     }
 
-    fn roll_up(&mut self, tier: usize, start: u64, period: &Period) {
+    fn roll_up(&mut self, tier: usize, start: u64, sums: &Sums) {
         let (Some((length, _)), Some(place)) = (TIERS.get(tier), self.tiers.get_mut(tier)) else {
             return;
         };
         let begins = start - start % length;
         let over = place.open.take_if(|(open, _)| *open != begins);
-        let (_, open) = place
-            .open
-            .get_or_insert_with(|| (begins, Period::default()));
-        open.merge(period);
-        open.length += period.length;
-        if let Some((start, period)) = over {
-            self.close_step(tier, start, period);
+        let (_, open) = place.open.get_or_insert_with(|| (begins, Sums::default()));
+        open.period.merge(&sums.period);
+        open.period.length += sums.period.length;
+        open.gauges.merge(&sums.gauges);
+        if let Some((start, sums)) = over {
+            self.close_step(tier, start, sums);
         }
     }
 
-    fn frame(&mut self, tier: usize, start: u64, period: &Period) -> Frame {
+    fn frame(&mut self, tier: usize, start: u64, Sums { period, gauges }: &Sums) -> Frame {
         let mut labels = Vec::with_capacity(period.series.len());
         for label in period.series.keys() {
             labels.push(self.use_label(label));
@@ -236,6 +252,7 @@ impl History {
             seconds: period.length.as_secs(),
             packed: packed::pack(series).into(),
             labels: labels.into(),
+            gauges: packed::pack_gauges(gauges).into(),
         }
     }
 
@@ -365,6 +382,7 @@ impl History {
             && frame.labels.iter().all(|n| self.labels.contains_key(n))
             && packed::unpack(&frame.packed)
                 .is_ok_and(|series| series.iter().map(|(n, _)| n).eq(frame.labels.iter()))
+            && packed::unpack_gauges(&frame.gauges).is_ok()
     }
 
     /// Rebuilds the open step of each tier from the frames of the next finer tier.
@@ -375,8 +393,9 @@ impl History {
             for frame in self.frames(tier - 1, from, u64::MAX) {
                 finer.take(frame, &self.labels);
             }
-            for (start, period) in finer.unpacked() {
-                self.roll_up(tier, start, &period);
+            let gauges: Vec<_> = finer.gauges().collect();
+            for ((start, period), gauges) in finer.unpacked(&|_| true).zip(gauges) {
+                self.roll_up(tier, start, &Sums { period, gauges });
             }
         }
     }
@@ -461,10 +480,13 @@ impl Selection {
         self.frames.push(Arc::clone(frame));
     }
 
-    /// The start and the figures of each frame.
-    fn unpacked(&self) -> impl Iterator<Item = (u64, Period)> + '_ {
-        self.frames.iter().map(|frame| {
-            let series = packed::unpack(&frame.packed).unwrap_or_default();
+    /// The start of each frame, and the figures of the series that `is_wanted` accepts.
+    fn unpacked(&self, is_wanted: &dyn Fn(&Label) -> bool) -> impl Iterator<Item = (u64, Period)> {
+        let wanted = self.labels.iter().filter(|(_, label)| is_wanted(label));
+        let wanted: HashSet<u32> = wanted.map(|(number, _)| *number).collect();
+        self.frames.iter().map(move |frame| {
+            let series = packed::unpack_if(&frame.packed, |number| wanted.contains(&number));
+            let series = series.unwrap_or_default();
             let named = series.into_iter().filter_map(|(number, figures)| {
                 Some((Arc::clone(self.labels.get(&number)?), figures))
             });
@@ -476,10 +498,38 @@ impl Selection {
         })
     }
 
+    /// The gauges of each frame.
+    fn gauges(&self) -> impl Iterator<Item = Gauges> {
+        let packed = self.frames.iter().map(|frame| &frame.gauges);
+        packed.map(|packed| packed::unpack_gauges(packed).unwrap_or_default())
+    }
+
+    /// The gauges in steps of `step` seconds: the start, the seconds that have data, and the
+    /// gauges. Steps without data are omitted.
+    pub fn gauge_timeline(&self, step: u64) -> Vec<(u64, u64, Gauges)> {
+        let step = step.max(1);
+        let mut timeline: BTreeMap<u64, (u64, Gauges)> = BTreeMap::new();
+        for (frame, gauges) in self.frames.iter().zip(self.gauges()) {
+            let place = timeline.entry(frame.start - frame.start % step);
+            let (seconds, all) = place.or_default();
+            *seconds += frame.seconds;
+            all.merge(&gauges);
+        }
+        let steps = timeline.into_iter();
+        steps
+            .map(|(start, (seconds, all))| (start, seconds, all))
+            .collect()
+    }
+
     /// Sums of all series. The length of the result is the time with data.
     pub fn period(&self) -> Period {
+        self.period_of(&|_| true)
+    }
+
+    /// Like [`Selection::period`], for the series that `is_wanted` accepts.
+    pub fn period_of(&self, is_wanted: &dyn Fn(&Label) -> bool) -> Period {
         let mut whole = Period::default();
-        for (_, period) in self.unpacked() {
+        for (_, period) in self.unpacked(is_wanted) {
             whole.merge(&period);
             whole.length += period.length;
         }
@@ -496,8 +546,7 @@ impl Selection {
     pub fn timeline_of(&self, step: u64, is_wanted: &dyn Fn(&Label) -> bool) -> Vec<(u64, Period)> {
         let step = step.max(1);
         let mut timeline: BTreeMap<u64, Period> = BTreeMap::new();
-        for (start, mut period) in self.unpacked() {
-            period.series.retain(|of, _| is_wanted(of));
+        for (start, period) in self.unpacked(is_wanted) {
             let place = timeline.entry(start - start % step).or_default();
             place.merge(&period);
             place.length += period.length;
@@ -540,6 +589,7 @@ fn label_bytes(label: &Label) -> usize {
             collection,
         } => command.len() + db.len() + collection.len(),
         Label::Server(address) => address.len(),
+        Label::Phase { server, .. } => server.as_ref().map_or(0, |address| address.len()),
         Label::Whole | Label::OtherShapes => 0,
     };
     texts + size_of::<Label>() + 64

@@ -1,6 +1,8 @@
 //! The labels of series. A series counts all operations, or the operations of a shape, a namespace
 //! or a server.
 
+use super::Phase;
+
 /// Identifies a series.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Label {
@@ -35,6 +37,13 @@ pub enum Label {
     },
     /// The operations on one server, by the server's address.
     Server(Box<str>),
+    /// The time that operations spent in one phase.
+    Phase {
+        /// The server of the operations; `None` for all operations.
+        server: Option<Box<str>>,
+        /// The phase.
+        phase: Phase,
+    },
 }
 
 /// Says whether a row of the shape table counts one shape or several.

@@ -1,11 +1,12 @@
 //! The basic types of statistics: distributions of durations, phases, outcomes, the sums of series
-//! with their labels, the connections of clients, samples of servers, and times in requests.
+//! with their labels, gauges, the connections of clients, samples of servers, and times in requests.
 //!
 //! The types are plain values. This crate has no clock and no I/O, and does not know the source of
 //! the values.
 
 mod distribution;
 mod figures;
+mod gauges;
 mod label;
 mod outcome;
 mod phase;
@@ -18,6 +19,7 @@ pub use self::{
         DenseDistribution, Distribution, FineDistribution, Measured, OCTAVES, octave_bound_seconds,
     },
     figures::{Figures, Period, WeighedSeries, add_weighed},
+    gauges::{Gauge, GaugeSpan, Gauges},
     label::{Label, Level},
     outcome::{OUTCOMES, Outcome},
     phase::{PerPhase, Phase, PhaseTimes},

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// The parts of an operation's time, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
     /// Waiting for a permit.
     Permit,
@@ -34,7 +34,12 @@ impl Phase {
         Self::Send,
     ];
 
-    /// The name of the phase in metrics and in the API.
+    /// The phase with this name; `None` if there is none.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| phase.as_str() == name)
+    }
+
+    /// The name of the phase in metrics, in the API and in the history file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Permit => "permit",

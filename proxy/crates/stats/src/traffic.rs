@@ -36,6 +36,10 @@ pub struct Traffic {
     pub server_connections: u64,
     /// Number of logins of Seawall at servers.
     pub server_authentications: u64,
+    /// Number of client connections that Seawall refused.
+    pub refusals: u64,
+    /// Number of operations that Seawall refused.
+    pub shed_operations: u64,
 }
 
 impl Traffic {
@@ -83,6 +87,8 @@ impl Traffic {
         self.client_authentications += later.client_authentications;
         self.server_connections += later.server_connections;
         self.server_authentications += later.server_authentications;
+        self.refusals += later.refusals;
+        self.shed_operations += later.shed_operations;
     }
 }
 

@@ -84,6 +84,9 @@ struct Watched {
 /// A function that selects the history between two times.
 type Select<'a> = &'a dyn Fn(u64, u64) -> Selection;
 
+/// The server of a stall that has ended (`None` for the deployment), its start and its end.
+type EndedStall = (Option<Box<str>>, SystemTime, SystemTime);
+
 /// The detectors of stalls: one per server, and one for all operations together.
 #[derive(Default)]
 pub(super) struct Stalls {
@@ -95,7 +98,8 @@ pub(super) struct Stalls {
 impl Stalls {
     /// Adds the second that began at `start`. The history must already contain this second. `all`
     /// has the sums of all operations, `second` the sums of each server. `samples` has the servers'
-    /// samples since the last call, by address.
+    /// samples since the last call, by address. Returns the stalls that ended in this second: the
+    /// server (`None` for the deployment), the start and the end.
     pub(super) fn second(
         &mut self,
         start: u64,
@@ -103,11 +107,12 @@ impl Stalls {
         second: &Period,
         samples: Vec<(Box<str>, Vec<ServerSample>)>,
         select: Select<'_>,
-    ) {
+    ) -> Vec<EndedStall> {
         let none = Figures::default();
         let now = UNIX_EPOCH + Duration::from_secs(start + 1);
         self.samples.add(samples, now);
-        self.all.second(start, all, None, &Vec::new, select);
+        let mut ended = Vec::new();
+        ended.extend(self.all.second(start, all, None, &Vec::new, select));
         self.servers
             .retain(|_, watched| watched.seen_at + FORGOTTEN_AFTER > start);
         for label in second.series.keys() {
@@ -126,8 +131,9 @@ impl Stalls {
             let figures = second.series.get(&Label::Server(address.clone()));
             let server = Some(&**address);
             let samples = || self.samples.of(address, now);
-            watched.second(start, figures.unwrap_or(&none), server, &samples, select);
+            ended.extend(watched.second(start, figures.unwrap_or(&none), server, &samples, select));
         }
+        ended
     }
 
     /// All kept stalls that ended after `since`, the latest first, and the recurring stalls among
@@ -199,15 +205,13 @@ impl Watched {
         server: Option<&str>,
         samples: &dyn Fn() -> Vec<Sample>,
         select: Select<'_>,
-    ) {
+    ) -> Option<EndedStall> {
         let beat = EndedOperations {
             durations: figures.durations.clone(),
             phases: figures.phases,
             at: start + 1,
         };
-        let Some(episode) = self.detector.second(&beat) else {
-            return;
-        };
+        let episode = self.detector.second(&beat)?;
         // Samples are dropped after some minutes, so the counters are compared as soon as the stall
         // has ended.
         let samples = samples();
@@ -222,6 +226,8 @@ impl Watched {
         if self.stalls.len() > REMEMBERED {
             self.stalls.pop_front();
         }
+        let time = |seconds| UNIX_EPOCH + Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        Some((server.map(Into::into), time(span.0), time(span.1)))
     }
 
     fn recurring(

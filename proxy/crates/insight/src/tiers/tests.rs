@@ -1,5 +1,5 @@
 use super::*;
-use seawall_stats::Level;
+use seawall_stats::{Gauge, Level};
 
 fn shape(number: usize) -> Arc<Label> {
     Arc::new(Label::Shape {
@@ -43,7 +43,7 @@ fn filled_from(start: u64, seconds: u64) -> History {
     let mut history = History::new(64 << 20, 10);
     for at in 0..seconds {
         let of = [(Arc::new(Label::Whole), 1 + at % 3, f64::INFINITY)];
-        history.add(start + at, second(&of));
+        history.add(start + at, second(&of), Gauges::default());
         history.take_delta();
     }
     history
@@ -98,7 +98,7 @@ fn seconds_can_be_added_after_the_clock_was_set_back() {
     assert_eq!(whole(&history.period(START, START + 2_000)), before);
     for at in 400..700 {
         let of = [(Arc::new(Label::Whole), 1, f64::INFINITY)];
-        history.add(START + at, second(&of));
+        history.add(START + at, second(&of), Gauges::default());
     }
     let period = history.period(START, START + 700);
     assert_eq!(whole(&period), before + 300);
@@ -132,7 +132,7 @@ fn percentiles_of_long_steps_cover_all_operations() {
         let slow = if at == 300 { 900 } else { 1 };
         let label = Arc::new(Label::Whole);
         let of = BTreeMap::from([(label, (figures(10, slow), f64::INFINITY))]);
-        history.add(START + at, of);
+        history.add(START + at, of, Gauges::default());
     }
     let selection = history.select(START, START + 600, 600);
     let frame = selection.timeline(600, &Label::Whole);
@@ -151,7 +151,7 @@ fn the_heaviest_shapes_have_their_own_series_and_the_others_share_one() {
         (shape(3), 2, 4.0),
         (shape(4), 3, 0.5),
     ];
-    history.add(START, second(&of));
+    history.add(START, second(&of), Gauges::default());
     let period = history.period(START, START + 1);
     let counts: Vec<_> = period
         .series
@@ -180,7 +180,7 @@ fn history_stays_within_its_memory_limit_and_counts_early_drops() {
     let mut history = History::new(100_000, 200);
     for at in 0..600 {
         let of: Vec<_> = (0..100).map(|n| (shape(n), at % 7 + 1, 1.0)).collect();
-        history.add(START + at, second(&of));
+        history.add(START + at, second(&of), Gauges::default());
         assert!(history.bytes() <= 100_000, "{}", history.bytes());
     }
     assert!(history.dropped_early() > 0);
@@ -192,7 +192,11 @@ fn unused_labels_are_removed() {
     let mut kept = HashMap::new();
     for at in 0..2_000 {
         let number = usize::try_from(at / 10).unwrap();
-        history.add(START + at, second(&[(shape(number), 1, 1.0)]));
+        history.add(
+            START + at,
+            second(&[(shape(number), 1, 1.0)]),
+            Gauges::default(),
+        );
         let delta = history.take_delta();
         kept.extend(delta.named);
         delta.unnamed.iter().for_each(|n| {
@@ -220,7 +224,7 @@ fn restored_history_continues_and_skips_damaged_frames() {
     };
     let mut stored = (HashMap::new(), BTreeMap::new());
     for at in 0..1_234 {
-        history.add(START + at, second(&[(shape(1), 1, 1.0)]));
+        history.add(START + at, second(&[(shape(1), 1, 1.0)]), Gauges::default());
         stored = follow(&mut history);
     }
     let (labels, frames) = stored;
@@ -233,10 +237,39 @@ fn restored_history_continues_and_skips_damaged_frames() {
     let all = frames.iter().cloned().chain([damaged]).collect();
     assert_eq!(again.restore(labels, all, START + 1_234), 1);
     for at in 1_234..1_300 {
-        history.add(START + at, second(&[(shape(1), 1, 1.0)]));
-        again.add(START + at, second(&[(shape(1), 1, 1.0)]));
+        history.add(START + at, second(&[(shape(1), 1, 1.0)]), Gauges::default());
+        again.add(START + at, second(&[(shape(1), 1, 1.0)]), Gauges::default());
     }
     let period = |history: &History| history.period(START, START + 1_300);
     assert_eq!(period(&again), period(&history));
     assert_eq!(period(&again).series[&shape(1)].count, 1_300);
+}
+
+#[test]
+fn gauges_of_long_steps_have_the_extremes_and_the_mean_of_all_seconds() {
+    let mut history = History::new(64 << 20, 10);
+    for at in 0..700 {
+        let mut gauges = Gauges::default();
+        let clients = if at == 300 { 900 } else { at % 2 };
+        gauges.record(Gauge::ClientConnections, seawall_stats::float(clients));
+        history.add(START + at, BTreeMap::new(), gauges);
+    }
+    let select = |step| {
+        history
+            .select(START, START + 600, step)
+            .gauge_timeline(step)
+    };
+    for step in [10, 60, 600] {
+        let steps = select(step);
+        assert_eq!(steps.len(), usize::try_from(600 / step).unwrap());
+        let mut all = Gauges::default();
+        steps.iter().for_each(|(_, _, gauges)| all.merge(gauges));
+        let (_, span) = all.iter().next().unwrap();
+        assert_eq!((span.count, span.min, span.max), (600, 0.0, 900.0));
+        assert_eq!(span.sum, 1_200.0);
+        assert_eq!(
+            steps.iter().map(|(_, seconds, _)| seconds).sum::<u64>(),
+            600
+        );
+    }
 }

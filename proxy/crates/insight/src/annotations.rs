@@ -1,0 +1,323 @@
+//! Annotations: events that explain a change in the figures, such as a deploy or a failover.
+//!
+//! At most [`MAX_ANNOTATIONS`] are kept. At this limit the oldest of the most frequent kind is
+//! removed, so that a flood of one kind removes no other. Annotations are stored in the history
+//! file. Times are arguments.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use super::packed::{put, take};
+
+/// Maximum number of annotations.
+const MAX_ANNOTATIONS: usize = 1_000;
+
+/// Maximum length of an annotation's text, in bytes.
+pub const MAX_ANNOTATION_BYTES: usize = 200;
+
+/// The kind of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AnnotationKind {
+    /// A reload of the configuration.
+    Reload,
+    /// Another server became primary.
+    Failover,
+    /// A storm of client connections.
+    Storm,
+    /// A stall of a server or of the deployment.
+    Stall,
+    /// Operations became slower, faster, or are new.
+    Change,
+    /// A deploy, reported by a caller of the API.
+    Deploy,
+}
+
+impl AnnotationKind {
+    /// All kinds.
+    pub const ALL: [Self; 6] = [
+        Self::Reload,
+        Self::Failover,
+        Self::Storm,
+        Self::Stall,
+        Self::Change,
+        Self::Deploy,
+    ];
+
+    /// The name in the API and in the history file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Reload => "reload",
+            Self::Failover => "failover",
+            Self::Storm => "storm",
+            Self::Stall => "stall",
+            Self::Change => "change",
+            Self::Deploy => "deploy",
+        }
+    }
+}
+
+/// An event at a time or during a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    /// When the event began.
+    pub at: SystemTime,
+    /// When the event ended; `None` for an event at one moment, and for one that lasts.
+    pub end: Option<SystemTime>,
+    /// The kind.
+    pub kind: AnnotationKind,
+    /// What happened, for people. At most [`MAX_ANNOTATION_BYTES`], without control characters.
+    pub text: Box<str>,
+}
+
+impl Annotation {
+    /// An annotation. A text that is too long is cut, and control characters become spaces.
+    pub fn new(kind: AnnotationKind, at: SystemTime, end: Option<SystemTime>, text: &str) -> Self {
+        let end_of_text = text.floor_char_boundary(MAX_ANNOTATION_BYTES.min(text.len()));
+        let text = text.get(..end_of_text).unwrap_or_default();
+        let text: String = text
+            .chars()
+            .map(|letter| if letter.is_control() { ' ' } else { letter })
+            .collect();
+        // A control character of two bytes becomes one byte, so the text never grows.
+        Self {
+            at,
+            end,
+            kind,
+            text: text.into(),
+        }
+    }
+
+    /// True if the event is at or after `from` and before `to`, at least in part.
+    fn is_within(&self, from: SystemTime, to: SystemTime) -> bool {
+        self.at < to && self.end.unwrap_or(self.at) >= from
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        let end = |of: &Self| of.end.unwrap_or(of.at);
+        self.at <= end(other) && other.at <= end(self)
+    }
+
+    /// The bytes of the annotation in the history file.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        put(&mut bytes, milliseconds(self.at));
+        // Zero stands for no end.
+        put(
+            &mut bytes,
+            self.end.map_or(0, |end| milliseconds(end).max(1)),
+        );
+        let kind = self.kind.as_str();
+        put(&mut bytes, u64::try_from(kind.len()).unwrap_or(0));
+        bytes.extend_from_slice(kind.as_bytes());
+        bytes.extend_from_slice(self.text.as_bytes());
+        bytes
+    }
+
+    /// Reads bytes from [`Annotation::bytes`]. `None` if they are damaged, or of an unknown kind.
+    pub(super) fn read(mut bytes: &[u8]) -> Option<Self> {
+        let at = time(take(&mut bytes).ok()?)?;
+        let end = match take(&mut bytes).ok()? {
+            0 => None,
+            end => Some(time(end)?),
+        };
+        let length = usize::try_from(take(&mut bytes).ok()?).ok()?;
+        let (kind, text) = bytes.split_at_checked(length)?;
+        let mut kinds = AnnotationKind::ALL.into_iter();
+        let kind = kinds.find(|of| of.as_str().as_bytes() == kind)?;
+        Some(Self::new(kind, at, end, std::str::from_utf8(text).ok()?))
+    }
+}
+
+fn milliseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn time(milliseconds: u64) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_millis(milliseconds))
+}
+
+/// The kept annotations.
+#[derive(Debug, Default)]
+pub(super) struct Annotations {
+    /// By number; a later annotation has a higher number.
+    kept: BTreeMap<u64, Annotation>,
+    next: u64,
+    /// Changes since the last [`Annotations::take_changes`]: the new content, or `None` if the
+    /// annotation was removed.
+    changed: BTreeMap<u64, Option<Annotation>>,
+}
+
+impl Annotations {
+    /// Loads the annotations of the history file.
+    pub(super) fn restore(&mut self, stored: Vec<(u64, Annotation)>) {
+        self.kept.extend(stored);
+        let last = self.kept.last_key_value();
+        self.next = last.map_or(0, |(number, _)| number.saturating_add(1));
+        self.keep_within_limit();
+    }
+
+    /// Adds an annotation. Returns its number.
+    pub(super) fn add(&mut self, annotation: Annotation) -> u64 {
+        let number = self.next;
+        self.next = self.next.saturating_add(1);
+        self.put(number, annotation);
+        self.keep_within_limit();
+        number
+    }
+
+    /// Sets the end of an event, if the annotation is still kept.
+    pub(super) fn set_end(&mut self, number: u64, end: SystemTime) {
+        if let Some(mut annotation) = self.kept.get(&number).cloned() {
+            annotation.end = Some(end);
+            self.put(number, annotation);
+        }
+    }
+
+    /// Adds a stall of a server, or of the deployment (`None`). A stall of several servers is one
+    /// event, and a stall of one server stalls the sums of the deployment too.
+    pub(super) fn add_stall(&mut self, server: Option<&str>, at: SystemTime, end: SystemTime) {
+        const ALL: &str = "stall of the deployment";
+        let text = match server {
+            Some(server) => format!("stall of {server}"),
+            None => ALL.to_owned(),
+        };
+        let stall = Annotation::new(AnnotationKind::Stall, at, Some(end), &text);
+        let is_same =
+            |other: &Annotation| other.kind == AnnotationKind::Stall && other.overlaps(&stall);
+        let same = self.kept.iter().rev().find(|(_, other)| is_same(other));
+        let Some((number, mut same)) = same.map(|(number, same)| (*number, same.clone())) else {
+            self.add(stall);
+            return;
+        };
+        same.at = same.at.min(at);
+        same.end = same.end.max(stall.end);
+        if &*same.text == ALL {
+            same.text = stall.text;
+        } else if server.is_some() && same.text != stall.text {
+            same.text = "stall of several servers".into();
+        }
+        self.put(number, same);
+    }
+
+    fn put(&mut self, number: u64, annotation: Annotation) {
+        self.changed.insert(number, Some(annotation.clone()));
+        self.kept.insert(number, annotation);
+    }
+
+    fn keep_within_limit(&mut self) {
+        while self.kept.len() > MAX_ANNOTATIONS {
+            let of_kind = |kind| self.kept.values().filter(|of| of.kind == kind).count();
+            let most = AnnotationKind::ALL
+                .into_iter()
+                .max_by_key(|kind| of_kind(*kind));
+            let mut kept = self.kept.iter();
+            let Some((oldest, _)) = kept.find(|(_, of)| Some(of.kind) == most) else {
+                return;
+            };
+            let oldest = *oldest;
+            self.kept.remove(&oldest);
+            self.changed.insert(oldest, None);
+        }
+    }
+
+    /// The annotations between two times, the earliest first.
+    pub(super) fn list(&self, from: SystemTime, to: SystemTime) -> Vec<Annotation> {
+        let within = self.kept.values().filter(|of| of.is_within(from, to));
+        let mut within: Vec<_> = within.cloned().collect();
+        within.sort_by_key(|annotation| annotation.at);
+        within
+    }
+
+    /// Returns the changes since the last call.
+    pub(super) fn take_changes(&mut self) -> BTreeMap<u64, Option<Annotation>> {
+        std::mem::take(&mut self.changed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    fn texts(annotations: &Annotations) -> Vec<String> {
+        let all = annotations.list(at(0), at(1 << 40));
+        all.iter().map(|of| of.text.to_string()).collect()
+    }
+
+    #[test]
+    fn flood_of_one_kind_removes_only_annotations_of_that_kind() {
+        let mut annotations = Annotations::default();
+        annotations.add(Annotation::new(AnnotationKind::Deploy, at(1), None, "v1"));
+        for second in 2..3_000 {
+            let stall = Annotation::new(AnnotationKind::Storm, at(second), None, "storm");
+            annotations.add(stall);
+        }
+        let texts = texts(&annotations);
+        assert_eq!((texts.len(), &*texts[0]), (MAX_ANNOTATIONS, "v1"));
+        let changes = annotations.take_changes();
+        let removed = changes.values().filter(|change| change.is_none());
+        assert_eq!(removed.count(), 2_999 - MAX_ANNOTATIONS);
+    }
+
+    #[test]
+    fn long_text_and_control_characters_do_not_pass() {
+        let text = format!("a\u{1b}[31m\n{}", "\u{20ac}".repeat(100));
+        let annotation = Annotation::new(AnnotationKind::Deploy, at(1), None, &text);
+        assert!(annotation.text.starts_with("a [31m \u{20ac}"));
+        assert!(annotation.text.len() <= MAX_ANNOTATION_BYTES);
+    }
+
+    #[test]
+    fn stall_of_one_server_and_of_the_deployment_is_one_event() {
+        let mut annotations = Annotations::default();
+        annotations.add_stall(None, at(10), at(13));
+        annotations.add_stall(Some("a:1"), at(11), at(14));
+        assert_eq!(texts(&annotations), ["stall of a:1"]);
+        let all = annotations.list(at(0), at(99));
+        assert_eq!((all[0].at, all[0].end), (at(10), Some(at(14))));
+        annotations.add_stall(None, at(12), at(13));
+        annotations.add_stall(Some("b:1"), at(13), at(14));
+        annotations.add_stall(Some("b:1"), at(20), at(21));
+        assert_eq!(
+            texts(&annotations),
+            ["stall of several servers", "stall of b:1"]
+        );
+    }
+
+    #[test]
+    fn a_period_has_the_events_that_last_into_it() {
+        let mut annotations = Annotations::default();
+        let storm = Annotation::new(AnnotationKind::Storm, at(10), None, "storm");
+        let number = annotations.add(storm);
+        assert_eq!(annotations.list(at(15), at(20)), []);
+        annotations.set_end(number, at(16));
+        assert_eq!(annotations.list(at(15), at(20)).len(), 1);
+        assert_eq!(annotations.list(at(5), at(10)).len(), 0);
+        assert_eq!(annotations.list(at(5), at(11)).len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn stored_annotation_is_the_same_when_read(
+            ms in 0_u64..1 << 50, lasts in prop::option::of(1_u64..1 << 40), text in ".{0,80}", kind in 0_usize..6,
+        ) {
+            let start = time(ms).unwrap();
+            let end = lasts.map(|lasts| start + Duration::from_millis(lasts));
+            let annotation = Annotation::new(AnnotationKind::ALL[kind], start, end, &text);
+            prop_assert_eq!(Annotation::read(&annotation.bytes()), Some(annotation));
+        }
+
+        #[test]
+        fn damaged_bytes_give_no_annotation_and_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            drop(Annotation::read(&bytes));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Gauges: values of Seawall that rise and fall, measured once a second.
+
+use std::collections::BTreeMap;
+
+use super::float;
+
+/// Declares the enum of gauges: for each gauge its name in the API and its meaning.
+macro_rules! gauges {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+        /// A value that is measured once a second. The history file stores the position in
+        /// [`Gauge::ALL`], so new gauges are added at the end and none is removed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Gauge {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Gauge {
+            /// All gauges, in the order of their numbers in the history file.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The name in the API.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+gauges! {
+    /// Clients connected.
+    ClientConnections = "client_connections";
+    /// Clients that have logged in.
+    ClientsAuthenticated = "clients_authenticated";
+    /// Server connections that can be checked out.
+    ServerConnectionsAvailable = "server_connections_available";
+    /// Server connections in use.
+    ServerConnectionsInUse = "server_connections_in_use";
+    /// Server connections that are being established.
+    ServerConnectionsPending = "server_connections_pending";
+    /// Operations that wait for a server connection or a slot.
+    WaitQueueLength = "wait_queue_length";
+    /// Operations with a permit.
+    OperationsInFlight = "operations_in_flight";
+    /// The sum of the concurrency limits of all servers; missing if no server has one.
+    ConcurrencyLimit = "concurrency_limit";
+    /// Operations that count toward the concurrency limits.
+    ConcurrencyInProgress = "concurrency_in_progress";
+    /// Operations that wait because of the concurrency limits.
+    ConcurrencyWaiting = "concurrency_waiting";
+    /// Logins of clients at Seawall, per second.
+    LoginsHere = "logins_here";
+    /// Logins of Seawall at servers, per second.
+    LoginsAtServers = "logins_at_servers";
+    /// Client connections accepted, per second.
+    ConnectionsArrived = "connections_arrived";
+    /// Client connections refused, per second.
+    ConnectionsRefused = "connections_refused";
+    /// Operations that Seawall refused, per second.
+    OperationsShed = "operations_shed";
+    /// CPU time of the process, in cores.
+    CpuCores = "cpu_cores";
+    /// Resident memory of the process, in bytes.
+    ResidentMemoryBytes = "resident_memory_bytes";
+    /// How late the data plane wakes up, in seconds.
+    DataPlaneDelaySeconds = "data_plane_delay_seconds";
+    /// Memory for messages in use, in bytes.
+    MessageMemoryBytes = "message_memory_bytes";
+    /// Cursors with a pin.
+    PinnedCursors = "pinned_cursors";
+    /// Open descriptors of the process.
+    OpenDescriptors = "open_descriptors";
+}
+
+/// The values of one gauge over a period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GaugeSpan {
+    /// Number of measured values; at least 1.
+    pub count: u64,
+    /// The sum of the values.
+    pub sum: f64,
+    /// The lowest value.
+    pub min: f64,
+    /// The highest value.
+    pub max: f64,
+}
+
+impl GaugeSpan {
+    /// The span of a single value.
+    pub fn of(value: f64) -> Self {
+        Self {
+            count: 1,
+            sum: value,
+            min: value,
+            max: value,
+        }
+    }
+
+    /// The mean of all values.
+    pub fn mean(&self) -> f64 {
+        self.sum / float(self.count.max(1))
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.sum += other.sum;
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+    }
+}
+
+/// The gauges that were measured in a period. A gauge without a value is missing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Gauges(BTreeMap<Gauge, GaugeSpan>);
+
+impl Gauges {
+    /// Adds a measured value. A value that is not a finite number is ignored.
+    pub fn record(&mut self, gauge: Gauge, value: f64) {
+        if value.is_finite() {
+            self.add(gauge, GaugeSpan::of(value));
+        }
+    }
+
+    /// Adds the values of one gauge.
+    pub fn add(&mut self, gauge: Gauge, span: GaugeSpan) {
+        let all = self.0.entry(gauge);
+        all.and_modify(|all| all.merge(&span)).or_insert(span);
+    }
+
+    /// Adds the values of another period.
+    pub fn merge(&mut self, other: &Self) {
+        for (gauge, span) in other.iter() {
+            self.add(gauge, *span);
+        }
+    }
+
+    /// The measured gauges, in the order of [`Gauge::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (Gauge, &GaugeSpan)> {
+        self.0.iter().map(|(gauge, span)| (*gauge, span))
+    }
+
+    /// True if no gauge was measured.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merged_gauges_have_the_extremes_and_the_mean_of_all_values() {
+        let mut all = Gauges::default();
+        all.record(Gauge::CpuCores, 2.0);
+        all.record(Gauge::CpuCores, f64::NAN);
+        let mut later = Gauges::default();
+        later.record(Gauge::CpuCores, 0.5);
+        later.record(Gauge::CpuCores, 3.5);
+        later.record(Gauge::LoginsHere, 7.0);
+        all.merge(&later);
+        let spans: Vec<_> = all.iter().map(|(gauge, span)| (gauge, *span)).collect();
+        let (logins, cpu) = (spans[0], spans[1].1);
+        assert_eq!(
+            (cpu.count, cpu.min, cpu.mean(), cpu.max),
+            (3, 0.5, 2.0, 3.5)
+        );
+        assert_eq!(logins, (Gauge::LoginsHere, GaugeSpan::of(7.0)));
+    }
+
+    #[test]
+    fn order_of_the_gauges_is_that_of_their_numbers() {
+        assert!(Gauge::ALL.is_sorted());
+        assert_eq!(Gauge::ALL[0], Gauge::ClientConnections);
+        assert_eq!(Gauge::ALL[20], Gauge::OpenDescriptors);
+    }
+}

@@ -1,0 +1,164 @@
+//! Reads the gauges of the history from the running parts, once a second.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use tokio::time::Instant;
+
+use crate::{client::Shared, observe, pool::Snapshot};
+use seawall_stats::{Gauge, Gauges, Traffic, float};
+
+/// Interval, in seconds, at which descriptors are counted if the system does not know their number.
+const COUNT_INTERVAL_SECONDS: u64 = 10;
+
+/// Reads gauges. Rates need the previous reading.
+#[derive(Debug)]
+pub(super) struct GaugeReader {
+    shared: Arc<Shared>,
+    /// The time of the last reading, and the CPU time of the process then.
+    last: Option<(Instant, Option<Duration>)>,
+}
+
+impl GaugeReader {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, last: None }
+    }
+
+    /// Reads all gauges. `traffic` has the events since the last reading.
+    pub(super) fn read(&mut self, traffic: &Traffic, now: SystemTime) -> Gauges {
+        let mut gauges = Gauges::default();
+        let pools = &self.shared.routing.topology.snapshot().pools;
+        let pools: Vec<_> = pools.iter().map(|pool| pool.snapshot()).collect();
+        record_pools(&mut gauges, &pools);
+        self.record_shared(&mut gauges);
+        let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let counts = since_epoch.as_secs().is_multiple_of(COUNT_INTERVAL_SECONDS);
+        let known = observe::open_descriptors(counts);
+        let of_process = [
+            (Gauge::ResidentMemoryBytes, observe::resident_bytes()),
+            (Gauge::OpenDescriptors, known),
+        ];
+        for (gauge, value) in of_process {
+            gauges.record(gauge, value.map_or(f64::NAN, number));
+        }
+        self.record_rates(&mut gauges, traffic);
+        gauges
+    }
+
+    fn record_shared(&self, gauges: &mut Gauges) {
+        let shared = &self.shared;
+        let memory = shared.memory.requests.used_bytes() + shared.memory.replies.used_bytes();
+        let delay = shared.arrivals.lateness.now(Instant::now());
+        gauges.record(Gauge::DataPlaneDelaySeconds, delay.as_secs_f64());
+        let (cursors, _) = shared.routing.pins.counts();
+        for (gauge, value) in [
+            (Gauge::ClientConnections, shared.clients.count()),
+            (
+                Gauge::ClientsAuthenticated,
+                shared.clients.authenticated_count(),
+            ),
+            (
+                Gauge::OperationsInFlight,
+                shared.limits.operations().in_flight(),
+            ),
+            (Gauge::MessageMemoryBytes, memory),
+            (Gauge::PinnedCursors, cursors),
+        ] {
+            gauges.record(gauge, number(value));
+        }
+    }
+
+    /// Records events per second and the CPU time per second since the last reading.
+    fn record_rates(&mut self, gauges: &mut Gauges, traffic: &Traffic) {
+        let (now, cpu) = (Instant::now(), observe::process_cpu());
+        let Some((last, cpu_before)) = self.last.replace((now, cpu)) else {
+            return;
+        };
+        let seconds = now.saturating_duration_since(last).as_secs_f64();
+        if let (Some(cpu), Some(before)) = (cpu, cpu_before) {
+            let used = cpu.saturating_sub(before).as_secs_f64();
+            gauges.record(Gauge::CpuCores, used / seconds);
+        }
+        for (gauge, events) in [
+            (Gauge::LoginsHere, traffic.client_authentications),
+            (Gauge::LoginsAtServers, traffic.server_authentications),
+            (Gauge::ConnectionsArrived, traffic.arrivals),
+            (Gauge::ConnectionsRefused, traffic.refusals),
+            (Gauge::OperationsShed, traffic.shed_operations),
+        ] {
+            gauges.record(gauge, float(events) / seconds);
+        }
+    }
+}
+
+/// Records the sums over all pools.
+fn record_pools(gauges: &mut Gauges, pools: &[Snapshot]) {
+    let sum = |part: fn(&Snapshot) -> usize| number(pools.iter().map(part).sum());
+    for (gauge, value) in [
+        (Gauge::ServerConnectionsAvailable, sum(|p| p.available)),
+        (Gauge::ServerConnectionsInUse, sum(|p| p.in_use)),
+        (Gauge::ServerConnectionsPending, sum(|p| p.pending)),
+        (Gauge::WaitQueueLength, sum(|p| p.wait_queue)),
+        (
+            Gauge::ConcurrencyInProgress,
+            sum(|p| p.concurrency.in_progress),
+        ),
+        (Gauge::ConcurrencyWaiting, sum(|p| p.concurrency.waiting)),
+    ] {
+        gauges.record(gauge, value);
+    }
+    let limits = pools.iter().filter_map(|pool| pool.concurrency.limit);
+    let limit = limits.map(u64::from).reduce(|sum, limit| sum + limit);
+    gauges.record(Gauge::ConcurrencyLimit, limit.map_or(f64::NAN, float));
+}
+
+fn number(count: usize) -> f64 {
+    float(u64::try_from(count).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::ConcurrencySnapshot;
+
+    fn pool(in_use: usize, limit: Option<u32>) -> Snapshot {
+        Snapshot {
+            state: "ready",
+            pending: 1,
+            available: 2,
+            in_use,
+            wait_queue: 4,
+            users: Vec::new(),
+            concurrency: ConcurrencySnapshot {
+                mode: "auto",
+                limit,
+                settled: None,
+                in_progress: 3,
+                reserved: 0,
+                exempt: 0,
+                waiting: 5,
+                reason: None,
+            },
+        }
+    }
+
+    fn value(gauges: &Gauges, wanted: Gauge) -> Option<f64> {
+        let mut all = gauges.iter();
+        all.find(|(gauge, _)| *gauge == wanted)
+            .map(|(_, span)| span.sum)
+    }
+
+    #[test]
+    fn gauges_of_servers_are_the_sums_over_all_pools() {
+        let mut gauges = Gauges::default();
+        record_pools(&mut gauges, &[pool(3, Some(9)), pool(4, None)]);
+        assert_eq!(value(&gauges, Gauge::ServerConnectionsInUse), Some(7.0));
+        assert_eq!(value(&gauges, Gauge::ConcurrencyWaiting), Some(10.0));
+        assert_eq!(value(&gauges, Gauge::ConcurrencyLimit), Some(9.0));
+        let mut unlimited = Gauges::default();
+        record_pools(&mut unlimited, &[pool(3, None)]);
+        assert_eq!(value(&unlimited, Gauge::ConcurrencyLimit), None);
+    }
+}

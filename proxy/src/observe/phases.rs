@@ -1,0 +1,113 @@
+//! Distributions of the time in each phase: of all operations, and of each server's operations.
+//!
+//! An operation is recorded in exactly one place, so that recording costs the same whatever the
+//! number of servers is. Sums over several places are made when the distributions are collected.
+
+use seawall_stats::{DenseDistribution, Distribution, PerPhase, PhaseTimes};
+
+use super::sums::{ServerIndex, merge_rows, row};
+
+/// A distribution for each phase.
+pub(super) type Phases = PerPhase<Distribution>;
+
+/// The distributions of one thread since the last collection.
+#[derive(Debug, Default)]
+pub(super) struct PhaseTally {
+    /// Operations that wait for an event.
+    awaiting: PerPhase<DenseDistribution>,
+    /// Operations that were sent to no server.
+    serverless: PerPhase<DenseDistribution>,
+    /// By server. A server without operations since the last collection takes no memory.
+    servers: Vec<Option<Box<PerPhase<DenseDistribution>>>>,
+}
+
+impl PhaseTally {
+    /// Adds an operation.
+    pub(super) fn add(&mut self, times: &PhaseTimes, server: Option<ServerIndex>, awaits: bool) {
+        let place = match server {
+            _ if awaits => &mut self.awaiting,
+            None => &mut self.serverless,
+            Some(server) => row(&mut self.servers, server.0),
+        };
+        let pairs = place.values_mut().zip(times.values());
+        pairs.for_each(|(distribution, time)| distribution.record(*time));
+    }
+
+    /// Removes and returns everything that was added.
+    pub(super) fn take(&mut self) -> PhaseSums {
+        let servers = self.servers.iter_mut();
+        let servers = servers.map(|server| server.take().map(|mut of| Box::new(taken(&mut of))));
+        let mut sums = PhaseSums {
+            awaiting: taken(&mut self.awaiting),
+            whole: taken(&mut self.serverless),
+            servers: servers.collect(),
+        };
+        for server in sums.servers.iter().flatten() {
+            merge(&mut sums.whole, server);
+        }
+        sums
+    }
+}
+
+fn taken(dense: &mut PerPhase<DenseDistribution>) -> Phases {
+    let mut sums = Phases::default();
+    let pairs = sums.values_mut().zip(dense.values_mut());
+    pairs.for_each(|(sum, dense)| *sum = dense.take());
+    sums
+}
+
+/// Adds the distributions of `theirs`, phase by phase.
+pub(super) fn merge(mine: &mut Phases, theirs: &Phases) {
+    let pairs = mine.values_mut().zip(theirs.values());
+    pairs.for_each(|(mine, theirs)| mine.merge(theirs));
+}
+
+/// The distributions of threads.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PhaseSums {
+    /// Operations that wait for an event.
+    pub(super) awaiting: Phases,
+    /// All operations except awaiting operations and those that Seawall replied to itself.
+    pub(super) whole: Phases,
+    /// The operations in `whole` that were sent to a server, by server.
+    pub(super) servers: Vec<Option<Box<Phases>>>,
+}
+
+impl PhaseSums {
+    pub(super) fn merge(&mut self, other: Self) {
+        merge(&mut self.awaiting, &other.awaiting);
+        merge(&mut self.whole, &other.whole);
+        merge_rows(&mut self.servers, other.servers, merge);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use seawall_stats::Phase;
+
+    #[test]
+    fn operations_of_all_servers_are_in_the_whole_and_awaiting_ones_are_not() {
+        let mut tally = PhaseTally::default();
+        let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
+        let servers = [None, Some(0), Some(2), Some(2)];
+        for server in servers {
+            tally.add(&times, server.map(ServerIndex), false);
+        }
+        tally.add(&times, Some(ServerIndex(2)), true);
+        let sums = tally.take();
+        let server_time = |of: &Phases| (of[Phase::Server].count(), of[Phase::Server].sum());
+        let times_4 = |count| (u64::from(count), Duration::from_millis(4) * count);
+        assert_eq!(server_time(&sums.whole), times_4(4));
+        assert_eq!(server_time(&sums.awaiting), times_4(1));
+        let by_server = sums.servers.iter().map(|of| of.as_deref().map(server_time));
+        let by_server: Vec<_> = by_server.collect();
+        assert_eq!(by_server, [Some(times_4(1)), None, Some(times_4(2))]);
+        // Nothing is returned twice, and no memory is kept for silent servers.
+        let again = tally.take();
+        assert_eq!(server_time(&again.whole), (0, Duration::ZERO));
+        assert!(again.servers.iter().all(Option::is_none));
+    }
+}
