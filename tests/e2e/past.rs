@@ -1,13 +1,13 @@
 //! Reports about past operations: time ranges, timelines, the slow log, error codes and retries, by
 //! HTTP and by subcommands.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bson::{Document, doc};
 use rustix::process::Signal;
 use seawall_api::{
-    Changes, Namespace, Namespaces, Other, Report, Server, Servers, Shape, Shapes, Stalls, Status,
-    Step, Timeline,
+    Changes, GaugeTimeline, Heatmap, HeatmapShapes, Namespace, Namespaces, Other, Report, Server,
+    Servers, Shape, Shapes, Stalls, Status, Step, Timeline,
 };
 use seawall_tests::{
     eventually::eventually,
@@ -132,6 +132,67 @@ async fn counts_are_reported_by_time_range_in_steps_and_in_a_report() {
             .seawall
             .get(&format!("/api/v1/timeline?{wrong}"))
             .await;
+        assert_eq!(status, 400, "{wrong}");
+    }
+}
+
+/// The sum of all counts of a heat map.
+fn in_heat_map(heatmap: &Heatmap) -> u64 {
+    let counts = heatmap.columns.iter().flat_map(|column| &column.counts);
+    counts.map(|(_, count)| count).sum()
+}
+
+#[tokio::test]
+async fn heat_maps_and_gauges_show_the_last_minute() {
+    let scene = Scene::start("").await;
+    scene.finds(120).await;
+    let is_reported = async || scene.counted("?since=10m").await == 120;
+    eventually(LIMIT, is_reported).await.unwrap();
+    let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    // The period has ended, so all requests cover the same operations.
+    let until = until.as_secs();
+    let period = format!("from={}&until={until}&step=1s", until - 60);
+    let heatmap = async |selection: String| -> Heatmap {
+        let path = format!("/api/v1/heatmap?{period}{selection}");
+        scene.seawall.api(&path).await
+    };
+    let own = format!("&namespace={}.things", scene.user.name);
+    assert_eq!(in_heat_map(&heatmap(own.clone()).await), 120);
+    let path = format!("/api/v1/timeline?{period}");
+    let timeline: Timeline = scene.seawall.api(&path).await;
+    let all = operations(&timeline.steps);
+    let servers: Servers = scene.seawall.api("/api/v1/servers").await;
+    let server = &servers.servers[0].address;
+    for phase in ["permit", "checkout", "forward", "server", "receive", "send"] {
+        let of_all = heatmap(format!("&phase={phase}")).await;
+        let of_server = heatmap(format!("&phase={phase}&server={server}")).await;
+        assert_eq!(in_heat_map(&of_all), all, "{phase}");
+        assert_eq!(in_heat_map(&of_server), all, "{phase}");
+    }
+    let path = format!("/api/v1/heatmap/shapes?{period}{own}");
+    let shapes: HeatmapShapes = scene.seawall.api(&path).await;
+    assert_eq!((shapes.count, shapes.other), (120, 0));
+    assert_eq!(shapes.shapes[0].shape, "{filter:{name:?}}");
+    let has_gauges = async || {
+        let gauges: GaugeTimeline = scene.seawall.api("/api/v1/gauges?since=1m").await;
+        let highest = |name: &str| {
+            let steps = gauges.steps.iter();
+            let values = steps.filter_map(|step| step.gauges.get(name));
+            values.map(|values| values.max).fold(0.0, f64::max)
+        };
+        let positive = [
+            "logins_here",
+            "logins_at_servers",
+            "cpu_cores",
+            "resident_memory_bytes",
+            "open_descriptors",
+        ];
+        let missing = positive.iter().find(|name| highest(name) <= 0.0);
+        missing.map_or(Ok(()), |name| Err(format!("no {name}: {gauges:?}")))
+    };
+    eventually(LIMIT, has_gauges).await.unwrap();
+    for wrong in ["phase=nap", "phase=send&command=find", "from=9&since=1m"] {
+        let (status, _) = scene.seawall.get(&format!("/api/v1/heatmap?{wrong}")).await;
         assert_eq!(status, 400, "{wrong}");
     }
 }

@@ -3,6 +3,7 @@
 
 mod asked;
 mod changes;
+mod heatmap;
 mod report;
 mod stalls;
 
@@ -28,8 +29,13 @@ use crate::observe::ShapeRow;
 use seawall_insight::{Insight, Selection};
 use seawall_stats::{Figures, Label, Period, float};
 
-use self::asked::{DEFAULT_SINCE, DEFAULT_SORT, MAX_STEPS, Parameters, SeriesFilter, step_for};
-pub(super) use self::{changes::changes, report::report, stalls::stalls};
+use self::asked::{DEFAULT_SINCE, DEFAULT_SORT, Parameters, Range, SeriesFilter, step_for};
+pub(super) use self::{
+    changes::changes,
+    heatmap::{gauges, heatmap, heatmap_shapes},
+    report::report,
+    stalls::stalls,
+};
 
 fn need_history(insight: &Insight) -> Result<(), Refused> {
     match insight.is_on() {
@@ -56,16 +62,15 @@ pub(super) async fn shapes(
     let sort = parameters.sort().to_owned();
     let limit = parameters.limit();
     let is_full = parameters.has_distributions();
-    let since = parameters.since()?;
-    if since.is_some() {
+    let range = parameters.range_if_any(window.insight.now())?;
+    if range.is_some() {
         need_history(&window.insight)?;
     }
     let shapes = move |window: &Window| {
         let known = window.exporter.shapes();
-        let shapes = match since {
-            Some(since) => {
-                let now = window.insight.now();
-                let selection = window.insight.select(ago(now, since), now);
+        let shapes = match range {
+            Some(range) => {
+                let selection = window.insight.select(range.from, range.to);
                 shapes_of(&Past::new(&selection), known, &sort, limit, is_full)
             }
             None => rows(known, &sort, limit, is_full),
@@ -188,36 +193,39 @@ pub(super) async fn shape(
     Path(id): Path<String>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    let since = parameters.since()?;
+    let range = parameters.range_if_any(window.insight.now())?;
     let detail = match parameters.has_distributions() {
         true => Detail::AllDistributions,
         false => Detail::Shapes,
     };
-    if since.is_some() {
+    if range.is_some() {
         need_history(&window.insight)?;
     }
     let shape = move |window: &Window| {
         let rows = window.exporter.shapes();
         let row = rows.iter().find(|row| row.shape.id.to_string() == id);
-        one_shape(&window.insight, &id, row, since, detail).ok_or_else(|| not_found("shape"))
+        one_shape(&window.insight, &id, row, range, detail).ok_or_else(|| not_found("shape"))
     };
     reply(&window, shape).await
 }
 
-/// All figures of one shape. With `since`, returns the figures of that period, and adds the figures
-/// since the start if the shape has a row. Without `since`, returns the figures of the row since
+/// All figures of one shape. With a period, returns the figures of that period, and adds the
+/// figures since the start if the shape has a row. Without a period, returns the figures of the row since
 /// the start, or the figures of the last [`DEFAULT_SINCE`] if the shape has no row. `None` if the
 /// shape is neither in the period nor in a row.
 fn one_shape(
     insight: &Insight,
     id: &str,
     row: Option<&ShapeRow>,
-    since: Option<Duration>,
+    range: Option<Range>,
     detail: Detail,
 ) -> Option<seawall_api::Shape> {
     let now = insight.now();
-    let from = ago(now, since.unwrap_or(DEFAULT_SINCE));
-    let past = Past::new(&insight.select(from, now));
+    let covered = range.unwrap_or(Range {
+        from: ago(now, DEFAULT_SINCE),
+        to: now,
+    });
+    let past = Past::new(&insight.select(covered.from, covered.to));
     let period = &past.period;
     let in_period = period.series.iter().find(|(of, _)| id_of(of) == Some(id));
     let name = match (in_period, row) {
@@ -225,7 +233,7 @@ fn one_shape(
         (None, Some(row)) => json::shape_name(row),
         (None, None) => return None,
     };
-    let shape = match row.filter(|_| since.is_none()) {
+    let shape = match row.filter(|_| range.is_none()) {
         Some(row) => json::shape_row(name, &row.sums, detail),
         None => {
             let none = Figures::default();
@@ -238,8 +246,8 @@ fn one_shape(
         }
     };
     let timeline = in_period.map(|(label, _)| {
-        let step = step_for(since.unwrap_or(DEFAULT_SINCE));
-        let timeline = insight.timeline(from, now, step, &|of| of == &**label);
+        let step = step_for(covered.length());
+        let timeline = insight.timeline(covered.from, covered.to, step, &|of| of == &**label);
         steps(&timeline, detail == Detail::AllDistributions)
     });
     Some(seawall_api::Shape { timeline, ..shape })
@@ -249,14 +257,14 @@ pub(super) async fn namespaces(
     State(window): State<Arc<Window>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    let (since, limit) = (parameters.since()?, parameters.limit());
-    if since.is_some() {
+    let range = parameters.range_if_any(window.insight.now())?;
+    let limit = parameters.limit();
+    if range.is_some() {
         need_history(&window.insight)?;
     }
-    let namespaces = move |window: &Window| match since {
-        Some(since) => {
-            let now = window.insight.now();
-            let period = window.insight.period(ago(now, since), now);
+    let namespaces = move |window: &Window| match range {
+        Some(range) => {
+            let period = window.insight.period(range.from, range.to);
             Ok(namespaces_of(&period, limit))
         }
         None => {
@@ -292,16 +300,11 @@ pub(super) async fn timeline(
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
     need_history(&window.insight)?;
-    let since = parameters.since()?.unwrap_or(DEFAULT_SINCE);
-    let step = parameters.step()?.unwrap_or(step_for(since));
-    if since.as_secs() / step.as_secs() > MAX_STEPS {
-        return Err(bad_request(format!(
-            "at most {MAX_STEPS} steps; choose a longer step"
-        )));
-    }
+    let range = parameters.range(window.insight.now())?;
+    let step = parameters.step_of(range)?;
     let filter = parameters.series()?;
     let timeline = move |window: &Window| {
-        let timeline = timeline_of(&window.insight, &filter, since, step);
+        let timeline = timeline_of(&window.insight, &filter, range, step);
         timeline.ok_or_else(|| not_found(filter.kind()))
     };
     reply(&window, timeline).await
@@ -312,16 +315,14 @@ pub(super) async fn timeline(
 fn timeline_of(
     insight: &Insight,
     filter: &SeriesFilter,
-    since: Duration,
+    range: Range,
     step: Duration,
 ) -> Option<seawall_api::Timeline> {
-    let now = insight.now();
-    let from = ago(now, since);
-    if filter.must_exist() {
-        let seen = insight.select(from, now).seen();
-        seen.keys().find(|label| filter.matches(label))?;
+    if !filter.finds_series(insight, range) {
+        return None;
     }
-    let timeline = insight.timeline(from, now, step, &|label| filter.matches(label));
+    let is_wanted = |label: &Label| filter.matches(label);
+    let timeline = insight.timeline(range.from, range.to, step, &is_wanted);
     Some(seawall_api::Timeline {
         step_seconds: float(step.as_secs()),
         steps: steps(&timeline, true),

@@ -30,8 +30,8 @@ use seawall_command::{ReplyFacts, ReplyForm};
 use seawall_concurrency::Reason;
 use seawall_insight::{Clock, Second};
 use seawall_stats::{
-    Counters, Departure, Figures, Label, Leaving, Level, Phase, ServerSample, Stage, Traffic,
-    WeighedSeries,
+    Counters, Departure, Figures, Gauge, Gauges, Label, Leaving, Level, Phase, ServerSample, Stage,
+    Traffic, WeighedSeries,
 };
 use seawall_transport::connection::Connector;
 
@@ -125,6 +125,12 @@ fn traffic(clients: u64) -> Traffic {
     traffic
 }
 
+fn gauges(at: u64) -> Gauges {
+    let mut gauges = Gauges::default();
+    gauges.record(Gauge::ClientConnections, float(at));
+    gauges
+}
+
 /// The second that begins `at` seconds after the start.
 fn second(at: u64, known: &str) -> Second {
     let is_late = at >= SECONDS / 2;
@@ -161,6 +167,7 @@ fn second(at: u64, known: &str) -> Second {
     Second {
         series,
         whole: figures(20, time),
+        gauges: gauges(at),
         traffic: traffic(clients),
         samples: vec![(SERVER.into(), vec![sample])],
     }
@@ -393,6 +400,9 @@ async fn replies_have_the_documented_members() {
         "namespaces?since=1h",
         "servers",
         "timeline?since=1m",
+        "heatmap?since=10m",
+        "heatmap/shapes?since=10m&gt_seconds=0.001&le_seconds=0.1",
+        "gauges?since=1m",
         "changes?against=20m&window=5m",
         "changes?against=yesterday",
         "stalls",
@@ -418,4 +428,69 @@ async fn replies_have_the_documented_members() {
     let replies = replies.replace(&id, "ID");
     let expected = include_str!("replies.txt");
     assert!(replies == expected, "the replies are now:\n{replies}");
+}
+
+async fn get<T: serde::de::DeserializeOwned>(window: &Arc<Window>, path: &str) -> T {
+    let request = Request::get(path).body(Body::empty()).unwrap();
+    let response = router(Arc::clone(window)).oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK, "{path}");
+    let body = body::to_bytes(response.into_body(), usize::MAX).await;
+    serde_json::from_slice(&body.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn sums_of_a_heat_map_are_the_counts_of_the_timeline() {
+    let window = Arc::new(window());
+    for selection in [
+        String::new(),
+        format!("&server={SERVER}"),
+        "&namespace=d.c".to_owned(),
+        "&command=find".to_owned(),
+        "&shape=without_a_row".to_owned(),
+    ] {
+        for step in [10, 60, 600] {
+            let period = format!("from={START}&until={}&step={step}s", START + SECONDS);
+            let path = format!("/api/v1/heatmap?{period}{selection}");
+            let heatmap: seawall_api::Heatmap = get(&window, &path).await;
+            let path = format!("/api/v1/timeline?{period}{selection}");
+            let timeline: seawall_api::Timeline = get(&window, &path).await;
+            let columns = heatmap.columns.iter().map(|column| {
+                let counts = column.counts.iter().map(|(_, count)| count);
+                (column.at, column.seconds, counts.sum::<u64>())
+            });
+            let steps = timeline.steps.iter();
+            let steps = steps.map(|step| (step.at, step.seconds, step.count));
+            assert!(columns.eq(steps), "{path}");
+            let counts = timeline.steps.iter().map(|step| step.count);
+            assert_eq!(counts.sum::<u64>(), 20 * SECONDS, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn area_of_a_heat_map_has_the_shapes_with_operations_in_it() {
+    let window = Arc::new(window());
+    // In the second half, the shape without a row takes 12 ms, except in one second of a minute.
+    let area = format!(
+        "from={}&until={}&gt_seconds=0.01&le_seconds=0.02",
+        START + 900,
+        START + SECONDS
+    );
+    let path = format!("/api/v1/heatmap/shapes?{area}");
+    let all: seawall_api::HeatmapShapes = get(&window, &path).await;
+    let shapes = all.shapes.iter().map(|shape| (&*shape.id, shape.count));
+    assert_eq!(shapes.collect::<Vec<_>>(), [("without_a_row", 20 * 900)]);
+    // The series of all operations has none of them in this test.
+    assert_eq!((all.count, all.other), (0, 0));
+    let path = format!("/api/v1/heatmap/shapes?{area}&shape=without_a_row");
+    let one: seawall_api::HeatmapShapes = get(&window, &path).await;
+    assert_eq!(
+        (one.count, one.other, one.all_servers),
+        (20 * 900, 0, false)
+    );
+    assert_eq!(one.shapes[0].share, 1.0);
+    let path = format!("/api/v1/heatmap/shapes?since=10m&server={SERVER}&limit=1");
+    let of_server: seawall_api::HeatmapShapes = get(&window, &path).await;
+    assert!(of_server.all_servers);
+    assert_eq!((of_server.count, of_server.shapes.len()), (20 * 600, 1));
 }

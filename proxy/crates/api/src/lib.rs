@@ -11,6 +11,8 @@ mod client;
 mod configuration;
 mod deployment;
 mod figures;
+mod gauges;
+mod heatmap;
 mod merge;
 mod report;
 mod shapes;
@@ -34,6 +36,8 @@ pub use self::{
         Pools, Status, Topology, TopologyServer,
     },
     figures::{Bucket, Latency, More, Phases, buckets, distribution, from_millis, millis},
+    gauges::{GaugeStep, GaugeTimeline, GaugeValues},
+    heatmap::{Heatmap, HeatmapColumn, HeatmapShape, HeatmapShapes},
     merge::Merge,
     report::{Instance, Report, ReportError},
     shapes::{Cursors, Moment, Other, Shape, Shapes, SinceStart},

@@ -1,13 +1,14 @@
 //! The query parameters: a period, a step, a series.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 use serde::Deserialize;
 
-use super::{super::bad_request, id_of};
+use super::{super::bad_request, ago, id_of};
 use crate::admin::{DEFAULT_LIMIT, MAX_LIMIT};
-use seawall_stats::{Against, Label, TimeError, parse_time};
+use seawall_insight::Insight;
+use seawall_stats::{Against, Label, Phase, TimeError, parse_time};
 
 type Refused = (StatusCode, String);
 
@@ -24,9 +25,15 @@ pub(super) const MAX_STEPS: u64 = 1_200;
 #[derive(Deserialize)]
 pub(in crate::admin) struct Parameters {
     since: Option<String>,
+    from: Option<f64>,
+    until: Option<f64>,
     step: Option<String>,
     shape: Option<String>,
     server: Option<String>,
+    namespace: Option<String>,
+    phase: Option<String>,
+    gt_seconds: Option<f64>,
+    le_seconds: Option<f64>,
     db: Option<String>,
     collection: Option<String>,
     command: Option<String>,
@@ -42,8 +49,63 @@ impl Parameters {
         time(self.since.as_deref())
     }
 
-    pub(super) fn step(&self) -> Result<Option<Duration>, Refused> {
-        time(self.step.as_deref())
+    /// The period from `from` until `until` (now, if missing), or the last `since`. `None` if the
+    /// request has none of them.
+    pub(super) fn range_if_any(&self, now: SystemTime) -> Result<Option<Range>, Refused> {
+        let (since, from, until) = (self.since()?, self.from, self.until);
+        let range = match (since, from, until) {
+            (None, None, None) => return Ok(None),
+            (Some(since), None, None) => Range {
+                from: ago(now, since),
+                to: now,
+            },
+            (None, Some(from), until) => Range {
+                from: moment(from)?,
+                to: until.map_or(Ok(now), moment)?.min(now),
+            },
+            _ => {
+                return Err(bad_request(
+                    "give either since, or from and until".to_owned(),
+                ));
+            }
+        };
+        match range.from < range.to {
+            true => Ok(Some(range)),
+            false => Err(bad_request(
+                "from must be before until and before now".to_owned(),
+            )),
+        }
+    }
+
+    /// Like [`Self::range_if_any`]; the last [`DEFAULT_SINCE`] if the request has no period.
+    pub(super) fn range(&self, now: SystemTime) -> Result<Range, Refused> {
+        Ok(self.range_if_any(now)?.unwrap_or(Range {
+            from: ago(now, DEFAULT_SINCE),
+            to: now,
+        }))
+    }
+
+    /// The length of the steps of a period.
+    pub(super) fn step_of(&self, range: Range) -> Result<Duration, Refused> {
+        let step = time(self.step.as_deref())?.unwrap_or(step_for(range.length()));
+        match range.length().as_secs() / step.as_secs() > MAX_STEPS {
+            true => Err(bad_request(format!(
+                "at most {MAX_STEPS} steps; choose a longer step"
+            ))),
+            false => Ok(step),
+        }
+    }
+
+    /// The bounds of durations in seconds: the lower is exclusive, the upper inclusive.
+    pub(super) fn durations(&self) -> Result<(f64, f64), Refused> {
+        let gt = self.gt_seconds.unwrap_or(0.0);
+        let le = self.le_seconds.unwrap_or(f64::INFINITY);
+        match gt < le {
+            true => Ok((gt, le)),
+            false => Err(bad_request(
+                "gt_seconds must be less than le_seconds".to_owned(),
+            )),
+        }
     }
 
     pub(super) fn window(&self) -> Result<Option<Duration>, Refused> {
@@ -67,13 +129,56 @@ impl Parameters {
     }
 
     pub(super) fn limit(&self) -> usize {
-        self.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT)
+        self.limit_or(DEFAULT_LIMIT)
+    }
+
+    pub(super) fn limit_or(&self, default: usize) -> usize {
+        self.limit.unwrap_or(default).min(MAX_LIMIT)
+    }
+
+    /// The series of a heat map: one of a phase if the request names one.
+    pub(super) fn series_or_phase(mut self) -> Result<SeriesFilter, Refused> {
+        let Some(name) = self.phase.take() else {
+            return self.series();
+        };
+        let names = Phase::ALL.map(Phase::as_str).join(", ");
+        let phase = Phase::named(&name).ok_or_else(|| {
+            bad_request(format!("{name:?} is not a phase: expected one of {names}"))
+        })?;
+        match self.series()? {
+            SeriesFilter::Whole => Ok(SeriesFilter::Phase {
+                server: None,
+                phase,
+            }),
+            SeriesFilter::Server(address) => Ok(SeriesFilter::Phase {
+                server: Some(address),
+                phase,
+            }),
+            _ => Err(bad_request(
+                "phases have series only for all operations and for each server".to_owned(),
+            )),
+        }
     }
 
     pub(super) fn series(self) -> Result<SeriesFilter, Refused> {
+        if self.phase.is_some() {
+            return Err(bad_request("only /api/v1/heatmap has phases".to_owned()));
+        }
+        let is_named_twice = self.db.is_some() || self.collection.is_some();
+        let (db, collection) = match self.namespace.as_deref() {
+            Some(_) if is_named_twice => {
+                let wrong = "give either namespace, or db and collection";
+                return Err(bad_request(wrong.to_owned()));
+            }
+            Some(namespace) => match namespace.split_once('.') {
+                Some((db, collection)) => (Some(db.to_owned()), Some(collection.to_owned())),
+                None => (Some(namespace.to_owned()), None),
+            },
+            None => (self.db, self.collection),
+        };
         let namespace = NamespaceFilter {
-            db: self.db,
-            collection: self.collection,
+            db,
+            collection,
             command: self.command,
         };
         let names_one = namespace != NamespaceFilter::default();
@@ -83,7 +188,7 @@ impl Parameters {
             (None, Some(address), false) => Ok(SeriesFilter::Server(address)),
             (None, None, true) => Ok(SeriesFilter::Namespaces(namespace)),
             _ => Err(bad_request(
-                "give only one filter: shape, or server, or any of db, collection and command"
+                "give only one filter: shape, or server, or a namespace (namespace, or db and collection) with or without a command"
                     .to_owned(),
             )),
         }
@@ -98,6 +203,29 @@ fn time(text: Option<&str>) -> Result<Option<Duration>, Refused> {
     text.map(parse_time).transpose().map_err(wrong)
 }
 
+fn moment(seconds: f64) -> Result<SystemTime, Refused> {
+    let since = Duration::try_from_secs_f64(seconds).ok();
+    let moment = since.and_then(|since| UNIX_EPOCH.checked_add(since));
+    moment.ok_or_else(|| {
+        bad_request(format!(
+            "{seconds} is not a time in seconds since the epoch"
+        ))
+    })
+}
+
+/// A period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) from: SystemTime,
+    pub(super) to: SystemTime,
+}
+
+impl Range {
+    pub(super) fn length(self) -> Duration {
+        self.to.duration_since(self.from).unwrap_or_default()
+    }
+}
+
 /// Selects the series of a timeline.
 pub(super) enum SeriesFilter {
     /// All operations of the deployment.
@@ -107,6 +235,11 @@ pub(super) enum SeriesFilter {
     /// The server with this address.
     Server(String),
     Namespaces(NamespaceFilter),
+    /// The time in a phase: of the operations on a server, or of all operations.
+    Phase {
+        server: Option<String>,
+        phase: Phase,
+    },
 }
 
 /// Selects namespaces. A field that is `None` matches every name.
@@ -130,21 +263,50 @@ impl SeriesFilter {
                     db,
                     collection,
                 },
-            ) => {
-                let is_wanted = |wanted: &Option<String>, name: &str| {
-                    wanted.as_deref().is_none_or(|wanted| wanted == name)
-                };
-                is_wanted(&wanted.db, db)
-                    && is_wanted(&wanted.collection, collection)
-                    && is_wanted(&wanted.command, command)
-            }
+            ) => wanted.includes(command, db, collection),
+            (
+                Self::Phase { server, phase },
+                Label::Phase {
+                    server: of,
+                    phase: other,
+                },
+            ) => phase == other && server.as_deref() == of.as_deref(),
             _ => false,
         }
     }
 
+    /// True if the label is that of a shape whose operations are among the selected ones.
+    pub(super) fn includes_shape(&self, label: &Label) -> bool {
+        let Label::Shape {
+            id,
+            command,
+            db,
+            collection,
+            ..
+        } = label
+        else {
+            return false;
+        };
+        match self {
+            Self::Whole => true,
+            Self::Shape(wanted) => **wanted == **id,
+            Self::Namespaces(wanted) => wanted.includes(command, db, collection),
+            Self::Server(_) | Self::Phase { .. } => false,
+        }
+    }
+
+    /// True unless the selected series must exist, and the period has no such series.
+    pub(super) fn finds_series(&self, insight: &Insight, range: Range) -> bool {
+        if !self.must_exist() {
+            return true;
+        }
+        let seen = insight.select(range.from, range.to).seen();
+        seen.keys().any(|label| self.matches(label))
+    }
+
     /// True if a missing series is an error. A missing shape or namespace is an error, because its
     /// name is probably misspelled. A deployment or a server without operations is not an error.
-    pub(super) fn must_exist(&self) -> bool {
+    fn must_exist(&self) -> bool {
         matches!(self, Self::Shape(_) | Self::Namespaces(_))
     }
 
@@ -154,7 +316,19 @@ impl SeriesFilter {
             Self::Shape(_) => "shape",
             Self::Server(_) => "server",
             Self::Namespaces(_) => "namespace",
+            Self::Phase { .. } => "phase",
         }
+    }
+}
+
+impl NamespaceFilter {
+    fn includes(&self, command: &str, db: &str, collection: &str) -> bool {
+        let is_wanted = |wanted: &Option<String>, name: &str| {
+            wanted.as_deref().is_none_or(|wanted| wanted == name)
+        };
+        is_wanted(&self.db, db)
+            && is_wanted(&self.collection, collection)
+            && is_wanted(&self.command, command)
     }
 }
 
@@ -172,6 +346,68 @@ pub(super) fn step_for(since: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parameters(query: &str) -> Parameters {
+        let uri = format!("/?{query}").parse().unwrap();
+        axum::extract::Query::try_from_uri(&uri).unwrap().0
+    }
+
+    #[test]
+    fn a_period_is_since_or_from_and_until() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        let range = |query: &str| {
+            let range = parameters(query).range(at(10_000)).ok();
+            range.map(|range| (range.from, range.to))
+        };
+        for (query, expected) in [
+            ("", Some((at(9_400), at(10_000)))),
+            ("since=1m", Some((at(9_940), at(10_000)))),
+            ("from=9000", Some((at(9_000), at(10_000)))),
+            ("from=9000&until=9500", Some((at(9_000), at(9_500)))),
+            ("from=9000&until=99999", Some((at(9_000), at(10_000)))),
+            ("from=9000&since=1m", None),
+            ("until=9000", None),
+            ("from=9000&until=9000", None),
+            ("from=10001", None),
+            ("from=-1", None),
+            ("from=1e300", None),
+            ("from=NaN", None),
+        ] {
+            assert_eq!(range(query), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn a_request_selects_one_dimension() {
+        let kind = |query: &str| {
+            let filter = parameters(query).series_or_phase();
+            filter.map_or("refused", |filter| filter.kind())
+        };
+        for (query, expected) in [
+            ("", "series"),
+            ("namespace=shop.orders", "namespace"),
+            ("command=find", "namespace"),
+            ("server=a:1&phase=send", "phase"),
+            ("phase=checkout", "phase"),
+            ("phase=nap", "refused"),
+            ("phase=send&shape=00", "refused"),
+            ("phase=send&command=find", "refused"),
+            ("server=a:1&shape=00", "refused"),
+            ("namespace=shop.orders&db=shop", "refused"),
+        ] {
+            assert_eq!(kind(query), expected, "{query}");
+        }
+        let SeriesFilter::Namespaces(filter) = parameters("namespace=a.b.c")
+            .series()
+            .unwrap_or(SeriesFilter::Whole)
+        else {
+            panic!("namespace expected");
+        };
+        assert_eq!(
+            (filter.db.as_deref(), filter.collection.as_deref()),
+            (Some("a"), Some("b.c"))
+        );
+    }
 
     #[test]
     fn default_timeline_step_is_a_step_length_of_the_history() {

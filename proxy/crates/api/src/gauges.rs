@@ -1,0 +1,44 @@
+//! The gauges of Seawall itself over time: `/api/v1/gauges`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::as_integer;
+
+/// The gauges of a period in steps.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GaugeTimeline {
+    /// The length of each step.
+    #[serde(serialize_with = "as_integer")]
+    pub step_seconds: f64,
+    /// The steps with data, ascending.
+    pub steps: Vec<GaugeStep>,
+}
+
+/// The gauges of one step.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GaugeStep {
+    /// The step's start, in seconds since the epoch.
+    #[serde(serialize_with = "as_integer")]
+    pub at: f64,
+    /// The measured gauges by name.
+    pub gauges: BTreeMap<String, GaugeValues>,
+    /// The seconds of the step for which there is data.
+    #[serde(serialize_with = "as_integer")]
+    pub seconds: f64,
+}
+
+/// The values of a gauge in one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GaugeValues {
+    /// The highest value.
+    pub max: f64,
+    /// The mean of all values.
+    pub mean: f64,
+    /// The lowest value.
+    pub min: f64,
+}

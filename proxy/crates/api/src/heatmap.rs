@@ -1,0 +1,71 @@
+//! The heat map of durations over time: `/api/v1/heatmap`, and the shapes in an area of it:
+//! `/api/v1/heatmap/shapes`.
+
+use serde::{Deserialize, Serialize};
+
+use super::as_integer;
+
+/// The number of operations by time and duration.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Heatmap {
+    /// The buckets of durations that have operations, ascending. Durations in a bucket are over the
+    /// first bound and up to the second one.
+    pub bounds_seconds: Vec<(f64, f64)>,
+    /// The steps with data, ascending.
+    pub columns: Vec<HeatmapColumn>,
+    /// The length of each step.
+    #[serde(serialize_with = "as_integer")]
+    pub step_seconds: f64,
+}
+
+/// One step of a heat map.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeatmapColumn {
+    /// The step's start, in seconds since the epoch.
+    #[serde(serialize_with = "as_integer")]
+    pub at: f64,
+    /// The index of each bucket with operations in [`Heatmap::bounds_seconds`], and the number of
+    /// these operations.
+    pub counts: Vec<(u64, u64)>,
+    /// The seconds of the step for which there is data.
+    #[serde(serialize_with = "as_integer")]
+    pub seconds: f64,
+}
+
+/// The shapes with operations in an area of a heat map.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeatmapShapes {
+    /// True if the area is that of one server. The history has no shapes by server, so all members
+    /// then cover the operations on all servers.
+    pub all_servers: bool,
+    /// Number of operations in the area.
+    pub count: u64,
+    /// Number of operations in the area that no listed shape has: those of unlisted shapes,
+    /// `getMore`s, and operations without a shape.
+    pub other: u64,
+    /// The shapes with the most operations in the area, in descending order.
+    pub shapes: Vec<HeatmapShape>,
+}
+
+/// A shape with operations in an area of a heat map.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeatmapShape {
+    /// The collection; empty if there is none.
+    pub collection: String,
+    /// The command's name.
+    pub command: String,
+    /// Number of the shape's operations in the area.
+    pub count: u64,
+    /// The database.
+    pub db: String,
+    /// The shape's id: 16 hexadecimal digits.
+    pub id: String,
+    /// The shape's text, without values.
+    pub shape: String,
+    /// The share (0 to 1) of the operations in the area.
+    pub share: f64,
+}

@@ -1,0 +1,222 @@
+//! The heat map of durations, the shapes in an area of it, and the gauges over time.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    extract::{Query, State},
+    response::Response,
+};
+
+use super::{
+    asked::{Parameters, Range, SeriesFilter},
+    need_history, not_found,
+};
+use crate::admin::{Refused, Window, reply};
+use seawall_insight::Insight;
+use seawall_stats::{Distribution, Gauges, Label, Period, float};
+
+pub(in crate::admin) async fn heatmap(
+    State(window): State<Arc<Window>>,
+    Query(parameters): Query<Parameters>,
+) -> Result<Response, Refused> {
+    need_history(&window.insight)?;
+    let range = parameters.range(window.insight.now())?;
+    let step = parameters.step_of(range)?;
+    let filter = parameters.series_or_phase()?;
+    let heatmap = move |window: &Window| {
+        let heatmap = heatmap_of(&window.insight, &filter, range, step);
+        heatmap.ok_or_else(|| not_found(filter.kind()))
+    };
+    reply(&window, heatmap).await
+}
+
+/// The heat map of the selected series. `None` if a series that must exist is not in the period.
+fn heatmap_of(
+    insight: &Insight,
+    filter: &SeriesFilter,
+    range: Range,
+    step: Duration,
+) -> Option<seawall_api::Heatmap> {
+    if !filter.finds_series(insight, range) {
+        return None;
+    }
+    let is_wanted = |label: &Label| filter.matches(label);
+    let timeline = insight.timeline(range.from, range.to, step, &is_wanted);
+    let columns: Vec<_> = timeline
+        .iter()
+        .map(|(at, period)| (*at, period.length.as_secs(), counts(period)))
+        .collect();
+    let buckets = columns.iter().flat_map(|(_, _, counts)| counts.keys());
+    let buckets: BTreeSet<usize> = buckets.copied().collect();
+    let indexes: BTreeMap<usize, u64> = buckets.iter().copied().zip(0..).collect();
+    let columns = columns.into_iter().map(|(at, seconds, counts)| {
+        let counts = counts.into_iter();
+        let indexed = counts.filter_map(|(bucket, count)| Some((*indexes.get(&bucket)?, count)));
+        seawall_api::HeatmapColumn {
+            at: float(at),
+            counts: indexed.collect(),
+            seconds: float(seconds),
+        }
+    });
+    Some(seawall_api::Heatmap {
+        bounds_seconds: buckets.into_iter().map(bounds).collect(),
+        columns: columns.collect(),
+        step_seconds: float(step.as_secs()),
+    })
+}
+
+/// The number of operations of all series of a period, by bucket.
+fn counts(period: &Period) -> BTreeMap<usize, u64> {
+    let mut counts = BTreeMap::new();
+    let series = period.series.values();
+    for (bucket, count) in series.flat_map(|figures| figures.durations.buckets()) {
+        *counts.entry(bucket).or_default() += count;
+    }
+    counts
+}
+
+fn bounds(bucket: usize) -> (f64, f64) {
+    Distribution::<8>::bounds_seconds(bucket)
+}
+
+pub(in crate::admin) async fn heatmap_shapes(
+    State(window): State<Arc<Window>>,
+    Query(parameters): Query<Parameters>,
+) -> Result<Response, Refused> {
+    need_history(&window.insight)?;
+    let area = Area {
+        range: parameters.range(window.insight.now())?,
+        durations: parameters.durations()?,
+    };
+    let limit = parameters.limit_or(DEFAULT_SHAPES);
+    let filter = parameters.series()?;
+    let shapes = move |window: &Window| Ok(shapes_in(&window.insight, &filter, &area, limit));
+    reply(&window, shapes).await
+}
+
+/// Number of listed shapes if the request has no `limit`.
+const DEFAULT_SHAPES: usize = 20;
+
+/// An area of a heat map.
+struct Area {
+    range: Range,
+    /// Bounds of the durations in seconds: the lower is exclusive, the upper inclusive.
+    durations: (f64, f64),
+}
+
+impl Area {
+    /// Number of durations in the area. A bucket is in the area if its middle is, because the
+    /// bounds of buckets in a request may be rounded.
+    fn count(&self, durations: &Distribution) -> u64 {
+        let (gt, le) = self.durations;
+        let is_within = |bucket: usize| {
+            let (lower, upper) = bounds(bucket);
+            let middle = f64::midpoint(lower, upper);
+            middle > gt && middle <= le
+        };
+        let within = durations.buckets().filter(|(bucket, _)| is_within(*bucket));
+        within.map(|(_, count)| count).sum()
+    }
+}
+
+fn shapes_in(
+    insight: &Insight,
+    filter: &SeriesFilter,
+    area: &Area,
+    limit: usize,
+) -> seawall_api::HeatmapShapes {
+    let all_servers = matches!(filter, SeriesFilter::Server(_));
+    let filter = if all_servers {
+        &SeriesFilter::Whole
+    } else {
+        filter
+    };
+    let is_wanted = |label: &Label| filter.matches(label) || filter.includes_shape(label);
+    let selection = insight.select(area.range.from, area.range.to);
+    let period = selection.period_of(&is_wanted);
+    let series = || {
+        let series = period.series.iter();
+        series.map(|(label, figures)| (&**label, area.count(&figures.durations)))
+    };
+    let selected = series().filter(|(label, _)| filter.matches(label));
+    let count: u64 = selected.map(|(_, count)| count).sum();
+    let shapes = series().filter(|(label, count)| filter.includes_shape(label) && *count > 0);
+    let mut shapes: Vec<_> = shapes.collect();
+    shapes.sort_by_key(|(_, count)| Reverse(*count));
+    shapes.truncate(limit);
+    let listed: u64 = shapes.iter().map(|(_, count)| count).sum();
+    let described = shapes.into_iter().filter_map(|(label, of_shape)| {
+        let share = float(of_shape) / float(count.max(of_shape));
+        described(label, of_shape, share)
+    });
+    seawall_api::HeatmapShapes {
+        all_servers,
+        count,
+        other: count.saturating_sub(listed),
+        shapes: described.collect(),
+    }
+}
+
+fn described(label: &Label, count: u64, share: f64) -> Option<seawall_api::HeatmapShape> {
+    let Label::Shape {
+        id,
+        command,
+        db,
+        collection,
+        text,
+        ..
+    } = label
+    else {
+        return None;
+    };
+    Some(seawall_api::HeatmapShape {
+        collection: collection.to_string(),
+        command: command.to_string(),
+        count,
+        db: db.to_string(),
+        id: id.to_string(),
+        shape: text.to_string(),
+        share,
+    })
+}
+
+pub(in crate::admin) async fn gauges(
+    State(window): State<Arc<Window>>,
+    Query(parameters): Query<Parameters>,
+) -> Result<Response, Refused> {
+    need_history(&window.insight)?;
+    let range = parameters.range(window.insight.now())?;
+    let step = parameters.step_of(range)?;
+    let gauges = move |window: &Window| {
+        let steps = window.insight.gauges(range.from, range.to, step);
+        let steps = steps
+            .iter()
+            .map(|(at, seconds, gauges)| seawall_api::GaugeStep {
+                at: float(*at),
+                gauges: values(gauges),
+                seconds: float(*seconds),
+            });
+        Ok(seawall_api::GaugeTimeline {
+            step_seconds: float(step.as_secs()),
+            steps: steps.collect(),
+        })
+    };
+    reply(&window, gauges).await
+}
+
+fn values(gauges: &Gauges) -> BTreeMap<String, seawall_api::GaugeValues> {
+    let values = gauges.iter().map(|(gauge, span)| {
+        let values = seawall_api::GaugeValues {
+            max: span.max,
+            mean: span.mean(),
+            min: span.min,
+        };
+        (gauge.as_str().to_owned(), values)
+    });
+    values.collect()
+}
