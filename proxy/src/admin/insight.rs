@@ -250,7 +250,12 @@ fn one_shape(
         let timeline = insight.timeline(covered.from, covered.to, step, &|of| of == &**label);
         steps(&timeline, detail == Detail::AllDistributions)
     });
-    Some(seawall_api::Shape { timeline, ..shape })
+    Some(seawall_api::Shape {
+        applications: row.map(|row| json::applications(&row.sums)),
+        errors_by_code: row.map(|row| json::errors_by_code(&row.sums)),
+        timeline,
+        ..shape
+    })
 }
 
 pub(super) async fn namespaces(

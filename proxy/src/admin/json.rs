@@ -8,7 +8,10 @@ use std::{
 };
 
 use crate::{
-    observe::{ClientRow, Namespace, NamespaceSums, ServerSums, ShapeRow, ShapeSums, code_name},
+    observe::{
+        ClientRow, Namespace, NamespaceSums, ServerSums, ShapeRow, ShapeSums, SlowOperation,
+        code_name,
+    },
     pool::{ConcurrencySnapshot, Snapshot},
     topology::TopologyDescription,
 };
@@ -377,11 +380,56 @@ pub(super) fn topology(description: &TopologyDescription) -> seawall_api::Topolo
 
 pub(super) fn client(row: ClientRow) -> seawall_api::Client {
     seawall_api::Client {
-        application: row.application,
+        application: row.application.as_deref().map(str::to_owned),
         connected_at: since_epoch(row.connected_at),
         id: row.id,
-        peer: row.peer,
-        user: row.user,
+        peer: row.peer.to_string(),
+        user: row.user.as_deref().map(str::to_owned),
+    }
+}
+
+/// The operations of a shape by application, the most frequent first.
+pub(super) fn applications(sums: &ShapeSums) -> Vec<seawall_api::Named> {
+    let ranked = sums.applications.ranked().into_iter();
+    let named = ranked.map(|(name, count)| seawall_api::Named {
+        count,
+        name: name.unwrap_or("other").to_owned(),
+    });
+    named.collect()
+}
+
+/// The errors of a shape by code, the most frequent first.
+pub(super) fn errors_by_code(sums: &ShapeSums) -> Vec<seawall_api::CodeCount> {
+    let mut codes: Vec<_> = sums.codes.iter().collect();
+    codes.sort_by_key(|(code, count)| (Reverse(**count), **code));
+    let named = codes
+        .into_iter()
+        .map(|(code, count)| seawall_api::CodeCount {
+            code: code_name(*code),
+            count: *count,
+        });
+    named.collect()
+}
+
+/// A slow operation.
+pub(super) fn slow(slow: &SlowOperation) -> seawall_api::SlowOperation {
+    let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
+    seawall_api::SlowOperation {
+        application: text(&slow.application),
+        at: since_epoch(slow.at),
+        client: text(&slow.client),
+        collection: slow.namespace.collection.to_string(),
+        command: slow.namespace.command.to_owned(),
+        db: slow.namespace.db.to_string(),
+        duration_ms: millis(slow.phases.total()),
+        error_code: slow.code,
+        outcome: slow.outcome.as_str().to_owned(),
+        phases_ms: (&slow.phases).into(),
+        reply_bytes: slow.reply_bytes,
+        server: text(&slow.server),
+        shape: slow.text.to_string(),
+        shape_id: slow.shape.to_string(),
+        user: text(&slow.user),
     }
 }
 

@@ -56,6 +56,9 @@ pub const MAX_REQUESTS: usize = 8;
 /// Number of rows in a response if the request has no `limit`.
 const DEFAULT_LIMIT: usize = 50;
 
+/// Number of slow operations in a response if the request has no `limit`.
+const DEFAULT_SLOW: usize = 100;
+
 /// Maximum number of rows in a response.
 const MAX_LIMIT: usize = 10_000;
 
@@ -182,6 +185,7 @@ pub fn router(window: Arc<Window>) -> Router {
         .route("/api/v1/changes", get(insight::changes))
         .route("/api/v1/stalls", get(insight::stalls))
         .route("/api/v1/report", get(insight::report))
+        .route("/api/v1/slow", get(slow))
         .route("/api/v1/pools", get(pools))
         .route("/api/v1/topology", get(topology))
         .route("/api/v1/clients", get(clients))
@@ -371,6 +375,31 @@ fn clients_of(window: &Window, limit: usize) -> seawall_api::Clients {
         clients: rows.map(json::client).collect(),
         count: json::whole(window.clients.count()),
     }
+}
+
+#[derive(Deserialize)]
+struct SlowListing {
+    shape: Option<String>,
+    limit: Option<usize>,
+}
+
+async fn slow(
+    State(window): State<Arc<Window>>,
+    Query(listing): Query<SlowListing>,
+) -> Result<Response, Refused> {
+    let limit = listing.limit.unwrap_or(DEFAULT_SLOW);
+    let slow = move |window: &Window| {
+        let operations = window
+            .exporter
+            .slow_operations(listing.shape.as_deref(), limit);
+        let (threshold, left_out) = window.exporter.slow_limits();
+        Ok(seawall_api::SlowOperations {
+            left_out,
+            operations: operations.iter().map(json::slow).collect(),
+            threshold_ms: seawall_api::millis(threshold),
+        })
+    };
+    reply(&window, slow).await
 }
 
 async fn storms(State(window): State<Arc<Window>>) -> Json<seawall_api::Storms> {

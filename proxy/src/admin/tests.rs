@@ -46,6 +46,9 @@ const SERVER: &str = "127.0.0.1:1";
 /// Operations with errors of every kind, and a cursor.
 fn operations(observer: &Observer) {
     let server = observer.recorder.server(SERVER).index();
+    let client = observer.clients.connected("127.0.0.1:9", None);
+    client.set_application(Some("shop"));
+    client.set_user(Some("admin.u".to_owned()));
     let failures = doc! {
         "n": 0, "ok": 1, "writeErrors": [{ "code": 11_000 }], "writeConcernError": { "code": 64 },
     };
@@ -67,9 +70,10 @@ fn operations(observer: &Observer) {
         let now = Instant::now();
         let mut observation = observer.recorder.begin(&input, 10, now);
         observation.enter(Phase::Server, now);
+        observation.set_sender(&client, 1, None);
         observation.set_server(server);
         observation.record_reply(&facts, now);
-        observation.finish(outcome_of(&facts), now);
+        observation.finish(outcome_of(&facts), now + Duration::from_millis(100));
     }
 }
 
@@ -412,6 +416,7 @@ async fn replies_have_the_documented_members() {
         "shapes/ID?since=1m&distributions=true",
         "changes?against=20m&window=5m&distributions=true",
         "report?since=10m&against=20m&distributions=true",
+        "slow",
         "pools",
         "topology",
         "clients",

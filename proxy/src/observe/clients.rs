@@ -5,7 +5,7 @@ use std::{
     fmt,
     net::IpAddr,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicI32, AtomicUsize, Ordering},
     },
     time::SystemTime,
@@ -14,7 +14,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{metric_handles::Metrics, metric_name::MetricName};
+use super::{applications::ApplicationNames, metric_handles::Metrics, metric_name::MetricName};
 use seawall_stats::{Departure, Leaving, Stage, Traffic};
 
 /// The connected clients, and the counts of connections and disconnections that the history has not
@@ -26,6 +26,7 @@ pub struct ClientDirectory {
     authenticated: AtomicUsize,
     next_id: AtomicI32,
     traffic: Mutex<Traffic>,
+    applications: Mutex<ApplicationNames>,
 }
 
 impl fmt::Debug for ClientDirectory {
@@ -42,15 +43,17 @@ impl ClientDirectory {
             authenticated: AtomicUsize::new(0),
             next_id: AtomicI32::new(1),
             traffic: Mutex::default(),
+            applications: Mutex::default(),
         }
     }
 
     /// Counts and lists an accepted client.
     pub fn connected(self: &Arc<Self>, peer: &str, ip: Option<IpAddr>) -> ConnectedClient {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let peer: Arc<str> = peer.into();
         let row = ClientRow {
             id,
-            peer: peer.to_owned(),
+            peer: Arc::clone(&peer),
             connected_at: SystemTime::now(),
             user: None,
             application: None,
@@ -63,6 +66,9 @@ impl ClientDirectory {
             directory: Arc::clone(self),
             id,
             ip,
+            peer,
+            application: OnceLock::new(),
+            user: Mutex::default(),
             since: Instant::now(),
             stage: Stage::default(),
             how: None,
@@ -118,13 +124,13 @@ pub struct ClientRow {
     /// The client's number, which is also the `connectionId` in the reply to its `hello`.
     pub id: i32,
     /// The client's address and port.
-    pub peer: String,
+    pub peer: Arc<str>,
     /// When the client connected.
     pub connected_at: SystemTime,
     /// The client's user as `source.name`, once logged in.
-    pub user: Option<String>,
+    pub user: Option<Arc<str>>,
     /// The application name in the client metadata.
-    pub application: Option<String>,
+    pub application: Option<Arc<str>>,
     /// The driver's name and version in the client metadata.
     pub driver: Option<String>,
 }
@@ -132,9 +138,9 @@ pub struct ClientRow {
 /// Maximum length of a stored name, in bytes. Servers allow 128 bytes for an application name.
 const MAX_NAME_BYTES: usize = 256;
 
-fn shortened(name: &str) -> String {
+fn shortened(name: &str) -> &str {
     let end = name.floor_char_boundary(MAX_NAME_BYTES.min(name.len()));
-    name.get(..end).unwrap_or_default().to_owned()
+    name.get(..end).unwrap_or_default()
 }
 
 /// One connected client. The directory counts and lists the client until this guard is dropped.
@@ -144,6 +150,10 @@ pub struct ConnectedClient {
     directory: Arc<ClientDirectory>,
     id: i32,
     ip: Option<IpAddr>,
+    peer: Arc<str>,
+    /// The name is set once: a server refuses a second one, too.
+    application: OnceLock<Arc<str>>,
+    user: Mutex<Option<Arc<str>>>,
     since: Instant,
     stage: Stage,
     how: Option<Departure>,
@@ -155,14 +165,35 @@ impl ConnectedClient {
         self.id
     }
 
-    /// Sets the application name from the client metadata.
+    /// The client's address.
+    pub(super) fn peer(&self) -> &Arc<str> {
+        &self.peer
+    }
+
+    /// The application name; `None` if the client sent none.
+    pub(super) fn application(&self) -> Option<&Arc<str>> {
+        self.application.get()
+    }
+
+    /// The user, as `source.name`; `None` if the client has not logged in.
+    pub(super) fn user(&self) -> Option<Arc<str>> {
+        self.user.lock().clone()
+    }
+
+    /// Sets the application name from the client metadata, unless it was set before.
     pub(crate) fn set_application(&self, name: Option<&str>) {
-        self.update(|row| row.application = name.map(shortened));
+        let Some(name) = name else { return };
+        let intern = || {
+            let mut names = self.directory.applications.lock();
+            names.intern(shortened(name))
+        };
+        let name = self.application.get_or_init(intern);
+        self.update(|row| row.application = Some(Arc::clone(name)));
     }
 
     /// Sets the driver's name and version from the client metadata.
     pub(crate) fn set_driver(&self, name: &str, version: &str) {
-        self.update(|row| row.driver = Some(shortened(&format!("{name} {version}"))));
+        self.update(|row| row.driver = Some(shortened(&format!("{name} {version}")).to_owned()));
     }
 
     /// Sets the stage that the client has reached.
@@ -208,10 +239,12 @@ impl ConnectedClient {
 
     /// Sets the user after a login, or removes it (`None`) after a logout.
     pub(crate) fn set_user(&self, user: Option<String>) {
+        let user: Option<Arc<str>> = user.as_deref().map(|user| shortened(user).into());
+        *self.user.lock() = user.clone();
         self.update(|row| {
             self.directory
                 .count_user(row.user.is_some(), user.is_some());
-            row.user = user.as_deref().map(shortened);
+            row.user = user;
         });
     }
 

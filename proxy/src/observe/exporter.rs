@@ -27,8 +27,10 @@ use super::{
     phases::{self, Phases},
     protobuf::{self, NativeHistograms},
     registry::OTHER,
+    rows::merge_rows,
     shape_series::{KEPT_RANK, ShapeSeries},
-    sums::{Sums, code_or_other, merge_rows},
+    slow_ring::{SlowOperation, SlowRing},
+    sums::{Sums, code_or_other},
 };
 
 /// Average number of buckets in a fine distribution, used to estimate its size.
@@ -49,6 +51,8 @@ pub(super) struct Collected {
     /// Figures since the last [`Exporter::take_second`], of all operations together, except
     /// awaiting operations and those that Seawall replied to itself.
     whole: Figures,
+    /// The latest slow operations.
+    slow: SlowRing,
     /// The history labels of namespaces, kept so that they are not built every second.
     namespace_labels: HashMap<Namespace, Arc<Label>>,
 }
@@ -64,6 +68,7 @@ impl Collected {
             turned_over_at: Instant::now(),
             second: BTreeMap::new(),
             whole: Figures::default(),
+            slow: SlowRing::default(),
             namespace_labels: HashMap::new(),
         })
     }
@@ -203,7 +208,10 @@ impl Exporter {
     /// shape waits for this lock.
     fn add_to_registry(&self, fresh: &mut Sums, collected: &mut Collected) -> FreshRows {
         let now = SystemTime::now();
+        let servers = self.recorder.servers.lock().clone();
         let mut registry = self.recorder.registry.lock();
+        let slow = self.recorder.slow_notes.take(&registry, &servers);
+        collected.slow.extend(slow);
         let added = registry.add(std::mem::take(&mut fresh.shapes), now);
         let shapes = added.into_iter().filter_map(|(serial, sums)| {
             let (shape, label, weight) = registry.row(serial)?;
@@ -479,6 +487,26 @@ impl Exporter {
         let rows = registry.rows();
         let rows = rows.filter(|row| row.sums.figures.count + row.sums.figures.more_count > 0);
         rows.cloned().collect()
+    }
+
+    /// The latest slow operations, the latest first, at most `limit`: of one shape, by its id, or of
+    /// all shapes.
+    pub fn slow_operations(&self, shape: Option<&str>, limit: usize) -> Vec<SlowOperation> {
+        let collected = self.collect_all();
+        let is_wanted = |slow: &&SlowOperation| {
+            let ids = [Some(slow.shape), slow.fine_shape];
+            let mut ids = ids.into_iter().flatten();
+            shape.is_none_or(|shape| ids.any(|id| id.to_string() == shape))
+        };
+        let wanted = collected.slow.latest().filter(is_wanted);
+        wanted.take(limit).cloned().collect()
+    }
+
+    /// The threshold of slow operations, and the number of slow operations that were left out since
+    /// the start, because a second or a user had too many.
+    pub(crate) fn slow_limits(&self) -> (Duration, u64) {
+        let left_out = self.recorder.slow_notes.left_out();
+        (self.recorder.slow_threshold(), left_out)
     }
 
     /// The sums of each server since the start.

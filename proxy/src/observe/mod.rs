@@ -13,7 +13,9 @@
 //! Invariants: the sums by (command, database, collection) are exact, whatever the limits of the
 //! tables; the phases of an operation add up to its total.
 
+mod applications;
 mod clients;
+mod described;
 mod exporter;
 mod histograms;
 mod logins;
@@ -27,12 +29,14 @@ mod process;
 mod protobuf;
 mod recorder;
 mod registry;
+mod rows;
 mod servers;
 mod shape_series;
 mod shards;
 mod sketch;
 mod slow;
 mod slow_log;
+mod slow_ring;
 mod sums;
 
 use std::sync::Arc;
@@ -42,6 +46,7 @@ use seawall_shape::NameKey;
 use self::metric_handles::Metrics;
 pub(crate) use self::protobuf::PROTOBUF;
 pub use self::{
+    applications::ApplicationCounts,
     clients::{ClientDirectory, ClientRow, ConnectedClient},
     exporter::{Exporter, code_name},
     metric_name::{MetricKind, MetricName},
@@ -52,6 +57,7 @@ pub use self::{
     registry::{Namespace, Shape, ShapeRow},
     servers::{CloseReason, Relayed, ServerMetrics},
     slow_log::{Entry as SlowLogEntry, SlowLog, SlowLogSettings},
+    slow_ring::SlowOperation,
     sums::{
         NamespaceIndex, NamespaceSums, RowIndexes, ServerIndex, ServerSums, ShapeIndex, ShapeSums,
     },

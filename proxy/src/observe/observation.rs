@@ -9,7 +9,7 @@ use seawall_shape::ShapeId;
 use seawall_stats::{Outcome, Phase, PhaseTimes};
 
 use super::{
-    MetricName, Recorder,
+    ConnectedClient, MetricName, Recorder,
     recorder::CommandKind,
     registry::OTHER,
     slow::Sender,
@@ -174,12 +174,17 @@ impl<'a> Observation<'a> {
         })
     }
 
-    /// Sets the sender for the slow log. `client` is the client's number. `user` is the user's
-    /// number: each user gets a limited share of the lines. `command` has the values that a line
-    /// may contain.
-    pub(crate) fn set_sender(&mut self, client: i32, user: u64, command: Option<CommandBytes<'a>>) {
+    /// Sets the sender. The application of `client` is counted. `user` is the user's number: each
+    /// user gets a limited share of the slow log's lines. `command` has the values that a line may
+    /// contain.
+    pub(crate) fn set_sender(
+        &mut self,
+        client: &'a ConnectedClient,
+        user: u64,
+        command: Option<CommandBytes<'a>>,
+    ) {
         self.sender = Sender {
-            client,
+            client: Some(client),
             user,
             command,
         };
@@ -289,7 +294,8 @@ impl Drop for Observation<'_> {
             self.enter(self.phase, Instant::now());
             self.recorder.client_gone(self.phase);
         }
-        self.recorder.record(&self.record);
+        let application = self.sender.client.and_then(ConnectedClient::application);
+        self.recorder.record(&self.record, application);
         self.recorder.log_if_slow(&self.record, self.sender);
     }
 }

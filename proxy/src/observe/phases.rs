@@ -5,7 +5,7 @@
 
 use seawall_stats::{DenseDistribution, Distribution, PerPhase, PhaseTimes};
 
-use super::sums::{ServerIndex, merge_rows, row};
+use super::rows::{merge_rows, row};
 
 /// A distribution for each phase.
 pub(super) type Phases = PerPhase<Distribution>;
@@ -22,12 +22,12 @@ pub(super) struct PhaseTally {
 }
 
 impl PhaseTally {
-    /// Adds an operation.
-    pub(super) fn add(&mut self, times: &PhaseTimes, server: Option<ServerIndex>, awaits: bool) {
+    /// Adds an operation. `server` is the index of its server, if it was sent to one.
+    pub(super) fn add(&mut self, times: &PhaseTimes, server: Option<usize>, awaits: bool) {
         let place = match server {
             _ if awaits => &mut self.awaiting,
             None => &mut self.serverless,
-            Some(server) => row(&mut self.servers, server.0),
+            Some(server) => row(&mut self.servers, server),
         };
         let pairs = place.values_mut().zip(times.values());
         pairs.for_each(|(distribution, time)| distribution.record(*time));
@@ -94,9 +94,9 @@ mod tests {
         let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
         let servers = [None, Some(0), Some(2), Some(2)];
         for server in servers {
-            tally.add(&times, server.map(ServerIndex), false);
+            tally.add(&times, server, false);
         }
-        tally.add(&times, Some(ServerIndex(2)), true);
+        tally.add(&times, Some(2), true);
         let sums = tally.take();
         let server_time = |of: &Phases| (of[Phase::Server].count(), of[Phase::Server].sum());
         let times_4 = |count| (u64::from(count), Duration::from_millis(4) * count);

@@ -23,6 +23,7 @@ use super::{
     names::NameTable,
     registry::{OTHER, Registry},
     shards::Shards,
+    slow_ring::SlowNotes,
     sums::{Record, Sums},
 };
 use seawall_command::CommandBytes;
@@ -39,7 +40,7 @@ const MAX_CACHED_ROWS: usize = 16_384;
 /// Records what happens on the data path.
 pub struct Recorder {
     pub(super) metrics: Arc<Metrics>,
-    /// The directory from which the slow log takes the names of clients.
+    /// The directory that counts the connected clients.
     pub(super) clients: Arc<ClientDirectory>,
     pub(super) registry: Mutex<Registry>,
     /// Rises when rows are evicted or names are learned, so that shards discard their caches.
@@ -47,6 +48,7 @@ pub struct Recorder {
     pub(super) names: NameTable,
     pub(super) servers: Mutex<Vec<Arc<str>>>,
     pub(super) slow_log: ArcSwapOption<SlowLog>,
+    pub(super) slow_notes: SlowNotes,
     /// Lines that earlier slow logs dropped.
     pub(super) left_out_before: AtomicU64,
     pub(super) logins: Arc<Logins>,
@@ -86,6 +88,7 @@ impl Recorder {
             names: NameTable::default(),
             servers: Mutex::default(),
             slow_log: ArcSwapOption::from_pointee(slow_log),
+            slow_notes: SlowNotes::default(),
             left_out_before: AtomicU64::new(0),
             logins: Arc::default(),
             shards: Arc::default(),
@@ -188,8 +191,9 @@ impl Recorder {
         }
     }
 
-    pub(super) fn record(&self, record: &Record) {
-        self.shards.mine().tally.add(record);
+    /// Counts an operation of an application; `None` if the application has no name.
+    pub(super) fn record(&self, record: &Record, application: Option<&Arc<str>>) {
+        self.shards.mine().tally.add(record, application);
     }
 
     /// Removes and returns the sums of all threads.

@@ -1,9 +1,9 @@
-//! Writes slow operations to the slow log.
+//! Passes slow operations to the slow log and to the list of the latest slow operations.
 
 use std::{
     sync::{Arc, atomic::Ordering},
     thread,
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use seawall_command::CommandBytes;
@@ -11,41 +11,42 @@ use seawall_shape::ShapeId;
 use seawall_stats::Outcome;
 
 use super::{
-    Namespace, Recorder,
-    registry::Registry,
+    ConnectedClient, Recorder,
+    described::{LoggedOperation, shape_of},
     slow_log::{Entry, LinePermit, SlowLog},
-    sums::{NamespaceIndex, Record},
+    slow_ring::DEFAULT_THRESHOLD,
+    sums::Record,
 };
-
-/// The level in the log for an operation whose row was evicted while the operation ran.
-const EVICTED: &str = "evicted";
 
 /// The client that sent an operation, and the command.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sender<'a> {
-    /// The client's number.
-    pub(super) client: i32,
-    /// The user, whose share of the slow log's lines is limited.
+    /// The client; `None` if it is unknown.
+    pub(super) client: Option<&'a ConnectedClient>,
+    /// The user, whose share of the slow log's lines and of the slow operations is limited.
     pub(super) user: u64,
     /// The command with its values.
     pub(super) command: Option<CommandBytes<'a>>,
 }
 
 impl Recorder {
-    /// Writes a line about an operation that has just ended, if the operation was slow.
+    /// If an operation that has just ended was slow, notes it and writes a line about it.
     pub(super) fn log_if_slow(&self, record: &Record, sender: Sender<'_>) {
         let log = self.slow_log.load();
-        let Some(log) = log.as_ref() else {
-            return;
-        };
+        let log = log.as_ref();
         let is_excluded = matches!(record.outcome, Outcome::Local) || record.is_awaiting;
-        let total = record.phases.total();
-        if is_excluded || !log.wants(shape_of(record).as_u64(), total) {
+        let shape = shape_of(record).as_u64();
+        let threshold = log.map_or(DEFAULT_THRESHOLD, |log| log.threshold_of(shape));
+        if is_excluded || record.phases.total() < threshold {
             return;
         }
+        let at = SystemTime::now();
+        self.slow_notes.note(record, sender.client, sender.user, at);
+        let Some(log) = log.filter(|log| log.samples()) else {
+            return;
+        };
         // This check comes before all look-ups. When all operations are slow, nearly all lines are
         // dropped here.
-        let at = SystemTime::now();
         if let Some(permit) = log.admit(sender.user, at) {
             self.log(permit, at, record, sender);
         }
@@ -60,9 +61,7 @@ impl Recorder {
             .and_then(|server| servers.get(server.0))
             .cloned();
         drop(servers);
-        let clients = self.clients.rows.lock();
-        let client = clients.get(&sender.client).cloned();
-        drop(clients);
+        let user = sender.client.and_then(ConnectedClient::user);
         permit.write(&Entry {
             at,
             shape: logged.shape.as_u64(),
@@ -81,11 +80,11 @@ impl Recorder {
             reply_bytes: record.reply_bytes,
             documents: record.documents,
             server: server.as_deref(),
-            client: sender.client,
-            user: client.as_ref().and_then(|client| client.user.as_deref()),
-            application: client
-                .as_ref()
-                .and_then(|client| client.application.as_deref()),
+            client: sender.client.map_or(0, ConnectedClient::id),
+            user: user.as_deref(),
+            application: sender
+                .client
+                .and_then(|client| client.application().map(|name| &**name)),
             values: sender.command,
             is_streamed: record.is_streamed,
         });
@@ -123,55 +122,19 @@ impl Recorder {
         self.left_out_before.load(Ordering::Relaxed) + current
     }
 
+    /// Minimum duration of a slow operation of a shape without its own threshold.
+    pub(super) fn slow_threshold(&self) -> Duration {
+        let log = self.slow_log.load();
+        log.as_ref()
+            .map_or(DEFAULT_THRESHOLD, |log| log.threshold())
+    }
+
     /// Waits at most two seconds until all lines of the slow log are written, including the count
     /// of dropped lines.
     pub(crate) fn flush_slow_log(&self) {
         if let Some(log) = self.slow_log.load_full() {
             log.flush();
         }
-    }
-}
-
-/// The shape of an operation. For a `getMore`, the shape of the command that opened its cursor, if
-/// known.
-fn shape_of(record: &Record) -> ShapeId {
-    record.origin_id.unwrap_or(record.rows.id)
-}
-
-/// The description of an operation for the slow log, taken from its rows.
-struct LoggedOperation {
-    namespace: Namespace,
-    /// For a `getMore`: the command that opened its cursor.
-    opened_by: Option<&'static str>,
-    /// The shape that `text` describes.
-    shape: ShapeId,
-    /// The id of the operation's own shape, if it differs from `shape`.
-    fine: Option<ShapeId>,
-    /// The level of the row that counts the operation; `None` if shapes are not counted.
-    level: Option<&'static str>,
-    text: Arc<str>,
-}
-
-impl LoggedOperation {
-    fn of(record: &Record, registry: &Registry) -> Option<Self> {
-        let namespace = |index: NamespaceIndex| registry.namespaces().nth(index.0);
-        let own = shape_of(record);
-        let index = record.origin.or(record.rows.shape);
-        let row = index.and_then(|index| registry.row(index.serial));
-        let row = row.map(|(shape, _, _)| shape);
-        let shape = row.map_or(own, |row| row.id);
-        let opened_by = record.origin.and_then(|origin| namespace(origin.namespace));
-        Some(Self {
-            namespace: namespace(record.rows.namespace)?.clone(),
-            opened_by: opened_by.map(|namespace| namespace.command),
-            shape,
-            fine: (own != shape).then_some(own),
-            level: match row {
-                Some(row) => Some(row.level.as_str()),
-                None => index.map(|_| EVICTED),
-            },
-            text: row.map(|row| Arc::clone(&row.text)).unwrap_or_default(),
-        })
     }
 }
 

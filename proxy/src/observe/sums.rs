@@ -1,7 +1,7 @@
 //! Sums by namespace, by shape and by server: the sums of one thread since the last collection, and
 //! the totals since the start.
 
-use std::{collections::HashMap, mem, time::Duration};
+use std::{collections::HashMap, mem, sync::Arc, time::Duration};
 
 use foldhash::fast::RandomState;
 
@@ -12,7 +12,11 @@ use seawall_stats::{
     PhaseTimes,
 };
 
-use super::phases::{PhaseSums, PhaseTally};
+use super::{
+    applications::ApplicationCounts,
+    phases::{PhaseSums, PhaseTally},
+    rows::{merge_rows, row},
+};
 
 /// Maximum number of shapes without a row that a thread distinguishes between two collections.
 const FOLDED_SHAPES: usize = 1_024;
@@ -20,6 +24,9 @@ const FOLDED_SHAPES: usize = 1_024;
 /// Maximum number of error codes counted separately per namespace. Further codes are counted
 /// together as [`OTHER_CODES`].
 const ERROR_CODES: usize = 32;
+
+/// Maximum number of error codes counted separately per shape.
+const SHAPE_ERROR_CODES: usize = 16;
 
 /// The code under which further codes are counted.
 pub(super) const OTHER_CODES: i32 = 0;
@@ -147,6 +154,11 @@ pub struct ShapeSums {
     pub more_documents: u64,
     /// How long the shape's cursors had been open when they were exhausted.
     pub cursors: Distribution,
+    /// The operations and `getMore`s by application.
+    pub applications: ApplicationCounts,
+    /// The operations and `getMore`s with an error, by code. An operation with several codes counts
+    /// for each of them.
+    pub codes: HashMap<i32, u64>,
 }
 
 /// Sums of one server.
@@ -185,13 +197,17 @@ pub(super) struct Sums {
 }
 
 impl Tally {
-    pub(super) fn add(&mut self, record: &Record) {
-        self.sums.add(record);
+    /// Adds an operation of an application; `None` if the application has no name.
+    pub(super) fn add(&mut self, record: &Record, application: Option<&Arc<str>>) {
+        self.sums.add(record, application);
         if record.outcome == Outcome::Local {
             return;
         }
-        self.phases
-            .add(&record.phases, record.server, record.is_awaiting);
+        self.phases.add(
+            &record.phases,
+            record.server.map(|of| of.0),
+            record.is_awaiting,
+        );
     }
 
     /// Adds the time of a checkout from a server's pool.
@@ -226,7 +242,7 @@ struct Total {
 }
 
 impl Sums {
-    fn add(&mut self, record: &Record) {
+    fn add(&mut self, record: &Record, application: Option<&Arc<str>>) {
         let time = record.phases.total();
         let measured = time.into();
         let total = Total { time, measured };
@@ -243,6 +259,8 @@ impl Sums {
         let row = record.origin.or(record.rows.shape);
         let Some(row) = row else { return };
         let sums = self.shapes.entry(row).or_default();
+        sums.applications.add(application);
+        sums.add_codes(record);
         // An awaiting operation counts as a `getMore`, even if its cursor's origin is unknown.
         match record.origin.is_some() || record.is_awaiting {
             true => sums.add_more(record, total),
@@ -289,29 +307,6 @@ impl Sums {
     }
 }
 
-/// The row at `index`; adds the row if it is missing.
-pub(super) fn row<T: Default>(rows: &mut Vec<Option<Box<T>>>, index: usize) -> &mut T {
-    if rows.len() <= index {
-        rows.resize_with(index + 1, || None);
-    }
-    let place = rows
-        .get_mut(index)
-        .expect("the rows were just made long enough");
-    place.get_or_insert_default()
-}
-
-pub(super) fn merge_rows<T: Default>(
-    mine: &mut Vec<Option<Box<T>>>,
-    theirs: Vec<Option<Box<T>>>,
-    merge: impl Fn(&mut T, &T),
-) {
-    for (index, sums) in theirs.into_iter().enumerate() {
-        if let Some(sums) = sums {
-            merge(row(mine, index), &sums);
-        }
-    }
-}
-
 fn add_figures(figures: &mut Figures, record: &Record, total: Total) {
     figures.count += 1;
     figures.errors += u64::from(record.outcome.is_failure());
@@ -339,13 +334,13 @@ impl NamespaceSums {
         self.write_errors += record.write_errors;
         self.retries += u64::from(record.is_retry);
         if let Some(code) = record.code {
-            add_code(&mut self.codes, code, 1);
+            add_code(&mut self.codes, code, 1, ERROR_CODES);
         }
         if record.write_errors > 0 {
             self.add_write_errors(record);
         }
         if let Some(code) = record.write_concern_code {
-            add_code(&mut self.write_concern_codes, code, 1);
+            add_code(&mut self.write_concern_codes, code, 1, ERROR_CODES);
         }
     }
 
@@ -353,11 +348,11 @@ impl NamespaceSums {
         let mut left = record.write_errors;
         for (code, count) in record.write_error_codes.iter() {
             let count = count.min(left);
-            add_code(&mut self.write_error_codes, code, count);
+            add_code(&mut self.write_error_codes, code, count, ERROR_CODES);
             left -= count;
         }
         if left > 0 {
-            add_code(&mut self.write_error_codes, OTHER_CODES, left);
+            add_code(&mut self.write_error_codes, OTHER_CODES, left, ERROR_CODES);
         }
     }
 
@@ -373,9 +368,17 @@ impl NamespaceSums {
         self.streamed += other.streamed;
         self.write_errors += other.write_errors;
         self.retries += other.retries;
-        add_codes(&mut self.codes, &other.codes);
-        add_codes(&mut self.write_error_codes, &other.write_error_codes);
-        add_codes(&mut self.write_concern_codes, &other.write_concern_codes);
+        add_codes(&mut self.codes, &other.codes, ERROR_CODES);
+        add_codes(
+            &mut self.write_error_codes,
+            &other.write_error_codes,
+            ERROR_CODES,
+        );
+        add_codes(
+            &mut self.write_concern_codes,
+            &other.write_concern_codes,
+            ERROR_CODES,
+        );
     }
 
     /// Converts the sums to the figures of a history series.
@@ -395,10 +398,11 @@ impl NamespaceSums {
     }
 }
 
-fn add_code(codes: &mut HashMap<i32, u64>, code: i32, count: u64) {
+/// Adds to the count of a code. Distinguishes at most `max` codes.
+fn add_code(codes: &mut HashMap<i32, u64>, code: i32, count: u64, max: usize) {
     // `OTHER_CODES` does not count towards the limit.
     let distinct = codes.len() - usize::from(codes.contains_key(&OTHER_CODES));
-    let is_known = codes.contains_key(&code) || distinct < ERROR_CODES;
+    let is_known = codes.contains_key(&code) || distinct < max;
     let code = if is_known { code } else { OTHER_CODES };
     *codes.entry(code).or_default() += count;
 }
@@ -411,13 +415,21 @@ pub(super) fn code_or_other(codes: &HashMap<i32, u64>, code: i32) -> i32 {
     }
 }
 
-fn add_codes(codes: &mut HashMap<i32, u64>, others: &HashMap<i32, u64>) {
+fn add_codes(codes: &mut HashMap<i32, u64>, others: &HashMap<i32, u64>, max: usize) {
     for (code, count) in others {
-        add_code(codes, *code, *count);
+        add_code(codes, *code, *count, max);
     }
 }
 
 impl ShapeSums {
+    fn add_codes(&mut self, record: &Record) {
+        let of_reply = record.code.into_iter().chain(record.write_concern_code);
+        let of_writes = record.write_error_codes.iter().map(|(code, _)| code);
+        for code in of_reply.chain(of_writes) {
+            add_code(&mut self.codes, code, 1, SHAPE_ERROR_CODES);
+        }
+    }
+
     fn add_outcome(&mut self, outcome: Outcome) {
         if let Some(count) = self.outcomes.get_mut(outcome.index()) {
             *count += 1;
@@ -459,6 +471,8 @@ impl ShapeSums {
         self.awaited_time += other.awaited_time;
         self.more_documents += other.more_documents;
         self.cursors.merge(&other.cursors);
+        self.applications.merge(&other.applications);
+        add_codes(&mut self.codes, &other.codes, SHAPE_ERROR_CODES);
     }
 
     /// Time that the shape costs the servers: its operations and the `getMore`s of their cursors,

@@ -16,6 +16,7 @@ mod heatmap;
 mod merge;
 mod report;
 mod shapes;
+mod slow;
 mod stalls;
 mod storms;
 mod tables;
@@ -40,7 +41,8 @@ pub use self::{
     heatmap::{Heatmap, HeatmapColumn, HeatmapShape, HeatmapShapes},
     merge::Merge,
     report::{Instance, Report, ReportError},
-    shapes::{Cursors, Moment, Other, Shape, Shapes, SinceStart},
+    shapes::{CodeCount, Cursors, Moment, Other, Shape, Shapes, SinceStart},
+    slow::{SlowOperation, SlowOperations},
     stalls::{Episode, Moved, Pulse, Recurring, Stalls, WaitingShape},
     storms::{Named, Storm, Storms},
     tables::{Namespace, Namespaces, Server, Servers},

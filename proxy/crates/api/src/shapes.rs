@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     as_integer_if_some, covered,
     figures::{Bucket, Latency, More, Phases},
+    storms::Named,
     timeline::Step,
 };
 
@@ -48,6 +49,11 @@ pub(super) fn load_ms(listed: &[Shape], other: &Other) -> f64 {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shape {
+    /// The operations and `getMore`s by application since the start: at most eight applications,
+    /// clients without a name as an empty name, and all others as `other`. Only a single shape with
+    /// a row has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub applications: Option<Vec<Named>>,
     /// The collection; empty if there is none.
     pub collection: String,
     /// The command's name.
@@ -67,6 +73,10 @@ pub struct Shape {
     pub documents: u64,
     /// Operations that failed.
     pub errors: u64,
+    /// The operations and `getMore`s with an error since the start, by code. An operation with
+    /// several codes counts for each of them. Only a single shape with a row has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errors_by_code: Option<Vec<CodeCount>>,
     /// When the shape was first seen: since the proxy's start, or within the period if the shape no
     /// longer has a row.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -139,6 +149,16 @@ impl Shape {
     pub fn load_ms(&self) -> f64 {
         self.total_time_ms + self.more.total_time_ms
     }
+}
+
+/// An error code, and the number of operations with this code.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CodeCount {
+    /// The code; `other` for all codes that are not counted separately.
+    pub code: String,
+    /// Number of operations.
+    pub count: u64,
 }
 
 /// The figures of a shape since the start.

@@ -62,11 +62,11 @@ pub struct Storm {
     pub usual_short_lived_per_second: f64,
 }
 
-/// A name, for example of an application, and the number of its connections.
+/// A name, for example of an application, and the number of its connections or operations.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Named {
-    /// Number of connections with this name.
+    /// Number of connections or operations with this name.
     pub count: u64,
     /// The name.
     pub name: String,

@@ -65,7 +65,7 @@ impl Client {
         let heavy = shared.limits.heavy(self.sharer);
         let begun = || shared.recorder.begin(&input, request_bytes, now);
         let mut observation = heavy.walk(message.bytes.len(), begun).await;
-        observation.set_sender(self.connected.id(), identity.id().as_u64(), Some(input));
+        observation.set_sender(&self.connected, identity.id().as_u64(), Some(input));
         if message.is_head() {
             observation.mark_streamed();
         }

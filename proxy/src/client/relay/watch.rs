@@ -349,10 +349,11 @@ impl<'a> Watch<'a> {
             | RequestKind::Logout
             | RequestKind::Other => recorder.begin_unshaped(input, bytes, now),
         };
-        let client = self.connected.id();
+        let client = self.connected;
+        let user = client.id().unsigned_abs().into();
         // The user is unknown, so each client counts as a user. The command is not stored (`None`),
         // because the message may be dropped before the reply arrives.
-        observation.set_sender(client, client.unsigned_abs().into(), None);
+        observation.set_sender(client, user, None);
         if message.is_head() {
             observation.mark_streamed();
         }

@@ -27,9 +27,9 @@ use std::{
 };
 
 pub use self::line::Entry;
+pub(super) use self::rate::Rate;
 use self::{
     line::Values,
-    rate::Rate,
     writer::{Destination, Queued},
 };
 use seawall_command::CommandBytes;
@@ -118,9 +118,19 @@ impl SlowLog {
         })
     }
 
-    /// True if the operation has reached its threshold and is in the sample.
-    pub(super) fn wants(&self, shape: u64, total: Duration) -> bool {
-        self.filter.passes(shape, total)
+    /// Minimum duration of a logged operation of this shape.
+    pub(super) fn threshold_of(&self, shape: u64) -> Duration {
+        self.filter.threshold_of(shape)
+    }
+
+    /// Minimum duration of a logged operation of a shape without its own threshold.
+    pub(super) fn threshold(&self) -> Duration {
+        self.filter.threshold
+    }
+
+    /// True if the next operation that reaches its threshold is in the sample.
+    pub(super) fn samples(&self) -> bool {
+        self.filter.samples()
     }
 
     /// Reserves a queue entry for the line of an operation that ended at `at`. `None` if the queue
@@ -274,10 +284,6 @@ impl Filter {
             share: settings.sample_percent / 100.0,
             numbered: AtomicU64::new(0),
         }
-    }
-
-    fn passes(&self, shape: u64, total: Duration) -> bool {
-        total >= self.threshold_of(shape) && self.samples()
     }
 
     fn threshold_of(&self, shape: u64) -> Duration {

@@ -16,7 +16,7 @@ const SHARE: u64 = 8;
 
 /// The number of lines in the current second. Counting needs no lock.
 #[derive(Debug)]
-pub(super) struct Rate {
+pub(in crate::observe) struct Rate {
     max_lines: Option<NonZeroU32>,
     all: Lines,
     by_group: Box<[Lines]>,
@@ -24,7 +24,7 @@ pub(super) struct Rate {
 
 impl Rate {
     /// Creates a limit; `None` means no limit.
-    pub(super) fn new(max_lines: Option<NonZeroU32>) -> Self {
+    pub(in crate::observe) fn new(max_lines: Option<NonZeroU32>) -> Self {
         let groups = max_lines.map_or(0, |_| GROUPS);
         Self {
             max_lines,
@@ -36,7 +36,7 @@ impl Rate {
     /// Counts one more line for an operation of this user that ended at `at`, and returns true if
     /// the line is allowed. An operation that ended in the second before the current second is
     /// counted in the current second. If the clock was set back further, a new second begins.
-    pub(super) fn admits(&self, user: u64, at: SystemTime) -> bool {
+    pub(in crate::observe) fn admits(&self, user: u64, at: SystemTime) -> bool {
         let Some(max_lines) = self.max_lines else {
             return true;
         };

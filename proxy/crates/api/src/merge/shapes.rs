@@ -76,6 +76,32 @@ impl Merge for Shape {
             add_counts(&mut counts, others);
             counts
         });
+        combine(
+            &mut self.applications,
+            other.applications,
+            |mut all, others| {
+                merge_by(
+                    &mut all,
+                    others,
+                    |of| of.name.clone(),
+                    |sum, of| sum.count += of.count,
+                );
+                all
+            },
+        );
+        combine(
+            &mut self.errors_by_code,
+            other.errors_by_code,
+            |mut all, others| {
+                merge_by(
+                    &mut all,
+                    others,
+                    |of| of.code.clone(),
+                    |sum, of| sum.count += of.count,
+                );
+                all
+            },
+        );
         merge_known(&mut self.since_start, other.since_start);
         add_known(&mut self.statements, other.statements);
         add_known(&mut self.streamed, other.streamed);

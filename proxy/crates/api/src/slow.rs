@@ -1,0 +1,54 @@
+//! The latest slow operations: `/api/v1/slow`.
+
+use serde::{Deserialize, Serialize};
+
+use super::figures::Phases;
+
+/// The latest slow operations.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlowOperations {
+    /// Number of slow operations since the start that were left out, because there were too many in
+    /// a second, or too many of one user.
+    pub left_out: u64,
+    /// The operations, the latest first.
+    pub operations: Vec<SlowOperation>,
+    /// The threshold. A shape may have its own in the configuration of the slow log.
+    pub threshold_ms: f64,
+}
+
+/// A slow operation. It never contains values of a command.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlowOperation {
+    /// The client's application.
+    pub application: Option<String>,
+    /// When the operation ended, in seconds since the epoch.
+    pub at: f64,
+    /// The client's address.
+    pub client: Option<String>,
+    /// The collection; empty if there is none.
+    pub collection: String,
+    /// The command's name.
+    pub command: String,
+    /// The database.
+    pub db: String,
+    /// How long the operation took.
+    pub duration_ms: f64,
+    /// The error code, from the server or from Seawall.
+    pub error_code: Option<i32>,
+    /// How the operation ended.
+    pub outcome: String,
+    /// The time in each phase.
+    pub phases_ms: Phases,
+    /// Bytes of the replies.
+    pub reply_bytes: u64,
+    /// The server that replied.
+    pub server: Option<String>,
+    /// The shape's text, without values; empty if its row was evicted.
+    pub shape: String,
+    /// The id of the shape, or of the group of shapes, that `shape` describes.
+    pub shape_id: String,
+    /// The client's user, as `source.name`.
+    pub user: Option<String>,
+}

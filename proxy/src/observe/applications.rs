@@ -1,0 +1,165 @@
+//! The names of applications, and the number of operations by application.
+//!
+//! Clients choose their names freely, so both are bounded: a shape counts [`APPLICATIONS`] names,
+//! and the table of names has only those that are in use.
+
+use std::{collections::HashSet, sync::Arc};
+
+/// Maximum number of applications that are counted separately for a shape.
+const APPLICATIONS: usize = 8;
+
+/// Number of names from which the table is searched for unused names.
+const MIN_PURGE: usize = 64;
+
+/// The names in use. Clients with the same name share its memory, so that the data path can compare
+/// names by their address.
+#[derive(Debug, Default)]
+pub(super) struct ApplicationNames {
+    names: HashSet<Arc<str>>,
+    /// Number of names from which the unused ones are removed.
+    purge_at: usize,
+}
+
+impl ApplicationNames {
+    /// The shared copy of a name.
+    pub(super) fn intern(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.names.get(name) {
+            return Arc::clone(known);
+        }
+        if self.names.len() >= self.purge_at.max(MIN_PURGE) {
+            self.names.retain(|name| Arc::strong_count(name) > 1);
+            self.purge_at = self.names.len() * 2;
+        }
+        let name: Arc<str> = name.into();
+        self.names.insert(Arc::clone(&name));
+        name
+    }
+}
+
+/// The number of operations of a shape by application.
+#[derive(Clone, Debug, Default)]
+pub struct ApplicationCounts {
+    /// At most [`APPLICATIONS`] names.
+    named: Vec<(Arc<str>, u64)>,
+    /// Operations of clients without a name.
+    unnamed: u64,
+    /// Operations of all other applications.
+    other: u64,
+}
+
+impl ApplicationCounts {
+    /// Adds one operation of an application; `None` if the client has no name. Names are compared
+    /// by their address.
+    pub(super) fn add(&mut self, application: Option<&Arc<str>>) {
+        let Some(application) = application else {
+            self.unnamed += 1;
+            return;
+        };
+        let mut named = self.named.iter_mut();
+        if let Some((_, count)) = named.find(|(name, _)| Arc::ptr_eq(name, application)) {
+            *count += 1;
+        } else if self.named.len() < APPLICATIONS {
+            self.named.push((Arc::clone(application), 1));
+        } else {
+            self.other += 1;
+        }
+    }
+
+    /// Adds the counts of a later period. An application that had more operations in that period
+    /// than the lightest one ever had replaces it: so a few operations with many names cannot
+    /// displace the real applications for ever.
+    pub(super) fn merge(&mut self, later: &Self) {
+        self.unnamed += later.unnamed;
+        self.other += later.other;
+        for (name, count) in &later.named {
+            if let Some((_, sum)) = self.named.iter_mut().find(|(known, _)| known == name) {
+                *sum += count;
+            } else if self.named.len() < APPLICATIONS {
+                self.named.push((Arc::clone(name), *count));
+            } else {
+                let lightest = self.named.iter_mut().min_by_key(|(_, count)| *count);
+                match lightest {
+                    Some(lightest) if lightest.1 < *count => {
+                        self.other += lightest.1;
+                        *lightest = (Arc::clone(name), *count);
+                    }
+                    Some(_) | None => self.other += count,
+                }
+            }
+        }
+    }
+
+    /// The applications and their counts, the most frequent first. The name is empty for clients
+    /// without a name, and `None` for all applications that are not counted separately.
+    pub fn ranked(&self) -> Vec<(Option<&str>, u64)> {
+        let named = self
+            .named
+            .iter()
+            .map(|(name, count)| (Some(&**name), *count));
+        let unnamed = [(Some(""), self.unnamed)];
+        let mut ranked: Vec<_> = named
+            .chain(unnamed)
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        ranked.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+        ranked.extend((self.other > 0).then_some((None, self.other)));
+        ranked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(names: &mut ApplicationNames, of: &[(&str, u64)]) -> ApplicationCounts {
+        let mut counts = ApplicationCounts::default();
+        for (name, count) in of {
+            let name = names.intern(name);
+            (0..*count).for_each(|_| counts.add(Some(&name)));
+        }
+        counts
+    }
+
+    #[test]
+    fn eight_applications_are_counted_separately_and_no_operation_is_lost() {
+        let mut names = ApplicationNames::default();
+        let many: Vec<_> = (0..20).map(|n| (format!("app{n}"), n + 1)).collect();
+        let many: Vec<_> = many.iter().map(|(name, count)| (&**name, *count)).collect();
+        let mut counts = counted(&mut names, &many);
+        counts.add(None);
+        let ranked = counts.ranked();
+        assert_eq!(ranked.len(), APPLICATIONS + 2);
+        assert_eq!(ranked[0], (Some("app7"), 8));
+        assert!(ranked.contains(&(Some(""), 1)));
+        assert_eq!(ranked.iter().map(|(_, count)| count).sum::<u64>(), 211);
+        assert_eq!(ranked.last(), Some(&(None, 211 - 1 - 36)));
+    }
+
+    #[test]
+    fn heavy_application_replaces_a_light_one() {
+        let mut names = ApplicationNames::default();
+        let light: Vec<_> = (0..9).map(|n| format!("junk{n}")).collect();
+        let light: Vec<_> = light.iter().map(|name| (&**name, 2)).collect();
+        let mut all = counted(&mut names, &light);
+        all.merge(&counted(&mut names, &[("shop", 2)]));
+        assert!(all.ranked().iter().all(|(name, _)| *name != Some("shop")));
+        all.merge(&counted(&mut names, &[("shop", 50)]));
+        all.merge(&counted(&mut names, &[("shop", 1)]));
+        assert_eq!(all.ranked()[0], (Some("shop"), 51));
+        let sum: u64 = all.ranked().iter().map(|(_, count)| count).sum();
+        assert_eq!(sum, 9 * 2 + 2 + 51);
+    }
+
+    #[test]
+    fn unused_names_do_not_fill_the_table() {
+        let mut names = ApplicationNames::default();
+        let kept: Vec<_> = (0..100)
+            .map(|n| names.intern(&format!("kept{n}")))
+            .collect();
+        for n in 0..10_000 {
+            drop(names.intern(&format!("hostile{n}")));
+        }
+        assert!(names.names.len() <= 2 * kept.len() + MIN_PURGE);
+        assert!(Arc::ptr_eq(&names.intern("kept7"), &kept[7]));
+    }
+}

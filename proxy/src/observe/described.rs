@@ -1,0 +1,57 @@
+//! The description of an operation that has ended, from the rows that count it.
+
+use std::sync::Arc;
+
+use seawall_shape::ShapeId;
+
+use super::{
+    Namespace,
+    registry::Registry,
+    sums::{NamespaceIndex, Record},
+};
+
+/// The level in the log for an operation whose row was evicted while the operation ran.
+const EVICTED: &str = "evicted";
+
+/// The description of an operation for the slow log, taken from its rows.
+pub(super) struct LoggedOperation {
+    pub(super) namespace: Namespace,
+    /// For a `getMore`: the command that opened its cursor.
+    pub(super) opened_by: Option<&'static str>,
+    /// The shape that `text` describes.
+    pub(super) shape: ShapeId,
+    /// The id of the operation's own shape, if it differs from `shape`.
+    pub(super) fine: Option<ShapeId>,
+    /// The level of the row that counts the operation; `None` if shapes are not counted.
+    pub(super) level: Option<&'static str>,
+    pub(super) text: Arc<str>,
+}
+
+impl LoggedOperation {
+    pub(super) fn of(record: &Record, registry: &Registry) -> Option<Self> {
+        let namespace = |index: NamespaceIndex| registry.namespaces().nth(index.0);
+        let own = shape_of(record);
+        let index = record.origin.or(record.rows.shape);
+        let row = index.and_then(|index| registry.row(index.serial));
+        let row = row.map(|(shape, _, _)| shape);
+        let shape = row.map_or(own, |row| row.id);
+        let opened_by = record.origin.and_then(|origin| namespace(origin.namespace));
+        Some(Self {
+            namespace: namespace(record.rows.namespace)?.clone(),
+            opened_by: opened_by.map(|namespace| namespace.command),
+            shape,
+            fine: (own != shape).then_some(own),
+            level: match row {
+                Some(row) => Some(row.level.as_str()),
+                None => index.map(|_| EVICTED),
+            },
+            text: row.map(|row| Arc::clone(&row.text)).unwrap_or_default(),
+        })
+    }
+}
+
+/// The shape of an operation. For a `getMore`, the shape of the command that opened its cursor, if
+/// known.
+pub(super) fn shape_of(record: &Record) -> ShapeId {
+    record.origin_id.unwrap_or(record.rows.id)
+}

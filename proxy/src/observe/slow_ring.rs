@@ -1,0 +1,258 @@
+//! The latest slow operations, for the API.
+//!
+//! The data path only notes an operation, without a look-up. The collector describes the noted
+//! operations once a second, from the rows of their shapes. Both lists are bounded, and so is the
+//! number of operations per second: when all operations are slow, the list still covers some
+//! seconds, and one user has a share of it.
+
+use std::{
+    collections::VecDeque,
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use parking_lot::Mutex;
+
+use seawall_shape::ShapeId;
+use seawall_stats::{Outcome, PhaseTimes};
+
+use super::{
+    ConnectedClient, Namespace, described::LoggedOperation, registry::Registry, slow_log::Rate,
+    sums::Record,
+};
+
+/// Maximum number of kept operations.
+const KEPT: usize = 1_000;
+
+/// Maximum number of operations that are noted in a second.
+const NOTED_PER_SECOND: NonZeroU32 = NonZeroU32::new(200).expect("not zero");
+
+/// The threshold if there is no slow log.
+pub(super) const DEFAULT_THRESHOLD: Duration = Duration::from_millis(100);
+
+/// A slow operation. It has no values.
+#[derive(Clone, Debug)]
+pub struct SlowOperation {
+    /// When the operation ended.
+    pub at: SystemTime,
+    /// The client's application.
+    pub application: Option<Arc<str>>,
+    /// The client's address.
+    pub client: Option<Arc<str>>,
+    /// The client's user, as `source.name`.
+    pub user: Option<Arc<str>>,
+    /// The command and its namespace.
+    pub namespace: Namespace,
+    /// The shape, or group of shapes, that `text` describes.
+    pub shape: ShapeId,
+    /// The operation's own shape, if it differs from `shape`.
+    pub fine_shape: Option<ShapeId>,
+    /// The text of the shape, without values; empty if its row was evicted.
+    pub text: Arc<str>,
+    /// How the operation ended.
+    pub outcome: Outcome,
+    /// The error code, from the server or from Seawall.
+    pub code: Option<i32>,
+    /// The time in each phase.
+    pub phases: PhaseTimes,
+    /// Bytes of the replies.
+    pub reply_bytes: u64,
+    /// The server that replied.
+    pub server: Option<Arc<str>>,
+}
+
+/// A slow operation that is not described yet.
+#[derive(Debug)]
+struct Noted {
+    at: SystemTime,
+    record: Record,
+    application: Option<Arc<str>>,
+    client: Option<Arc<str>>,
+    user: Option<Arc<str>>,
+}
+
+/// The slow operations that the data path has noted since the last collection.
+pub(super) struct SlowNotes {
+    rate: Rate,
+    noted: Mutex<Vec<Noted>>,
+    left_out: AtomicU64,
+}
+
+impl Default for SlowNotes {
+    fn default() -> Self {
+        Self {
+            rate: Rate::new(Some(NOTED_PER_SECOND)),
+            noted: Mutex::default(),
+            left_out: AtomicU64::new(0),
+        }
+    }
+}
+
+impl SlowNotes {
+    /// Notes an operation of a client that ended at `at`, unless the second, or the share of the
+    /// user in it, is full.
+    pub(super) fn note(
+        &self,
+        record: &Record,
+        client: Option<&ConnectedClient>,
+        user: u64,
+        at: SystemTime,
+    ) {
+        if self.rate.admits(user, at) {
+            let noted = Noted {
+                at,
+                record: record.clone(),
+                application: client.and_then(|client| client.application().cloned()),
+                client: client.map(|client| Arc::clone(client.peer())),
+                user: client.and_then(|client| client.user()),
+            };
+            let mut all = self.noted.lock();
+            // The clock may have been set, so that the rate admitted several seconds at once.
+            if all.len() < KEPT {
+                all.push(noted);
+                return;
+            }
+        }
+        self.left_out.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Number of slow operations that were not noted.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out.load(Ordering::Relaxed)
+    }
+
+    /// Removes the noted operations, and describes them by the rows of the registry.
+    pub(super) fn take(&self, registry: &Registry, servers: &[Arc<str>]) -> Vec<SlowOperation> {
+        let noted = std::mem::take(&mut *self.noted.lock());
+        let described = noted.into_iter().filter_map(|noted| {
+            let record = &noted.record;
+            let logged = LoggedOperation::of(record, registry)?;
+            let server = record.server.and_then(|server| servers.get(server.0));
+            Some(SlowOperation {
+                at: noted.at,
+                application: noted.application,
+                client: noted.client,
+                user: noted.user,
+                namespace: logged.namespace,
+                shape: logged.shape,
+                fine_shape: logged.fine,
+                text: logged.text,
+                outcome: record.outcome,
+                code: record.code,
+                phases: record.phases,
+                reply_bytes: record.reply_bytes,
+                server: server.cloned(),
+            })
+        });
+        described.collect()
+    }
+}
+
+/// The latest slow operations, the earliest first.
+#[derive(Debug, Default)]
+pub(super) struct SlowRing(VecDeque<SlowOperation>);
+
+impl SlowRing {
+    /// Adds operations, and removes the earliest ones over the limit.
+    pub(super) fn extend(&mut self, operations: Vec<SlowOperation>) {
+        self.0.extend(operations);
+        let excess = self.0.len().saturating_sub(KEPT);
+        self.0.drain(..excess);
+    }
+
+    /// The operations, the latest first.
+    pub(super) fn latest(&self) -> impl Iterator<Item = &SlowOperation> {
+        self.0.iter().rev()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::observe::{Observer, Settings};
+    use seawall_command::CommandBytes;
+
+    fn observer() -> Observer {
+        let settings = Settings {
+            counts_shapes: true,
+            max_shapes: 10,
+            name_key: None,
+            max_namespaces: 10,
+            keeps_seconds: false,
+        };
+        Observer::new(settings, None).unwrap()
+    }
+
+    fn run(observer: &Observer, field: &str, user: u64, time: Duration) {
+        let body = doc! {"find": "c", "filter": {field: "secret"}, "$db": "d"};
+        let body = body.to_vec().unwrap();
+        let input = CommandBytes {
+            body: &body,
+            sequences: &[],
+        };
+        let client = observer.clients.connected("10.0.0.1:7", None);
+        client.set_application(Some(&"x".repeat(1_000)));
+        client.set_user(Some("admin.u".to_owned()));
+        let began = Instant::now();
+        let mut observation = observer.recorder.begin(&input, 0, began);
+        observation.set_sender(&client, user, None);
+        observation.finish(Outcome::Ok, began + time);
+    }
+
+    #[test]
+    fn only_slow_operations_are_kept_without_values_and_with_short_names() {
+        let observer = observer();
+        run(&observer, "fast", 1, Duration::from_millis(99));
+        run(&observer, "slow", 1, Duration::from_millis(100));
+        let kept = observer.exporter.slow_operations(None, 10);
+        let [slow] = &*kept else { panic!("{kept:?}") };
+        assert_eq!(&*slow.text, "{filter:{slow:?}}");
+        assert_eq!(slow.phases.total(), Duration::from_millis(100));
+        assert_eq!(slow.application.as_deref().map(str::len), Some(256));
+        assert_eq!(slow.user.as_deref(), Some("admin.u"));
+        assert_eq!(slow.client.as_deref(), Some("10.0.0.1:7"));
+        let of_shape = |id: &str| observer.exporter.slow_operations(Some(id), 10).len();
+        assert_eq!(of_shape(&slow.shape.to_string()), 1);
+        assert_eq!(of_shape("0000000000000000"), 0);
+    }
+
+    #[test]
+    fn ring_keeps_the_latest_thousand() {
+        let observer = observer();
+        run(&observer, "slow", 1, Duration::from_secs(1));
+        let slow = observer.exporter.slow_operations(None, 1).pop().unwrap();
+        let mut ring = SlowRing::default();
+        for second in 0..3_000 {
+            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+            ring.extend(vec![SlowOperation { at, ..slow.clone() }]);
+        }
+        let latest: Vec<_> = ring.latest().collect();
+        let last = SystemTime::UNIX_EPOCH + Duration::from_secs(2_999);
+        assert_eq!((latest.len(), latest[0].at), (KEPT, last));
+    }
+
+    #[test]
+    fn one_user_cannot_fill_a_second_of_slow_operations() {
+        let notes = SlowNotes::default();
+        let observer = observer();
+        run(&observer, "slow", 1, Duration::from_secs(1));
+        let noted = observer.recorder.slow_notes.noted.lock().pop();
+        let record = noted.unwrap().record;
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(9);
+        let note = |user| {
+            notes.note(&record, None, user, at);
+            notes.noted.lock().len()
+        };
+        let of_one = (0..10_000).map(|_| note(1)).last().unwrap();
+        assert!((170..180).contains(&of_one), "{of_one}");
+        assert_eq!(note(2), of_one + 1);
+        assert_eq!(notes.left_out(), 10_000 - u64::try_from(of_one).unwrap());
+    }
+}
