@@ -1,6 +1,7 @@
 //! The composition root: builds every part from its settings, connects, runs and drains the parts.
 
 mod convert;
+mod failovers;
 mod gauges;
 mod http;
 mod insight;

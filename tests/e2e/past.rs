@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bson::{Document, doc};
 use rustix::process::Signal;
 use seawall_api::{
-    Changes, GaugeTimeline, Heatmap, HeatmapShapes, Namespace, Namespaces, Other, Report, Server,
-    Servers, Shape, Shapes, Stalls, Status, Step, Timeline,
+    Annotations, Changes, GaugeTimeline, Heatmap, HeatmapShapes, Namespace, Namespaces, Other,
+    Report, Server, Servers, Shape, Shapes, SlowOperations, Stalls, Status, Step, Timeline,
 };
 use seawall_tests::{
     eventually::eventually,
@@ -195,6 +195,87 @@ async fn heat_maps_and_gauges_show_the_last_minute() {
         let (status, _) = scene.seawall.get(&format!("/api/v1/heatmap?{wrong}")).await;
         assert_eq!(status, 400, "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn slow_operations_show_their_client_and_no_values() {
+    let scene = Scene::start("slow_log.threshold_ms = 0\nslow_log.file = \"/dev/null\"\n").await;
+    let address = scene.seawall.address().parse().unwrap();
+    let mut client = RawClient::connect(address).await.unwrap();
+    let metadata = doc! {
+        "application": { "name": "shop" }, "driver": { "name": "raw", "version": "1" }, "os": { "type": "any" },
+    };
+    client.hello(doc! { "client": metadata }).await.unwrap();
+    let login = Login::new("admin", &scene.user.name, "secret");
+    client.login(&login).await.unwrap();
+    for filter in [doc! { "name": "secret-value" }, doc! { "$nonsense": 1 }] {
+        let find = doc! { "find": "things", "filter": filter };
+        client.command(&scene.user.name, find).await.unwrap();
+    }
+    client.wait_until_counted().await.unwrap();
+    let listed = async || -> SlowOperations {
+        let mut slow: SlowOperations = scene.seawall.api("/api/v1/slow").await;
+        slow.operations.retain(|of| of.db == scene.user.name);
+        slow
+    };
+    eventually(LIMIT, async || listed().await.operations.len() == 2)
+        .await
+        .unwrap();
+    let slow = listed().await;
+    let [wrong, found] = &*slow.operations else {
+        panic!("{slow:?}")
+    };
+    assert_eq!((slow.threshold_ms, found.error_code), (0.0, None));
+    assert_eq!(found.application.as_deref(), Some("shop"));
+    assert_eq!(found.user, Some(format!("admin.{}", scene.user.name)));
+    assert_eq!(found.shape, "{filter:{name:?}}");
+    assert!((found.phases_ms.total() - found.duration_ms).abs() < 1e-6);
+    assert_eq!((wrong.error_code, &*wrong.outcome), (Some(2), "error"));
+    let (_, text) = scene.seawall.get("/api/v1/slow").await;
+    assert!(!text.contains("secret-value"), "{text}");
+    let path = format!("/api/v1/slow?shape={}", wrong.shape_id);
+    let of_shape: SlowOperations = scene.seawall.api(&path).await;
+    assert_eq!(of_shape.operations.len(), 1);
+    let path = format!("/api/v1/shapes/{}", wrong.shape_id);
+    let shape: Shape = scene.seawall.api(&path).await;
+    let applications = shape.applications.unwrap();
+    let applications = applications.iter().map(|of| (&*of.name, of.count));
+    assert_eq!(applications.collect::<Vec<_>>(), [("shop", 1)]);
+    let codes = shape.errors_by_code.unwrap();
+    let codes = codes.iter().map(|of| (&*of.code, of.count));
+    assert_eq!(codes.collect::<Vec<_>>(), [("2", 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn annotations_of_deploys_and_reloads_are_kept_after_a_restart() {
+    let scratch = Scratch::create().unwrap();
+    let directory = scratch.path().join("kept");
+    let toml = format!("history.directory = {directory:?}\n");
+    let mut scene = Scene::start(&toml).await;
+    let path = "/api/v1/annotations";
+    let (status, _) = scene.seawall.post(path, r#"{"text": "shop v1.2"}"#).await;
+    assert_eq!(status, 201);
+    for wrong in [r#"{"text": ""}"#, r#"{"text": "x", "kind": "storm"}"#] {
+        let (status, _) = scene.seawall.post(path, wrong).await;
+        assert_eq!(status, 400, "{wrong}");
+    }
+    let more = format!("{toml}pool.max_pool_size = 50\n");
+    scene.seawall.reload(&more).unwrap();
+    scene.seawall.app.drain(std::future::ready(())).await;
+    let server = shared_standalone().await.unwrap();
+    drop(scene.seawall);
+    scene.seawall = Scene::seawall(&server.uri(), &toml).await;
+    let kept: Annotations = scene.seawall.api("/api/v1/annotations?since=10m").await;
+    let kept: Vec<_> = kept
+        .annotations
+        .iter()
+        .map(|of| (&*of.kind, &*of.text))
+        .collect();
+    let expected = [
+        ("deploy", "shop v1.2"),
+        ("reload", "reload: pool.max_pool_size"),
+    ];
+    assert_eq!(kept, expected);
 }
 
 #[tokio::test]

@@ -161,6 +161,16 @@ impl Seawall {
         http(address, method, path, &host).await
     }
 
+    /// The status and the reply of a POST with a JSON body to the admin address.
+    pub async fn post(&self, path: &str, json: &str) -> (u16, String) {
+        // The body comes after the headers, so it ends the request.
+        let headers = format!(
+            "Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{json}",
+            json.len()
+        );
+        self.request("POST", path, &headers).await
+    }
+
     /// The sum of a metric over the series whose lines contain all of `labels`.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let (_, text) = self.get("/metrics").await;

@@ -29,7 +29,8 @@ use crate::observe::ShapeRow;
 use seawall_insight::{Insight, Selection};
 use seawall_stats::{Figures, Label, Period, float};
 
-use self::asked::{DEFAULT_SINCE, DEFAULT_SORT, Parameters, Range, SeriesFilter, step_for};
+pub(super) use self::asked::Parameters;
+use self::asked::{DEFAULT_SINCE, DEFAULT_SORT, Range, SeriesFilter, step_for};
 pub(super) use self::{
     changes::changes,
     heatmap::{gauges, heatmap, heatmap_shapes},

@@ -1,6 +1,8 @@
 //! Serves metrics, health checks and the JSON API over HTTP. Requests read snapshots. Two requests
-//! have an effect on clients: one starts a drain, the other reloads the configuration.
+//! have an effect on clients: one starts a drain, the other reloads the configuration. One adds an
+//! annotation.
 
+mod annotations;
 mod bounded;
 mod guard;
 mod insight;
@@ -185,6 +187,7 @@ pub fn router(window: Arc<Window>) -> Router {
         .route("/api/v1/changes", get(insight::changes))
         .route("/api/v1/stalls", get(insight::stalls))
         .route("/api/v1/report", get(insight::report))
+        .route("/api/v1/annotations", get(annotations::list))
         .route("/api/v1/slow", get(slow))
         .route("/api/v1/pools", get(pools))
         .route("/api/v1/topology", get(topology))
@@ -197,6 +200,7 @@ pub fn router(window: Arc<Window>) -> Router {
         ));
     let actions = Router::new()
         .route("/api/v1/profile", get(profile::profile))
+        .route("/api/v1/annotations", post(annotations::add))
         .route("/api/v1/drain", post(drain))
         .route("/api/v1/reload", post(reload))
         .route_layer(middleware::from_fn_with_state(

@@ -416,6 +416,7 @@ async fn replies_have_the_documented_members() {
         "shapes/ID?since=1m&distributions=true",
         "changes?against=20m&window=5m&distributions=true",
         "report?since=10m&against=20m&distributions=true",
+        "annotations?since=1h",
         "slow",
         "pools",
         "topology",

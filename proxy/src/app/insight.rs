@@ -12,14 +12,18 @@ use parking_lot::Mutex;
 use seawall_config as config;
 use tokio::{runtime::Handle, time::sleep};
 
-use super::{StartError, gauges::GaugeReader};
+use super::{
+    StartError,
+    failovers::{Failover, PrimaryWatch},
+    gauges::GaugeReader,
+};
 use crate::{
     client::Shared,
     observe::{self, Exporter, HistoryLosses, Memory, Observer, SlowLog, SlowLogSettings},
     pulse::{self, Pulse},
-    topology::{DeploymentOptions, Topology},
+    topology::{DeploymentOptions, ServerType, Topology},
 };
-use seawall_insight::{Clock, Insight, Second, StormChange};
+use seawall_insight::{Annotation, AnnotationKind, Clock, Insight, Second, StormChange};
 use seawall_shape::NameKey;
 
 /// Delay between the end of a second and the collection of its measurements. After this delay, all
@@ -135,6 +139,22 @@ impl Feed {
         }
     }
 
+    /// Passes the servers of the deployment to the pulse, and annotates a failover.
+    fn see(&self, topology: &Topology, primary: &mut PrimaryWatch) {
+        let servers = &topology.snapshot().description.servers;
+        let mut primaries = servers
+            .iter()
+            .filter(|of| of.server_type == ServerType::Primary);
+        let current = primaries.next().map(|server| server.address.to_string());
+        if let Some(failover) = primary.see(current, self.insight.now()) {
+            annotate_failover(&self.insight, &failover);
+        }
+        if let Ok(pulse) = &self.pulse {
+            let addresses: Vec<_> = servers.iter().map(|s| s.address.to_string()).collect();
+            pulse.set_servers(&addresses);
+        }
+    }
+
     /// Passes the last second to the insight, and closes the history.
     pub(super) fn close(&self) {
         self.push(self.insight.now() + Duration::from_secs(1));
@@ -172,27 +192,48 @@ pub(super) fn pulse_settings(settings: &config::Pulse) -> pulse::Settings {
 /// Passes each second to the insight, [`AFTER_THE_SECOND`] after its end.
 pub(super) async fn push_seconds(feed: Arc<Feed>, topology: Arc<Topology>) {
     let insight = Arc::clone(&feed.insight);
+    let mut primary = PrimaryWatch::default();
     loop {
         let now = insight.now();
         let into_second = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let left = Duration::from_secs(1)
             .saturating_sub(Duration::from_nanos(into_second.subsec_nanos().into()));
         sleep(left + AFTER_THE_SECOND).await;
-        if let Ok(pulse) = &feed.pulse {
-            let servers = &topology.snapshot().description.servers;
-            let addresses: Vec<_> = servers.iter().map(|s| s.address.to_string()).collect();
-            pulse.set_servers(&addresses);
-        }
+        feed.see(&topology, &mut primary);
         let now = insight.now();
         let pushed = Arc::clone(&feed);
         // The push packs and compares data for some milliseconds. It runs on another thread, so
         // that other tasks do not wait.
         drop(tokio::task::spawn_blocking(move || pushed.push(now)).await);
+        if insight.compares_in(now) {
+            let insight = Arc::clone(&insight);
+            // The comparison is not awaited, because it takes longer than a push.
+            drop(tokio::task::spawn_blocking(move || {
+                insight.annotate_changes()
+            }));
+        }
         if insight.is_due(now) {
             let insight = Arc::clone(&insight);
             // The write is not awaited, because a slow disk must not delay the next second.
             drop(tokio::task::spawn_blocking(move || insight.write()));
         }
+    }
+}
+
+fn annotate_failover(insight: &Insight, failover: &Failover) {
+    let Failover { lost_at, from, to } = failover;
+    let text = format!("primary {from} \u{2192} {to}");
+    let kind = AnnotationKind::Failover;
+    insight.annotate(Annotation::new(kind, *lost_at, Some(insight.now()), &text));
+}
+
+/// Annotates a reload that changed these keys.
+pub(super) fn annotate_reload<'a>(insight: &Insight, keys: impl Iterator<Item = &'a str>) {
+    let keys: Vec<_> = keys.collect();
+    if !keys.is_empty() {
+        let text = format!("reload: {}", keys.join(", "));
+        let kind = AnnotationKind::Reload;
+        insight.annotate(Annotation::new(kind, insight.now(), None, &text));
     }
 }
 

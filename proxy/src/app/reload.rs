@@ -122,6 +122,9 @@ impl App {
             // buckets at the start.
             drop(self.export_info(&described.hash));
             self.configuration.send_replace(Arc::new(described));
+            let applied = changes.iter().filter(|change| !change.needs_restart);
+            let keys = applied.map(|change| change.key.as_str());
+            insight::annotate_reload(&self.feed.insight, keys);
             *running = Loaded { settings, values };
         }
         Ok(api::Reload {

@@ -6,6 +6,7 @@
 //! is ignored, because the proxy may have another version. A number of seconds is parsed from a
 //! float or an integer, and is written as earlier versions of the API wrote it.
 
+mod annotations;
 mod changes;
 mod client;
 mod configuration;
@@ -29,6 +30,7 @@ use serde::{Serializer, de::DeserializeOwned};
 use serde_json::Value;
 
 pub use self::{
+    annotations::{Annotation, Annotations, NewAnnotation},
     changes::{Change, Changes, Rates, SeriesName, Span, SpanFigures},
     client::{AdminClient, ClientError, percent_encode},
     configuration::{Configuration, ConfigurationChange, ConfigurationValue, Reload},

@@ -85,6 +85,15 @@ impl Parameters {
         }))
     }
 
+    /// The start and the end of [`Self::range`].
+    pub(in crate::admin) fn period(
+        &self,
+        now: SystemTime,
+    ) -> Result<(SystemTime, SystemTime), Refused> {
+        let range = self.range(now)?;
+        Ok((range.from, range.to))
+    }
+
     /// The length of the steps of a period.
     pub(super) fn step_of(&self, range: Range) -> Result<Duration, Refused> {
         let step = time(self.step.as_deref())?.unwrap_or(step_for(range.length()));

@@ -1,0 +1,37 @@
+//! Events that explain a change in the figures: `/api/v1/annotations`.
+
+use serde::{Deserialize, Serialize};
+
+/// The annotations of a period, the earliest first.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Annotations {
+    /// The annotations.
+    pub annotations: Vec<Annotation>,
+}
+
+/// One event. Times are in seconds since the epoch.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Annotation {
+    /// When the event began.
+    pub at: f64,
+    /// When the event ended; `None` for an event at one moment, and for one that lasts.
+    pub end: Option<f64>,
+    /// The kind: `reload`, `failover`, `storm`, `stall`, `change` or `deploy`.
+    pub kind: String,
+    /// What happened.
+    pub text: String,
+}
+
+/// An annotation that a caller adds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NewAnnotation {
+    /// When the event happened, in seconds since the epoch; now, if missing.
+    pub at: Option<f64>,
+    /// The kind. Callers can add only `deploy`, which is also the default.
+    pub kind: Option<String>,
+    /// What happened: 1 to 200 bytes.
+    pub text: String,
+}
