@@ -211,9 +211,9 @@ pub(super) async fn shape(
 }
 
 /// All figures of one shape. With a period, returns the figures of that period, and adds the
-/// figures since the start if the shape has a row. Without a period, returns the figures of the row since
-/// the start, or the figures of the last [`DEFAULT_SINCE`] if the shape has no row. `None` if the
-/// shape is neither in the period nor in a row.
+/// figures since the start if the shape has a row. Without a period, returns the figures of the row
+/// since the start, or the figures of the last [`DEFAULT_SINCE`] if the shape has no row. `None` if
+/// the shape is neither in the period nor in a row.
 fn one_shape(
     insight: &Insight,
     id: &str,

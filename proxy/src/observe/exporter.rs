@@ -489,9 +489,9 @@ impl Exporter {
         rows.cloned().collect()
     }
 
-    /// The latest slow operations, the latest first, at most `limit`: of one shape, by its id, or of
-    /// all shapes.
-    pub fn slow_operations(&self, shape: Option<&str>, limit: usize) -> Vec<SlowOperation> {
+    /// The latest slow operations, the latest first, at most `limit`: of one shape, by its id, or
+    /// of all shapes.
+    pub(crate) fn slow_operations(&self, shape: Option<&str>, limit: usize) -> Vec<SlowOperation> {
         let collected = self.collect_all();
         let is_wanted = |slow: &&SlowOperation| {
             let ids = [Some(slow.shape), slow.fine_shape];

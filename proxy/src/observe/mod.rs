@@ -44,14 +44,12 @@ use std::sync::Arc;
 use seawall_shape::NameKey;
 
 use self::metric_handles::Metrics;
-pub(crate) use self::protobuf::PROTOBUF;
 pub use self::{
     applications::ApplicationCounts,
     clients::{ClientDirectory, ClientRow, ConnectedClient},
     exporter::{Exporter, code_name},
     metric_name::{MetricKind, MetricName},
     observation::{Observation, Origin, outcome_of},
-    own::{open_descriptors, process_cpu, resident_bytes},
     process::{HistoryLosses, Memory},
     recorder::Recorder,
     registry::{Namespace, Shape, ShapeRow},
@@ -61,6 +59,10 @@ pub use self::{
     sums::{
         NamespaceIndex, NamespaceSums, RowIndexes, ServerIndex, ServerSums, ShapeIndex, ShapeSums,
     },
+};
+pub(crate) use self::{
+    own::{open_descriptors, process_cpu, resident_bytes},
+    protobuf::PROTOBUF,
 };
 
 /// Options of the statistics: what is counted, and the maximum number of rows.

@@ -1,4 +1,5 @@
-//! CPU time by thread, resident memory and descriptors of this process, as the operating system reports them.
+//! CPU time by thread, resident memory and descriptors of this process, as the operating system
+//! reports them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -7,7 +8,7 @@ use std::{
 };
 
 /// Resident memory of the process in bytes; `None` if the system does not report it.
-pub fn resident_bytes() -> Option<usize> {
+pub(crate) fn resident_bytes() -> Option<usize> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size())
@@ -17,7 +18,7 @@ pub fn resident_bytes() -> Option<usize> {
 /// are then counted if `may_count` is true, which takes milliseconds for 10,000 of them.
 ///
 /// Source: `/proc/PID/fd`, proc(5): since Linux 6.2, the size of the folder is the number.
-pub fn open_descriptors(may_count: bool) -> Option<usize> {
+pub(crate) fn open_descriptors(may_count: bool) -> Option<usize> {
     const FOLDER: &str = "/proc/self/fd";
     let size = usize::try_from(fs::metadata(FOLDER).ok()?.len()).ok()?;
     match size {
@@ -109,7 +110,7 @@ fn threads() -> Vec<Thread> {
 ///
 /// Source: `/proc/PID/stat`, proc(5): `utime` and `stime` are the fields 14 and 15. The second
 /// field is the name in brackets, which may contain any characters.
-pub fn process_cpu() -> Option<Duration> {
+pub(crate) fn process_cpu() -> Option<Duration> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let (_, after_name) = stat.rsplit_once(") ")?;
     let mut times = after_name.split(' ').skip(11);

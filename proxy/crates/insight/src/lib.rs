@@ -1,4 +1,5 @@
-//! Insight into the past: keeps the history and annotations, and detects storms, stalls and changes.
+//! Insight into the past: keeps the history and annotations, and detects storms, stalls and
+//! changes.
 //!
 //! The crate gets one [`Second`] per second. It knows neither the code that counts operations nor
 //! the code that samples servers. The detectors are pure: they read no clock and get the time as an

@@ -525,7 +525,7 @@ mod tests {
 
     fn deploy() -> Annotation {
         Annotation {
-            at: UNIX_EPOCH + std::time::Duration::from_millis(7_000_500),
+            at: UNIX_EPOCH + Duration::from_millis(7_000_500),
             end: None,
             kind: AnnotationKind::Deploy,
             text: "v1.2 \u{fc}".into(),

@@ -506,7 +506,7 @@ impl Selection {
 
     /// The gauges in steps of `step` seconds: the start, the seconds that have data, and the
     /// gauges. Steps without data are omitted.
-    pub fn gauge_timeline(&self, step: u64) -> Vec<(u64, u64, Gauges)> {
+    pub(crate) fn gauge_timeline(&self, step: u64) -> Vec<(u64, u64, Gauges)> {
         let step = step.max(1);
         let mut timeline: BTreeMap<u64, (u64, Gauges)> = BTreeMap::new();
         for (frame, gauges) in self.frames.iter().zip(self.gauges()) {
