@@ -1,6 +1,7 @@
 //! Reads the gauges of the history from the running parts, once a second.
 
 use std::{
+    mem,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -13,17 +14,25 @@ use seawall_stats::{Gauge, Gauges, Traffic, float};
 /// Interval, in seconds, at which descriptors are counted if the system does not know their number.
 const COUNT_INTERVAL_SECONDS: u64 = 10;
 
-/// Reads gauges. Rates need the previous reading.
+/// Shortest period of a rate. The first reading may come right after the start, and a few events
+/// in some milliseconds are no rate.
+const MIN_RATE_PERIOD: Duration = Duration::from_millis(100);
+
+/// Reads gauges. Rates cover the time since the previous reading, the first ones since the start.
 #[derive(Debug)]
 pub(super) struct GaugeReader {
     shared: Arc<Shared>,
-    /// The time of the last reading, and the CPU time of the process then.
-    last: Option<(Instant, Option<Duration>)>,
+    /// The time of the last reading, and the CPU time of the process then. Before the first reading,
+    /// those of the start.
+    last: (Instant, Option<Duration>),
 }
 
 impl GaugeReader {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, last: None }
+        Self {
+            shared,
+            last: (Instant::now(), observe::process_cpu()),
+        }
     }
 
     /// Reads all gauges. `traffic` has the events since the last reading.
@@ -73,10 +82,9 @@ impl GaugeReader {
     /// Records events per second and the CPU time per second since the last reading.
     fn record_rates(&mut self, gauges: &mut Gauges, traffic: &Traffic) {
         let (now, cpu) = (Instant::now(), observe::process_cpu());
-        let Some((last, cpu_before)) = self.last.replace((now, cpu)) else {
-            return;
-        };
-        let seconds = now.saturating_duration_since(last).as_secs_f64();
+        let (last, cpu_before) = mem::replace(&mut self.last, (now, cpu));
+        let period = now.saturating_duration_since(last).max(MIN_RATE_PERIOD);
+        let seconds = period.as_secs_f64();
         if let (Some(cpu), Some(before)) = (cpu, cpu_before) {
             let used = cpu.saturating_sub(before).as_secs_f64();
             gauges.record(Gauge::CpuCores, used / seconds);
