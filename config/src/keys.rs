@@ -83,6 +83,7 @@ mod tests {
                 "read_token_file",
                 "allowed_hosts",
                 "commands",
+                "dashboard",
                 "profile",
                 "tls"
             ]

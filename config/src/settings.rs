@@ -553,6 +553,9 @@ section! {
     /// forwarded to a server, which does not know it.
     commands: bool = key("admin.commands",
         Kind::Boolean, Live, default true);
+    /// Serve the dashboard, a page for browsers, at `/`.
+    dashboard: bool = key("admin.dashboard",
+        Kind::Boolean, Live, default true);
     // Off by default, because profiles show the names of Seawall's functions and cost CPU time.
     /// Serve CPU profiles of Seawall at /api/v1/profile.
     profile: bool = key("admin.profile",

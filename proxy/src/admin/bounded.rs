@@ -1,6 +1,6 @@
-//! A listener for HTTP with a maximum number of connections. A connection on which nothing arrives
-//! for some time is closed, so that idle callers use up neither connections nor descriptors. TLS
-//! handshakes run beside the accepting of further connections.
+//! A listener for HTTP with a maximum number of connections. A connection on which nothing is read
+//! or written for some time is closed, so that idle callers use up neither connections nor
+//! descriptors. TLS handshakes run beside the accepting of further connections.
 
 use std::{
     fmt, io,
@@ -29,8 +29,9 @@ use seawall_transport::Stream;
 /// that are reserved at the start are enough for two addresses.
 const MAX_CONNECTIONS: usize = 64;
 
-/// A connection on which nothing arrives for this time is closed. It is longer than the usual
-/// interval of scrapes, so that scrapers can keep their connections.
+/// A connection on which nothing is read or written for this time is closed. A stream of events is
+/// only written. The time is longer than the usual interval of scrapes, so that scrapers can
+/// keep their connections.
 const MAX_IDLE: Duration = Duration::from_secs(90);
 
 /// Performs the TLS handshake of a caller within a time limit. Without TLS it returns at once.
@@ -137,6 +138,8 @@ impl Listener for Bounded {
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) address: SocketAddr,
+    /// True if the connection uses TLS.
+    pub(super) is_encrypted: bool,
     /// `None` if the caller sent no certificate.
     pub(super) certificate: Option<Arc<Certificate>>,
 }
@@ -145,6 +148,7 @@ impl Connected<IncomingStream<'_, Bounded>> for Caller {
     fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
         Self {
             address: *stream.remote_addr(),
+            is_encrypted: stream.io().is_encrypted(),
             certificate: stream.io().certificate.clone(),
         }
     }
@@ -174,6 +178,10 @@ impl Connection {
             _permit: permit,
         }
     }
+
+    fn is_encrypted(&self) -> bool {
+        matches!(self.stream, Stream::Tls(_))
+    }
 }
 
 impl AsyncRead for Connection {
@@ -198,7 +206,11 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if written.is_ready() {
+            self.idle.as_mut().reset(Instant::now() + MAX_IDLE);
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

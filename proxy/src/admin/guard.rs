@@ -7,16 +7,23 @@
 //! the page's owner points at 127.0.0.1 (DNS rebinding). Therefore a request without a token is
 //! refused if it names an unknown host or comes from another origin. Health checks are not guarded:
 //! they reveal nothing, and orchestrators send them by pod IP or service name.
+//!
+//! A browser sends the cookie of its session instead of a token, and it does so for every page on
+//! the same host, whatever its port. Therefore a request with a cookie must come from a page of
+//! this very address.
 
 use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{ConnectInfo, Request, State},
-    http::{HeaderMap, HeaderValue, StatusCode, Uri, header, uri::Authority},
+    http::{
+        Extensions, HeaderMap, HeaderValue, StatusCode, Uri, header, request::Parts, uri::Authority,
+    },
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use subtle::ConstantTimeEq as _;
+use tokio::time::Instant;
 
 use super::{
     Window,
@@ -47,7 +54,7 @@ pub struct Token {
 #[derive(Debug)]
 pub struct Guard {
     /// The accepted tokens; empty if requests need no token.
-    pub tokens: Vec<Token>,
+    pub tokens: Vec<Arc<Token>>,
     /// Host names, in lower case, that requests without a token may name in addition to IP
     /// addresses and `localhost`.
     pub allowed_hosts: Vec<String>,
@@ -61,7 +68,7 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
+pub(super) enum Refusal {
     Certificate,
     Token,
     Role,
@@ -76,7 +83,7 @@ impl IntoResponse for Refusal {
                 StatusCode::FORBIDDEN,
                 "a valid client certificate is required: connect again\n",
             ),
-            Self::Token => (StatusCode::UNAUTHORIZED, "a bearer token is required\n"),
+            Self::Token => (StatusCode::UNAUTHORIZED, "a token is required\n"),
             Self::Role => (
                 StatusCode::FORBIDDEN,
                 "this token may only read: use a token of admin.token_file\n",
@@ -100,11 +107,22 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    let guard = window.guard.load_full();
-    let caller = caller_of(&request);
-    let certificate = caller.as_ref().and_then(|of| of.certificate.as_deref());
-    match guard.admit(request.uri(), request.headers(), certificate) {
+    match window.admit(&Presented::of(&request)) {
         Ok(_) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// Like [`check`], for the files of the dashboard, which a browser requests before it has a
+/// session. They contain nothing that is secret.
+pub(super) async fn check_page(
+    State(window): State<Arc<Window>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let guard = window.guard.load_full();
+    match guard.admit_page(&Presented::of(&request)) {
+        Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
 }
@@ -115,21 +133,20 @@ pub(super) async fn check_action(
     request: Request,
     next: Next,
 ) -> Response {
-    let guard = window.guard.load_full();
-    let from = caller_of(&request);
-    let certificate = from.as_ref().and_then(|of| of.certificate.as_deref());
-    let admitted = guard.admit(request.uri(), request.headers(), certificate);
-    let caller = match admitted {
-        Ok(Some(token)) => token.name.as_str(),
-        Ok(None) => "no token",
-        Err(_) => "refused",
+    let from = caller_of(request.extensions());
+    let admitted = window.admit(&Presented::of(&request));
+    let caller = match &admitted {
+        Ok(Some(token)) => token.name.clone(),
+        Ok(None) => "no token".to_owned(),
+        Err(_) => "refused".to_owned(),
     };
     let allowed = match admitted {
         Ok(Some(token)) if token.role == Role::Read => Err(Refusal::Role),
         other => other.map(drop),
     };
-    let peer = from.as_ref().map(|from| from.address);
-    let subject = certificate.map(|of| of.subject.as_str());
+    let peer = from.map(|from| from.address);
+    let subject = from.and_then(|from| from.certificate.as_ref());
+    let subject = subject.map(|of| of.subject.clone());
     let action = format!("{} {}", request.method(), request.uri());
     let response = match allowed {
         Ok(()) => next.run(request).await,
@@ -147,57 +164,108 @@ pub(super) async fn check_action(
     response
 }
 
+/// What a request presents to be admitted.
+pub(super) struct Presented<'r> {
+    uri: &'r Uri,
+    headers: &'r HeaderMap,
+    /// The certificate of the connection.
+    certificate: Option<&'r Certificate>,
+}
+
+impl<'r> Presented<'r> {
+    fn of(request: &'r Request) -> Self {
+        Self::new(request.uri(), request.headers(), request.extensions())
+    }
+
+    /// What the parts of a request present.
+    pub(super) fn of_parts(parts: &'r Parts) -> Self {
+        Self::new(&parts.uri, &parts.headers, &parts.extensions)
+    }
+
+    fn new(uri: &'r Uri, headers: &'r HeaderMap, extensions: &'r Extensions) -> Self {
+        Self {
+            uri,
+            headers,
+            certificate: caller_of(extensions).and_then(|of| of.certificate.as_deref()),
+        }
+    }
+}
+
 /// The other end of a request's connection; `None` only in tests without a connection.
-fn caller_of(request: &Request) -> Option<Caller> {
-    let caller = request.extensions().get::<ConnectInfo<Caller>>();
-    caller.map(|ConnectInfo(caller)| caller.clone())
+pub(super) fn caller_of(extensions: &Extensions) -> Option<&Caller> {
+    let caller = extensions.get::<ConnectInfo<Caller>>();
+    caller.map(|ConnectInfo(caller)| caller)
 }
 
 impl Guard {
-    /// Admits a request. Returns the token that it sent; `None` if no token is required.
-    /// `certificate` is that of the connection.
+    /// Admits a request. Returns the token that it or its session has; `None` if no token is
+    /// required. `session` is the token of the session that the request names.
     fn admit(
         &self,
-        uri: &Uri,
-        headers: &HeaderMap,
-        certificate: Option<&Certificate>,
-    ) -> Result<Option<&Token>, Refusal> {
-        let has_valid = certificate.map(|certificate| (certificate.is_valid)());
-        if !has_valid.unwrap_or(!self.requires_certificate) {
-            return Err(Refusal::Certificate);
+        presented: &Presented<'_>,
+        session: Option<&str>,
+    ) -> Result<Option<Arc<Token>>, Refusal> {
+        self.admit_certificate(presented)?;
+        if self.tokens.is_empty() {
+            return self.admit_own(presented).map(|()| None);
         }
-        if !self.tokens.is_empty() {
-            return self.token(headers).map(Some).ok_or(Refusal::Token);
+        let Presented { uri, headers, .. } = *presented;
+        if let Some(sent) = headers.get(header::AUTHORIZATION) {
+            let sent = sent.to_str().ok().and_then(|s| s.strip_prefix("Bearer "));
+            let token = sent.and_then(|sent| self.token(sent));
+            return token.map(Some).ok_or(Refusal::Token);
         }
-        let hosts = headers.get_all(header::HOST).iter().map(authority);
-        let hosts = hosts.chain(uri.authority().cloned().map(Some));
-        let hosts: Vec<_> = hosts.collect();
+        let token = session.and_then(|secret| self.token(secret));
+        let token = token.ok_or(Refusal::Token)?;
+        match is_from_own_page(uri, headers) {
+            true => Ok(Some(token)),
+            false => Err(Refusal::Origin),
+        }
+    }
+
+    /// Refuses a connection without a certificate that this configuration requires, or with one
+    /// that is no longer valid.
+    fn admit_certificate(&self, presented: &Presented<'_>) -> Result<(), Refusal> {
+        let is_valid = presented.certificate.map(|of| (of.is_valid)());
+        match is_valid.unwrap_or(!self.requires_certificate) {
+            true => Ok(()),
+            false => Err(Refusal::Certificate),
+        }
+    }
+
+    /// Admits a request for a file of the dashboard. With tokens it needs none: the page asks for
+    /// it.
+    fn admit_page(&self, presented: &Presented<'_>) -> Result<(), Refusal> {
+        self.admit_certificate(presented)?;
+        match self.tokens.is_empty() {
+            true => self.admit_own(presented),
+            false => Ok(()),
+        }
+    }
+
+    /// Admits a request without a token.
+    fn admit_own(&self, presented: &Presented<'_>) -> Result<(), Refusal> {
+        let Presented { uri, headers, .. } = *presented;
+        let hosts = hosts(uri, headers);
         let is_allowed =
             |host: &Option<Authority>| host.as_ref().is_some_and(|host| self.allows(host.host()));
         // With TLS, a browser notices a foreign host name that leads to this address.
-        if certificate.is_none() && !hosts.iter().all(is_allowed) {
+        if presented.certificate.is_none() && !hosts.iter().all(is_allowed) {
             return Err(Refusal::Host);
         }
-        let mut origins = headers.get_all(header::ORIGIN).iter();
-        let is_own = |origin: &HeaderValue| {
-            let origin = origin_authority(origin);
-            origin.is_some() && hosts.contains(&origin)
-        };
         let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
-        if !origins.all(is_own) || sites.any(|site| site == "cross-site") {
+        if !has_own_origin(&hosts, headers) || sites.any(|site| site == "cross-site") {
             return Err(Refusal::Origin);
         }
-        Ok(None)
+        Ok(())
     }
 
-    /// The token that a request sent; `None` if it sent none or an unknown one. All tokens are
-    /// compared, so the time does not depend on the position of the right one.
-    fn token(&self, headers: &HeaderMap) -> Option<&Token> {
-        let sent = headers.get(header::AUTHORIZATION);
-        let sent = sent.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))?;
-        let is_sent = |token: &&Token| token.secret.as_bytes().ct_eq(sent.as_bytes()).into();
-        let sent: Vec<&Token> = self.tokens.iter().filter(is_sent).collect();
-        sent.first().copied()
+    /// The token with this secret. All tokens are compared, so the time does not depend on the
+    /// position of the right one.
+    pub(super) fn token(&self, secret: &str) -> Option<Arc<Token>> {
+        let is_sent = |token: &&Arc<Token>| token.secret.as_bytes().ct_eq(secret.as_bytes()).into();
+        let sent: Vec<&Arc<Token>> = self.tokens.iter().filter(is_sent).collect();
+        sent.first().copied().map(Arc::clone)
     }
 
     fn allows(&self, host: &str) -> bool {
@@ -205,6 +273,40 @@ impl Guard {
         let host = host.to_ascii_lowercase();
         host == "localhost" || host.parse::<IpAddr>().is_ok() || self.allowed_hosts.contains(&host)
     }
+}
+
+impl Window {
+    /// Admits a request. Returns the token that it or its session has; `None` if no token is
+    /// required.
+    pub(super) fn admit(&self, presented: &Presented<'_>) -> Result<Option<Arc<Token>>, Refusal> {
+        let session = match self.has_dashboard() {
+            true => self.sessions.token(presented.headers, Instant::now()),
+            false => None,
+        };
+        let session = session.as_ref().map(|token| token.as_str());
+        self.guard.load().admit(presented, session)
+    }
+}
+
+/// True unless a browser sent the request for a page of another address.
+pub(super) fn is_from_own_page(uri: &Uri, headers: &HeaderMap) -> bool {
+    let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
+    has_own_origin(&hosts(uri, headers), headers)
+        && sites.all(|site| site == "same-origin" || site == "none")
+}
+
+fn hosts(uri: &Uri, headers: &HeaderMap) -> Vec<Option<Authority>> {
+    let hosts = headers.get_all(header::HOST).iter().map(authority);
+    hosts.chain(uri.authority().cloned().map(Some)).collect()
+}
+
+/// True if all origins that a request names are those of its host.
+fn has_own_origin(hosts: &[Option<Authority>], headers: &HeaderMap) -> bool {
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    origins.all(|origin| {
+        let origin = origin_authority(origin);
+        origin.is_some() && hosts.contains(&origin)
+    })
 }
 
 fn authority(value: &HeaderValue) -> Option<Authority> {
@@ -223,13 +325,38 @@ mod tests {
     use super::*;
 
     fn admit(guard: &Guard, request: &[(&str, &str)]) -> Result<(), Refusal> {
+        admit_in(guard, request, None).map(drop)
+    }
+
+    fn admit_in(
+        guard: &Guard,
+        request: &[(&str, &str)],
+        session: Option<&str>,
+    ) -> Result<Option<Arc<Token>>, Refusal> {
         let mut headers = HeaderMap::new();
         for (name, value) in request {
             let name: header::HeaderName = name.parse().unwrap();
             headers.append(name, value.parse().unwrap());
         }
-        let admitted = guard.admit(&"/api/v1/status".parse().unwrap(), &headers, None);
-        admitted.map(drop)
+        let uri = "/api/v1/status".parse().unwrap();
+        let presented = Presented {
+            uri: &uri,
+            headers: &headers,
+            certificate: None,
+        };
+        guard.admit(&presented, session)
+    }
+
+    fn with_tokens() -> Guard {
+        let tokens = [("other", Role::Act), ("secret", Role::Read)].map(|(secret, role)| Token {
+            name: secret.to_owned(),
+            secret: secret.to_owned(),
+            role,
+        });
+        Guard {
+            tokens: tokens.into_iter().map(Arc::new).collect(),
+            ..without_token()
+        }
     }
 
     fn without_token() -> Guard {
@@ -249,8 +376,12 @@ mod tests {
         let admit = |guard: &Guard, host: &str, certificate: Option<&Certificate>| {
             let mut headers = HeaderMap::new();
             headers.append(header::HOST, host.parse().unwrap());
-            let admitted = guard.admit(&"/metrics".parse().unwrap(), &headers, certificate);
-            admitted.map(drop)
+            let presented = Presented {
+                uri: &"/metrics".parse().unwrap(),
+                headers: &headers,
+                certificate,
+            };
+            guard.admit(&presented, None).map(drop)
         };
         let certificate = |is_valid: bool| Certificate {
             subject: "CN=app".to_owned(),
@@ -266,11 +397,11 @@ mod tests {
         let refused = admit(&without_token(), "localhost", Some(&revoked));
         assert_eq!(refused, Err(Refusal::Certificate));
         let with_token = Guard {
-            tokens: vec![Token {
+            tokens: vec![Arc::new(Token {
                 name: "file".to_owned(),
                 secret: "secret".to_owned(),
                 role: Role::Act,
-            }],
+            })],
             ..guard
         };
         let refused = admit(&with_token, "localhost", Some(&valid));
@@ -335,16 +466,7 @@ mod tests {
 
     #[test]
     fn valid_token_is_sufficient_and_an_invalid_one_is_refused() {
-        let guard = Guard {
-            tokens: [("other", Role::Act), ("secret", Role::Read)]
-                .map(|(secret, role)| Token {
-                    name: secret.to_owned(),
-                    secret: secret.to_owned(),
-                    role,
-                })
-                .into(),
-            ..without_token()
-        };
+        let guard = with_tokens();
         let foreign = [
             ("host", "seawall.default.svc:9909"),
             ("origin", "https://grafana.example"),
@@ -356,5 +478,53 @@ mod tests {
             assert_eq!(admit(&guard, &request), Err(Refusal::Token));
         }
         assert_eq!(admit(&guard, &[("host", "localhost")]), Err(Refusal::Token));
+    }
+
+    #[test]
+    fn session_has_the_rights_of_its_token_on_pages_of_this_address() {
+        let guard = with_tokens();
+        let own = [
+            ("host", "seawall.example:9909"),
+            ("origin", "https://seawall.example:9909"),
+            ("sec-fetch-site", "same-origin"),
+        ];
+        let admitted = |request: &[(&str, &str)], session| admit_in(&guard, request, session);
+        let token = admitted(&own, Some("secret")).unwrap().unwrap();
+        assert_eq!(token.role, Role::Read);
+        // The token of the session was replaced by a reload.
+        let replaced = admitted(&own, Some("former"));
+        assert_eq!(replaced.unwrap_err(), Refusal::Token);
+        for foreign in [
+            ("origin", "https://seawall.example:8080"),
+            ("origin", "null"),
+            ("sec-fetch-site", "same-site"),
+            ("sec-fetch-site", "cross-site"),
+        ] {
+            let refused = admitted(&[own[0], foreign], Some("secret"));
+            assert_eq!(refused.unwrap_err(), Refusal::Origin, "{foreign:?}");
+        }
+        // A wrong token is refused even with a session.
+        let wrong = [own[0], ("authorization", "Bearer wrong")];
+        let refused = admitted(&wrong, Some("secret"));
+        assert_eq!(refused.unwrap_err(), Refusal::Token);
+    }
+
+    #[test]
+    fn files_of_the_dashboard_need_a_known_host_or_configured_tokens() {
+        let uri = "/".parse().unwrap();
+        let foreign = [(header::HOST, HeaderValue::from_static("evil.example"))];
+        let foreign = Presented {
+            uri: &uri,
+            headers: &HeaderMap::from_iter(foreign),
+            certificate: None,
+        };
+        let refused = without_token().admit_page(&foreign);
+        assert_eq!(refused, Err(Refusal::Host));
+        assert_eq!(with_tokens().admit_page(&foreign), Ok(()));
+        let requiring = Guard {
+            requires_certificate: true,
+            ..with_tokens()
+        };
+        assert_eq!(requiring.admit_page(&foreign), Err(Refusal::Certificate));
     }
 }

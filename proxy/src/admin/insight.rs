@@ -5,6 +5,7 @@ mod asked;
 mod changes;
 mod heatmap;
 mod report;
+mod sparklines;
 mod stalls;
 
 use std::{
@@ -35,6 +36,7 @@ pub(super) use self::{
     changes::changes,
     heatmap::{gauges, heatmap, heatmap_shapes},
     report::report,
+    sparklines::sparklines,
     stalls::stalls,
 };
 

@@ -4,15 +4,19 @@
 
 mod annotations;
 mod bounded;
+mod dashboard;
 mod guard;
 mod insight;
 mod json;
 mod profile;
+mod sessions;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    fmt, io,
+    fmt,
+    future::IntoFuture as _,
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -38,9 +42,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::limit::ConcurrencyLimitLayer;
 
-pub use self::bounded::{Admitted, Certificate, Handshake, Handshaking};
 use self::bounded::{Bounded, Caller};
-pub use self::guard::{Guard, Role, Token};
+pub use self::{
+    bounded::{Admitted, Certificate, Handshake, Handshaking},
+    dashboard::Live,
+    guard::{Guard, Role, Token},
+    sessions::Sessions,
+};
 use crate::{
     observe::{ClientDirectory, Exporter, PROTOBUF},
     pool,
@@ -92,6 +100,12 @@ pub struct Window {
     pub guard: ArcSwap<Guard>,
     /// True if CPU profiles are served.
     pub profiles: AtomicBool,
+    /// True if the dashboard is served.
+    pub dashboard: AtomicBool,
+    /// The sessions of browsers.
+    pub sessions: Sessions,
+    /// The live updates of dashboards.
+    pub live: Live,
     /// The values of the configuration in effect.
     pub configuration: watch::Receiver<Arc<seawall_api::Configuration>>,
     /// The channel for requests to reload the configuration.
@@ -111,12 +125,33 @@ pub struct ReloadRequest {
     pub reply: oneshot::Sender<seawall_api::Reload>,
 }
 
+/// Settings of the admin address that are on or off.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Switches {
+    /// True if CPU profiles are served.
+    pub(crate) profiles: bool,
+    /// True if the dashboard is served.
+    pub(crate) dashboard: bool,
+    /// True if faults are injected for an experiment.
+    pub(crate) injects_faults: bool,
+}
+
 impl Window {
     /// Applies changed settings of the admin address.
-    pub(crate) fn configure(&self, guard: Guard, profiles: bool, injects_faults: bool) {
+    pub(crate) fn configure(&self, switches: Switches, guard: Guard) {
         self.guard.store(Arc::new(guard));
-        self.profiles.store(profiles, Ordering::Relaxed);
-        self.injects_faults.store(injects_faults, Ordering::Relaxed);
+        let stored = [
+            (&self.profiles, switches.profiles),
+            (&self.dashboard, switches.dashboard),
+            (&self.injects_faults, switches.injects_faults),
+        ];
+        for (stored, value) in stored {
+            stored.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn has_dashboard(&self) -> bool {
+        self.dashboard.load(Ordering::Relaxed)
     }
 }
 
@@ -136,10 +171,13 @@ pub async fn serve(
     window: Arc<Window>,
     stop: CancellationToken,
 ) -> io::Result<()> {
+    let ticks = dashboard::run(Arc::clone(&window), stop.clone());
     let service = router(window).into_make_service_with_connect_info::<Caller>();
-    axum::serve(Bounded::new(listener, Some(handshake)), service)
+    let serving = axum::serve(Bounded::new(listener, Some(handshake)), service)
         .with_graceful_shutdown(stop.cancelled_owned())
-        .await
+        .into_future();
+    let (served, ()) = futures_util::future::join(serving, ticks).await;
+    served
 }
 
 /// Serves only metrics and health checks until `stop` is cancelled.
@@ -184,6 +222,7 @@ pub fn router(window: Arc<Window>) -> Router {
         .route("/api/v1/heatmap", get(insight::heatmap))
         .route("/api/v1/heatmap/shapes", get(insight::heatmap_shapes))
         .route("/api/v1/gauges", get(insight::gauges))
+        .route("/api/v1/sparklines", get(insight::sparklines))
         .route("/api/v1/changes", get(insight::changes))
         .route("/api/v1/stalls", get(insight::stalls))
         .route("/api/v1/report", get(insight::report))
@@ -207,7 +246,7 @@ pub fn router(window: Arc<Window>) -> Router {
             Arc::clone(&window),
             guard::check_action,
         ));
-    let guarded = protected.merge(actions);
+    let guarded = protected.merge(actions).merge(dashboard::routes(&window));
     let guarded = guarded.layer(ConcurrencyLimitLayer::new(MAX_REQUESTS));
     health_routes().merge(guarded).with_state(window)
 }

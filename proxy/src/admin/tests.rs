@@ -198,7 +198,7 @@ fn reload() -> seawall_api::Reload {
 }
 
 /// The state of Seawall after half an hour, with storms, stalls and changes.
-fn window() -> Window {
+pub(super) fn window() -> Window {
     let settings = observe::Settings {
         counts_shapes: true,
         max_shapes: 10,
@@ -260,6 +260,9 @@ fn window() -> Window {
             allowed_hosts: Vec::new(),
         }),
         profiles: AtomicBool::new(false),
+        dashboard: AtomicBool::new(true),
+        sessions: Sessions::default(),
+        live: Live::default(),
         configuration: watch::channel(Arc::new(configuration())).1,
         reloads: mpsc::channel(1).0,
         places: Arc::new(Semaphore::new(MAX_REQUESTS)),
@@ -407,6 +410,8 @@ async fn replies_have_the_documented_members() {
         "heatmap?since=10m",
         "heatmap/shapes?since=10m&gt_seconds=0.001&le_seconds=0.1",
         "gauges?since=1m",
+        "sparklines?since=1m",
+        "session",
         "changes?against=20m&window=5m",
         "changes?against=yesterday",
         "stalls",

@@ -33,7 +33,7 @@ pub(super) fn guard(admin: &config::Admin) -> admin::Guard {
     let mut all = tokens(&admin.tokens, admin::Role::Act);
     all.extend(tokens(&admin.read_tokens, admin::Role::Read));
     admin::Guard {
-        tokens: all,
+        tokens: all.into_iter().map(Arc::new).collect(),
         allowed_hosts: admin.allowed_hosts.clone(),
         requires_certificate: admin
             .tls

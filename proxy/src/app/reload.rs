@@ -13,6 +13,7 @@ use seawall_config as config;
 
 use super::{App, convert, insight, server_tls::NewServerTls, tls::NewTls};
 use crate::{
+    admin::Switches,
     client::{self, CredentialSettings},
     limits::LimitNumbers,
     observe::SlowLog,
@@ -224,11 +225,12 @@ impl App {
             );
         }
         if let Some(window) = &self.window {
-            window.configure(
-                convert::guard(&settings.admin),
-                settings.admin.profile,
-                settings.fault.is_some(),
-            );
+            let switches = Switches {
+                profiles: settings.admin.profile,
+                dashboard: settings.admin.dashboard,
+                injects_faults: settings.fault.is_some(),
+            };
+            window.configure(switches, convert::guard(&settings.admin));
         }
     }
 

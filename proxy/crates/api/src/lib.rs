@@ -10,6 +10,7 @@ mod annotations;
 mod changes;
 mod client;
 mod configuration;
+mod dashboard;
 mod deployment;
 mod figures;
 mod gauges;
@@ -34,6 +35,7 @@ pub use self::{
     changes::{Change, Changes, Rates, SeriesName, Span, SpanFigures},
     client::{AdminClient, ClientError, percent_encode},
     configuration::{Configuration, ConfigurationChange, ConfigurationValue, Reload},
+    dashboard::{Session, Sparklines, Tick, TickSecond},
     deployment::{
         Certificate, Client, Clients, Concurrency, Connections, HistoryStatus, Pool, PoolUser,
         Pools, Status, Topology, TopologyServer,

@@ -15,7 +15,7 @@ use axum::{
     http::{Request, StatusCode, header},
 };
 use seawall::{
-    admin::{Guard, MAX_REQUESTS, Role, Token, Window, router},
+    admin::{Guard, Live, MAX_REQUESTS, Role, Sessions, Token, Window, router},
     observe::{self, Observer, Recorder, outcome_of},
     pool,
     topology::{self, DeploymentOptions, Topology},
@@ -235,12 +235,17 @@ impl Parts {
                         secret,
                         role: Role::Act,
                     })
+                    .map(Arc::new)
                     .collect(),
                 allowed_hosts: vec![ALLOWED_HOST.to_owned()],
             })
             .into(),
             // Profiles are off, because one takes seconds.
             profiles: false.into(),
+            // The dashboard is off, because its stream of updates never ends.
+            dashboard: false.into(),
+            sessions: Sessions::default(),
+            live: Live::default(),
             configuration: watch::Sender::new(Arc::default()).subscribe(),
             // Nothing receives the requests for a reload, so each gets the status 503.
             reloads: mpsc::channel(1).0,

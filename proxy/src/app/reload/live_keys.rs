@@ -35,6 +35,7 @@ fn handed_over(settings: &config::Settings) -> String {
     let window = (
         convert::guard(&settings.admin),
         settings.admin.profile,
+        settings.admin.dashboard,
         settings.fault.is_some(),
     );
     let credentials = convert::credential_settings(&settings.auth, &settings.limits, false);

@@ -1,0 +1,80 @@
+//! What the dashboard needs beside the other replies: `/api/v1/live`, `/api/v1/session` and
+//! `/api/v1/sparklines`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{as_integer, deployment::Connections};
+
+/// The most important numbers, once a second.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tick {
+    /// The time, in seconds since the epoch.
+    pub at: f64,
+    /// Number of connected clients.
+    pub clients: u64,
+    /// The sum of the servers' concurrency limits. `None` if a server has none.
+    pub concurrency_limit: Option<u64>,
+    /// True during a drain.
+    pub draining: bool,
+    /// True if the history is on.
+    pub history: bool,
+    /// Number of operations that run on servers.
+    pub in_progress: u64,
+    /// The latest second of the history. `None` if there is none.
+    pub second: Option<TickSecond>,
+    /// The server connections by state.
+    pub server_connections: Connections,
+    /// True while a reconnect storm lasts.
+    pub storm: bool,
+    /// The time since the start.
+    #[serde(serialize_with = "as_integer")]
+    pub uptime_seconds: f64,
+    /// Number of operations that wait for a server connection.
+    pub wait_queue: u64,
+    /// Number of operations that wait because of a concurrency limit.
+    pub waiting: u64,
+}
+
+/// The operations of one second.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TickSecond {
+    /// The start of the second, in seconds since the epoch.
+    #[serde(serialize_with = "as_integer")]
+    pub at: f64,
+    /// Operations that ended.
+    pub count: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// The median duration.
+    pub p50_ms: f64,
+    /// The 99th percentile of the durations.
+    pub p99_ms: f64,
+}
+
+/// What a caller may do.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Session {
+    /// `read`, or `act` for a caller who may also reload and drain.
+    pub role: String,
+    /// True if requests need a token.
+    pub token_required: bool,
+}
+
+/// The load of each shape, step by step.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sparklines {
+    /// The start of the first step, in seconds since the epoch.
+    #[serde(serialize_with = "as_integer")]
+    pub from: f64,
+    /// The load in milliseconds per step, by the shape's id. Steps without data are 0.
+    pub shapes: BTreeMap<String, Vec<f64>>,
+    /// The length of each step.
+    #[serde(serialize_with = "as_integer")]
+    pub step_seconds: f64,
+}

@@ -1,0 +1,106 @@
+/** Requests to the API, and repeated requests whose cost is bounded. */
+
+/** A request that did not succeed. */
+export class Problem extends Error {
+  /**
+   * @param {number} status 0 without a reply
+   * @param {string} text
+   */
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+/**
+ * @param {string} path
+ * @param {RequestInit} [options]
+ */
+async function send(path, options = {}) {
+  let response;
+  try {
+    response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new Problem(0, "Seawall does not reply.");
+  }
+  return response;
+}
+
+/** @param {Response} response */
+async function problem(response) {
+  const text = (await response.text()).trim();
+  return new Problem(response.status, text || `Seawall replied with status ${response.status}.`);
+}
+
+/**
+ * @template T
+ * @param {string} path
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<T>}
+ */
+export async function get(path, signal) {
+  const response = await send(`/api/v1/${path}`, { signal });
+  if (!response.ok) throw await problem(response);
+  return response.json();
+}
+
+/**
+ * Like `get`. `null` if this Seawall does not have the endpoint or the data.
+ * @template T
+ * @param {string} path
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<T | null>}
+ */
+export async function getIfKnown(path, signal) {
+  try {
+    return await get(path, signal);
+  } catch (error) {
+    if (error instanceof Problem && error.status === 404) return null;
+    throw error;
+  }
+}
+
+/**
+ * @param {"POST" | "DELETE"} method
+ * @param {string} path
+ * @param {unknown} [body]
+ */
+export async function act(method, path, body) {
+  const headers = body === undefined ? undefined : { "content-type": "application/json" };
+  return send(`/api/v1/${path}`, {
+    method,
+    headers,
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
+}
+
+/**
+ * Repeats a task while the page is visible. The pause grows with the time that the task takes, so
+ * one page takes at most a fiftieth of a connection's time, however many shapes there are.
+ * @param {(signal: AbortSignal) => Promise<void>} task
+ * @param {number} interval seconds between two runs; 0 for a single run
+ * @returns {() => void} ends the repetition
+ */
+export function repeat(task, interval) {
+  const ended = new AbortController();
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  const run = async () => {
+    if (document.hidden) {
+      document.addEventListener("visibilitychange", run, { once: true, signal: ended.signal });
+      return;
+    }
+    const began = performance.now();
+    await task(ended.signal);
+    const took = performance.now() - began;
+    if (interval > 0 && !ended.signal.aborted) {
+      timer = setTimeout(run, Math.max(interval * 1000, took * 50));
+    }
+  };
+  run();
+  return () => {
+    ended.abort();
+    clearTimeout(timer);
+  };
+}

@@ -1,0 +1,134 @@
+/**
+ * Builds elements. Texts become text nodes and never markup: shapes and names of applications are
+ * input of clients.
+ */
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** @typedef {Node | string | number | null | undefined | false} Child */
+/** @typedef {Record<string, any>} Attributes */
+
+/**
+ * @param {Element} element
+ * @param {Attributes} attributes
+ */
+export function setAttributes(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) {
+      element.removeAttribute(name);
+    } else if (name.startsWith("on")) {
+      element.addEventListener(name.slice(2), value);
+    } else if (name.startsWith("--")) {
+      /** @type {HTMLElement} */ (element).style.setProperty(name, String(value));
+    } else {
+      element.setAttribute(name, value === true ? "" : String(value));
+    }
+  }
+}
+
+/**
+ * @template {Element} T
+ * @param {T} element
+ * @param {Child[]} children
+ */
+export function fill(element, ...children) {
+  element.replaceChildren(...nodes(children));
+  return element;
+}
+
+/** @param {Child[]} children */
+function nodes(children) {
+  const shown = children.filter(
+    (child) => child !== null && child !== undefined && child !== false,
+  );
+  return shown.map((child) =>
+    child instanceof Node ? child : document.createTextNode(String(child)),
+  );
+}
+
+/**
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Attributes} [attributes]
+ * @param {Child[]} children
+ */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  setAttributes(element, attributes);
+  element.append(...nodes(children));
+  return element;
+}
+
+/**
+ * @template {keyof SVGElementTagNameMap} K
+ * @param {K} tag
+ * @param {Attributes} [attributes]
+ * @param {Child[]} children
+ */
+export function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  setAttributes(element, attributes);
+  element.append(...nodes(children));
+  return element;
+}
+
+/**
+ * A list of terms with their values.
+ * @param {[string, Child][]} pairs
+ * @param {string} [name]
+ */
+export function terms(pairs, name = "terms") {
+  const rows = pairs.map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value)));
+  return h("dl", { class: name }, ...rows);
+}
+
+/**
+ * A plain table. Cells of columns whose head begins with `#` are numbers.
+ * @param {string} caption
+ * @param {string[]} heads
+ * @param {Child[][]} rows
+ */
+export function table(caption, heads, rows) {
+  const isNumber = heads.map((head) => head.startsWith("#"));
+  const titles = heads.map((head) => head.replace("#", ""));
+  const head = titles.map((title, i) =>
+    h("th", { scope: "col", class: isNumber[i] && "n" }, title),
+  );
+  const body = rows.map((cells) =>
+    h(
+      "tr",
+      {},
+      ...cells.map((cell, i) =>
+        h("td", { class: isNumber[i] && "n", "data-label": titles[i] }, cell),
+      ),
+    ),
+  );
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h(
+      "table",
+      { class: "plain" },
+      h("caption", { class: "hidden" }, caption),
+      h("thead", {}, h("tr", {}, ...head)),
+      h("tbody", {}, ...body),
+    ),
+  );
+}
+
+/**
+ * A section with a heading.
+ * @param {string} title
+ * @param {Child[]} children
+ */
+export function section(title, ...children) {
+  return h("section", { "aria-label": title }, h("h2", {}, title), ...children);
+}
+
+/**
+ * A sentence in place of data.
+ * @param {string} text
+ */
+export function note(text) {
+  return h("p", { class: "note" }, text);
+}

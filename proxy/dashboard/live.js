@@ -1,0 +1,64 @@
+/** The live updates: one stream for the page, closed while the page is hidden. */
+
+/** @typedef {import("./types.js").Tick} Tick */
+
+/** Number of updates that are kept: ten minutes. */
+const KEPT = 600;
+
+/** Time until a stream that the server refused is opened again. */
+const RETRY_MS = 5_000;
+
+/** @type {Tick[]} */
+const recent = [];
+/** @type {Set<(tick: Tick, recent: Tick[]) => void>} */
+const listeners = new Set();
+/** @type {Set<(state: string) => void>} */
+const watchers = new Set();
+/** @type {EventSource | null} */
+let source = null;
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let retry;
+
+/** @param {string} state */
+function report(state) {
+  watchers.forEach((watch) => watch(state));
+}
+
+function open() {
+  clearTimeout(retry);
+  source?.close();
+  source = null;
+  if (document.hidden) return;
+  source = new EventSource("/api/v1/live");
+  source.addEventListener("tick", (event) => {
+    /** @type {Tick} */
+    const tick = JSON.parse(event.data);
+    recent.push(tick);
+    if (recent.length > KEPT) recent.shift();
+    report("live");
+    listeners.forEach((show) => show(tick, recent));
+  });
+  source.addEventListener("error", () => {
+    report("reconnecting");
+    if (source?.readyState === EventSource.CLOSED) retry = setTimeout(open, RETRY_MS);
+  });
+}
+
+/** @param {(state: string) => void} watch */
+export function start(watch) {
+  watchers.add(watch);
+  document.addEventListener("visibilitychange", open);
+  open();
+}
+
+/**
+ * Calls `show` with each update, and with the latest one at once.
+ * @param {(tick: Tick, recent: Tick[]) => void} show
+ * @returns {() => void}
+ */
+export function listen(show) {
+  listeners.add(show);
+  const latest = recent.at(-1);
+  if (latest) show(latest, recent);
+  return () => listeners.delete(show);
+}

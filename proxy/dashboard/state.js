@@ -1,0 +1,137 @@
+/** The whole view as one value, which the address of the page holds. */
+
+/**
+ * @typedef {object} State
+ * @property {string} view
+ * @property {string} id the shape of the view `shape`
+ * @property {string} since the length of a period that ends now, such as `1h`
+ * @property {string} from the start of a fixed period, in seconds since the epoch
+ * @property {string} until its end
+ * @property {string} step length of a step; empty for the best one
+ * @property {string} of the selection of the heat map, such as `server:db1:27017`
+ * @property {string} phase
+ * @property {string} scale `log` or `linear`
+ * @property {string} lo the lowest latency of the heat map in milliseconds
+ * @property {string} hi the highest
+ * @property {string} area the brushed area: from, until, lowest and highest latency in seconds
+ * @property {string} sort
+ * @property {string} dir `asc` or `desc`
+ * @property {string} q the filter
+ * @property {string} against the baseline of comparisons
+ * @property {string} wall `1` for a display on a wall
+ */
+
+/** @type {Readonly<State>} */
+export const DEFAULTS = Object.freeze({
+  view: "overview",
+  id: "",
+  since: "1h",
+  from: "",
+  until: "",
+  step: "",
+  of: "",
+  phase: "",
+  scale: "log",
+  lo: "",
+  hi: "",
+  area: "",
+  sort: "load",
+  dir: "desc",
+  q: "",
+  against: "",
+  wall: "",
+});
+
+/** Settings that stay when another view is opened. */
+const KEPT = /** @type {const} */ (["since", "from", "until", "wall"]);
+
+/** The lengths of the range picker. */
+export const RANGES = /** @type {const} */ (["5m", "15m", "1h", "6h", "24h", "7d"]);
+
+/**
+ * @param {string} search
+ * @returns {State}
+ */
+export function parse(search) {
+  const state = { ...DEFAULTS };
+  const parameters = new URLSearchParams(search);
+  for (const key of /** @type {(keyof State)[]} */ (Object.keys(DEFAULTS))) {
+    state[key] = parameters.get(key) ?? state[key];
+  }
+  return state;
+}
+
+/** @param {State} state */
+export function address(state) {
+  const parameters = new URLSearchParams();
+  for (const key of /** @type {(keyof State)[]} */ (Object.keys(DEFAULTS))) {
+    if (state[key] !== DEFAULTS[key]) parameters.set(key, state[key]);
+  }
+  const text = parameters.toString();
+  return text ? `/?${text}` : "/";
+}
+
+/**
+ * The state after opening a view.
+ * @param {State} state
+ * @param {Partial<State>} changes
+ * @returns {State}
+ */
+export function opened(state, changes) {
+  if (!changes.view) return { ...state, ...changes };
+  const kept = Object.fromEntries(KEPT.map((key) => [key, state[key]]));
+  return { ...DEFAULTS, ...kept, ...changes };
+}
+
+const UNITS = { s: 1, m: 60, h: 3600, d: 86_400 };
+
+/** @param {string} text a time such as `15m` */
+export function seconds(text) {
+  const [, count, unit] = /^(\d+)([smhd])$/.exec(text) ?? ["", "3600", "s"];
+  return Number(count) * UNITS[/** @type {keyof UNITS} */ (unit)];
+}
+
+/**
+ * The period of a view, in seconds since the epoch.
+ * @param {State} state
+ */
+export function period(state) {
+  const now = Date.now() / 1000;
+  const [from, until] = [Number(state.from), Number(state.until)];
+  if (from > 0 && until > from) return { from, until, length: until - from, isFixed: true };
+  const length = seconds(state.since);
+  return { from: now - length, until: now, length, isFixed: false };
+}
+
+/**
+ * The period as parameters of a request.
+ * @param {State} state
+ */
+export function range(state) {
+  const { from, until, isFixed } = period(state);
+  return isFixed
+    ? `from=${Math.floor(from)}&until=${Math.ceil(until)}`
+    : `since=${encodeURIComponent(state.since)}`;
+}
+
+/**
+ * A step that the history has for a period, with at most `most` steps.
+ * @param {number} length
+ * @param {number} age how long ago the period begins, in seconds
+ * @param {number} most
+ */
+export function stepFor(length, age, most) {
+  const kept = [
+    [1, 600],
+    [10, 3600],
+    [60, 86_400],
+    [600, Infinity],
+  ];
+  const fits = kept.find(([step, oldest]) => length / step <= most && age <= oldest + 2 * step);
+  return fits ? fits[0] : 600;
+}
+
+/** @param {number} step */
+export function stepText(step) {
+  return step >= 60 ? `${step / 60}m` : `${step}s`;
+}

@@ -1,0 +1,305 @@
+/** Storms, stalls and changes. */
+
+import { get } from "./api.js";
+import { fill, h, note, section, table, terms } from "./dom.js";
+import {
+  bytes,
+  counted,
+  duration,
+  integer,
+  moment,
+  namespace,
+  number,
+  span,
+  words,
+} from "./format.js";
+import { address, opened, range } from "./state.js";
+import { BASELINES } from "./view-shape.js";
+
+/** @typedef {import("./types.js").Page} Page */
+/** @typedef {import("./types.js").Named} Named */
+/** @typedef {import("./types.js").SeriesName} SeriesName */
+
+/**
+ * @param {Page} page
+ * @param {SeriesName | null} of
+ */
+function shapeLink(page, of) {
+  if (!of) return "all shapes together";
+  return h(
+    "a",
+    { href: address(opened(page.state, { view: "shape", id: of.id })) },
+    h("b", {}, `${of.command} ${namespace(of)}`),
+    h("code", {}, of.text),
+  );
+}
+
+/** @param {Named[]} names */
+function ranking(names) {
+  if (names.length === 0) return "–";
+  return h(
+    "ol",
+    { class: "ranking" },
+    ...names.map((of) =>
+      h("li", {}, h("span", {}, of.name), h("span", { class: "n" }, integer(of.count))),
+    ),
+  );
+}
+
+/** @param {Page} page */
+export function stormsView(page) {
+  const body = h("div", {});
+  fill(
+    page.main,
+    h(
+      "p",
+      { class: "lead" },
+      "A storm is a sudden rise in the number of clients that connect and leave again.",
+    ),
+    body,
+  );
+  page.poll(
+    (signal) => /** @type {Promise<import("./types.js").Storms>} */ (get("storms", signal)),
+    ({ storms, learning }) => {
+      fill(
+        body,
+        learning &&
+          note(
+            "Seawall has not run long enough to know the usual traffic, so it detects no storm yet.",
+          ),
+        storms.length === 0 && note("No storm has been seen."),
+        ...storms.map(storm),
+      );
+    },
+    { seconds: 5, into: body },
+  );
+}
+
+/** @param {import("./types.js").Storm} of */
+function storm(of) {
+  const end = of.ended_at
+    ? `${moment(of.started_at)}, for ${span(of.ended_at - of.started_at)}`
+    : `since ${moment(of.started_at)}`;
+  const pairs = (/** @type {Record<string, number>} */ counts) => {
+    const known = Object.entries(counts).filter(([, count]) => count > 0);
+    return ranking(
+      known
+        .map(([name, count]) => ({ name: words(name), count }))
+        .sort((one, other) => other.count - one.count),
+    );
+  };
+  return h(
+    "article",
+    { class: of.ended_at ? "event" : "event active" },
+    h("h2", {}, of.ended_at ? "Storm" : "Storm, not over yet", h("time", {}, end)),
+    terms(
+      [
+        ["Clients connected", integer(of.arrivals)],
+        ["At most per second", integer(of.peak_arrivals_per_second)],
+        ["Usual short-lived per second", number(of.usual_short_lived_per_second)],
+        ["Logins here", integer(of.client_authentications)],
+        ["Logins at servers", integer(of.server_authentications)],
+        ["Logins spared", integer(of.server_authentications_absorbed)],
+        ["Connections spared", integer(of.server_connections_absorbed)],
+      ],
+      "figures",
+    ),
+    h(
+      "div",
+      { class: "columns five" },
+      section("Applications", ranking(of.applications)),
+      section("Networks", ranking(of.networks)),
+      section("Users", ranking(of.users)),
+      section("Drivers", ranking(of.drivers)),
+      section("How they left", pairs(of.departures)),
+      section("Gave up while", pairs(of.gave_up_in)),
+    ),
+  );
+}
+
+/** @param {Page} page */
+export function stallsView(page) {
+  const body = h("div", {});
+  fill(
+    page.main,
+    h(
+      "p",
+      { class: "lead" },
+      "A stall is a time of some seconds in which operations take far longer than usual for their server.",
+    ),
+    body,
+  );
+  page.poll(
+    (signal) =>
+      /** @type {Promise<import("./types.js").Stalls>} */ (
+        get(`stalls?${range(page.state)}`, signal)
+      ),
+    ({ episodes, recurring, pulse }) => {
+      const rows = recurring.map((of) => [
+        of.server ?? "all servers",
+        span(of.period_seconds),
+        span(of.length_seconds),
+        integer(of.times),
+        of.phase,
+        of.unanswered
+          ? "the server does not reply to the pulse"
+          : of.counter
+            ? words(of.counter)
+            : "–",
+        of.current ? `yes, last ${moment(of.last_at)}` : `no, last ${moment(of.last_at)}`,
+      ]);
+      fill(
+        body,
+        h(
+          "p",
+          { class: "hint" },
+          `Samples of the servers: ${pulse.state || "unknown"}. ${pulse.note ?? ""}`,
+        ),
+        rows.length > 0 &&
+          section(
+            "Recurring",
+            table(
+              "Recurring stalls",
+              [
+                "Server",
+                "#Every",
+                "#Length",
+                "#Times",
+                "Phase",
+                "Cause on the server",
+                "Still recurs",
+              ],
+              rows,
+            ),
+          ),
+        section(
+          "Episodes",
+          episodes.length === 0 && note("No stall in this period."),
+          ...episodes.map((of) => episode(page, of)),
+        ),
+      );
+    },
+    { seconds: 10, into: body },
+  );
+}
+
+/**
+ * @param {Page} page
+ * @param {import("./types.js").Episode} of
+ */
+function episode(page, of) {
+  const moved = of.moved.map((one) => [
+    words(one.counter),
+    number(one.during),
+    number(one.otherwise),
+    `${number(one.score)} σ`,
+  ]);
+  const around = {
+    view: "heatmap",
+    from: String(Math.floor(of.started_at - 60)),
+    until: String(Math.ceil(of.started_at + of.seconds + 60)),
+    of: of.server ? `server:${of.server}` : "",
+  };
+  return h(
+    "article",
+    { class: "event" },
+    h(
+      "h2",
+      {},
+      `${of.server ?? "All servers"}`,
+      h("time", {}, `${moment(of.started_at)}, for ${span(of.seconds)}`),
+    ),
+    terms(
+      [
+        ["Operations that waited", integer(of.operations)],
+        ["Worst", duration(of.worst_ms)],
+        ["Usual p99", duration(of.usual_p99_ms)],
+        ["Waited in total", duration(of.waited_ms)],
+        ["Longest phase", of.phase],
+        ["Pulses without reply", integer(of.unanswered_pulses)],
+        ["Heat map", h("a", { href: address(opened(page.state, around)) }, "around this time")],
+      ],
+      "figures",
+    ),
+    h(
+      "div",
+      { class: "columns" },
+      section(
+        "What moved on the server",
+        moved.length > 0
+          ? table("Counters", ["Counter", "#During", "#Otherwise", "#Deviation"], moved)
+          : note("No counter is known. The pulse needs a service account."),
+      ),
+      section(
+        "Shapes that waited",
+        of.shapes.length > 0
+          ? table(
+              "Shapes that waited",
+              ["Shape", "#Operations"],
+              of.shapes.map((one) => [shapeLink(page, one), integer(one.operations)]),
+            )
+          : note("No shape is known."),
+      ),
+    ),
+  );
+}
+
+/** @param {Page} page */
+export function changesView(page) {
+  const against = page.state.against || "1h";
+  const body = h("div", {});
+  const select = h(
+    "select",
+    { onchange: () => page.go({ against: select.value }) },
+    ...BASELINES.map(([value, text]) => h("option", { value, selected: value === against }, text)),
+  );
+  fill(
+    page.main,
+    h(
+      "form",
+      { class: "controls", onsubmit: (/** @type {Event} */ event) => event.preventDefault() },
+      h("label", {}, "The latest minutes, compared with ", select),
+    ),
+    body,
+  );
+  page.poll(
+    (signal) =>
+      /** @type {Promise<import("./types.js").Changes>} */ (
+        get(`changes?against=${encodeURIComponent(against)}`, signal)
+      ),
+    (changes) => {
+      if (!changes.comparable || !changes.now || !changes.baseline) {
+        fill(
+          body,
+          note(`The periods cannot be compared: ${changes.reason ?? "there is no data"}.`),
+        );
+        return;
+      }
+      const rows = changes.changes.map((of) => [
+        h("span", { class: `kind ${of.kind}` }, words(of.kind)),
+        shapeLink(page, of.shape),
+        `${duration(of.before.p50_ms)} → ${duration(of.now.p50_ms)}`,
+        `${duration(of.before.p99_ms)} → ${duration(of.now.p99_ms)}`,
+        `${number(of.before.per_second)} → ${number(of.now.per_second)}`,
+        `${bytes(of.before.bytes_per_operation)} → ${bytes(of.now.bytes_per_operation)}`,
+        `${of.cost_ms_per_second >= 0 ? "+" : "−"}${number(Math.abs(of.cost_ms_per_second))} ms/s`,
+      ]);
+      fill(
+        body,
+        h(
+          "p",
+          { class: "hint" },
+          `${moment(changes.now.from)} to ${moment(changes.now.to)} (${counted(changes.now.count, "operation")}), compared with ${moment(changes.baseline.from)} to ${moment(changes.baseline.to)} (${counted(changes.baseline.count, "operation")}). The largest cost for the servers comes first.`,
+        ),
+        rows.length > 0
+          ? table(
+              "Changes",
+              ["Change", "Shape", "#p50", "#p99", "#Per second", "#Bytes/op", "#Cost"],
+              rows,
+            )
+          : note("No significant change."),
+      );
+    },
+    { seconds: 30, into: body },
+  );
+}

@@ -1,0 +1,420 @@
+/** The overview: what is wrong now, and the last hour of the most important figures. */
+
+import { get, getIfKnown } from "./api.js";
+import { TimeChart, points } from "./chart.js";
+import { bar } from "./distribution.js";
+import { fill, h, note, section, table } from "./dom.js";
+import { duration, integer, moment, namespace, number, percent, span, words } from "./format.js";
+import { address, opened, period, range, stepFor, stepText } from "./state.js";
+
+/** @typedef {import("./types.js").Page} Page */
+/** @typedef {import("./types.js").Tick} Tick */
+/** @typedef {import("./types.js").GaugeSteps} GaugeSteps */
+/** @typedef {import("./types.js").Timeline} Timeline */
+/** @typedef {import("./chart.js").Series} Series */
+
+/** Number of steps in each chart. */
+const STEPS = 180;
+
+/**
+ * @typedef {object} Panel
+ * @property {string} title
+ * @property {string} view the view that a click opens
+ * @property {(value: number) => string} format
+ * @property {(tick: Tick) => string} now the text of the live value
+ * @property {[string, (step: import("./types.js").Step) => number | null][]} [steps] lines from the timeline
+ * @property {[string, string][]} [gauges] lines from the gauges
+ * @property {(tick: Tick) => number} [live] the value while there are no gauges
+ */
+
+/** @type {Panel[]} */
+const PANELS = [
+  {
+    title: "Operations per second",
+    view: "shapes",
+    format: number,
+    now: ({ second }) => (second ? number(second.count) : "–"),
+    steps: [["operations", (step) => step.count / step.seconds]],
+  },
+  {
+    title: "Errors per second",
+    view: "shapes",
+    format: number,
+    now: ({ second }) => (second ? number(second.errors) : "–"),
+    steps: [["errors", (step) => step.errors / step.seconds]],
+  },
+  {
+    title: "Latency, p50 and p99",
+    view: "heatmap",
+    format: duration,
+    now: ({ second }) =>
+      second?.count ? `${duration(second.p50_ms)} / ${duration(second.p99_ms)}` : "–",
+    steps: [
+      ["p99", (step) => (step.count ? step.p99_ms : null)],
+      ["p50", (step) => (step.count ? step.p50_ms : null)],
+    ],
+  },
+  {
+    title: "Clients",
+    view: "clients",
+    format: number,
+    now: (tick) => integer(tick.clients),
+    gauges: [["clients", "client_connections"]],
+    live: (tick) => tick.clients,
+  },
+  {
+    title: "Server connections",
+    view: "servers",
+    format: number,
+    now: ({ server_connections: of }) =>
+      `${integer(of.in_use)} of ${integer(of.in_use + of.available + of.pending)} in use`,
+    gauges: [
+      ["in use", "server_connections_in_use"],
+      ["available", "server_connections_available"],
+      ["pending", "server_connections_pending"],
+    ],
+    live: (tick) => tick.server_connections.in_use,
+  },
+  {
+    title: "Logins per second, here and at servers",
+    view: "storms",
+    format: number,
+    now: () => "",
+    gauges: [
+      ["here", "logins_here"],
+      ["at servers", "logins_at_servers"],
+    ],
+  },
+  {
+    title: "Waiting operations",
+    view: "servers",
+    format: number,
+    now: (tick) => integer(tick.wait_queue + tick.waiting),
+    gauges: [
+      ["for a connection", "wait_queue_length"],
+      ["for the limit", "concurrency_waiting"],
+    ],
+    live: (tick) => tick.wait_queue + tick.waiting,
+  },
+  {
+    title: "Concurrency limit",
+    view: "servers",
+    format: number,
+    now: (tick) =>
+      `${integer(tick.in_progress)} of ${tick.concurrency_limit === null ? "no limit" : integer(tick.concurrency_limit)}`,
+    gauges: [
+      ["limit", "concurrency_limit"],
+      ["in progress", "concurrency_in_progress"],
+    ],
+    live: (tick) => tick.in_progress,
+  },
+];
+
+const TONES = ["one", "two", "three"];
+
+/** @param {Page} page */
+export function overview(page) {
+  const findings = h("div", { class: "findings", "aria-live": "polite" });
+  const panels = PANELS.map((panel) => build(page, panel));
+  const heaviest = h("div", {});
+  const events = h("div", {});
+  fill(
+    page.main,
+    findings,
+    h("div", { class: "panels" }, ...panels.map((panel) => panel.element)),
+    h("div", { class: "columns" }, section("Heaviest shapes", heaviest), section("Events", events)),
+  );
+  /** @type {Timeline | null} */
+  let timeline = null;
+  page.poll(
+    async (signal) => {
+      const { from, until, length } = period(page.state);
+      const step = stepText(stepFor(length, Date.now() / 1000 - from, STEPS * 4));
+      const parameters = `${range(page.state)}&step=${step}`;
+      const [steps, gauges, marks] = await Promise.all([
+        /** @type {Promise<Timeline | null>} */ (getIfKnown(`timeline?${parameters}`, signal)),
+        /** @type {Promise<GaugeSteps | null>} */ (getIfKnown(`gauges?${parameters}`, signal)),
+        /** @type {Promise<{annotations: import("./types.js").Annotation[]} | null>} */ (
+          getIfKnown(`annotations?${range(page.state)}`, signal)
+        ),
+      ]);
+      return { steps, gauges, marks: marks?.annotations ?? [], from, until };
+    },
+    ({ steps, gauges, marks, from, until }) => {
+      timeline = steps;
+      panels.forEach((panel) => panel.show(steps, gauges, marks, from, until));
+    },
+    { seconds: 10 },
+  );
+  page.live((tick, recent) =>
+    panels.forEach((panel) => panel.tick(tick, recent, timeline !== null)),
+  );
+  loadHeaviest(page, heaviest);
+  loadEvents(page, findings, events);
+}
+
+/**
+ * @param {Page} page
+ * @param {Panel} panel
+ */
+function build(page, panel) {
+  const value = h("span", { class: "value" }, "–");
+  const chart = new TimeChart({ title: panel.title, format: panel.format, isSmall: true });
+  page.onLeave(() => chart.end());
+  const why = h("p", { class: "hint" });
+  const link = h("a", { href: address(opened(page.state, { view: panel.view })) }, panel.title);
+  const element = h(
+    "section",
+    { class: "panel", "aria-label": panel.title },
+    h("h2", {}, link),
+    value,
+    chart.element,
+    why,
+  );
+  let hasHistory = false;
+  return {
+    element,
+    /** @param {Tick} tick @param {Tick[]} recent @param {boolean} hasTimeline */
+    tick(tick, recent, hasTimeline) {
+      const text = panel.now(tick);
+      if (text) value.textContent = text;
+      const live = panel.live;
+      if (hasHistory || !live || recent.length < 2) return;
+      why.textContent = hasTimeline
+        ? "Only since this page was opened: there is no history of this figure."
+        : "";
+      chart.show(
+        [{ name: panel.title.toLowerCase(), points: recent.map((of) => [of.at, live(of)]) }],
+        recent[0].at,
+        tick.at,
+      );
+    },
+    /**
+     * @param {Timeline | null} timeline @param {GaugeSteps | null} gauges
+     * @param {import("./types.js").Annotation[]} marks @param {number} from @param {number} until
+     */
+    show(timeline, gauges, marks, from, until) {
+      const series = lines(panel, timeline, gauges);
+      hasHistory = series.length > 0;
+      why.textContent = hasHistory ? "" : "There is no history of this figure.";
+      if (!hasHistory) return;
+      chart.show(series, from, until, marks);
+      if (panel.title.startsWith("Logins")) {
+        const latest = series.map((one) => panel.format(one.points.at(-1)?.[1] ?? 0));
+        value.textContent = `${latest[0]} / ${latest[1]}`;
+      }
+    },
+  };
+}
+
+/**
+ * @param {Panel} panel
+ * @param {Timeline | null} timeline
+ * @param {GaugeSteps | null} gauges
+ * @returns {Series[]}
+ */
+function lines(panel, timeline, gauges) {
+  if (panel.steps && timeline) {
+    return panel.steps.map(([name, value], i) => ({
+      name,
+      tone: TONES[i],
+      points: points(timeline.steps, timeline.step_seconds, value),
+    }));
+  }
+  if (panel.gauges && gauges) {
+    return panel.gauges.map(([name, gauge], i) => ({
+      name,
+      tone: TONES[i],
+      points: points(gauges.steps, gauges.step_seconds, (step) => step.gauges[gauge]?.mean ?? null),
+    }));
+  }
+  return [];
+}
+
+/**
+ * @param {Page} page
+ * @param {HTMLElement} into
+ */
+function loadHeaviest(page, into) {
+  page.poll(
+    async (signal) => {
+      const past = /** @type {import("./types.js").Shapes | null} */ (
+        await getIfKnown(`shapes?${range(page.state)}&limit=8`, signal)
+      );
+      return (
+        past ?? /** @type {import("./types.js").Shapes} */ (await get("shapes?limit=8", signal))
+      );
+    },
+    ({ shapes, other, since_seconds: seconds }) => {
+      const load = shapes.reduce((sum, shape) => sum + shape.load_ms, other.load_ms) || 1;
+      const rows = shapes.map((shape) => [
+        h(
+          "a",
+          { href: address(opened(page.state, { view: "shape", id: shape.id })) },
+          h("b", {}, `${shape.command} ${namespace(shape)}`),
+          h("code", {}, shape.shape),
+        ),
+        h("span", { class: "share" }, percent(shape.load_ms / load), bar(shape.load_ms / load)),
+        duration(shape.latency_ms.p50),
+        duration(shape.latency_ms.p99),
+        integer(shape.errors),
+      ]);
+      const hint = seconds === undefined ? "Since the start, because the history is off." : "";
+      fill(
+        into,
+        hint && note(hint),
+        rows.length > 0
+          ? table("Heaviest shapes", ["Shape", "Load", "#p50", "#p99", "#Errors"], rows)
+          : note("No operations yet."),
+      );
+    },
+    { seconds: 10, into },
+  );
+}
+
+/**
+ * Lists what is wrong now, and the events of the period.
+ * @param {Page} page
+ * @param {HTMLElement} findings
+ * @param {HTMLElement} events
+ */
+function loadEvents(page, findings, events) {
+  const link = (/** @type {string} */ view, /** @type {string} */ text) =>
+    h("a", { href: address(opened(page.state, { view })) }, text);
+  page.poll(
+    async (signal) =>
+      Promise.all([
+        /** @type {Promise<import("./types.js").Status>} */ (get("status", signal)),
+        /** @type {Promise<import("./types.js").Storms>} */ (get("storms", signal)),
+        /** @type {Promise<import("./types.js").Stalls | null>} */ (
+          getIfKnown(`stalls?${range(page.state)}`, signal)
+        ),
+        /** @type {Promise<import("./types.js").Topology>} */ (get("topology", signal)),
+        /** @type {Promise<import("./types.js").Changes | null>} */ (
+          getIfKnown("changes?against=1h&window=5m", signal)
+        ),
+      ]),
+    ([status, storms, stalls, topology, changes]) => {
+      const found = problems(status, storms, stalls, topology, link);
+      const worse = changes?.comparable
+        ? changes.changes.filter((of) => ["new", "slower"].includes(of.kind))
+        : [];
+      if (worse.length > 0)
+        found.push(link("changes", `${worse.length} shapes are new or slower than an hour ago.`));
+      fill(
+        findings,
+        ...(found.length > 0
+          ? found.map((text) => h("p", { class: "finding" }, text))
+          : [
+              h(
+                "p",
+                { class: "finding fine" },
+                "Nothing unusual: no storm, no recurring stall, all servers are available.",
+              ),
+            ]),
+      );
+      const { from, until } = period(page.state);
+      const recent = storms.storms.filter(
+        (of) => (of.ended_at ?? until) >= from && of.started_at <= until,
+      );
+      /** @type {[number, import("./dom.js").Child[]][]} */
+      const rows = [
+        ...recent.map(
+          (of) =>
+            /** @type {[number, import("./dom.js").Child[]]} */ ([
+              of.started_at,
+              [
+                moment(of.started_at),
+                link("storms", "storm"),
+                `${integer(of.arrivals)} clients, ${integer(of.server_authentications_absorbed)} logins spared`,
+              ],
+            ]),
+        ),
+        ...(stalls?.episodes ?? []).map(
+          (of) =>
+            /** @type {[number, import("./dom.js").Child[]]} */ ([
+              of.started_at,
+              [
+                moment(of.started_at),
+                link("stalls", "stall"),
+                `${span(of.seconds)} on ${of.server ?? "all servers"}, worst ${duration(of.worst_ms)}`,
+              ],
+            ]),
+        ),
+        ...worse
+          .slice(0, 10)
+          .map(
+            (of) =>
+              /** @type {[number, import("./dom.js").Child[]]} */ ([
+                changes?.now?.from ?? 0,
+                [
+                  "now",
+                  link("changes", words(of.kind)),
+                  of.shape ? `${of.shape.command} ${namespace(of.shape)}` : "all shapes",
+                ],
+              ]),
+          ),
+      ];
+      rows.sort((one, other) => other[0] - one[0]);
+      fill(
+        events,
+        rows.length > 0
+          ? table(
+              "Events",
+              ["Time", "Kind", "What"],
+              rows.slice(0, 12).map(([, cells]) => cells),
+            )
+          : note("No storm, stall or change in this period."),
+      );
+    },
+    { seconds: 10, into: findings },
+  );
+}
+
+/**
+ * @param {import("./types.js").Status} status
+ * @param {import("./types.js").Storms} storms
+ * @param {import("./types.js").Stalls | null} stalls
+ * @param {import("./types.js").Topology} topology
+ * @param {(view: string, text: string) => HTMLElement} link
+ */
+function problems(status, storms, stalls, topology, link) {
+  /** @type {(HTMLElement | string)[]} */
+  const found = [];
+  const storm = storms.storms[0];
+  if (storms.active && storm)
+    found.push(
+      link(
+        "storms",
+        `A reconnect storm since ${moment(storm.started_at)}: ${integer(storm.arrivals)} clients connected.`,
+      ),
+    );
+  for (const of of stalls?.recurring.filter((one) => one.current) ?? []) {
+    const cause = of.counter ? `; ${words(of.counter)} moves` : "";
+    found.push(
+      link(
+        "stalls",
+        `Every ${span(of.period_seconds)}, operations on ${of.server ?? "all servers"} stall for ${span(of.length_seconds)}${cause}.`,
+      ),
+    );
+  }
+  const missing = topology.servers.filter((of) => of.suspect || of.type === "Unknown");
+  if (missing.length > 0)
+    found.push(link("servers", `Not available: ${missing.map((of) => of.address).join(", ")}.`));
+  if (status.wait_queue > 0)
+    found.push(
+      link("servers", `${integer(status.wait_queue)} operations wait for a server connection.`),
+    );
+  for (const { file, not_after: end } of status.certificates) {
+    const left = end - Date.now() / 1000;
+    if (left < 14 * 86_400)
+      found.push(
+        left > 0
+          ? `The certificate ${file} expires in ${span(left)}.`
+          : `The certificate ${file} has expired.`,
+      );
+  }
+  if (status.draining) found.push("Seawall is draining: it ends when its clients have left.");
+  if (status.injects_faults) found.push("Faults are injected for an experiment.");
+  return found;
+}

@@ -1,0 +1,98 @@
+//! The dashboard: a page for browsers, with its files, its sessions and its live updates. All its
+//! figures come from the API.
+
+mod assets;
+mod live;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request, State},
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+
+use self::assets::Assets;
+pub use self::live::Live;
+pub(super) use self::live::run;
+use super::{Window, guard};
+
+/// Maximum size of the request that begins a session. It contains a token.
+const MAX_SESSION_REQUEST_BYTES: usize = 8 << 10;
+
+/// What the page may load and do. Shapes and application names are input of clients: even if one of
+/// them became part of the page, no script in it would run, and nothing would leave the page.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+    img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+    frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// Headers of all replies of the dashboard.
+const HEADERS: [(HeaderName, &str); 5] = [
+    (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (
+        HeaderName::from_static("cross-origin-opener-policy"),
+        "same-origin",
+    ),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    ),
+];
+
+/// The routes of the dashboard, with their access rules.
+pub(super) fn routes(window: &Arc<Window>) -> Router<Arc<Window>> {
+    let layered = |routes: Router<Arc<Window>>| {
+        let served = middleware::from_fn_with_state(Arc::clone(window), serve_if_on);
+        routes.route_layer(served)
+    };
+    let assets = Arc::new(Assets::default());
+    let files = Router::new()
+        .route("/", get(assets::page))
+        .route("/assets/{file}", get(assets::asset))
+        .layer(axum::Extension(assets))
+        .route_layer(middleware::from_fn_with_state(
+            Arc::clone(window),
+            guard::check_page,
+        ));
+    let session = Router::new()
+        .route(
+            "/api/v1/session",
+            get(session::describe)
+                .post(session::begin)
+                .delete(session::end),
+        )
+        .layer(DefaultBodyLimit::max(MAX_SESSION_REQUEST_BYTES))
+        .route_layer(middleware::from_fn_with_state(
+            Arc::clone(window),
+            guard::check_page,
+        ));
+    let live = Router::new()
+        .route("/api/v1/live", get(live::stream))
+        .route_layer(middleware::from_fn_with_state(
+            Arc::clone(window),
+            guard::check,
+        ));
+    layered(files.merge(session).merge(live))
+}
+
+/// Serves a request unless the dashboard is off, and adds the headers of the dashboard.
+async fn serve_if_on(State(window): State<Arc<Window>>, request: Request, next: Next) -> Response {
+    if !window.has_dashboard() {
+        let why = "the dashboard is off: set admin.dashboard = true\n";
+        return (StatusCode::NOT_FOUND, why).into_response();
+    }
+    let mut response = next.run(request).await;
+    for (name, value) in HEADERS {
+        let value = HeaderValue::from_static(value);
+        response.headers_mut().insert(name, value);
+    }
+    response
+}

@@ -1,0 +1,266 @@
+//! The files of the page, which are part of the binary. Browsers keep them, and ask if they have
+//! changed.
+
+use std::{
+    io::{self, Write as _},
+    sync::{Arc, OnceLock},
+};
+
+use axum::{
+    Extension,
+    body::Bytes,
+    extract::Path,
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use flate2::{Compression, write::GzEncoder};
+use sha2::{Digest as _, Sha256};
+
+/// A file of the page.
+struct File {
+    name: &'static str,
+    content: &'static [u8],
+}
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        [$(File {
+            name: $name,
+            content: include_bytes!(concat!("../../../dashboard/", $name)),
+        }),*]
+    };
+}
+
+/// The page itself.
+const PAGE: &str = "index.html";
+
+const FILES: [File; 22] = files![
+    "api.js",
+    "app.js",
+    "chart.js",
+    "charts.css",
+    "distribution.js",
+    "dom.js",
+    "format.js",
+    "heatmap.js",
+    "icon.svg",
+    "index.html",
+    "live.js",
+    "scale.js",
+    "screens.css",
+    "state.js",
+    "style.css",
+    "tables.css",
+    "view-events.js",
+    "view-heatmap.js",
+    "view-overview.js",
+    "view-shape.js",
+    "view-shapes.js",
+    "view-state.js",
+];
+
+/// The files with their forms that are computed on first use.
+pub(super) struct Assets([Asset; FILES.len()]);
+
+struct Asset {
+    file: &'static File,
+    compressed: OnceLock<Option<Compressed>>,
+}
+
+/// A compressed file, and the tags of both of its forms.
+#[derive(Clone)]
+struct Compressed {
+    bytes: Bytes,
+    tag: String,
+}
+
+impl Default for Assets {
+    fn default() -> Self {
+        const ALL: &[File; FILES.len()] = &FILES;
+        Self(ALL.each_ref().map(|file| Asset {
+            file,
+            compressed: OnceLock::new(),
+        }))
+    }
+}
+
+impl Asset {
+    /// The compressed file. `None` if it could not be compressed.
+    fn compressed(&self) -> Option<&Compressed> {
+        let compress = || {
+            let bytes = gzip(self.file.content).ok()?.into();
+            let digest = Sha256::digest(self.file.content);
+            let hexadecimal = digest.iter().take(8).map(|byte| format!("{byte:02x}"));
+            let tag = hexadecimal.collect();
+            Some(Compressed { bytes, tag })
+        };
+        self.compressed.get_or_init(compress).as_ref()
+    }
+
+    fn content_type(&self) -> &'static str {
+        match self.file.name.rsplit_once('.').map(|(_, kind)| kind) {
+            Some("html") => "text/html; charset=utf-8",
+            Some("css") => "text/css; charset=utf-8",
+            Some("js") => "text/javascript; charset=utf-8",
+            Some("svg") => "image/svg+xml",
+            _ => "application/octet-stream",
+        }
+    }
+
+    fn reply(&self, headers: &HeaderMap) -> Response {
+        let compressed = self.compressed();
+        let is_compressed = compressed.is_some() && accepts_gzip(headers);
+        let (body, form) = match compressed.filter(|_| is_compressed) {
+            Some(compressed) => (compressed.bytes.clone(), "gzip"),
+            None => (Bytes::from_static(self.file.content), "plain"),
+        };
+        let tag = compressed.map_or("", |compressed| &compressed.tag);
+        // Each form has its own tag, because their bytes differ.
+        let tag = format!("\"{tag}-{form}\"");
+        let has_it = headers.get_all(header::IF_NONE_MATCH).iter();
+        let mut has_it = has_it.filter_map(|tags| tags.to_str().ok());
+        let is_known = has_it.any(|tags| tags.split(',').any(|known| is_same(known, &tag)));
+        let mut response = match is_known {
+            true => StatusCode::NOT_MODIFIED.into_response(),
+            false => body.into_response(),
+        };
+        let set = response.headers_mut();
+        set.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static(self.content_type()),
+        );
+        set.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        set.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+        if let Ok(tag) = tag.parse() {
+            set.insert(header::ETAG, tag);
+        }
+        if is_compressed && !is_known {
+            set.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        response
+    }
+}
+
+/// Compares two tags. A cache may mark a tag as weak.
+fn is_same(known: &str, tag: &str) -> bool {
+    let known = known.trim();
+    known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag
+}
+
+/// True if the client accepts `gzip`. A quality of 0 refuses it.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT_ENCODING).iter();
+    let mut codings = accepted
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','));
+    codings.any(|coding| {
+        let (name, quality) = coding.split_once(';').unwrap_or((coding, ""));
+        let quality = quality.trim().strip_prefix("q=").unwrap_or("1");
+        name.trim() == "gzip" && quality.parse().is_ok_and(|quality: f32| quality > 0.0)
+    })
+}
+
+fn gzip(content: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(content)?;
+    encoder.finish()
+}
+
+pub(super) async fn page(
+    Extension(assets): Extension<Arc<Assets>>,
+    headers: HeaderMap,
+) -> Response {
+    reply(&assets, PAGE, &headers)
+}
+
+pub(super) async fn asset(
+    Extension(assets): Extension<Arc<Assets>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    reply(&assets, &name, &headers)
+}
+
+fn reply(assets: &Assets, name: &str, headers: &HeaderMap) -> Response {
+    let mut all = assets.0.iter();
+    match all.find(|asset| asset.file.name == name) {
+        Some(asset) => asset.reply(headers),
+        None => (StatusCode::NOT_FOUND, "no such file\n").into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs};
+
+    use axum::body::to_bytes;
+    use flate2::read::GzDecoder;
+
+    use super::*;
+
+    /// Maximum size of the whole dashboard as it is sent.
+    const MAX_BYTES: usize = 150 << 10;
+
+    fn headers(name: header::HeaderName, value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(name, value.parse().unwrap())])
+    }
+
+    #[test]
+    fn all_files_of_the_page_are_embedded_and_small() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/dashboard");
+        let names = fs::read_dir(folder).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        // The types are for `tsc`, not for browsers.
+        let names: BTreeSet<_> = names.filter(|name| !name.ends_with(".d.ts")).collect();
+        let embedded: BTreeSet<_> = FILES.iter().map(|file| file.name.to_owned()).collect();
+        assert_eq!(names, embedded);
+        let sizes = FILES.iter().map(|file| gzip(file.content).unwrap().len());
+        let total: usize = sizes.sum();
+        assert!(total <= MAX_BYTES, "{total}");
+    }
+
+    #[test]
+    fn every_import_of_a_module_is_an_embedded_file() {
+        let names = FILES.each_ref().map(|file| file.name);
+        let mut imports = 0;
+        for file in FILES.iter().filter(|file| file.name.ends_with(".js")) {
+            let source = str::from_utf8(file.content).unwrap();
+            for line in source
+                .lines()
+                .filter(|line| !line.trim_start().starts_with('*'))
+            {
+                let Some((_, name)) = line.split_once(" from \"./") else {
+                    continue;
+                };
+                let name = name.split('"').next().unwrap();
+                assert!(names.contains(&name), "{}: {name}", file.name);
+                imports += 1;
+            }
+        }
+        assert!(imports >= 20, "{imports}");
+    }
+
+    #[tokio::test]
+    async fn file_is_compressed_if_the_client_accepts_it_and_not_sent_again() {
+        let assets = Assets::default();
+        let plain = reply(&assets, PAGE, &HeaderMap::new());
+        assert!(!plain.headers().contains_key(header::CONTENT_ENCODING));
+        let tag = plain.headers()[header::ETAG].to_str().unwrap().to_owned();
+        let expected = to_bytes(plain.into_body(), MAX_BYTES).await.unwrap();
+        let packed = headers(header::ACCEPT_ENCODING, "br, gzip;q=0.8");
+        let response = reply(&assets, PAGE, &packed);
+        assert_eq!(response.headers()[header::CONTENT_ENCODING], "gzip");
+        assert_ne!(response.headers()[header::ETAG].to_str().unwrap(), tag);
+        let body = to_bytes(response.into_body(), MAX_BYTES).await.unwrap();
+        let unpacked = io::read_to_string(GzDecoder::new(&*body)).unwrap();
+        assert_eq!(unpacked.as_bytes(), expected);
+        let known = headers(header::IF_NONE_MATCH, &format!("\"x\", W/{tag}"));
+        let unchanged = reply(&assets, PAGE, &known);
+        assert_eq!(unchanged.status(), StatusCode::NOT_MODIFIED);
+        let refused = headers(header::ACCEPT_ENCODING, "gzip;q=0, br");
+        let response = reply(&assets, PAGE, &refused);
+        assert!(!response.headers().contains_key(header::CONTENT_ENCODING));
+        let missing = reply(&assets, "../Cargo.toml", &HeaderMap::new());
+        assert_eq!(missing.status(), StatusCode::NOT_FOUND);
+    }
+}

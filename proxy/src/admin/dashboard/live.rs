@@ -1,0 +1,155 @@
+//! `/api/v1/live`: the most important numbers once a second, as server-sent events. They are
+//! computed once for all streams, and only while there are streams.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::State,
+    http::{StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::{MissedTickBehavior, interval},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::super::{Window, guard::Presented, json, work};
+use seawall_stats::{Figures, Label, float};
+
+/// Maximum number of streams. Each open page has one.
+pub(super) const MAX_STREAMS: usize = 32;
+
+/// Time between two updates.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The streams of live updates.
+#[derive(Debug)]
+pub struct Live {
+    /// The latest update, as the bytes of an event; `None` before the first and after the last.
+    updates: watch::Sender<Option<Bytes>>,
+    places: Arc<Semaphore>,
+}
+
+impl Default for Live {
+    fn default() -> Self {
+        Self {
+            updates: watch::channel(None).0,
+            places: Arc::new(Semaphore::new(MAX_STREAMS)),
+        }
+    }
+}
+
+/// Computes the updates until `stop` is cancelled. Then all streams end.
+pub(in crate::admin) async fn run(window: Arc<Window>, stop: CancellationToken) {
+    let mut interval = interval(INTERVAL);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    while stop.run_until_cancelled(interval.tick()).await.is_some() {
+        if window.live.updates.receiver_count() == 0 {
+            continue;
+        }
+        let event = work(&window, |window| event(&tick(window))).await;
+        if let Ok(Some(event)) = event {
+            window.live.updates.send_replace(Some(event));
+        }
+    }
+    window.live.updates.send_replace(None);
+}
+
+/// The numbers of the latest second.
+fn tick(window: &Window) -> seawall_api::Tick {
+    let now = window.insight.now();
+    let second = latest_second(window);
+    let status = window.topology.snapshot();
+    let pools: Vec<_> = status.pools.iter().map(|pool| pool.snapshot()).collect();
+    let sum = |part: fn(&crate::pool::Snapshot) -> usize| json::whole(pools.iter().map(part).sum());
+    let limits = pools.iter().map(|pool| pool.concurrency.limit);
+    let limit = limits.map(|limit| limit.map(u64::from)).sum();
+    seawall_api::Tick {
+        at: json::since_epoch(now),
+        clients: json::whole(window.clients.count()),
+        concurrency_limit: limit,
+        draining: window.draining.borrow().is_some(),
+        history: window.insight.is_on(),
+        in_progress: sum(|pool| pool.concurrency.in_progress),
+        second,
+        server_connections: seawall_api::Connections {
+            available: sum(|pool| pool.available),
+            in_use: sum(|pool| pool.in_use),
+            pending: sum(|pool| pool.pending),
+        },
+        storm: window
+            .insight
+            .storms()
+            .first()
+            .is_some_and(|storm| storm.ended_at.is_none()),
+        uptime_seconds: float(window.started_at.elapsed().as_secs()),
+        wait_queue: sum(|pool| pool.wait_queue),
+        waiting: sum(|pool| pool.concurrency.waiting),
+    }
+}
+
+/// The latest second of the history; `None` if there is none.
+fn latest_second(window: &Window) -> Option<seawall_api::TickSecond> {
+    let now = window.insight.now();
+    let from = now.checked_sub(3 * INTERVAL)?;
+    let is_whole = |label: &Label| *label == Label::Whole;
+    let steps = window.insight.timeline(from, now, INTERVAL, &is_whole);
+    let (at, period) = steps.last()?;
+    let mut figures = Figures::default();
+    period.series.values().for_each(|of| figures.merge(of));
+    Some(seawall_api::TickSecond {
+        at: float(*at),
+        count: figures.count,
+        errors: figures.errors,
+        p50_ms: seawall_api::millis(figures.durations.quantile(0.5)),
+        p99_ms: seawall_api::millis(figures.durations.quantile(0.99)),
+    })
+}
+
+/// The update as an event. `None` if it cannot be encoded.
+fn event(tick: &seawall_api::Tick) -> Option<Bytes> {
+    let tick = serde_json::to_string(tick).ok()?;
+    Some(format!("event: tick\ndata: {tick}\n\n").into())
+}
+
+/// One stream. Dropping it makes room for another.
+struct Subscription {
+    updates: watch::Receiver<Option<Bytes>>,
+    window: Arc<Window>,
+    /// The request, which is admitted again before each update.
+    request: Parts,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Subscription {
+    /// The next update. `None` if the updates have ended, or the caller is no longer admitted.
+    async fn next(mut self) -> Option<(Result<Bytes, std::convert::Infallible>, Self)> {
+        self.updates.changed().await.ok()?;
+        let event = self.updates.borrow_and_update().clone()?;
+        let presented = Presented::of_parts(&self.request);
+        let is_admitted = self.window.has_dashboard() && self.window.admit(&presented).is_ok();
+        is_admitted.then_some((Ok(event), self))
+    }
+}
+
+pub(super) async fn stream(State(window): State<Arc<Window>>, request: Parts) -> Response {
+    let Ok(place) = Arc::clone(&window.live.places).try_acquire_owned() else {
+        let why = format!("at most {MAX_STREAMS} streams\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+    };
+    let subscription = Subscription {
+        updates: window.live.updates.subscribe(),
+        window,
+        request,
+        _place: place,
+    };
+    let events = stream::unfold(subscription, Subscription::next);
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    (headers, Body::from_stream(events)).into_response()
+}

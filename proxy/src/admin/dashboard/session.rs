@@ -1,0 +1,89 @@
+//! `/api/v1/session`: exchanges a token for the cookie of a session, and ends the session.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::State,
+    http::{StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::super::{
+    Role, Window,
+    guard::{Presented, Refusal, caller_of, is_from_own_page},
+    sessions::{COOKIE, LIFETIME},
+};
+
+#[derive(Deserialize)]
+pub(super) struct Login {
+    token: String,
+}
+
+/// Begins a session. Without configured tokens there is nothing to exchange.
+pub(super) async fn begin(
+    State(window): State<Arc<Window>>,
+    parts: Parts,
+    Json(login): Json<Login>,
+) -> Response {
+    if window.guard.load().tokens.is_empty() {
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    // Otherwise another page could replace the session of a user.
+    if !is_from_own_page(&parts.uri, &parts.headers) {
+        return Refusal::Origin.into_response();
+    }
+    let Some(token) = window.guard.load().token(&login.token) else {
+        tracing::info!(action = "login", status = 401, "admin action");
+        return Refusal::Token.into_response();
+    };
+    let id = match window.sessions.begin(&login.token, Instant::now()) {
+        Ok(id) => id,
+        Err(error) => {
+            let why = format!("no random numbers: {error}\n");
+            return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
+        }
+    };
+    let caller = token.name.as_str();
+    tracing::info!(action = "login", caller, status = 204, "admin action");
+    with_cookie(&parts, &id, LIFETIME.as_secs())
+}
+
+/// Ends the session of the request.
+pub(super) async fn end(State(window): State<Arc<Window>>, parts: Parts) -> Response {
+    if !is_from_own_page(&parts.uri, &parts.headers) {
+        return Refusal::Origin.into_response();
+    }
+    window.sessions.end(&parts.headers);
+    with_cookie(&parts, "", 0)
+}
+
+/// Says what the caller may do. The page uses it to ask for a token only if one is required.
+pub(super) async fn describe(State(window): State<Arc<Window>>, parts: Parts) -> Response {
+    let admitted = window.admit(&Presented::of_parts(&parts));
+    let token = match admitted {
+        Ok(token) => token,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let role = match token.as_deref().map_or(Role::Act, |token| token.role) {
+        Role::Act => "act",
+        Role::Read => "read",
+    };
+    Json(seawall_api::Session {
+        role: role.to_owned(),
+        token_required: token.is_some(),
+    })
+    .into_response()
+}
+
+/// A reply with the cookie of a session. With TLS, the browser never sends the cookie without it.
+fn with_cookie(parts: &Parts, id: &str, max_age_seconds: u64) -> Response {
+    let is_encrypted = caller_of(&parts.extensions).is_some_and(|from| from.is_encrypted);
+    let secure = if is_encrypted { "; Secure" } else { "" };
+    let cookie = format!(
+        "{COOKIE}={id}; HttpOnly; SameSite=Strict; Path=/; Max-Age={max_age_seconds}{secure}"
+    );
+    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response()
+}

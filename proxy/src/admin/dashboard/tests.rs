@@ -1,0 +1,210 @@
+//! Tests the sessions, the live updates and the headers over HTTP.
+
+use std::time::Duration;
+
+use axum::{
+    body::{Body, to_bytes},
+    http::Method,
+};
+use futures_util::StreamExt as _;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::super::{Guard, Role, Switches, Token, router, tests};
+use super::*;
+
+const HOST: (&str, &str) = ("host", "seawall.example:9909");
+const JSON: (&str, &str) = ("content-type", "application/json");
+const SWITCHES: Switches = Switches {
+    profiles: false,
+    dashboard: true,
+    injects_faults: false,
+};
+
+fn guard(secrets: &[&str]) -> Guard {
+    let tokens = secrets.iter().map(|secret| Token {
+        name: "file".to_owned(),
+        secret: (*secret).to_owned(),
+        role: Role::Read,
+    });
+    Guard {
+        tokens: tokens.map(Arc::new).collect(),
+        allowed_hosts: Vec::new(),
+        requires_certificate: false,
+    }
+}
+
+fn guarded() -> Arc<Window> {
+    let window = tests::window();
+    window.configure(SWITCHES, guard(&["secret"]));
+    Arc::new(window)
+}
+
+async fn send(
+    window: &Arc<Window>,
+    (method, path): (Method, &str),
+    headers: &[(&str, &str)],
+    body: &'static str,
+) -> Response {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::from(body)).unwrap();
+    router(Arc::clone(window)).oneshot(request).await.unwrap()
+}
+
+async fn get_with(window: &Arc<Window>, path: &str, headers: &[(&str, &str)]) -> Response {
+    send(window, (Method::GET, path), headers, "").await
+}
+
+/// The cookie of a new session, as a browser sends it.
+async fn log_in(window: &Arc<Window>) -> String {
+    let begin = (Method::POST, "/api/v1/session");
+    let response = send(window, begin, &[HOST, JSON], r#"{"token":"secret"}"#).await;
+    assert_eq!(response.status(), StatusCode::NO_CONTENT);
+    let cookie = response.headers()[header::SET_COOKIE].to_str().unwrap();
+    for attribute in ["HttpOnly", "SameSite=Strict", "Path=/"] {
+        assert!(cookie.contains(attribute), "{cookie}");
+    }
+    cookie.split(';').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_session_ends_with_its_token() {
+    let window = guarded();
+    let cookie = log_in(&window).await;
+    let named = [HOST, ("cookie", cookie.as_str())];
+    let status = async |headers: &[(&str, &str)]| {
+        let response = get_with(&window, "/api/v1/status", headers).await;
+        response.status()
+    };
+    assert_eq!(status(&named).await, StatusCode::OK);
+    let body = get_with(&window, "/api/v1/session", &named).await;
+    let body = to_bytes(body.into_body(), 1_000).await.unwrap();
+    assert_eq!(&*body, br#"{"role":"read","token_required":true}"#);
+    let foreign = ("origin", "http://seawall.example:8080");
+    assert_eq!(
+        status(&[named[0], named[1], foreign]).await,
+        StatusCode::FORBIDDEN
+    );
+    // The token may only read, and so may its session.
+    let drain = send(&window, (Method::POST, "/api/v1/drain"), &named, "").await;
+    assert_eq!(drain.status(), StatusCode::FORBIDDEN);
+    // A reload with the same token keeps the session.
+    window.configure(SWITCHES, guard(&["other", "secret"]));
+    assert_eq!(status(&named).await, StatusCode::OK);
+    window.configure(SWITCHES, guard(&["other"]));
+    assert_eq!(status(&named).await, StatusCode::UNAUTHORIZED);
+    window.configure(SWITCHES, guard(&["secret"]));
+    let end = (Method::DELETE, "/api/v1/session");
+    let ended = send(&window, end, &named, "").await;
+    assert_eq!(ended.status(), StatusCode::NO_CONTENT);
+    assert_eq!(status(&named).await, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn a_session_needs_a_valid_token_from_a_page_of_this_address() {
+    let window = guarded();
+    let begin = (Method::POST, "/api/v1/session");
+    let wrong = send(&window, begin.clone(), &[HOST, JSON], r#"{"token":"x"}"#).await;
+    assert_eq!(wrong.status(), StatusCode::UNAUTHORIZED);
+    let valid = r#"{"token":"secret"}"#;
+    let foreign = [HOST, JSON, ("sec-fetch-site", "same-site")];
+    let refused = send(&window, begin.clone(), &foreign, valid).await;
+    assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+    // A form of another page cannot send JSON.
+    let form = [HOST, ("content-type", "text/plain")];
+    let refused = send(&window, begin, &form, valid).await;
+    assert_eq!(refused.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+}
+
+#[tokio::test]
+async fn the_page_needs_no_token_and_has_a_strict_policy() {
+    let window = guarded();
+    for path in ["/", "/assets/app.js"] {
+        let response = get_with(&window, path, &[HOST]).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str();
+        let policy = policy.unwrap();
+        assert!(policy.contains("default-src 'none'"), "{policy}");
+        assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
+        assert!(!policy.contains("unsafe"), "{policy}");
+        assert_eq!(
+            response.headers()[header::X_CONTENT_TYPE_OPTIONS],
+            "nosniff"
+        );
+        assert_eq!(response.headers()[header::REFERRER_POLICY], "no-referrer");
+    }
+    let window = Arc::new(tests::window());
+    let foreign = get_with(&window, "/", &[("host", "evil.example")]).await;
+    assert_eq!(foreign.status(), StatusCode::FORBIDDEN);
+}
+
+#[tokio::test]
+async fn nothing_of_the_dashboard_is_served_if_it_is_off() {
+    let window = guarded();
+    let cookie = log_in(&window).await;
+    let off = Switches {
+        dashboard: false,
+        ..SWITCHES
+    };
+    window.configure(off, guard(&["secret"]));
+    let token = ("authorization", "Bearer secret");
+    for path in ["/", "/assets/app.js", "/api/v1/session", "/api/v1/live"] {
+        let response = get_with(&window, path, &[HOST, token]).await;
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
+    }
+    let named = [HOST, ("cookie", cookie.as_str())];
+    let status = get_with(&window, "/api/v1/status", &named).await;
+    assert_eq!(status.status(), StatusCode::UNAUTHORIZED);
+}
+
+/// The next update of a stream; `None` after its end.
+async fn next(
+    stream: &mut (impl futures_util::Stream<Item = Result<axum::body::Bytes, axum::Error>> + Unpin),
+) -> Option<String> {
+    let event = timeout(Duration::from_secs(10), stream.next()).await;
+    let event = event.expect("the stream goes on or ends")?;
+    Some(String::from_utf8(event.unwrap().to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn streams_are_bounded_and_end_with_their_session_and_with_seawall() {
+    let window = guarded();
+    let cookie = log_in(&window).await;
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(run(Arc::clone(&window), stop.clone()));
+    let named = [HOST, ("cookie", cookie.as_str())];
+    let token = [HOST, ("authorization", "Bearer secret")];
+    let open = async |headers: &[(&str, &str)]| get_with(&window, "/api/v1/live", headers).await;
+    let by_session = open(&named).await;
+    assert_eq!(
+        by_session.headers()[header::CONTENT_TYPE],
+        "text/event-stream"
+    );
+    let mut by_session = by_session.into_body().into_data_stream();
+    let mut others = Vec::new();
+    for _ in 1..live::MAX_STREAMS {
+        others.push(open(&token).await.into_body().into_data_stream());
+    }
+    assert_eq!(open(&token).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let event = next(&mut by_session).await.unwrap();
+    let tick = event.strip_prefix("event: tick\ndata: ").unwrap();
+    let tick: seawall_api::Tick = serde_json::from_str(tick.trim_end()).unwrap();
+    assert_eq!(tick.second.map(|second| second.count), Some(20));
+    assert!(tick.history && tick.storm);
+    window.configure(SWITCHES, guard(&["secret", "other"]));
+    assert!(next(&mut by_session).await.is_some());
+    let end = (Method::DELETE, "/api/v1/session");
+    send(&window, end, &named, "").await;
+    assert_eq!(next(&mut by_session).await, None);
+    drop(by_session);
+    // An ended stream makes room for another.
+    assert_eq!(open(&token).await.status(), StatusCode::OK);
+    stop.cancel();
+    running.await.unwrap();
+    let mut other = others.pop().unwrap();
+    while next(&mut other).await.is_some() {}
+}

@@ -1,0 +1,54 @@
+//! The load of each shape, step by step, for the small pictures in the table of shapes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{
+    extract::{Query, State},
+    response::Response,
+};
+
+use super::{
+    super::{Refused, Window, reply},
+    Parameters, Range, id_of, need_history, step_for,
+};
+use seawall_api::millis;
+use seawall_insight::Insight;
+use seawall_stats::{Label, float};
+
+pub(in crate::admin) async fn sparklines(
+    State(window): State<Arc<Window>>,
+    Query(parameters): Query<Parameters>,
+) -> Result<Response, Refused> {
+    need_history(&window.insight)?;
+    let range = parameters.range(window.insight.now())?;
+    reply(&window, move |window: &Window| {
+        Ok(sparklines_of(&window.insight, range))
+    })
+    .await
+}
+
+fn sparklines_of(insight: &Insight, range: Range) -> seawall_api::Sparklines {
+    // Twice as long as the steps of a timeline: the pictures are small.
+    let step = step_for(range.length() * 2);
+    let is_shape = |label: &Label| matches!(label, Label::Shape { .. });
+    let timeline = insight.timeline(range.from, range.to, step, &is_shape);
+    let ends = timeline.first().zip(timeline.last());
+    let (from, until) = ends.map_or((0, 0), |((from, _), (until, _))| (*from, *until));
+    let position = |at: u64| usize::try_from((at - from) / step.as_secs()).unwrap_or(0);
+    let mut shapes: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (at, period) in &timeline {
+        for (label, figures) in &period.series {
+            let Some(id) = id_of(label) else { continue };
+            let steps = shapes.entry(id.to_owned());
+            let steps = steps.or_insert_with(|| vec![0.0; position(until) + 1]);
+            if let Some(load) = steps.get_mut(position(*at)) {
+                *load += millis(figures.load());
+            }
+        }
+    }
+    seawall_api::Sparklines {
+        from: float(from),
+        shapes,
+        step_seconds: float(step.as_secs()),
+    }
+}

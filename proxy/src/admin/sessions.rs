@@ -1,0 +1,140 @@
+//! The sessions of browsers. A browser cannot send a token with an event stream or a page, so it
+//! exchanges the token for a cookie.
+//!
+//! A session keeps the token that began it, and the guard looks that token up for every request. So
+//! a session ends when its token is removed or replaced, and never has more rights than its token.
+
+use std::{collections::HashMap, fmt, time::Duration};
+
+use axum::http::{HeaderMap, header};
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use parking_lot::Mutex;
+use rand::{
+    TryRng as _,
+    rngs::{SysError, SysRng},
+};
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+/// The cookie that names a session.
+pub(super) const COOKIE: &str = "seawall_session";
+
+/// A session ends this long after its begin: about one working day.
+pub(super) const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
+
+/// Maximum number of sessions. A further one ends the oldest.
+pub(super) const MAX_SESSIONS: usize = 64;
+
+/// The sessions of browsers.
+#[derive(Default)]
+pub struct Sessions {
+    /// By the hash of their id: comparing hashes reveals nothing about an id by its time.
+    by_hash: Mutex<HashMap<[u8; 32], Session>>,
+}
+
+struct Session {
+    token: Zeroizing<String>,
+    expires_at: Instant,
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions").finish_non_exhaustive()
+    }
+}
+
+impl Sessions {
+    /// Begins a session for the sender of a valid token. Returns its id.
+    ///
+    /// # Errors
+    /// If the operating system has no random numbers.
+    pub(super) fn begin(&self, token: &str, now: Instant) -> Result<String, SysError> {
+        let mut random = [0; 32];
+        SysRng.try_fill_bytes(&mut random)?;
+        let id = BASE64_URL_SAFE_NO_PAD.encode(random);
+        let session = Session {
+            token: Zeroizing::new(token.to_owned()),
+            expires_at: now + LIFETIME,
+        };
+        let mut by_hash = self.by_hash.lock();
+        by_hash.retain(|_, session| session.expires_at > now);
+        if by_hash.len() >= MAX_SESSIONS {
+            let oldest = by_hash.iter().min_by_key(|(_, session)| session.expires_at);
+            if let Some(oldest) = oldest.map(|(hash, _)| *hash) {
+                by_hash.remove(&oldest);
+            }
+        }
+        by_hash.insert(hash(&id), session);
+        Ok(id)
+    }
+
+    /// The token of the session that a request names; `None` without a session that lasts.
+    pub(super) fn token(&self, headers: &HeaderMap, now: Instant) -> Option<Zeroizing<String>> {
+        let by_hash = self.by_hash.lock();
+        let named = ids(headers).filter_map(|id| by_hash.get(&hash(id)));
+        let mut lasting = named.filter(|session| session.expires_at > now);
+        lasting.next().map(|session| session.token.clone())
+    }
+
+    /// Ends the session that a request names.
+    pub(super) fn end(&self, headers: &HeaderMap) {
+        let mut by_hash = self.by_hash.lock();
+        ids(headers).for_each(|id| drop(by_hash.remove(&hash(id))));
+    }
+}
+
+fn hash(id: &str) -> [u8; 32] {
+    Sha256::digest(id.as_bytes()).into()
+}
+
+/// The ids of sessions that a request names. A browser sends several cookies of one name if they
+/// were set for different paths.
+fn ids(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(header::COOKIE).iter();
+    let cookies = lines
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(';'));
+    cookies.filter_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(id: &str) -> HeaderMap {
+        let cookie = format!("other=1; {COOKIE}={id}; {COOKIE}s=x");
+        HeaderMap::from_iter([(header::COOKIE, cookie.parse().unwrap())])
+    }
+
+    fn token(sessions: &Sessions, id: &str, now: Instant) -> Option<String> {
+        let token = sessions.token(&with(id), now);
+        token.map(|token| token.to_string())
+    }
+
+    #[test]
+    fn session_has_its_token_until_it_expires_or_ends() {
+        let (sessions, now) = (Sessions::default(), Instant::now());
+        let id = sessions.begin("secret", now).unwrap();
+        let other = sessions.begin("another", now).unwrap();
+        assert_eq!(token(&sessions, &id, now).as_deref(), Some("secret"));
+        assert_eq!(token(&sessions, &other, now).as_deref(), Some("another"));
+        assert_eq!(token(&sessions, "unknown", now), None);
+        assert_eq!(token(&sessions, &id, now + LIFETIME), None);
+        sessions.end(&with(&id));
+        assert_eq!(token(&sessions, &id, now), None);
+        assert_eq!(token(&sessions, &other, now).as_deref(), Some("another"));
+    }
+
+    #[test]
+    fn session_over_the_limit_ends_the_oldest() {
+        let (sessions, now) = (Sessions::default(), Instant::now());
+        let at = |index: usize| now + Duration::from_millis(u64::try_from(index).unwrap());
+        let ids: Vec<_> = (0..=MAX_SESSIONS)
+            .map(|index| sessions.begin("secret", at(index)).unwrap())
+            .collect();
+        let lasting: Vec<_> = ids.iter().map(|id| token(&sessions, id, at(0))).collect();
+        assert_eq!(lasting.iter().flatten().count(), MAX_SESSIONS);
+        assert_eq!(lasting[0], None);
+    }
+}

@@ -1,0 +1,151 @@
+//! Tests the dashboard in a real browser, with real traffic: checks the types of its modules, and
+//! then runs `tests/dashboard/*.test.mjs`. The screenshots are in `target/tmp/dashboard/`.
+//!
+//! The tests need Node, npm and Chromium (Debian's package `chromium`, or the path in `CHROMIUM`).
+//! So they run only if they are requested, as in `.ci/run`: `cargo test --test dashboard --
+//! --ignored`.
+
+#![allow(clippy::unwrap_used, reason = "this file contains only tests")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use bson::doc;
+use mongodb::{Client, options::ClientOptions};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{Options as ServerOptions, Standalone},
+    scratch::Scratch,
+    seawall::{Options, Seawall},
+};
+
+const ACT_TOKEN: &str = "a-token-that-may-act";
+const READ_TOKEN: &str = "a-token-that-may-read";
+
+/// Application and collection names are input of clients, and the page shows them.
+const HOSTILE_APPLICATION: &str = "<img src=x onerror=alert(1)>";
+const HOSTILE_COLLECTION: &str = "<img src=x onerror=alert(2)>";
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/dashboard")
+}
+
+/// Runs a command in the folder of the browser tests.
+fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)]) {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(folder());
+    command.envs(variables.iter().copied());
+    let status = command.status();
+    let status = status.unwrap_or_else(|error| panic!("{program} is not installed: {error}"));
+    assert!(status.success(), "{program} {arguments:?}: {status}");
+}
+
+/// Installs the packages of the lock file, unless they are installed.
+fn install() {
+    let installed = folder().join("node_modules/.package-lock.json");
+    let is_newer = |path: &Path| {
+        let time = |path: &Path| fs::metadata(path).and_then(|of| of.modified()).ok();
+        time(path) >= time(&folder().join("package-lock.json"))
+    };
+    if !installed.exists() || !is_newer(&installed) {
+        let quiet = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
+        run("npm", &quiet, &[]);
+    }
+}
+
+async fn client(seawall: &Seawall, application: &str) -> Client {
+    let mut options = ClientOptions::parse(seawall.uri()).await.unwrap();
+    options.app_name = Some(application.to_owned());
+    Client::with_options(options).unwrap()
+}
+
+/// Runs operations of several shapes; some fail. Returns the clients, which stay connected.
+async fn shop(seawall: &Seawall) -> Vec<Client> {
+    let shop = client(seawall, "shop").await;
+    let hostile = client(seawall, HOSTILE_APPLICATION).await;
+    let orders = shop.database("shop").collection("orders");
+    for number in 0..400 {
+        let order = doc! { "customer": number % 20, "total": number };
+        orders.insert_one(order).await.unwrap();
+        let found = orders.find_one(doc! { "customer": number % 20 });
+        found.sort(doc! { "total": -1 }).await.unwrap();
+    }
+    for command in [
+        doc! { "find": "orders", "filter": { "$unknown": 1 } },
+        doc! { "aggregate": "orders", "pipeline": [{ "$group": { "_id": "$customer" } }], "cursor": {} },
+        doc! { "count": "customers", "query": { "city": "Kiel" } },
+        doc! { "distinct": "orders", "key": "customer" },
+        doc! { "find": HOSTILE_COLLECTION, "filter": { "<script>": 1 } },
+    ] {
+        for _ in 0..30 {
+            // The first command fails: that is its purpose.
+            drop(hostile.database("shop").run_command(command.clone()).await);
+        }
+    }
+    vec![shop, hostile]
+}
+
+/// Number of operations in [`shop`].
+const OPERATIONS: u64 = 950;
+
+/// Waits until all operations are in the history. Then its numbers do not change.
+async fn wait_for_history(seawall: &Seawall) {
+    let counted = async || {
+        let timeline: seawall_api::Timeline = seawall.api("/api/v1/timeline?since=1h").await;
+        let known: u64 = timeline.steps.iter().map(|step| step.count).sum();
+        match known >= OPERATIONS {
+            true => Ok(()),
+            false => Err(format!("{known} of {OPERATIONS}")),
+        }
+    };
+    let limit = std::time::Duration::from_secs(20);
+    if let Err(error) = eventually(limit, counted).await {
+        panic!("{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Node and Chromium; run by .ci/run"]
+async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
+    install();
+    let compiler = folder().join("node_modules/.bin/tsc");
+    run(compiler.to_str().unwrap(), &["-p", "tsconfig.json"], &[]);
+    let formatter = folder().join("node_modules/.bin/prettier");
+    let files = [
+        "--config",
+        ".prettierrc.json",
+        "--check",
+        "../../proxy/dashboard/*.{js,css,html,ts}",
+        "*.mjs",
+    ];
+    run(formatter.to_str().unwrap(), &files, &[]);
+    let server = Standalone::start(ServerOptions::default()).await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    let _clients = shop(&seawall).await;
+    wait_for_history(&seawall).await;
+    let files = Scratch::create().unwrap();
+    let token_file = |name: &str, token: &str| files.write(name, token).unwrap();
+    let toml = format!(
+        "history.enabled = false\nadmin.token_file = {:?}\nadmin.read_token_file = {:?}\n",
+        token_file("act", ACT_TOKEN),
+        token_file("read", READ_TOKEN),
+    );
+    let options = Options {
+        toml,
+        ..Options::default()
+    };
+    let guarded = Seawall::launch(&server.uri(), options).await.unwrap();
+    let address = |of: &Seawall| format!("http://{}", of.app.admin_address().unwrap());
+    let screenshots = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
+    let variables = [
+        ("SEAWALL_ADMIN", &*address(&seawall)),
+        ("SEAWALL_GUARDED", &address(&guarded)),
+        ("SEAWALL_ACT_TOKEN", ACT_TOKEN),
+        ("SEAWALL_READ_TOKEN", READ_TOKEN),
+        ("SEAWALL_SCREENSHOTS", screenshots),
+    ];
+    tokio::task::block_in_place(|| run("node", &["--test", "views.test.mjs"], &variables));
+}

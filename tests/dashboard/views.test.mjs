@@ -1,0 +1,393 @@
+// Each view in a real browser, compared with the numbers of the API.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import {
+  ACT_TOKEN,
+  ADMIN,
+  GUARDED,
+  READ_TOKEN,
+  api,
+  launch,
+  open,
+  screenshot,
+  seriousFindings,
+} from "./browser.mjs";
+import { CHANGES, STALLS, STORMS, manyShapes } from "./fabricated.mjs";
+
+/** @type {import("playwright-core").Browser} */
+let browser;
+before(async () => {
+  browser = await launch();
+});
+after(async () => {
+  await browser.close();
+});
+
+const integer = (/** @type {number} */ value) => value.toLocaleString("en-US");
+
+/**
+ * Opens a view, and fails if the console has an error in the end.
+ * @param {string} path
+ * @param {(page: import("playwright-core").Page) => Promise<void>} look
+ * @param {import("playwright-core").BrowserContextOptions} [options]
+ */
+async function view(path, look, options) {
+  const { page, errors, close } = await open(browser, options);
+  await page.goto(ADMIN + path);
+  await look(page);
+  assert.deepEqual(errors, []);
+  await close();
+}
+
+test("the overview shows live figures and the heaviest shapes", async () => {
+  const { shapes } = await api("shapes?since=1h&limit=8");
+  await view("/", async (page) => {
+    await page.getByText("live", { exact: true }).waitFor();
+    const panel = page.getByRole("region", { name: "Operations per second" });
+    await panel.locator(".line.one").waitFor({ state: "attached" });
+    const drawn = await panel.locator("svg[role=img]").getAttribute("aria-label");
+    assert.match(drawn ?? "", /operations between/);
+    const section = page.getByRole("region", { name: "Heaviest shapes", exact: true });
+    await section.first().getByRole("row").nth(1).waitFor();
+    const first = await section.first().getByRole("row").nth(1).innerText();
+    assert.ok(first.includes(shapes[0].shape.slice(0, 20)), first);
+    const logins = page.getByRole("region", { name: /Logins/ });
+    await logins.locator(".line").first().waitFor({ state: "attached" });
+  });
+});
+
+test("the sums of the heat map equal the counts of the timeline", async () => {
+  const { steps } = await api("timeline?since=1h&step=1m");
+  const expected = steps.reduce(
+    (/** @type {number} */ sum, /** @type {any} */ step) => sum + step.count,
+    0,
+  );
+  await view("/?view=heatmap", async (page) => {
+    await page.locator(`.heatmap[data-total="${expected}"]`).waitFor();
+    const canvas = page.getByRole("application");
+    assert.equal(
+      await canvas.getAttribute("aria-label"),
+      `Latency heat map of ${integer(expected)} operations`,
+    );
+    // The whole picture is brushed, so all operations are in the area.
+    const box = /** @type {{x: number, y: number, width: number, height: number}} */ (
+      await canvas.boundingBox()
+    );
+    await page.mouse.move(box.x + 2, box.y + box.height - 2);
+    await page.mouse.down();
+    // Beyond the edges, the area ends at the edges.
+    await page.mouse.move(box.x + box.width + 20, box.y - 20, { steps: 4 });
+    await page.mouse.up();
+    await page.locator(`#area [data-count="${expected}"]`).waitFor();
+    const listed = await page.locator("#area tbody .n").allInnerTexts();
+    const counts = listed
+      .filter((_, i) => i % 2 === 0)
+      .map((text) => Number(text.replaceAll(",", "")));
+    assert.equal(
+      counts.reduce((sum, count) => sum + count, 0),
+      expected,
+    );
+    assert.match(page.url(), /area=/);
+    // The address holds the whole view.
+    await page.reload();
+    await page.locator(`#area [data-count="${expected}"]`).waitFor();
+    await page.getByLabel("Scale").selectOption("linear");
+    await page.locator(`.heatmap[data-total="${expected}"]`).waitFor();
+    assert.match(page.url(), /scale=linear/);
+  });
+});
+
+test("an area of the heat map can be selected with the keyboard", async () => {
+  await view("/?view=heatmap", async (page) => {
+    await page.locator(".heatmap[data-total]").waitFor();
+    await page.getByRole("application").focus();
+    for (const key of ["ArrowLeft", "Shift+ArrowRight", "Shift+ArrowUp", "Enter"])
+      await page.keyboard.press(key);
+    await page.getByText("Shapes in the area").first().waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByText("Shapes in the area").waitFor({ state: "detached" });
+  });
+});
+
+test("the table of shapes has the rows of the API, sorted and filtered", async () => {
+  const { shapes } = await api("shapes?since=1h&limit=10000");
+  const byCount = [...shapes].sort((one, other) => other.count - one.count);
+  const found = shapes.filter((/** @type {any} */ of) => of.collection === "orders");
+  await view("/?view=shapes", async (page) => {
+    const table = page.getByRole("table", { name: "Shapes" });
+    await table.locator("a").first().waitFor();
+    assert.equal(await table.getAttribute("aria-rowcount"), String(shapes.length + 1));
+    await page.getByRole("button", { name: "Count/s" }).click();
+    const first = table.locator("[aria-rowindex='2']");
+    assert.equal(await first.locator("a").getAttribute("data-id"), byCount[0].id);
+    assert.equal(await first.locator(".col-errors").innerText(), integer(byCount[0].errors));
+    await page.keyboard.press("Escape");
+    await page.locator("body").press("/");
+    await page.keyboard.type("shop.orders");
+    await page.getByText(`${integer(found.length)} of ${integer(shapes.length)} shapes`).waitFor();
+    assert.match(page.url(), /q=shop.orders/);
+    await table.focus();
+    await page.keyboard.press("Home");
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { name: "Shape", exact: true }).waitFor();
+    await page.goBack();
+    await page.getByText(`${integer(found.length)} of ${integer(shapes.length)} shapes`).waitFor();
+  });
+});
+
+test("one shape has the figures of the API and the operations that were slow", async () => {
+  const { shapes } = await api("shapes?since=1h&limit=10000");
+  const shape = shapes.find(
+    (/** @type {any} */ of) => of.collection === "orders" && of.command === "find",
+  );
+  await view(`/?view=shape&id=${shape.id}`, async (page) => {
+    await page.locator("pre.text").waitFor();
+    assert.equal(await page.locator("pre.text").innerText(), shape.shape);
+    const figure = (/** @type {string} */ name) =>
+      page.locator("dl.figures div", { hasText: name }).first().locator("dd").innerText();
+    assert.equal(await figure("Operations"), integer(shape.count));
+    assert.equal(await figure("Errors"), integer(shape.errors));
+    await page.locator(".distribution svg").first().waitFor();
+    const share = await page
+      .locator(".phases tr", { hasText: "the server works" })
+      .locator("td")
+      .nth(1)
+      .innerText();
+    const total = Object.values(shape.phases_ms).reduce(
+      (/** @type {number} */ sum, ms) => sum + Number(ms),
+      0,
+    );
+    assert.ok(Math.abs(parseFloat(share) - (100 * shape.phases_ms.server) / total) < 1, share);
+  });
+});
+
+test("two periods of a shape are compared with the verdict of the test", async () => {
+  const shapes = manyShapes(1).shapes;
+  const [shape] = shapes;
+  const figures = (/** @type {number} */ le) => ({
+    shapes: [{ ...shape, distribution: [{ gt_seconds: le / 2, le_seconds: le, count: 9 }] }],
+  });
+  const changes = {
+    ...CHANGES,
+    changes: [{ ...CHANGES.changes[0], shape: { ...CHANGES.changes[0].shape, id: shape.id } }],
+    now: { ...CHANGES.now, figures: figures(0.005) },
+    baseline: { ...CHANGES.baseline, figures: figures(0.001) },
+  };
+  const { page, errors, close } = await open(browser);
+  await page.route("**/api/v1/changes?**", (route) => route.fulfill({ json: changes }));
+  await page.route("**/api/v1/shapes/**", (route) =>
+    route.fulfill({ json: { ...shape, distribution: [], timeline: [], since_seconds: 600 } }),
+  );
+  await page.goto(`${ADMIN}/?view=shape&id=${shape.id}&against=1h`);
+  await page.locator("[data-verdict=slower]").waitFor();
+  assert.match(await page.locator("[data-verdict]").innerText(), /slower \(factor 4.80\)/);
+  await page.locator(".bars.before").waitFor({ state: "attached" });
+  await screenshot(page, "shape-compared", true);
+  assert.deepEqual(errors, []);
+  await close();
+});
+
+test("ten thousand shapes are in the table, and only the visible ones are in the page", async () => {
+  const { page, errors, close } = await open(browser);
+  await page.route("**/api/v1/shapes?**", (route) => route.fulfill({ json: manyShapes(10_000) }));
+  await page.goto(`${ADMIN}/?view=shapes`);
+  await page.getByText("10,000 shapes").waitFor();
+  assert.ok((await page.locator(".rows .row").count()) < 60);
+  await page.getByRole("table", { name: "Shapes" }).focus();
+  await page.keyboard.press("End");
+  await page.locator("[aria-rowindex='10001']").waitFor();
+  assert.ok((await page.locator(".rows .row").count()) < 60);
+  await page.getByRole("searchbox").fill("field9999:");
+  await page.getByText("1 of 10,000 shapes").waitFor();
+  await page.getByRole("searchbox").fill("");
+  await screenshot(page, "shapes-10000");
+  assert.deepEqual(errors, []);
+  await close();
+});
+
+test("storms, stalls and changes name who, how long and which shapes", async () => {
+  const { page, errors, close } = await open(browser);
+  await page.route("**/api/v1/storms", (route) => route.fulfill({ json: STORMS }));
+  await page.route("**/api/v1/stalls?**", (route) => route.fulfill({ json: STALLS }));
+  await page.route("**/api/v1/changes?**", (route) => route.fulfill({ json: CHANGES }));
+  await page.goto(`${ADMIN}/?view=storms`);
+  for (const text of ["4,210", "checkout-api", "10.1.2.0/24", "4,088"])
+    await page.getByText(text, { exact: true }).first().waitFor();
+  await screenshot(page, "storms", true);
+  await page.getByRole("link", { name: "Stalls" }).click();
+  await page.getByRole("cell", { name: "checkpoint bytes" }).first().waitFor();
+  await page.getByText("{filter:{customer:?,status:?},sort:{created:-1}}").waitFor();
+  await screenshot(page, "stalls", true);
+  await page.getByRole("link", { name: "Changes" }).click();
+  await page.getByText("1.10 ms → 5.30 ms").waitFor();
+  await screenshot(page, "changes", true);
+  await page.getByRole("link", { name: "Overview" }).click();
+  await page.getByText("A reconnect storm since").waitFor();
+  await page.getByText("Every 60 s, operations on db1:27017 stall for 3.10 s").waitFor();
+  await screenshot(page, "overview-findings", true);
+  assert.deepEqual(errors, []);
+  await close();
+});
+
+test("clients, servers and the configuration are those of the API", async () => {
+  const [clients, pools, configuration, status] = await Promise.all([
+    api("clients"),
+    api("pools"),
+    api("config"),
+    api("status"),
+  ]);
+  await view("/?view=clients", async (page) => {
+    await page.getByText(new RegExp(`^${clients.count} clients?`)).waitFor();
+    await page.getByRole("link", { name: "Servers" }).click();
+    await page.getByText(pools.pools[0].server).first().waitFor();
+    await page.getByRole("link", { name: "Configuration" }).click();
+    await page.getByText(status.version, { exact: true }).waitFor();
+    const rows = page.getByRole("region", { name: "Configuration" }).locator("tbody tr");
+    await rows.first().waitFor();
+    assert.equal(await rows.count(), configuration.values.length);
+  });
+});
+
+test("a reload needs a typed word", async () => {
+  await view("/?view=config", async (page) => {
+    await page.getByRole("button", { name: "Reload the configuration" }).click();
+    const dialog = page.getByRole("dialog");
+    const button = dialog.getByRole("button", { name: "Reload" });
+    assert.ok(await button.isDisabled());
+    await dialog.getByRole("textbox").fill("reloa");
+    assert.ok(await button.isDisabled());
+    await dialog.getByRole("textbox").fill("reload");
+    assert.ok(await button.isEnabled());
+    await page.keyboard.press("Escape");
+    await dialog.waitFor({ state: "detached" });
+  });
+});
+
+test("names that clients choose never become markup", async () => {
+  const { page, errors, close } = await open(browser);
+  await page.addInitScript(() => {
+    window.alert = () => {
+      throw new Error("a script of a client ran");
+    };
+  });
+  for (const name of ["overview", "heatmap", "shapes", "clients", "servers"]) {
+    await page.goto(`${ADMIN}/?view=${name}`);
+    await page.locator("main :is(table, canvas, .sheet)").first().waitFor();
+    assert.equal(await page.locator("img, main script, main iframe").count(), 0, name);
+  }
+  await page.goto(`${ADMIN}/?view=clients`);
+  await page.getByText("<img src=x onerror=alert(1)>").first().waitFor();
+  await page.goto(`${ADMIN}/?view=shapes&q=onerror`);
+  const link = page.locator(".rows a").first();
+  assert.match(await link.innerText(), /<img src=x onerror=alert\(2\)>/);
+  await link.click();
+  await page.getByRole("heading", { name: /onerror/ }).waitFor();
+  assert.equal(await page.locator("img").count(), 0);
+  assert.deepEqual(errors, []);
+  await close();
+});
+
+test("keys open views, and the theme and the wall display are kept", async () => {
+  await view("/", async (page) => {
+    await page.locator("main .panel").first().waitFor();
+    await page.keyboard.press("g");
+    await page.keyboard.press("s");
+    await page.getByRole("heading", { name: "Shapes" }).waitFor();
+    await page.keyboard.press("g");
+    await page.keyboard.press("o");
+    await page.getByRole("heading", { name: "Overview" }).waitFor();
+    await page.keyboard.press("w");
+    assert.match(page.url(), /wall=1/);
+    assert.equal(await page.locator("nav").isVisible(), false);
+    await page.keyboard.press("w");
+    await page.keyboard.press("d");
+    const theme = () => page.evaluate(() => document.documentElement.dataset.theme);
+    assert.equal(await theme(), "dark");
+    await page.reload();
+    await page.locator("main .panel").first().waitFor();
+    assert.equal(await theme(), "dark");
+    await page.keyboard.press("?");
+    await page.getByRole("dialog").waitFor();
+  });
+});
+
+test("a token is exchanged for a session with the rights of the token, and the history may be off", async () => {
+  for (const [token, canAct] of /** @type {[string, boolean][]} */ ([
+    [READ_TOKEN, false],
+    [ACT_TOKEN, true],
+  ])) {
+    const { page, close } = await open(browser);
+    await page.goto(`${GUARDED}/?view=config`);
+    await page.getByLabel("Token").fill("wrong");
+    await page.getByRole("button", { name: "Log in" }).click();
+    await page.getByText("does not know this token").waitFor();
+    await page.getByLabel("Token").fill(token);
+    if (canAct) await screenshot(page, "login");
+    await page.getByRole("button", { name: "Log in" }).click();
+    await page.getByText("The history is off").waitFor();
+    const cookies = await page.context().cookies();
+    assert.deepEqual(
+      cookies.map(({ name, httpOnly, sameSite }) => [name, httpOnly, sameSite]),
+      [["seawall_session", true, "Strict"]],
+    );
+    const drain = page.getByRole("button", { name: "Drain …" });
+    assert.equal(await drain.isEnabled(), canAct);
+    await page.getByRole("link", { name: "Shapes" }).click();
+    await page
+      .getByText("The history is off: the figures cover the time since the start.")
+      .waitFor();
+    await page.getByRole("link", { name: "Overview" }).click();
+    await page.getByText("There is no history of this figure.").first().waitFor();
+    await screenshot(page, "history-off", true);
+    await page.getByRole("button", { name: "Log out" }).click();
+    await page.getByLabel("Token").waitFor();
+    await close();
+  }
+});
+
+test("no view has a serious finding of axe-core, in light and dark, on a desktop and a phone", async () => {
+  const { shapes } = await api("shapes?since=1h&limit=1");
+  const paths = {
+    overview: "/?since=15m",
+    heatmap: "/?view=heatmap&since=15m",
+    shapes: "/?view=shapes",
+    shape: `/?view=shape&since=15m&id=${shapes[0].id}`,
+    stalls: "/?view=stalls",
+    changes: "/?view=changes",
+    clients: "/?view=clients",
+    servers: "/?view=servers",
+    config: "/?view=config",
+    wall: "/?wall=1&since=15m",
+  };
+  const devices = /** @type {const} */ ([
+    ["light", 1440, 900],
+    ["dark", 1440, 900],
+    ["light", 390, 844],
+    ["dark", 390, 844],
+  ]);
+  const looks = devices.map(async ([colorScheme, width, height]) => {
+    const { page, errors, close } = await open(browser, {
+      colorScheme,
+      viewport: { width, height },
+    });
+    const device = `${colorScheme}-${width < 500 ? "phone" : "desktop"}`;
+    for (const [name, path] of Object.entries(paths)) {
+      await page.goto(ADMIN + path);
+      await page
+        .locator("main :is(table, canvas, .sheet, .note, .line)")
+        .first()
+        .waitFor({ state: "attached" });
+      await page.locator("[data-state=live]").waitFor({ state: "attached" });
+      assert.deepEqual(await seriousFindings(page), [], `${name} ${device}`);
+      const overflow = await page.evaluate(
+        () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
+      );
+      assert.ok(overflow <= 0, `${name} ${device} is ${overflow} pixels too wide`);
+      await screenshot(page, `${name}-${device}`, name !== "shapes");
+    }
+    assert.deepEqual(errors, []);
+    await close();
+  });
+  await Promise.all(looks);
+});
