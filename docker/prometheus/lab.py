@@ -166,9 +166,12 @@ class Lab:
         return f"mongodb://{user}:{password}@127.0.0.1:{self.port}/?authSource=admin"
 
     def run(self, *arguments, expected=0):
-        done = subprocess.run(
-            [self.binary, *arguments], capture_output=True, text=True, timeout=LIMIT_SECONDS
-        )
+        try:
+            done = subprocess.run(
+                [self.binary, *arguments], capture_output=True, text=True, timeout=LIMIT_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            fail(f"seawall {' '.join(arguments)}: not in time\n{self.log('seawall')}")
         if done.returncode != expected:
             text = f"{done.stdout}{done.stderr}\n{self.log('seawall')}"
             fail(f"seawall {' '.join(arguments)}: exit code {done.returncode}: {text}")
