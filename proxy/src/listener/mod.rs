@@ -593,7 +593,7 @@ mod tests {
             }
         });
         let mut closed = Box::pin(join_all(closed));
-        // A configuration that accepts the certificate closes nobody.
+        // A configuration that accepts the certificate closes no connection.
         let is_closed = timeout(Duration::from_secs(1), &mut closed).await.is_ok();
         tls.send_replace(Some(client_tls(&first)));
         assert!(!is_closed);

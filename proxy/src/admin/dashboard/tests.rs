@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::{
     body::{Body, to_bytes},
+    extract::ConnectInfo,
     http::Method,
 };
 use futures_util::StreamExt as _;
@@ -11,7 +12,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::super::{Guard, Role, Switches, Token, router, tests};
+use super::super::{Guard, Role, Switches, Token, bounded::Caller, router, tests};
 use super::*;
 
 const HOST: (&str, &str) = ("host", "seawall.example:9909");
@@ -69,6 +70,27 @@ async fn log_in(window: &Arc<Window>) -> String {
         assert!(cookie.contains(attribute), "{cookie}");
     }
     cookie.split(';').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn the_cookie_of_a_session_is_secure_only_over_tls() {
+    let window = guarded();
+    for is_encrypted in [false, true] {
+        let caller = Caller {
+            address: "192.0.2.1:4000".parse().unwrap(),
+            is_encrypted,
+            certificate: None,
+        };
+        let request = Request::post("/api/v1/session")
+            .header(HOST.0, HOST.1)
+            .header(JSON.0, JSON.1)
+            .extension(ConnectInfo(caller))
+            .body(Body::from(r#"{"token":"secret"}"#))
+            .unwrap();
+        let response = router(Arc::clone(&window)).oneshot(request).await.unwrap();
+        let cookie = response.headers()[header::SET_COOKIE].to_str().unwrap();
+        assert_eq!(cookie.contains("; Secure"), is_encrypted, "{cookie}");
+    }
 }
 
 #[tokio::test]
