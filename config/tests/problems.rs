@@ -733,12 +733,12 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "admin.adress = \"off\"",
         "admin.adress = (a string): unknown key; did you mean address? \
-         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, profile, tls",
+         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, dashboard, profile, tls",
     ),
     (
         "admin.max_pool_size = 3",
         "admin.max_pool_size = (an integer): unknown key; did you mean pool.max_pool_size? \
-         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, profile, tls",
+         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, dashboard, profile, tls",
     ),
     (
         "admins.address = \"off\"",
