@@ -359,6 +359,9 @@ async fn pip_install(target: &Path, requirements: &Path) {
 /// Runs an installation, unless the folder already has the packages of this list. An installation
 /// can take longer than the tests.
 async fn install(folder: &Path, list: &Path, installation: &mut Command) {
+    // Two tests may use one folder, and two installations would break each other.
+    static INSTALLING: Mutex<()> = Mutex::const_new(());
+    let _lock = INSTALLING.lock().await;
     let list = fs::read(list).await.unwrap();
     let mark = folder.join("installed");
     // The mark is a copy of the list, written at the end of an installation.
