@@ -80,8 +80,8 @@ impl Pair {
                 "{connections} connections, {served} operations"
             );
         }
-        // Operations on foreign cursors are not errors: with Node 4.17.2, one was counted although all
-        // results were those of a direct connection.
+        // Operations on foreign cursors are not errors: with Node 4.17.2, one was counted although
+        // all results were those of a direct connection.
         let (foreign, kind) = (
             "seawall_foreign_operations_total",
             [r#"kind="transaction""#],
