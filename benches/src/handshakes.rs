@@ -208,7 +208,7 @@ pub struct Handshakes {
     key: Key,
     is_resumed: bool,
     closes_first: bool,
-    /// Number of clients, each of which makes one handshake after another.
+    /// Number of clients; each makes one handshake after another.
     clients: usize,
 }
 
