@@ -18,8 +18,13 @@ use mongodb::{
     bson::{Document, doc},
 };
 use rustix::{
-    fs::inotify::{self, CreateFlags, WatchFlags},
+    fs::{
+        CWD, FileType, Mode,
+        inotify::{self, CreateFlags, WatchFlags},
+        mknodat,
+    },
     io::Errno,
+    process::Signal,
 };
 use seawall_api::{Configuration, Reload};
 use seawall_tests::{
@@ -298,4 +303,48 @@ async fn a_reload_that_fails_creates_no_slow_log() {
     let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();
     assert_eq!(refused.problems.len(), 1, "{refused:?}");
     assert!(!slow.exists());
+}
+
+/// Replaces the configuration by a named pipe. Without a writer, it blocks its reader, as a network
+/// file system that hangs does.
+fn replace_by_pipe(served: &Served) {
+    let pipe = served.scratch.join("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    fs::rename(&pipe, &served.file).unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_hangs_refuses_reloads_and_delays_neither_service_nor_shutdown() {
+    let mut served = Served::start("reload.watch = true\n").await;
+    replace_by_pipe(&served);
+    let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();
+    let [problem] = &*refused.problems else {
+        panic!("{refused:?}")
+    };
+    assert!(problem.contains("did not reply within"), "{problem}");
+    let uri = format!(
+        "mongodb://{ROOT}:{ROOT_PASSWORD}@{}/",
+        served.process.address()
+    );
+    let client = Client::with_uri_str(uri).await.unwrap();
+    let admin = client.database("admin");
+    admin.run_command(doc! { "ping": 1 }).await.unwrap();
+    served.process.signal(Signal::TERM);
+    assert!(served.process.ended().await.success());
+}
+
+#[tokio::test]
+async fn after_a_file_has_hung_the_next_reload_reads_its_new_content() {
+    let served = Served::start("").await;
+    replace_by_pipe(&served);
+    let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();
+    assert_eq!(refused.problems.len(), 1, "{refused:?}");
+    // A writer that closes the pipe ends the earlier read with an empty configuration.
+    let earlier = served.scratch.join("earlier");
+    fs::rename(&served.file, &earlier).unwrap();
+    served.write("pool.max_pool_size = 9\n");
+    drop(fs::OpenOptions::new().write(true).open(&earlier).unwrap());
+    let reload: Reload = served.admin().post("/api/v1/reload").await.unwrap();
+    assert!(reload.applied, "{reload:?}");
+    served.has("pool.max_pool_size", "9").await;
 }

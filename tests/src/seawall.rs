@@ -89,9 +89,7 @@ impl Seawall {
     /// See [`Self::reload`].
     pub async fn reload_after_trial(&self, toml: &str) -> Result<Reload, Vec<String>> {
         let loaded = load(&self.base, toml);
-        self.app
-            .reload_after_trial(&loaded, Vec::new(), false)
-            .await
+        self.app.reload_after_trial(&loaded, false).await
     }
 
     /// Waits until Seawall can serve operations.

@@ -21,6 +21,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -37,7 +38,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, mpsc, oneshot, watch},
-    time::Instant,
+    time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tower::limit::ConcurrencyLimitLayer;
@@ -121,8 +122,17 @@ pub struct Window {
 pub struct ReloadRequest {
     /// True if the changes are only reported and not applied.
     pub is_dry_run: bool,
-    /// The channel for the result.
-    pub reply: oneshot::Sender<seawall_api::Reload>,
+    /// Receives the channel for the result when the reload begins.
+    taken: oneshot::Sender<oneshot::Receiver<seawall_api::Reload>>,
+}
+
+impl ReloadRequest {
+    /// The channel for the result. `None` if the caller has left or has waited for too long: the
+    /// request must then change nothing.
+    pub(crate) fn take(self) -> Option<oneshot::Sender<seawall_api::Reload>> {
+        let (reply, replied) = oneshot::channel();
+        self.taken.send(replied).ok().map(|()| reply)
+    }
 }
 
 /// Settings of the admin address that are on or off.
@@ -486,27 +496,41 @@ async fn reload(
         Some(result) => (StatusCode::UNPROCESSABLE_ENTITY, Json(result)).into_response(),
         None => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "Seawall is draining, or too many requests for a reload wait\n",
+            format!("{CANNOT_RELOAD}\n"),
         )
             .into_response(),
     }
 }
+
+/// The reasons why no reload is possible.
+pub(crate) const CANNOT_RELOAD: &str = "Seawall is draining, or earlier reloads have not ended";
+
+/// Time for which a request for a reload waits for earlier reloads. One reload takes up to 20 s if
+/// files, DNS and servers do not reply.
+const RELOAD_WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Reads the configuration again. `None` if no reload is possible now.
 pub(crate) async fn request_reload(
     window: &Window,
     is_dry_run: bool,
 ) -> Option<seawall_api::Reload> {
-    let (reply, replied) = oneshot::channel();
+    let (taken, mut is_taken) = oneshot::channel();
     let is_draining = window.draining.borrow().is_some();
     if is_draining
         || window
             .reloads
-            .try_send(ReloadRequest { is_dry_run, reply })
+            .try_send(ReloadRequest { is_dry_run, taken })
             .is_err()
     {
         return None;
     }
+    let replied = match timeout(RELOAD_WAIT_LIMIT, &mut is_taken).await {
+        Ok(replied) => replied.ok()?,
+        Err(_) => {
+            is_taken.close();
+            is_taken.try_recv().ok()?
+        }
+    };
     // There is no time limit here: a reload limits its own steps, and a caller must not be refused
     // while its reload may still take effect. A drain drops the requests that wait.
     replied.await.ok()

@@ -270,6 +270,36 @@ pub(super) fn window() -> Window {
     }
 }
 
+/// A window whose requests for a reload arrive at the returned receiver.
+fn window_with_reloads() -> (Window, mpsc::Receiver<ReloadRequest>) {
+    let (reloads, requests) = mpsc::channel(1);
+    let window = Window {
+        reloads,
+        ..window()
+    };
+    (window, requests)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_request_that_waited_too_long_is_refused_and_cannot_be_taken() {
+    let (window, mut requests) = window_with_reloads();
+    assert!(request_reload(&window, false).await.is_none());
+    let request = requests.recv().await.unwrap();
+    assert!(request.take().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_that_has_begun_is_awaited_without_a_time_limit() {
+    let (window, mut requests) = window_with_reloads();
+    let reload = async {
+        let reply = requests.recv().await.unwrap().take().unwrap();
+        tokio::time::advance(RELOAD_WAIT_LIMIT * 2).await;
+        reply.send(seawall_api::Reload::default()).unwrap();
+    };
+    let (replied, ()) = tokio::join!(request_reload(&window, false), reload);
+    assert!(replied.is_some());
+}
+
 /// The members of each object by its path, with their types. The elements of a list share a path.
 type Members = BTreeMap<String, BTreeSet<String>>;
 

@@ -20,8 +20,7 @@ pub(super) fn reporter(window: Arc<Window>) -> Reporter {
             }
             debug_assert_eq!(command.topic, Topic::Reload, "the only action");
             let reload = admin::request_reload(&window, command.is_dry_run).await;
-            let reload =
-                reload.ok_or("Seawall is draining, or too many requests for a reload wait")?;
+            let reload = reload.ok_or(admin::CANNOT_RELOAD)?;
             match reload.problems.is_empty() {
                 true => admin::to_bson(&reload),
                 false => {

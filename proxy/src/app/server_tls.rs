@@ -191,22 +191,21 @@ impl RunningServerTls {
     }
 
     /// Reads the files again.
-    pub(super) fn read(
+    fn read(
         &self,
         settings: &config::Deployment,
     ) -> Result<Option<ServerTlsFiles>, DeploymentTlsError> {
         ServerTlsFiles::read(&self.deployment, settings.tls.as_ref())
     }
 
-    /// Reads the files again. Returns `None` if they equal the files in use.
+    /// `None` if the files that were read equal the files in use.
     ///
     /// # Errors
-    /// See [`DeploymentTlsError`].
-    pub(super) fn changed(
+    /// [`DeploymentTlsError::Tls`].
+    fn changed(
         &self,
-        settings: &config::Deployment,
+        read: Option<ServerTlsFiles>,
     ) -> Result<Option<NewServerTls>, DeploymentTlsError> {
-        let read = self.read(settings)?;
         if read == *self.files.lock() {
             return Ok(None);
         }
@@ -224,29 +223,51 @@ impl App {
         self.server_tls.files.lock().clone()
     }
 
-    /// Reads the TLS files for connections to servers again; `None` if TLS is off or a file cannot
-    /// be read.
-    pub(crate) fn read_server_tls(&self, settings: &config::Settings) -> Option<ServerTlsFiles> {
-        self.server_tls.read(&settings.deployment).ok().flatten()
+    /// Reads the TLS files for connections to servers again; `None` if TLS is off.
+    ///
+    /// # Errors
+    /// See [`DeploymentTlsError`].
+    pub(crate) fn read_server_tls(
+        &self,
+        settings: &config::Settings,
+    ) -> Result<Option<ServerTlsFiles>, DeploymentTlsError> {
+        self.server_tls.read(&settings.deployment)
     }
 
     /// Like [`Self::reload`], but if TLS files for connections to servers have changed, first tries
     /// to connect to a server with them. If no available server accepts the files, nothing changes,
     /// because the pools would lose all connections.
-    /// `problems` are those that the caller has found; if there are any, nothing changes.
     ///
     /// # Errors
     /// See [`Self::reload`].
     pub async fn reload_after_trial(
         &self,
         new: &config::Loaded,
+        is_dry_run: bool,
+    ) -> Result<seawall_api::Reload, Vec<String>> {
+        let read = self.read_server_tls(&new.settings);
+        let read = read.map_err(|error| error.to_string());
+        self.reload_read(new, read, Vec::new(), is_dry_run).await
+    }
+
+    /// Like [`Self::reload_after_trial`], but the caller has read the TLS files for connections to
+    /// servers.
+    /// `problems` are those that the caller has found; if there are any, nothing changes.
+    ///
+    /// # Errors
+    /// See [`Self::reload`].
+    pub(crate) async fn reload_read(
+        &self,
+        new: &config::Loaded,
+        read: Result<Option<ServerTlsFiles>, String>,
         problems: Vec<String>,
         is_dry_run: bool,
     ) -> Result<seawall_api::Reload, Vec<String>> {
         let mut found = Found::default();
         problems.into_iter().for_each(|problem| found.add(problem));
-        let server_tls = self.changed_server_tls(&new.settings);
-        let server_tls = found.unless_failed(server_tls).flatten();
+        let server_tls = found.unless_failed(read).flatten();
+        let server_tls = found.unless_failed(self.server_tls.changed(server_tls));
+        let server_tls = server_tls.flatten();
         if let Some(server_tls) = &server_tls
             && let Some(problem) = self.problem_with_servers(&server_tls.tls).await
         {
@@ -263,7 +284,7 @@ impl App {
         &self,
         settings: &config::Settings,
     ) -> Result<Option<NewServerTls>, DeploymentTlsError> {
-        self.server_tls.changed(&settings.deployment)
+        self.server_tls.changed(self.read_server_tls(settings)?)
     }
 
     /// The problem if no available server accepts a connection with `tls`; `None` if one does, or

@@ -6,7 +6,7 @@ mod demo;
 mod load;
 mod serve;
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -108,7 +108,7 @@ pub fn run(cli: Cli) -> Exit {
         Ok(runtime) => runtime,
         Err(error) => return complain(&format!("cannot start: {error}"), Exit::Internal),
     };
-    match cli.command {
+    let exit = match cli.command {
         Command::Serve(arguments) => runtime.block_on(serve::run(arguments)),
         Command::Demo(arguments) => runtime.block_on(demo::run(arguments)),
         Command::Check(arguments) => runtime.block_on(check::run(arguments)),
@@ -128,5 +128,11 @@ pub fn run(cli: Cli) -> Exit {
             clap_complete::generate(shell, &mut Cli::command(), "seawall", &mut io::stdout());
             Exit::Success
         }
-    }
+    };
+    // A thread that reads a file may hang.
+    runtime.shutdown_timeout(EXIT_LIMIT);
+    exit
 }
+
+/// Time for which an exit waits for threads that read or write files.
+const EXIT_LIMIT: Duration = Duration::from_secs(1);

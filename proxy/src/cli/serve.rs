@@ -4,15 +4,12 @@ mod log;
 mod reload;
 mod service_manager;
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc};
 
 use clap::Args;
 use rustix::process::{Resource, Rlimit, geteuid, setrlimit};
 use seawall_config::{AdminAddress, Problem, Problems, load_with_values};
-use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
-    time::{MissedTickBehavior, interval},
-};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::{
     log::LogControl,
@@ -22,9 +19,6 @@ use self::{
 use super::{ConfigArguments, check};
 use crate::app::{App, StartError};
 use seawall_console::{Exit, complain};
-
-/// Time between two checks for changed configuration files (`reload.watch`).
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -91,7 +85,8 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         "serving"
     );
     notify_ready();
-    let reloader = Reloader::new(&app, sources, loaded, log);
+    let app = Arc::new(app);
+    let reloader = Reloader::new(Arc::clone(&app), sources, loaded, log);
     Box::pin(serve_until_signal(&app, signals, reloader)).await
 }
 
@@ -146,29 +141,20 @@ fn forbid_core_dumps() -> io::Result<()> {
     Ok(())
 }
 
-async fn serve_until_signal(app: &App, mut signals: Signals, mut reloader: Reloader) -> Exit {
-    let mut looks = interval(LOOK_INTERVAL);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let exit = loop {
-        tokio::select! {
-            _ = signals.terminate.recv() => break Exit::Success,
-            _ = signals.interrupt.recv() => break Exit::Interrupted,
-            () = app.drain_requested() => break Exit::Success,
-            _ = signals.hang_up.recv() => drop(reloader.reload(app, false).await),
-            Some(request) = app.reload_requested() => {
-                // If the caller has left, its request must not change anything later.
-                if !request.reply.is_closed() {
-                    let result = reloader.reload(app, request.is_dry_run).await;
-                    drop(request.reply.send(result));
-                }
-            }
-            _ = looks.tick() => {
-                if app.watches_files() {
-                    reloader.look(app).await;
-                }
-            }
-        }
+async fn serve_until_signal(app: &App, signals: Signals, reloader: Reloader) -> Exit {
+    let Signals {
+        mut terminate,
+        mut interrupt,
+        hang_up,
+    } = signals;
+    // A task of its own, so that a reload does not delay the other signals.
+    let reloads = tokio::spawn(reloader.serve(hang_up));
+    let exit = tokio::select! {
+        _ = terminate.recv() => Exit::Success,
+        _ = interrupt.recv() => Exit::Interrupted,
+        () = app.drain_requested() => Exit::Success,
     };
+    reloads.abort();
     notify_stopping();
     tracing::info!("draining");
     let drained = app
@@ -177,8 +163,8 @@ async fn serve_until_signal(app: &App, mut signals: Signals, mut reloader: Reloa
             // drain.
             if exit != Exit::Interrupted {
                 tokio::select! {
-                    _ = signals.terminate.recv() => {}
-                    _ = signals.interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
                 }
             }
         })

@@ -1,10 +1,14 @@
 //! Reads the configuration again: on SIGHUP, on a request of the API, and if a file has changed.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use seawall_api as api;
-use seawall_config::{Loaded, Problems, Sources, load_with_values};
-use tokio::time::timeout;
+use seawall_config::{Loaded, Problems, Settings, Sources, load_with_values};
+use tokio::{
+    signal::unix::Signal,
+    task::{JoinHandle, spawn_blocking},
+    time::{MissedTickBehavior, interval, timeout},
+};
 
 use super::{
     log::LogControl,
@@ -15,13 +19,21 @@ use crate::{
     cli::check,
 };
 
-/// Time limit for resolving a changed connection string. Signals are not handled during this time.
+/// Time between two checks for changed configuration files (`reload.watch`).
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time limit for resolving a changed connection string.
 const DNS_LIMIT: Duration = Duration::from_secs(5);
+
+/// Time limit for reading the configuration and the files that it names. A file system of a network
+/// may hang.
+const READ_LIMIT: Duration = Duration::from_secs(10);
 
 /// Reloads the configuration of a running proxy.
 pub(super) struct Reloader {
-    sources: Sources,
+    app: Arc<App>,
     log: LogControl,
+    files: Files,
     watch: Watch<Read>,
 }
 
@@ -56,72 +68,149 @@ impl<T: Clone + PartialEq> Watch<T> {
 #[derive(Clone, PartialEq)]
 struct Read {
     loaded: Result<Loaded, Problems>,
-    server_tls: Option<ServerTlsFiles>,
+    /// The TLS files for connections to servers. `None` if TLS is off, or if `loaded` is an error.
+    server_tls: Result<Option<ServerTlsFiles>, String>,
 }
 
-impl Read {
-    fn new(app: &App, loaded: Result<Loaded, Problems>) -> Self {
-        let server_tls = loaded.as_ref().ok();
-        let server_tls = server_tls.and_then(|loaded| app.read_server_tls(&loaded.settings));
-        Self { loaded, server_tls }
+/// Reads the configuration in threads of their own, so that a file system that hangs delays only
+/// reloads.
+struct Files {
+    sources: Sources,
+    /// The thread of the last read, until its result has been taken.
+    reading: Option<JoinHandle<Read>>,
+}
+
+impl Files {
+    /// True while an earlier read hangs.
+    fn is_reading(&self) -> bool {
+        (self.reading.as_ref()).is_some_and(|reading| !reading.is_finished())
     }
+
+    /// Reads the configuration within [`READ_LIMIT`]. While an earlier read hangs, waits for its
+    /// end, so at most one thread hangs.
+    ///
+    /// # Errors
+    /// The problem.
+    async fn read(&mut self, app: &Arc<App>) -> Result<Read, String> {
+        let read = timeout(READ_LIMIT, async {
+            if let Some(earlier) = &mut self.reading {
+                // The files may have changed since the earlier read.
+                drop(earlier.await);
+                self.reading = None;
+            }
+            let (app, sources) = (Arc::clone(app), self.sources.clone());
+            let reading = spawn_blocking(move || {
+                let loaded = load_with_values(&sources);
+                let server_tls = loaded
+                    .as_ref()
+                    .map(|loaded| server_tls(&app, &loaded.settings));
+                let server_tls = server_tls.unwrap_or(Ok(None));
+                Read { loaded, server_tls }
+            });
+            let read = self.reading.insert(reading).await;
+            self.reading = None;
+            read.map_err(|error| format!("cannot read the configuration: {error}"))
+        })
+        .await;
+        read.unwrap_or_else(|_| {
+            let limit = READ_LIMIT.as_secs();
+            Err(format!(
+                "cannot read the configuration: a file did not reply within {limit} s"
+            ))
+        })
+    }
+}
+
+fn server_tls(app: &App, settings: &Settings) -> Result<Option<ServerTlsFiles>, String> {
+    let read = app.read_server_tls(settings);
+    read.map_err(|error| error.to_string())
 }
 
 impl Reloader {
     /// `loaded` is the configuration of the start.
-    pub(super) fn new(app: &App, sources: Sources, loaded: Loaded, log: LogControl) -> Self {
+    pub(super) fn new(app: Arc<App>, sources: Sources, loaded: Loaded, log: LogControl) -> Self {
         let read = Read {
             loaded: Ok(loaded),
-            server_tls: app.server_tls_in_use(),
+            server_tls: Ok(app.server_tls_in_use()),
         };
         Self {
-            sources,
+            app,
             log,
+            files: Files {
+                sources,
+                reading: None,
+            },
             watch: Watch::new(read),
+        }
+    }
+
+    /// Reloads on SIGHUP, on a request of the API, and if a file has changed. Never ends.
+    pub(super) async fn serve(mut self, mut hang_up: Signal) {
+        let app = Arc::clone(&self.app);
+        let mut looks = interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = hang_up.recv() => drop(self.reload(false).await),
+                Some(request) = app.reload_requested() => {
+                    let is_dry_run = request.is_dry_run;
+                    if let Some(reply) = request.take() {
+                        let result = self.reload(is_dry_run).await;
+                        drop(reply.send(result));
+                    }
+                }
+                _ = looks.tick() => {
+                    if app.watches_files() {
+                        self.look().await;
+                    }
+                }
+            }
         }
     }
 
     /// Reads the configuration and applies it. If there are problems, nothing changes. A dry run
     /// applies and logs nothing.
-    pub(super) async fn reload(&mut self, app: &App, is_dry_run: bool) -> api::Reload {
-        let loaded = load_with_values(&self.sources);
-        if is_dry_run {
-            return self.evaluate(app, &loaded, true).await;
+    async fn reload(&mut self, is_dry_run: bool) -> api::Reload {
+        match self.files.read(&self.app).await {
+            Ok(read) if is_dry_run => self.evaluate(&read, true).await,
+            Ok(read) => self.reload_from(read).await,
+            Err(problem) => {
+                let reload = refused(vec![problem]);
+                if !is_dry_run {
+                    record(&self.app, &reload);
+                }
+                reload
+            }
         }
-        self.reload_from(app, Read::new(app, loaded)).await
     }
 
-    async fn reload_from(&mut self, app: &App, read: Read) -> api::Reload {
+    async fn reload_from(&mut self, read: Read) -> api::Reload {
         notify_reloading();
-        let reload = self.evaluate(app, &read.loaded, false).await;
+        let reload = self.evaluate(&read, false).await;
         self.watch.attempted = read;
-        record(app, &reload);
+        record(&self.app, &reload);
         notify_reloaded(reload.applied);
         reload
     }
 
-    async fn evaluate(
-        &self,
-        app: &App,
-        read: &Result<Loaded, Problems>,
-        is_dry_run: bool,
-    ) -> api::Reload {
-        let result = match read {
-            Ok(loaded) => self.apply(app, loaded, is_dry_run).await,
+    async fn evaluate(&self, read: &Read, is_dry_run: bool) -> api::Reload {
+        let result = match &read.loaded {
+            Ok(loaded) => {
+                self.apply(loaded, read.server_tls.clone(), is_dry_run)
+                    .await
+            }
             Err(problems) => Err(problems.iter().map(ToString::to_string).collect()),
         };
-        result.unwrap_or_else(|problems| api::Reload {
-            problems,
-            ..api::Reload::default()
-        })
+        result.unwrap_or_else(refused)
     }
 
     async fn apply(
         &self,
-        app: &App,
         loaded: &Loaded,
+        server_tls: Result<Option<ServerTlsFiles>, String>,
         is_dry_run: bool,
     ) -> Result<api::Reload, Vec<String>> {
+        let app = &self.app;
         let running = app.settings();
         let mut found = Vec::new();
         // The check of a connection string may need DNS, which may be unavailable now.
@@ -130,7 +219,9 @@ impl Reloader {
             found = checked
                 .unwrap_or_else(|_| vec!["deployment.uri: DNS did not reply in time".to_owned()]);
         }
-        let reload = app.reload_after_trial(loaded, found, is_dry_run).await?;
+        let reload = app
+            .reload_read(loaded, server_tls, found, is_dry_run)
+            .await?;
         if !is_dry_run {
             self.log.configure(&app.settings().log);
         }
@@ -140,11 +231,24 @@ impl Reloader {
     /// Reads the configuration and the files that it names, such as the certificate. Reloads if a
     /// setting or the content of such a file has changed since the last reload, and two checks in a
     /// row have read the same content.
-    pub(super) async fn look(&mut self, app: &App) {
-        let read = Read::new(app, load_with_values(&self.sources));
-        if self.watch.is_due(&read) {
-            self.reload_from(app, read).await;
+    async fn look(&mut self) {
+        // A read that hangs has been reported.
+        if self.files.is_reading() {
+            return;
         }
+        match self.files.read(&self.app).await {
+            Ok(read) if self.watch.is_due(&read) => drop(self.reload_from(read).await),
+            Ok(_) => {}
+            Err(problem) => record(&self.app, &refused(vec![problem])),
+        }
+    }
+}
+
+/// A reload that has changed nothing because of `problems`.
+fn refused(problems: Vec<String>) -> api::Reload {
+    api::Reload {
+        problems,
+        ..api::Reload::default()
     }
 }
 
