@@ -34,7 +34,7 @@ impl Changed {
         let rest = path.strip_prefix(&self.path);
         let is_below = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
         // The two keys of the connection string give one value.
-        is_below || (self.path == "deployment.uri" && path == "deployment.uri_file")
+        is_below || (self.path == URI && path == "deployment.uri_file")
     }
 }
 
@@ -85,6 +85,7 @@ impl Settings {
             path: path.to_owned(),
             change: match path {
                 USERS if self.changes_credential_source(running) => Change::Restart,
+                URI if self.deployment.changes_only_password(&running.deployment) => Change::Live,
                 _ => of_path(path),
             },
         });
@@ -135,6 +136,9 @@ impl Settings {
             listen.adopt_live(&newer.listen);
             adopt_live(listeners, &newer.listeners);
         }
+        if newer.deployment.changes_only_password(deployment) {
+            deployment.uri = newer.deployment.uri.clone();
+        }
         deployment.adopt_live(&newer.deployment);
         auth.adopt_live(&newer.auth);
         pool.adopt_live(&newer.pool);
@@ -165,6 +169,8 @@ impl Settings {
 }
 
 const USERS: &str = "auth.users";
+
+const URI: &str = "deployment.uri";
 
 /// When a change of the key or section at `path` takes effect. A section is live only if all its
 /// keys are.

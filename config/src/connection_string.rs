@@ -7,6 +7,7 @@ use crate::problem::{Problem, Problems};
 use crate::read::{Part, secret_from, shown_path};
 use crate::schema::{Kind, Section, is_connection_string};
 use crate::secret::Secret;
+use crate::settings::Deployment;
 
 /// The two keys for the connection string. Exactly one of them must be given.
 pub(crate) const SECTION: Section = Section {
@@ -15,7 +16,7 @@ pub(crate) const SECTION: Section = Section {
     is_optional: false,
     keys: keys! {
         /// Connection string of the deployment; required unless `uri_file` is set. A user in it is
-        /// the service account.
+        /// the service account. A change of its password alone is live.
         key("deployment.uri",
             Kind::ConnectionString, Restart, example "mongodb://127.0.0.1:27017/");
         /// File with the connection string of the deployment, instead of `uri`.
@@ -55,6 +56,30 @@ pub(crate) fn read(deployment: &mut Part<'_>) -> Option<Secret> {
     Some(uri.unwrap_or_else(|| Secret::new(String::new())))
 }
 
+impl Deployment {
+    /// True if the connection string differs from that of `other` only in the password of the
+    /// service account.
+    pub fn changes_only_password(&self, other: &Self) -> bool {
+        let (own, other) = (self.uri.expose(), other.uri.expose());
+        match (without_password(own), without_password(other)) {
+            (Some(one), Some(two)) => one == two && own != other,
+            _ => false,
+        }
+    }
+}
+
+/// The scheme with the user, and the hosts with the options. `None` if the string has no password.
+/// In a password, `@`, `:` and `/` are always escaped (Connection String specification).
+fn without_password(uri: &str) -> Option<(&str, &str)> {
+    let authority = uri.find("://")? + "://".len();
+    let end = uri[authority..]
+        .find('/')
+        .map_or(uri.len(), |end| authority + end);
+    let at = authority + uri[authority..end].rfind('@')?;
+    let colon = authority + uri[authority..at].find(':')?;
+    Some((&uri[..colon], &uri[at..]))
+}
+
 fn connection_string_from(path: &Path, problems: &mut Problems) -> Option<Secret> {
     let uri = secret_from("deployment.uri_file", path, problems)?;
     if is_connection_string(uri.expose()) {
@@ -66,4 +91,31 @@ fn connection_string_from(path: &Path, problems: &mut Problems) -> Option<Secret
         "must contain a string that begins with mongodb:// or mongodb+srv://",
     ));
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_password_keeps_all_other_parts_of_a_connection_string() {
+        let found = |uri| without_password(uri);
+        let rest = "@a,b:1/?authSource=admin";
+        for password in ["", "secret", "p%40ss%3Aword"] {
+            let uri = format!("mongodb://user:{password}{rest}");
+            assert_eq!(without_password(&uri), Some(("mongodb://user", rest)));
+        }
+        assert_eq!(
+            found("mongodb+srv://u:p@h"),
+            Some(("mongodb+srv://u", "@h"))
+        );
+        for uri in [
+            "mongodb://a,b:1/",
+            "mongodb://user@a/",
+            "mongodb://a/?x=u:p@b",
+            "other",
+        ] {
+            assert_eq!(found(uri), None, "{uri}");
+        }
+    }
 }

@@ -200,7 +200,7 @@ async fn only_clients_with_a_valid_certificate_are_served_if_it_is_required() {
     assert!(scene.is_served(Some(&good)).await);
     assert!(scene.is_served(Some(&revoked)).await);
     scene.write_list(&[&revoked]);
-    scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+    scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
     let other = Authority::generate("other").unwrap();
     let foreign = other.client("foreign", YEAR).unwrap();
     let expired = scene.clients.expired_client("expired").unwrap();
@@ -263,7 +263,7 @@ async fn clients_may_connect_with_or_without_tls_in_mode_prefer() {
         .await
         .unwrap();
     assert!(is_served(&mut plain).await);
-    scene.seawall().reload(&scene.toml("")).unwrap();
+    scene.seawall().reload(&scene.toml("")).await.unwrap();
     let mut plain = RawClient::connect(scene.seawall().address().parse().unwrap())
         .await
         .unwrap();
@@ -286,22 +286,26 @@ async fn tls_sessions_survive_a_new_certificate_of_seawall_but_no_change_of_clie
     // Only Seawall's certificate changes.
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     scene.write_server("server", &server);
-    scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+    scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
     assert!(is_resumed(kind().await));
     // The revocation list changes: the certificate must be verified again.
     let other = scene.client("other");
     scene.write_list(&[&other]);
-    scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+    scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
     assert!(!is_resumed(kind().await));
     assert!(is_resumed(kind().await));
     // A session without a certificate must not be resumed where one is required.
     let optional = REQUIRED.replace("required", "optional");
-    scene.seawall().reload(&scene.toml(&optional)).unwrap();
+    scene
+        .seawall()
+        .reload(&scene.toml(&optional))
+        .await
+        .unwrap();
     let anonymous = scene.config(None);
     for _ in 0..2 {
         assert!(scene.connect(&anonymous).await.1.is_some());
     }
-    scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+    scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
     assert!(scene.connect(&anonymous).await.1.is_none());
 }
 
@@ -332,10 +336,10 @@ async fn connections_with_a_revoked_certificate_are_closed_only_if_configured() 
     };
     let (mut first, mut second) = (connect(&good).await, connect(&bad).await);
     scene.write_list(&[&bad]);
-    scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+    scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
     assert!(is_served(&mut first).await && is_served(&mut second).await);
     let closing = format!("{REQUIRED}listen.tls.close_revoked = true\n");
-    scene.seawall().reload(&scene.toml(&closing)).unwrap();
+    scene.seawall().reload(&scene.toml(&closing)).await.unwrap();
     let reason = [r#"reason="certificate_refused""#];
     let refused = "seawall_client_connections_refused_total";
     let is_closed = async || scene.seawall().metric(refused, &reason).await >= 1.0;
@@ -351,7 +355,7 @@ async fn no_certificate_is_accepted_with_an_outdated_revocation_list() {
     assert!(scene.is_served(Some(&good)).await);
     let outdated = scene.clients.outdated_revocation_list().unwrap();
     scene.scratch.write("crl.pem", outdated).unwrap();
-    scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+    scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
     assert!(!scene.is_served(Some(&good)).await);
 }
 
@@ -374,7 +378,11 @@ async fn unusable_files_are_reported_and_the_previous_ones_stay_in_use() {
         ("server-key.pem", "nothing", "server-key.pem"),
     ] {
         scene.scratch.write(file, content).unwrap();
-        let problems = scene.seawall().reload(&scene.toml(REQUIRED)).unwrap_err();
+        let problems = scene
+            .seawall()
+            .reload(&scene.toml(REQUIRED))
+            .await
+            .unwrap_err();
         assert!(
             problems.join("\n").contains(problem),
             "{file}: {problems:?}"
@@ -446,7 +454,7 @@ async fn no_operation_of_500_clients_fails_while_all_files_are_replaced() {
             .revocation_list(&revoked.iter().collect::<Vec<_>>());
         let lists = own.unwrap() + &other.revocation_list(&[]).unwrap();
         scene.scratch.write("crl.pem", lists).unwrap();
-        scene.seawall().reload(&scene.toml(&toml)).unwrap();
+        scene.seawall().reload(&scene.toml(&toml)).await.unwrap();
         // New handshakes get the new certificate, and clients of the new authority are served.
         let of_other = scene.config(Some(&other.client("new", YEAR).unwrap()));
         let stream = scene.handshake(&of_other, "localhost").await.unwrap();

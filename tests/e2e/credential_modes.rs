@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
-use seawall_api::Status;
+use seawall_api::{AdminClient, Reload, Status};
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, RunCommand, Standalone, create_user, unique_name},
-    raw::Mechanism,
+    process::Process,
+    raw::{Mechanism, RawClient},
     recorder::Recorder,
+    scratch::Scratch,
     seawall::Seawall,
 };
 
@@ -198,3 +200,56 @@ async fn credential_mode_none_ends_when_access_control_is_switched_on() {
 
 /// Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// The password is in a file, which a rotation of secrets replaces.
+#[tokio::test]
+async fn a_reload_takes_the_new_password_of_the_service_account_and_no_wrong_one() {
+    let before = service_uri(server().await.address()).await;
+    let (scratch, root) = (Scratch::create().unwrap(), root().await);
+    let uri_file = scratch.write("uri", &before).unwrap();
+    let toml = format!(
+        "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
+         deployment.uri_file = {uri_file:?}\nauth.credentials = \"lookup\"\n"
+    );
+    let process = Process::serve(&scratch.write("seawall.toml", toml).unwrap()).await;
+    let admin = AdminClient::new(process.admin(), None, None).unwrap();
+    let reload = async |password: &str| -> Reload {
+        let uri = before.replace(":service@", &format!(":{password}@"));
+        scratch.write("uri", uri).unwrap();
+        admin.post("/api/v1/reload").await.unwrap()
+    };
+    let refused = reload("wrong").await;
+    let [problem] = &*refused.problems else {
+        panic!("{refused:?}")
+    };
+    assert!(problem.contains("refuses the new password"), "{problem}");
+
+    let name = before["mongodb://".len()..].split(':').next().unwrap();
+    let change = doc! { "updateUser": name, "pwd": "rotated" };
+    root.run("admin", change).await.unwrap();
+    let applied = reload("rotated").await;
+    assert!(applied.applied, "{applied:?}");
+    let changes: Vec<_> = (applied.changes.iter())
+        .map(|change| (&*change.key, change.needs_restart))
+        .collect();
+    assert_eq!(changes, [("deployment.uri_file", false)]);
+    // The driver's earlier client, and with it the earlier login, ends after the reload.
+    let user = writer().await;
+    let is_served = async || {
+        let address = process.address().parse().unwrap();
+        let mut client = RawClient::connect(address).await.unwrap();
+        client
+            .login(&user.login())
+            .await
+            .unwrap()
+            .is_authenticated()
+    };
+    eventually(Duration::from_secs(60), is_served)
+        .await
+        .unwrap();
+    // Nothing else of the connection string is live.
+    let other = before.replace("directConnection=true", "appName=other");
+    scratch.write("uri", other).unwrap();
+    let pending: Reload = admin.post("/api/v1/reload").await.unwrap();
+    assert!(pending.changes.iter().all(|change| change.needs_restart));
+}

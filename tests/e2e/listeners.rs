@@ -134,7 +134,7 @@ async fn each_listener_has_its_own_certificates_and_reloads_them() {
     let status: Status = seawall.api("/api/v1/status").await;
     assert_eq!(status.certificates.len(), 2);
     let other = files.issue("second");
-    let reload = seawall.reload(&toml).unwrap();
+    let reload = seawall.reload(&toml).await.unwrap();
     assert_eq!(keys(&reload, true), [""; 0]);
     assert_eq!(keys(&reload, false), ["listeners[1].tls"]);
     let fresh = files.authority.client_config(None).unwrap();
@@ -142,7 +142,7 @@ async fn each_listener_has_its_own_certificates_and_reloads_them() {
     assert!(handshake(&seawall, 2, &fresh, Some(&third)).await.1);
     // TLS of one listener ends.
     let toml = listener(1, "") + &listener(2, "") + &listener(3, &files.tls("third", ""));
-    seawall.reload(&toml).unwrap();
+    seawall.reload(&toml).await.unwrap();
     assert!(is_served(&mut connect(&seawall, 1).await).await);
     assert!(!is_served(&mut connect(&seawall, 2).await).await);
 }
@@ -189,7 +189,7 @@ async fn a_full_listener_refuses_clients_and_the_others_serve_within_the_limit_o
     );
     let mut second = connect(&seawall, 1).await;
     assert!(is_served(&mut second).await);
-    let reload = seawall.reload(&toml(3)).unwrap();
+    let reload = seawall.reload(&toml(3)).await.unwrap();
     assert_eq!(
         keys(&reload, false),
         ["listeners[0].max_client_connections"]
@@ -247,7 +247,7 @@ async fn a_listener_that_needs_a_restart_keeps_tls_and_its_values_are_pending() 
     let seawall = start(&toml).await;
     // Without its neighbour, the second listener is the first one.
     let moved = listener(2, "backlog = 7");
-    let reload = seawall.reload(&moved).unwrap();
+    let reload = seawall.reload(&moved).await.unwrap();
     assert!(!reload.changes.is_empty());
     assert_eq!(keys(&reload, false), [""; 0]);
     let config = files.authority.client_config(None).unwrap();
@@ -276,7 +276,7 @@ async fn unusable_files_are_reported_with_the_path_of_their_listener() {
     let toml = listener(1, "") + &listener(2, &files.tls("server", ""));
     let seawall = start(&toml).await;
     files.scratch.write("server.pem", "nothing").unwrap();
-    let problems = seawall.reload(&toml).unwrap_err();
+    let problems = seawall.reload(&toml).await.unwrap_err();
     let start = "listeners[1].tls: ";
     assert!(problems[0].starts_with(start), "{problems:?}");
     let config = files.authority.client_config(None).unwrap();

@@ -141,7 +141,7 @@ async fn the_command_seawall_is_forwarded_if_admin_commands_is_false() {
     let seawall = Seawall::start(&server.uri()).await;
     let mut root = logged_in(seawall.address(), ROOT, ROOT_PASSWORD).await;
     assert!(ask(&mut root, doc! { "seawall": "status" }).await.is_ok());
-    seawall.reload("admin.commands = false\n").unwrap();
+    seawall.reload("admin.commands = false\n").await.unwrap();
     let unknown = ask(&mut root, doc! { "seawall": "status" }).await;
     assert_eq!(unknown.code(), Some(COMMAND_NOT_FOUND));
 }

@@ -260,7 +260,7 @@ async fn annotations_of_deploys_and_reloads_are_kept_after_a_restart() {
         assert_eq!(status, 400, "{wrong}");
     }
     let more = format!("{toml}pool.max_pool_size = 50\n");
-    scene.seawall.reload(&more).unwrap();
+    scene.seawall.reload(&more).await.unwrap();
     scene.seawall.app.drain(std::future::ready(())).await;
     let server = shared_standalone().await.unwrap();
     drop(scene.seawall);

@@ -71,10 +71,10 @@ async fn a_configured_fault_reaches_connected_clients() {
     let seawall = start("").await;
     let mut client = logged_in(seawall.address()).await;
     assert_eq!(find(&mut client).await, None);
-    let reload = seawall.reload("fault.error_code = 8000\n").unwrap();
+    let reload = seawall.reload("fault.error_code = 8000\n").await.unwrap();
     assert_eq!(keys(&reload, false), ["fault.error_code"]);
     assert_eq!(find(&mut client).await, Some(8000));
-    seawall.reload("").unwrap();
+    seawall.reload("").await.unwrap();
     assert_eq!(find(&mut client).await, None);
 }
 
@@ -101,7 +101,7 @@ async fn a_smaller_pool_closes_server_connections_and_a_larger_one_serves_waitin
     };
     let is_large = async || connections().await == 8;
     eventually(LIMIT, is_large).await.unwrap();
-    let reload = seawall.reload(&limits(2, 0)).unwrap();
+    let reload = seawall.reload(&limits(2, 0)).await.unwrap();
     assert_eq!(
         keys(&reload, false),
         ["pool.max_pool_size", "pool.min_pool_size"]
@@ -118,7 +118,7 @@ async fn a_smaller_pool_closes_server_connections_and_a_larger_one_serves_waitin
     let waits = async || seawall.metric("seawall_wait_queue_length", &[]).await > 0.0;
     eventually(LIMIT, waits).await.unwrap();
     assert!(connections().await <= 2);
-    seawall.reload(&limits(8, 8)).unwrap();
+    seawall.reload(&limits(8, 8)).await.unwrap();
     assert_eq!(sleeps.join_all().await, [None; 8]);
     eventually(LIMIT, is_large).await.unwrap();
 }
@@ -155,7 +155,7 @@ async fn users_are_added_changed_and_removed() {
     assert_eq!(find(&mut leaver).await, None);
 
     let after = users(&[(&kept, "right"), (&added, "right")]);
-    let reload = seawall.reload(&after).unwrap();
+    let reload = seawall.reload(&after).await.unwrap();
     assert!(keys(&reload, true).is_empty());
     for name in [&kept, &added] {
         let mut client = connect(seawall.address()).await;
@@ -171,6 +171,7 @@ async fn users_are_added_changed_and_removed() {
     admin.run_command(change).await.unwrap();
     seawall
         .reload(&users(&[(&kept, "new"), (&added, "right")]))
+        .await
         .unwrap();
     assert_eq!(find(&mut early).await, None);
     // Keys that were read within the last second are used without a question to the server.
@@ -200,12 +201,12 @@ async fn the_slow_log_can_be_switched_on_and_off() {
     let to = |path: &Path| format!("slow_log.threshold_ms = 0\nslow_log.file = {path:?}\n");
     let lines = |path: &Path| fs::read_to_string(path).unwrap().lines().count();
     let later = scratch.join("later.jsonl");
-    seawall.reload(&to(&path)).unwrap();
+    seawall.reload(&to(&path)).await.unwrap();
     assert_eq!(find(&mut client).await, None);
     eventually(LIMIT, async || lines(&path) > 0).await.unwrap();
     // An operation is recorded after its reply was sent, so the log is switched on again only after
     // the second find was counted. Its line would be written before that of the third find.
-    seawall.reload("").unwrap();
+    seawall.reload("").await.unwrap();
     assert_eq!(find(&mut client).await, None);
     let finds = async || {
         let labels = [r#"command="find""#, r#"db="reload""#];
@@ -214,7 +215,7 @@ async fn the_slow_log_can_be_switched_on_and_off() {
     eventually(LIMIT, async || finds().await >= 2.0)
         .await
         .unwrap();
-    seawall.reload(&to(&later)).unwrap();
+    seawall.reload(&to(&later)).await.unwrap();
     assert_eq!(find(&mut client).await, None);
     eventually(LIMIT, async || lines(&later) > 0).await.unwrap();
     assert_eq!((lines(&path), lines(&later)), (1, 1));
@@ -235,7 +236,7 @@ async fn a_full_disk_loses_only_lines_of_the_slow_log_and_counts_them() {
     eventually(LIMIT, are_counted).await.unwrap();
     let scratch = Scratch::create().unwrap();
     let path = scratch.join("slow.jsonl");
-    seawall.reload(&to(path.to_str().unwrap())).unwrap();
+    seawall.reload(&to(path.to_str().unwrap())).await.unwrap();
     assert_eq!(find(&mut client).await, None);
     let is_written = async || fs::read_to_string(&path).is_ok_and(|text| text.contains("find"));
     eventually(LIMIT, is_written).await.unwrap();
@@ -248,10 +249,10 @@ async fn a_token_is_required_as_soon_as_it_is_configured() {
     let seawall = start("").await;
     assert_eq!(seawall.get("/api/v1/status").await.0, 200);
     let toml = format!("admin.token_file = {token:?}\n");
-    seawall.reload(&toml).unwrap();
+    seawall.reload(&toml).await.unwrap();
     assert_eq!(seawall.get("/api/v1/status").await.0, 401);
     scratch.write("token", "second\n").unwrap();
-    let reload = seawall.reload(&toml).unwrap();
+    let reload = seawall.reload(&toml).await.unwrap();
     assert_eq!(keys(&reload, false), ["admin.token_file"]);
     let status = async |token: &str| {
         let header = format!("Authorization: Bearer {token}\r\n");
@@ -275,7 +276,7 @@ async fn each_token_allows_only_what_its_role_allows() {
         file("monitoring")
     );
     let seawall = start("").await;
-    seawall.reload(&toml).unwrap();
+    seawall.reload(&toml).await.unwrap();
     let status = async |method: &str, path: &str, name: &str| {
         let header = format!("Authorization: Bearer {name} token\r\n");
         seawall.request(method, path, &header).await.0
@@ -294,7 +295,7 @@ async fn each_token_allows_only_what_its_role_allows() {
     }
     // The rotation of a token ends when its file is no longer listed.
     let toml = format!("admin.token_file = {:?}\n", file("new"));
-    seawall.reload(&toml).unwrap();
+    seawall.reload(&toml).await.unwrap();
     assert_eq!(status("GET", "/api/v1/status", "old").await, 401);
     assert_eq!(status("GET", "/api/v1/status", "monitoring").await, 401);
     assert_eq!(status("POST", "/api/v1/drain", "new").await, 202);
@@ -310,7 +311,7 @@ async fn new_clients_get_the_new_certificate_and_connected_clients_stay() {
     };
     let mut early = connect(&first).await.unwrap();
     assert!(early.hello(doc! {}).await.unwrap().is_ok());
-    let reload = seawall.reload(&second.listen_toml()).unwrap();
+    let reload = seawall.reload(&second.listen_toml()).await.unwrap();
     assert_eq!(
         keys(&reload, false),
         ["listen.tls.certificate_file", "listen.tls.key_file"]
@@ -357,6 +358,7 @@ async fn a_shorter_timeout_applies_to_the_next_client() {
     let seawall = start("auth.authentication_timeout_ms = 3600000\n").await;
     seawall
         .reload("auth.authentication_timeout_ms = 50\n")
+        .await
         .unwrap();
     let mut silent = TcpStream::connect(seawall.address()).await.unwrap();
     let closed = timeout(LIMIT, silent.read_u8()).await.unwrap();
@@ -376,7 +378,7 @@ async fn a_shorter_interval_of_the_pulse_applies_to_connected_servers() {
         let command = commands.get_document("serverStatus").unwrap();
         command.get_i64("total").unwrap()
     };
-    let reload = seawall.reload(&pulse(100)).unwrap();
+    let reload = seawall.reload(&pulse(100)).await.unwrap();
     assert_eq!(keys(&reload, false), ["pulse.interval_ms"]);
     // Each look at the number is a command itself, so the number must rise faster than by one.
     let (before, looks) = (samples().await, Cell::new(0));
@@ -392,6 +394,7 @@ async fn new_values_that_need_a_restart_are_pending_and_the_old_ones_stay_in_eff
     let seawall = start("").await;
     let reload = seawall
         .reload("listen.backlog = 9\npool.max_connecting = 3\n")
+        .await
         .unwrap();
     assert_eq!(keys(&reload, true), ["listen.backlog"]);
     assert_eq!(keys(&reload, false), ["pool.max_connecting"]);
@@ -409,7 +412,7 @@ async fn new_values_that_need_a_restart_are_pending_and_the_old_ones_stay_in_eff
     assert!((seawall.metric("seawall_info", &[]).await - 1.0).abs() < f64::EPSILON);
     // Seawall started without configured users, so users that a reload adds need a restart.
     let users = "[[auth.users]]\nname = \"a\"\npassword = \"b\"\n";
-    let reload = seawall.reload(users).unwrap();
+    let reload = seawall.reload(users).await.unwrap();
     assert!(
         keys(&reload, true)
             .iter()
@@ -519,7 +522,7 @@ async fn reloads_under_load_drop_no_client_and_lose_no_reply() {
         let toml = format!(
             "pool.max_pool_size = {size}\npool.concurrency = {mode}\nlimits.max_in_flight_operations = {size}\nshapes.max_shapes = {size}\n"
         );
-        seawall.reload(&toml).unwrap();
+        seawall.reload(&toml).await.unwrap();
         reloads += 1;
         while let Some(done) = writers.try_join_next() {
             done.unwrap();

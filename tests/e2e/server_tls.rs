@@ -120,7 +120,7 @@ async fn connections_are_replaced_after_a_new_certificate_and_no_operation_fails
     let before = clears(&seawall).await;
     scene.write_identity(scene.authority());
     let toml = scene.toml(FILES);
-    let reload = seawall.reload_after_trial(&toml).await.unwrap();
+    let reload = seawall.reload(&toml).await.unwrap();
     let keys: Vec<_> = reload.changes.iter().map(|change| &*change.key).collect();
     assert!(keys.contains(&"deployment.tls"), "{keys:?}");
     // Operations run all the time, so a connection is in use or available when it is replaced.
@@ -143,7 +143,7 @@ async fn files_that_no_server_accepts_are_refused_and_the_previous_ones_stay_in_
     let toml = scene.toml(FILES);
     let foreign = Authority::generate("foreign").unwrap();
     let refused = async || {
-        let problems = seawall.reload_after_trial(&toml).await.unwrap_err();
+        let problems = seawall.reload(&toml).await.unwrap_err();
         let is_named = problems.iter().any(|of| of.contains("no server accepts"));
         assert!(is_named, "{problems:?}");
     };
@@ -169,10 +169,7 @@ async fn a_server_with_a_revoked_certificate_serves_nothing() {
     let seawall = scene.start("127.0.0.1", FILES).await;
     assert!(logged_in(&seawall).await.is_none());
     scene.write_list(&[]);
-    seawall
-        .reload_after_trial(&scene.toml(FILES))
-        .await
-        .unwrap();
+    seawall.reload(&scene.toml(FILES)).await.unwrap();
     let is_served = async || logged_in(&seawall).await.is_some();
     eventually(LIMIT, is_served).await.unwrap();
 }
@@ -210,19 +207,12 @@ async fn changed_files_of_the_connection_string_are_used_after_a_reload() {
     let before = fs::read_to_string(&file).unwrap();
     let mut client = logged_in(&seawall).await.unwrap();
     scene.write_identity(&Authority::generate("foreign").unwrap());
-    assert!(seawall.reload_after_trial("").await.is_err());
+    assert!(seawall.reload("").await.is_err());
     scene.write_identity(scene.authority());
     assert_ne!(before, fs::read_to_string(&file).unwrap());
-    let reload = seawall.reload_after_trial("").await.unwrap();
+    let reload = seawall.reload("").await.unwrap();
     let keys: Vec<_> = reload.changes.iter().map(|change| &*change.key).collect();
     assert_eq!(keys, ["deployment.uri"]);
     assert!(ping(&mut client).await);
-    assert!(
-        seawall
-            .reload_after_trial("")
-            .await
-            .unwrap()
-            .changes
-            .is_empty()
-    );
+    assert!(seawall.reload("").await.unwrap().changes.is_empty());
 }

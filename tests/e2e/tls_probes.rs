@@ -332,12 +332,16 @@ async fn a_session_without_a_certificate_is_not_resumed_where_one_is_required() 
     let optional = REQUIRED.replace("required", "optional");
     let scene = Scene::start(&optional).await;
     for version in VERSIONS {
-        scene.seawall().reload(&scene.toml(&optional)).unwrap();
+        scene
+            .seawall()
+            .reload(&scene.toml(&optional))
+            .await
+            .unwrap();
         let sessions = Sessions::new(&scene, version, None);
         assert!(sessions.begin().await.is_served());
         let probe = sessions.resume().await;
         assert!(probe.is_served() && probe.is_resumed(), "{}", probe.0);
-        scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+        scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
         let probe = sessions.resume().await;
         assert!(!probe.is_served() && !probe.is_resumed(), "{}", probe.0);
     }
@@ -354,7 +358,7 @@ async fn a_session_is_not_resumed_after_its_authority_is_no_longer_trusted() {
         for (file, content) in &originals {
             scene.scratch.write(file, content).unwrap();
         }
-        scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+        scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
         let sessions = Sessions::new(&scene, version, Some(&identity));
         assert!(sessions.begin().await.is_served());
         let probe = sessions.resume().await;
@@ -362,7 +366,7 @@ async fn a_session_is_not_resumed_after_its_authority_is_no_longer_trusted() {
         scene.scratch.write("ca.pem", other.pem()).unwrap();
         let list = other.revocation_list(&[]).unwrap();
         scene.scratch.write("crl.pem", list).unwrap();
-        scene.seawall().reload(&scene.toml(REQUIRED)).unwrap();
+        scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
         let probe = sessions.resume().await;
         assert!(!probe.is_served() && !probe.is_resumed(), "{}", probe.0);
     }

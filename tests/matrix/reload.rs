@@ -65,7 +65,7 @@ async fn four_drivers_with_a_thousand_connections_notice_no_reload() {
         seawall.metric("seawall_operations_total", &command).await
     };
     for configuration in CONFIGURATIONS.iter().cycle().take(RELOADS) {
-        seawall.reload(configuration).unwrap();
+        seawall.reload(configuration).await.unwrap();
         let before = inserts().await;
         let has_progress = async || inserts().await > before + PROGRESS;
         eventually(LIMIT, has_progress).await.unwrap();

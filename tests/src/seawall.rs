@@ -76,20 +76,10 @@ impl Seawall {
     ///
     /// # Panics
     /// If the text itself has problems.
-    pub fn reload(&self, toml: &str) -> Result<Reload, Vec<String>> {
+    pub async fn reload(&self, toml: &str) -> Result<Reload, Vec<String>> {
         let loaded = load(&self.base, toml);
-        // The earlier slow log may have to write its last lines.
-        tokio::task::block_in_place(|| self.app.reload(&loaded, false))
-    }
-
-    /// Like [`Self::reload`], but first connects to a server with changed files of TLS towards
-    /// servers, as a reload of the running command does.
-    ///
-    /// # Errors
-    /// See [`Self::reload`].
-    pub async fn reload_after_trial(&self, toml: &str) -> Result<Reload, Vec<String>> {
-        let loaded = load(&self.base, toml);
-        self.app.reload_after_trial(&loaded, false).await
+        // Boxed, because the futures of tests would become large.
+        Box::pin(self.app.reload(&loaded, false)).await
     }
 
     /// Waits until Seawall can serve operations.

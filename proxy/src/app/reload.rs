@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 use seawall_api as api;
 use seawall_config as config;
 
-use super::{App, convert, insight, server_tls::NewServerTls, tls::NewTls};
+use super::{App, convert, insight, server_tls::NewAccess, tls::NewTls};
 use crate::{
     admin::Switches,
     client::{self, CredentialSettings},
@@ -78,25 +78,12 @@ impl Found {
 }
 
 impl App {
-    /// Applies the live values of a new configuration. Values that need a restart stay as they are
-    /// and are reported. With `is_dry_run`, reports the changes and applies nothing.
-    ///
-    /// # Errors
-    /// The problems of the new configuration. Nothing has changed.
-    pub fn reload(&self, new: &Loaded, is_dry_run: bool) -> Result<api::Reload, Vec<String>> {
-        let mut found = Found::default();
-        let server_tls = self.changed_server_tls(&new.settings);
-        let server_tls = found.unless_failed(server_tls).flatten();
-        self.reload_with(new, server_tls, found, is_dry_run)
-    }
-
-    /// Like [`Self::reload`], but the caller has already read the TLS files for connections to
-    /// servers. `server_tls` is `None` if these files have not changed. `found` has the problems so
-    /// far.
+    /// Applies the live values of a new configuration. `access` has been tried. `found` has the
+    /// problems so far.
     pub(super) fn reload_with(
         &self,
         new: &Loaded,
-        server_tls: Option<NewServerTls>,
+        access: NewAccess,
         mut found: Found,
         is_dry_run: bool,
     ) -> Result<api::Reload, Vec<String>> {
@@ -111,12 +98,12 @@ impl App {
         }
         let prepared = self.prepare(&settings, &running.settings, found, is_dry_run)?;
         let mut changes = changes(&changed, &running.values, &new.values);
-        if server_tls.is_some() && changed.iter().all(|change| change.path != SERVER_TLS) {
+        if access.tls.is_some() && changed.iter().all(|change| change.path != SERVER_TLS) {
             changes.push(changed_files(&running.values));
         }
         if !is_dry_run {
             let values = values_in_effect(&changed, &running.values, &new.values);
-            self.apply(&settings, &running.settings, prepared, server_tls);
+            self.apply(&settings, &running.settings, prepared, access);
             let mut described = described(&values, &pending(&changed, &new.values));
             self.add_values_in_effect(&settings, &mut described);
             // `set_info` fails only if the exporter refuses its buckets, but it accepted the same
@@ -187,14 +174,13 @@ impl App {
         prepared.collect()
     }
 
-    /// Applies the new settings. `server_tls` has the new TLS files for connections to servers;
-    /// `None` if the files have not changed.
+    /// Applies the new settings.
     fn apply(
         &self,
         settings: &config::Settings,
         running: &config::Settings,
         prepared: Prepared,
-        server_tls: Option<NewServerTls>,
+        access: NewAccess,
     ) {
         let shared = &self.shared;
         for (listener, new) in self.listeners.iter().zip(prepared.tls) {
@@ -214,7 +200,10 @@ impl App {
         if let Some(log) = prepared.slow_log {
             shared.recorder.set_slow_log(log);
         }
-        let server_tls = server_tls.map(|new| self.use_server_tls(new));
+        if let Some(password) = access.password {
+            self.use_password(password);
+        }
+        let server_tls = access.tls.map(|new| self.use_server_tls(new));
         self.hand_over(Parts::of(settings), server_tls);
         let shapes = &settings.shapes;
         if *shapes != running.shapes {

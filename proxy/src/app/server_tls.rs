@@ -1,13 +1,15 @@
-//! TLS towards servers: combines the options of the connection string with `[deployment.tls]`.
+//! TLS towards servers: combines the options of the connection string with `[deployment.tls]`. Also
+//! tries what a reload changes of the access to servers.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
+use mongodb::{bson::doc, error::ErrorKind, options::ClientOptions};
 use parking_lot::Mutex;
 use seawall_config::{self as config, ReadFile};
 use tokio::{sync::watch, task::block_in_place, time::timeout};
 
 use super::{App, reload::Found, tls::pem};
-use crate::topology::{DeploymentOptions, DriverTls, ServerType};
+use crate::topology::{DeploymentOptions, DriverTls, Password, ServerType};
 use seawall_auth::NonceSource;
 use seawall_transport::{
     CertificateExpiry,
@@ -151,11 +153,19 @@ impl ServerTlsFiles {
 
 /// TLS towards servers of a running Seawall.
 pub(super) struct RunningServerTls {
-    /// The options of the connection string, before `[deployment.tls]` changed them.
-    deployment: DeploymentOptions,
+    /// The options of the connection string with the current password, before `[deployment.tls]`
+    /// changed them.
+    deployment: Mutex<DeploymentOptions>,
     /// The files in use; `None` if TLS is off.
     files: Mutex<Option<ServerTlsFiles>>,
     pub(super) expiries: watch::Sender<Vec<CertificateExpiry>>,
+}
+
+/// Changes of a reload to the access to servers, tried and not yet in use.
+pub(super) struct NewAccess {
+    pub(super) tls: Option<NewServerTls>,
+    /// The new password of the service account.
+    pub(super) password: Option<Password>,
 }
 
 /// New TLS files for connections to servers, not yet in use.
@@ -183,7 +193,7 @@ impl RunningServerTls {
         }
         let expiries = tls.as_ref().map(|tls| tls.expiries().to_vec());
         let running = Self {
-            deployment,
+            deployment: Mutex::new(deployment),
             files: Mutex::new(files),
             expiries: watch::Sender::new(expiries.unwrap_or_default()),
         };
@@ -195,7 +205,22 @@ impl RunningServerTls {
         &self,
         settings: &config::Deployment,
     ) -> Result<Option<ServerTlsFiles>, DeploymentTlsError> {
-        ServerTlsFiles::read(&self.deployment, settings.tls.as_ref())
+        // Reading may hang, so the lock is not held.
+        let deployment = self.deployment.lock().clone();
+        ServerTlsFiles::read(&deployment, settings.tls.as_ref())
+    }
+
+    /// The options for driver clients of the service account, with another password if there is
+    /// one.
+    fn driver_options(&self, password: Option<&Password>) -> ClientOptions {
+        let mut deployment = self.deployment.lock().clone();
+        if let Some(files) = &*self.files.lock() {
+            deployment.set_driver_tls(&files.driver_tls());
+        }
+        if let Some(password) = password {
+            deployment.set_password(password);
+        }
+        deployment.client_options()
     }
 
     /// `None` if the files that were read equal the files in use.
@@ -234,13 +259,16 @@ impl App {
         self.server_tls.read(&settings.deployment)
     }
 
-    /// Like [`Self::reload`], but if TLS files for connections to servers have changed, first tries
-    /// to connect to a server with them. If no available server accepts the files, nothing changes,
-    /// because the pools would lose all connections.
+    /// Applies the live values of a new configuration. Values that need a restart stay as they are
+    /// and are reported. With `is_dry_run`, reports the changes and applies nothing.
+    ///
+    /// First tries to connect to a server if TLS files for connections to servers or the password
+    /// of the service account have changed. If no available server accepts the files, nothing
+    /// changes, because the pools would lose all connections.
     ///
     /// # Errors
-    /// See [`Self::reload`].
-    pub async fn reload_after_trial(
+    /// The problems of the new configuration. Nothing has changed.
+    pub async fn reload(
         &self,
         new: &config::Loaded,
         is_dry_run: bool,
@@ -250,8 +278,7 @@ impl App {
         self.reload_read(new, read, Vec::new(), is_dry_run).await
     }
 
-    /// Like [`Self::reload_after_trial`], but the caller has read the TLS files for connections to
-    /// servers.
+    /// Like [`Self::reload`], but the caller has read the TLS files for connections to servers.
     /// `problems` are those that the caller has found; if there are any, nothing changes.
     ///
     /// # Errors
@@ -265,26 +292,53 @@ impl App {
     ) -> Result<seawall_api::Reload, Vec<String>> {
         let mut found = Found::default();
         problems.into_iter().for_each(|problem| found.add(problem));
-        let server_tls = found.unless_failed(read).flatten();
-        let server_tls = found.unless_failed(self.server_tls.changed(server_tls));
-        let server_tls = server_tls.flatten();
-        if let Some(server_tls) = &server_tls
-            && let Some(problem) = self.problem_with_servers(&server_tls.tls).await
+        let read = found.unless_failed(read).flatten();
+        let tls = found.unless_failed(self.server_tls.changed(read)).flatten();
+        if let Some(tls) = &tls
+            && let Some(problem) = self.problem_with_servers(&tls.tls).await
         {
             found.add(problem);
         }
-        block_in_place(|| self.reload_with(new, server_tls, found, is_dry_run))
+        let password = self.changed_password(&new.settings).await;
+        let password = found.unless_failed(password).flatten();
+        let access = NewAccess { tls, password };
+        block_in_place(|| self.reload_with(new, access, found, is_dry_run))
     }
 
-    /// The changed TLS files for connections to servers; `None` if they equal the files in use.
+    /// The new password of the service account; `None` if it has not changed, or if other parts of
+    /// the connection string have changed too.
     ///
     /// # Errors
-    /// See [`DeploymentTlsError`].
-    pub(super) fn changed_server_tls(
+    /// The problem if a server refuses the password. If no server replies in time, the password
+    /// counts as correct.
+    async fn changed_password(
         &self,
         settings: &config::Settings,
-    ) -> Result<Option<NewServerTls>, DeploymentTlsError> {
-        self.server_tls.changed(self.read_server_tls(settings)?)
+    ) -> Result<Option<Password>, String> {
+        let new = &settings.deployment;
+        if !new.changes_only_password(&self.settings().deployment) {
+            return Ok(None);
+        }
+        let parsed = DeploymentOptions::parse(new.uri.expose(), new.heartbeat_frequency).await;
+        let parsed = parsed.map_err(|error| format!("deployment.uri: {error}"))?;
+        let Some(password) = parsed.password() else {
+            return Ok(None);
+        };
+        let mut options = self.server_tls.driver_options(Some(&password));
+        options.server_selection_timeout = Some(TRIAL_LIMIT);
+        let trial = async {
+            let client = mongodb::Client::with_options(options)?;
+            client
+                .database("admin")
+                .run_command(doc! { "ping": 1 })
+                .await
+        };
+        match timeout(TRIAL_LIMIT, trial).await {
+            Ok(Err(error)) if matches!(*error.kind, ErrorKind::Authentication { .. }) => Err(
+                format!("deployment.uri: a server refuses the new password: {error}"),
+            ),
+            _ => Ok(Some(password)),
+        }
     }
 
     /// The problem if no available server accepts a connection with `tls`; `None` if one does, or
@@ -318,18 +372,27 @@ impl App {
     pub(super) fn use_server_tls(&self, new: NewServerTls) -> (Arc<ServerTls>, DriverTls) {
         let NewServerTls { files, tls } = new;
         let running = &self.server_tls;
-        let has_service_account = running.deployment.has_credentials();
+        let has_service_account = running.deployment.lock().has_credentials();
         files.warn(has_service_account);
         super::tls::log_loaded(tls.expiries());
         running.expiries.send_replace(tls.expiries().to_vec());
         let driver_tls = files.driver_tls();
         *running.files.lock() = Some(files);
-        if let Ok(pulse) = &self.feed.pulse {
-            let mut deployment = running.deployment.clone();
-            deployment.set_driver_tls(&driver_tls);
-            pulse.set_options(deployment.client_options());
-        }
+        self.update_pulse();
         (tls, driver_tls)
+    }
+
+    /// Puts a new password of the service account into use.
+    pub(super) fn use_password(&self, password: Password) {
+        self.server_tls.deployment.lock().set_password(&password);
+        self.update_pulse();
+        self.topology().set_password(password);
+    }
+
+    fn update_pulse(&self) {
+        if let Ok(pulse) = &self.feed.pulse {
+            pulse.set_options(self.server_tls.driver_options(None));
+        }
     }
 }
 

@@ -41,6 +41,8 @@ use crate::{
 use seawall_command::ReadPreference;
 use seawall_transport::connection::{Connector, Generation, ServerAddress, ServerTls};
 
+use self::monitor::DriverOptions;
+pub(crate) use self::monitor::Password;
 pub use self::{
     cluster_time::ClusterTime,
     description::{Probe, ServerDescription, ServerType, TopologyDescription, TopologyType},
@@ -131,8 +133,8 @@ pub struct Topology {
     /// A counter that determines which two suitable servers are compared next.
     rotation: AtomicUsize,
     control_client: Mutex<Option<mongodb::Client>>,
-    /// The official driver's TLS options. A change makes the driver connect again.
-    driver_tls: watch::Sender<DriverTls>,
+    /// Options of the official driver. A change makes the driver connect again.
+    driver_options: watch::Sender<DriverOptions>,
     /// The server that all relays use now.
     relay_choice: Mutex<Option<ServerAddress>>,
 }
@@ -168,11 +170,12 @@ impl Topology {
             control_plane,
         ));
         let stop = topology.stop.clone();
-        topology
-            .driver_tls
-            .send_replace(options.tls().unwrap_or_default());
-        let tls = topology.driver_tls.subscribe();
-        let watching = monitor::watch(Arc::downgrade(&topology), options, tls);
+        topology.driver_options.send_replace(DriverOptions {
+            tls: options.tls().unwrap_or_default(),
+            password: None,
+        });
+        let changeable = topology.driver_options.subscribe();
+        let watching = monitor::watch(Arc::downgrade(&topology), options, changeable);
         let control_plane = &topology.control_plane;
         control_plane.spawn(stop.run_until_cancelled_owned(watching));
         topology
@@ -197,7 +200,7 @@ impl Topology {
             stop: CancellationToken::new(),
             rotation: AtomicUsize::new(0),
             control_client: Mutex::new(None),
-            driver_tls: watch::Sender::new(DriverTls::default()),
+            driver_options: watch::Sender::new(DriverOptions::default()),
             relay_choice: Mutex::new(None),
         }
     }
@@ -257,7 +260,8 @@ impl Topology {
         self.connector.set_limit(connect_timeout);
         pool.renewal = match tls {
             Some((tls, driver_tls)) => {
-                self.driver_tls.send_replace(driver_tls);
+                self.driver_options
+                    .send_modify(|options| options.tls = driver_tls);
                 Some(Renewal {
                     version: self.connector.set_tls(tls),
                     began: Instant::now(),
@@ -277,6 +281,12 @@ impl Topology {
         let pools: Vec<_> = members.map(|member| Arc::clone(&member.pool)).collect();
         drop(state);
         pools.iter().for_each(|server| server.set_limits(&pool));
+    }
+
+    /// Sets the password of the service account. The official driver connects again.
+    pub(crate) fn set_password(&self, password: Password) {
+        self.driver_options
+            .send_modify(|options| options.password = Some(password));
     }
 
     /// The latest snapshot of the deployment.

@@ -35,7 +35,7 @@ use seawall_transport::connection::ServerAddress;
 /// Pause between two attempts to resolve the DNS name of a connection string.
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// After a change of TLS, a new client of the driver replaces the earlier one at the latest after
+/// After a change of TLS or of the password, a new client of the driver replaces the earlier one at the latest after
 /// this time, even if it has not found all servers.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
 
@@ -83,6 +83,32 @@ impl DriverTls {
             tls.cert_key_file_path.clone_from(&self.identity_file);
             tls.allow_invalid_certificates = Some(self.trusts_anyone);
         }
+    }
+}
+
+/// The options of the official driver that a reload can change.
+#[derive(Clone, Default)]
+pub(crate) struct DriverOptions {
+    pub(crate) tls: DriverTls,
+    /// The password of the service account; `None` if it has not changed since the start.
+    pub(crate) password: Option<Password>,
+}
+
+/// The password of the service account.
+pub(crate) type Password = Zeroizing<String>;
+
+impl DriverOptions {
+    fn apply(&self, options: &mut ClientOptions) {
+        self.tls.apply(options);
+        if let Some(password) = &self.password {
+            set_password(options, password);
+        }
+    }
+}
+
+fn set_password(options: &mut ClientOptions, password: &Password) {
+    if let Some(credential) = &mut options.credential {
+        credential.password = Some(String::clone(password));
     }
 }
 
@@ -143,6 +169,20 @@ impl DeploymentOptions {
         }
     }
 
+    /// Sets the password of the service account.
+    pub(crate) fn set_password(&mut self, password: &Password) {
+        set_password(&mut self.written, password);
+        if let Some(options) = &mut self.options {
+            set_password(options, password);
+        }
+    }
+
+    /// The password of the service account, if the string has one.
+    pub(crate) fn password(&self) -> Option<Password> {
+        let credential = self.written.credential.as_ref();
+        credential.and_then(|credential| credential.password.clone().map(Password::new))
+    }
+
     /// True if the string has a user, which is the service account.
     pub(crate) fn has_credentials(&self) -> bool {
         self.written.credential.is_some()
@@ -176,12 +216,12 @@ impl DeploymentOptions {
     }
 }
 
-/// Monitors the deployment until the future is dropped. A change of `tls` replaces the driver's
-/// client.
+/// Monitors the deployment until the future is dropped. A change of `changeable` replaces the
+/// driver's client.
 pub(super) async fn watch(
     topology: Weak<Topology>,
     deployment: DeploymentOptions,
-    mut tls: watch::Receiver<DriverTls>,
+    mut changeable: watch::Receiver<DriverOptions>,
 ) {
     let heartbeat_frequency = deployment.heartbeat_frequency;
     let mut options = resolved(deployment).await;
@@ -199,7 +239,7 @@ pub(super) async fn watch(
     // A client monitors the deployment until it is dropped, so it is kept here.
     let mut client = None;
     for number in 0_u64.. {
-        tls.borrow_and_update().apply(&mut options);
+        changeable.borrow_and_update().apply(&mut options);
         let events = Arc::clone(&source);
         options.sdam_event_handler = Some(EventHandler::callback(move |event| {
             if let SdamEvent::TopologyDescriptionChanged(event) = event {
@@ -210,14 +250,16 @@ pub(super) async fn watch(
             Ok(new) => {
                 if client.is_some() && timeout(REPLACEMENT_LIMIT, source.catch_up()).await.is_err()
                 {
-                    tracing::warn!("could not reach all servers with the new TLS files");
+                    tracing::warn!(
+                        "could not reach all servers with the new TLS files or the new password"
+                    );
                 }
                 source.select(number, &new);
                 client = Some(new);
             }
             Err(error) => tracing::error!(%error, "could not start to monitor the deployment"),
         }
-        if tls.changed().await.is_err() {
+        if changeable.changed().await.is_err() {
             return;
         }
     }
