@@ -17,60 +17,60 @@ pub(crate) const PROTOBUF: &str =
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
 
 #[derive(Clone, PartialEq, Message)]
-struct MetricFamily {
+pub(super) struct MetricFamily {
     #[prost(string, optional, tag = "1")]
-    name: Option<String>,
+    pub(super) name: Option<String>,
     #[prost(string, optional, tag = "2")]
-    help: Option<String>,
+    pub(super) help: Option<String>,
     #[prost(int32, optional, tag = "3")]
-    kind: Option<i32>,
+    pub(super) kind: Option<i32>,
     #[prost(message, repeated, tag = "4")]
-    metrics: Vec<Metric>,
+    pub(super) metrics: Vec<Metric>,
 }
 
 /// The format's numbers for the kinds of metrics, from the enum `MetricType`.
-const COUNTER: i32 = 0;
-const GAUGE: i32 = 1;
+pub(super) const COUNTER: i32 = 0;
+pub(super) const GAUGE: i32 = 1;
 const UNTYPED: i32 = 3;
 const HISTOGRAM: i32 = 4;
 
 #[derive(Clone, PartialEq, Message)]
-struct Metric {
+pub(super) struct Metric {
     #[prost(message, repeated, tag = "1")]
-    labels: Vec<LabelPair>,
+    pub(super) labels: Vec<LabelPair>,
     #[prost(message, optional, tag = "2")]
-    gauge: Option<Value>,
+    pub(super) gauge: Option<Value>,
     #[prost(message, optional, tag = "3")]
-    counter: Option<Value>,
+    pub(super) counter: Option<Value>,
     #[prost(message, optional, tag = "5")]
     untyped: Option<Value>,
     #[prost(message, optional, tag = "7")]
-    histogram: Option<Histogram>,
+    pub(super) histogram: Option<Histogram>,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Message)]
-struct LabelPair {
+pub(super) struct LabelPair {
     #[prost(string, optional, tag = "1")]
-    name: Option<String>,
+    pub(super) name: Option<String>,
     #[prost(string, optional, tag = "2")]
-    value: Option<String>,
+    pub(super) value: Option<String>,
 }
 
 /// A gauge, a counter or an untyped value: all three have the same encoding.
 #[derive(Clone, Copy, PartialEq, Message)]
-struct Value {
+pub(super) struct Value {
     #[prost(double, optional, tag = "1")]
-    value: Option<f64>,
+    pub(super) value: Option<f64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Histogram {
+pub(super) struct Histogram {
     #[prost(uint64, optional, tag = "1")]
-    sample_count: Option<u64>,
+    pub(super) sample_count: Option<u64>,
     #[prost(double, optional, tag = "2")]
-    sample_sum: Option<f64>,
+    pub(super) sample_sum: Option<f64>,
     #[prost(message, repeated, tag = "3")]
-    buckets: Vec<Bucket>,
+    pub(super) buckets: Vec<Bucket>,
     #[prost(sint32, optional, tag = "5")]
     schema: Option<i32>,
     #[prost(double, optional, tag = "6")]
@@ -84,11 +84,11 @@ struct Histogram {
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-struct Bucket {
+pub(super) struct Bucket {
     #[prost(uint64, optional, tag = "1")]
-    cumulative_count: Option<u64>,
+    pub(super) cumulative_count: Option<u64>,
     #[prost(double, optional, tag = "2")]
-    upper_bound: Option<f64>,
+    pub(super) upper_bound: Option<f64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -109,7 +109,8 @@ pub(super) struct NativeHistograms(BTreeMap<(String, Labels), Native>);
 #[derive(Debug)]
 struct Native {
     schema: i32,
-    /// Bucket numbers as the format defines them, ascending, with the count of each bucket.
+    /// Bucket numbers as the format defines them, ascending, with the count of each bucket: the
+    /// bucket that ends at 2^(i/n) seconds has number i.
     buckets: Vec<(i32, u64)>,
 }
 
@@ -126,10 +127,10 @@ impl Histograms for NativeHistograms {
             .collect();
         labels.sort();
         let native = Native {
-            schema: i32::try_from(PER_OCTAVE.ilog2()).unwrap_or(0),
+            schema: Distribution::<PER_OCTAVE>::SCALE,
             buckets: distribution
                 .buckets()
-                .map(|(bucket, count)| (number::<PER_OCTAVE>(bucket), count))
+                .map(|(bucket, count)| (Distribution::<PER_OCTAVE>::upper_exponent(bucket), count))
                 .collect(),
         };
         self.0.insert((metric.as_str().to_owned(), labels), native);
@@ -142,16 +143,6 @@ impl NativeHistograms {
     }
 }
 
-/// Converts a bucket index to the format's bucket number: the bucket that ends at 2^(i/n) seconds
-/// has number i.
-fn number<const PER_OCTAVE: usize>(bucket: usize) -> i32 {
-    let short = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
-    short(bucket) + 1 - BELOW_ONE_SECOND * short(PER_OCTAVE)
-}
-
-/// Number of octaves of a [`Distribution`] below one second.
-const BELOW_ONE_SECOND: i32 = 21;
-
 /// Converts metrics from the text format to protobuf. Each metric family is preceded by its length.
 pub(super) fn encode(text: &str, natives: &NativeHistograms) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -162,7 +153,8 @@ pub(super) fn encode(text: &str, natives: &NativeHistograms) -> Vec<u8> {
     bytes
 }
 
-fn families(text: &str, natives: &NativeHistograms) -> Vec<MetricFamily> {
+/// The metrics of the text format, each with its series.
+pub(super) fn families(text: &str, natives: &NativeHistograms) -> Vec<MetricFamily> {
     let mut families: Vec<MetricFamily> = Vec::new();
     let mut helps: BTreeMap<&str, &str> = BTreeMap::new();
     for line in text.lines() {

@@ -59,6 +59,16 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
     /// Number of buckets.
     pub const BUCKETS: usize = OCTAVES * PER_OCTAVE;
 
+    /// The scale of the exponential histogram with the same buckets: there are 2^scale buckets per
+    /// octave.
+    pub const SCALE: i32 = PER_OCTAVE.ilog2().cast_signed();
+
+    /// The upper bound of a bucket as an exponent: the bucket ends at 2^(i/`PER_OCTAVE`) seconds.
+    pub fn upper_exponent(bucket: usize) -> i32 {
+        let number = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
+        number(bucket) + 1 + FIRST_OCTAVE * number(PER_OCTAVE)
+    }
+
     /// Adds one duration.
     pub fn record(&mut self, duration: impl Into<Measured>) {
         let Measured { ns, bucket } = duration.into();
@@ -86,6 +96,32 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
             add_at(&mut self.octaves, &mut self.sums_ns, *octave, *sum);
         }
         self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// The distribution without the durations of `part`, all of which were recorded in this
+    /// distribution, too. The maximum stays, because that of the rest is unknown.
+    #[must_use]
+    pub fn without(&self, part: &Self) -> Self {
+        let mut rest = Self {
+            max_ns: self.max_ns,
+            ..Self::default()
+        };
+        for (bucket, count) in self.buckets.iter().zip(&self.counts) {
+            let of_part = at(&part.buckets, &part.counts, bucket);
+            if let Some(left @ 1..) = count.checked_sub(of_part) {
+                add_at(&mut rest.buckets, &mut rest.counts, *bucket, left);
+            }
+        }
+        for (octave, sum) in self.octaves.iter().zip(&self.sums_ns) {
+            let of_part = at(&part.octaves, &part.sums_ns, octave);
+            add_at(
+                &mut rest.octaves,
+                &mut rest.sums_ns,
+                *octave,
+                sum.saturating_sub(of_part),
+            );
+        }
+        rest
     }
 
     /// Converts the distribution to 8 buckets per octave.
@@ -204,6 +240,13 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
 pub fn octave_bound_seconds(octave: usize) -> f64 {
     let octave = i32::try_from(octave).unwrap_or(i32::MAX);
     f64::from(FIRST_OCTAVE.saturating_add(octave + 1)).exp2()
+}
+
+/// The value at `key`; 0 if there is none. The two vectors are parallel and sorted by key.
+fn at<K: Ord>(keys: &[K], values: &[u64], key: &K) -> u64 {
+    let position = keys.binary_search(key).ok();
+    let value = position.and_then(|position| values.get(position));
+    value.copied().unwrap_or(0)
 }
 
 /// Adds `more` to the value at `key`. The two vectors are parallel and sorted by key.
@@ -353,6 +396,33 @@ mod tests {
             .iter()
             .for_each(|ns| distribution.record(Duration::from_nanos(*ns)));
         distribution
+    }
+
+    #[test]
+    fn the_rest_of_a_distribution_has_all_durations_but_those_of_a_part() {
+        let record = |times: &[u64]| {
+            let mut distribution = FineDistribution::default();
+            let durations = times.iter().copied().map(Duration::from_micros);
+            durations.for_each(|duration| distribution.record(duration));
+            distribution
+        };
+        let all = record(&[3, 3, 40, 500, 500]);
+        let rest = all.without(&record(&[3, 500, 500]));
+        let expected = record(&[3, 40]);
+        let buckets = |of: &FineDistribution| of.buckets().collect::<Vec<_>>();
+        assert_eq!(buckets(&rest), buckets(&expected));
+        assert_eq!(rest.sum(), expected.sum());
+        assert_eq!(all.without(&FineDistribution::default()), all);
+    }
+
+    #[test]
+    fn the_exponent_of_a_bucket_gives_its_upper_bound() {
+        for bucket in [0, 1, 167, 168, 255] {
+            let (_, upper) = Distribution::<8>::bounds_seconds(bucket);
+            let exponent = Distribution::<8>::upper_exponent(bucket);
+            assert_eq!((f64::from(exponent) / 8.0).exp2(), upper);
+        }
+        assert_eq!((Distribution::<8>::SCALE, FineDistribution::SCALE), (3, 5));
     }
 
     #[test]
