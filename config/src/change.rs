@@ -58,6 +58,7 @@ impl Settings {
             shutdown,
             runtime,
             admin,
+            telemetry,
             log,
             reload,
         } = self;
@@ -79,6 +80,7 @@ impl Settings {
         shutdown.changed(&running.shutdown, &mut paths);
         runtime.changed(&running.runtime, &mut paths);
         admin.changed(&running.admin, &mut paths);
+        telemetry.changed(&running.telemetry, &mut paths);
         log.changed(&running.log, &mut paths);
         reload.changed(&running.reload, &mut paths);
         let changed = paths.into_iter().map(|path| Changed {
@@ -129,6 +131,7 @@ impl Settings {
             shutdown,
             runtime,
             admin,
+            telemetry,
             log,
             reload,
         } = &mut settings;
@@ -151,6 +154,7 @@ impl Settings {
         shutdown.adopt_live(&newer.shutdown);
         runtime.adopt_live(&newer.runtime);
         admin.adopt_live(&newer.admin);
+        telemetry.adopt_live(&newer.telemetry);
         log.adopt_live(&newer.log);
         reload.adopt_live(&newer.reload);
         if newer.changes_credential_source(self) {

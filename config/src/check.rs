@@ -10,7 +10,7 @@ use crate::address::{AddressError, AdminAddress, ListenAddress};
 use crate::keys;
 use crate::path::KeyPath;
 use crate::problem::{HIDDEN, Problem, Problems, shown, shown_type};
-use crate::schema::{Key, Kind, is_connection_string, shape_id};
+use crate::schema::{Key, Kind, is_connection_string, is_http_url, shape_id};
 use crate::secret;
 use crate::suggestion::{did_you_mean, most_similar};
 
@@ -201,13 +201,13 @@ fn unknown(parent: &KeyPath, path: &KeyPath) -> String {
     }
 }
 
-fn must_be(key: &Key) -> String {
+pub(crate) fn must_be(key: &Key) -> String {
     format!("must be {}", key.kind)
 }
 
 /// True if the value has the type of its kind and is within its bounds. Kinds that are not listed
 /// here have separate checks, which give more specific reasons.
-fn fits(kind: Kind, value: &Value) -> bool {
+pub(crate) fn fits(kind: Kind, value: &Value) -> bool {
     match (kind, value) {
         (
             Kind::Text
@@ -221,6 +221,7 @@ fn fits(kind: Kind, value: &Value) -> bool {
             Value::String(text),
         ) => !text.is_empty(),
         (Kind::ConnectionString, Value::String(text)) => is_connection_string(text),
+        (Kind::HttpUrl, Value::String(text)) => is_http_url(text),
         (Kind::Integer { min, max } | Kind::IntegerOr { min, max, .. }, Value::Integer(number)) => {
             (min..=max).contains(number)
         }

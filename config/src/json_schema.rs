@@ -91,6 +91,7 @@ fn of_kind(kind: Kind) -> Value {
         | Kind::Directory
         | Kind::Base64 { .. }
         | Kind::AdminAddress => json!({ "type": "string", "minLength": 1 }),
+        Kind::HttpUrl => json!({ "type": "string", "pattern": HTTP_URL }),
         Kind::ConnectionString => json!({ "type": "string", "pattern": CONNECTION_STRING }),
         Kind::Addresses => json!({ "anyOf": [
             { "type": "string", "minLength": 1 },
@@ -120,5 +121,7 @@ fn of_kind(kind: Kind) -> Value {
 const DRAFT: &str = "http://json-schema.org/draft-07/schema#";
 
 const CONNECTION_STRING: &str = r"^mongodb(\+srv)?://.";
+
+const HTTP_URL: &str = "^https?://.";
 
 const SHAPE_ID: &str = "^[0-9a-f]{16}$";

@@ -26,6 +26,9 @@ pub(crate) const ENTRIES: Kind = Kind::Integer {
     max: MAX_ENTRIES,
 };
 
+/// The minimum time between two exports of metrics. Each export collects all metrics.
+pub(crate) const MIN_EXPORT_INTERVAL_MS: i64 = 100;
+
 /// A salt. Servers create salts of 16 and 28 bytes; other tools may use other lengths.
 pub(crate) const SALT: Kind = Kind::Base64 { min: 1, max: 64 };
 

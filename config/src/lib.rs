@@ -13,7 +13,8 @@
 //! declaration.
 //!
 //! The command line overrides the environment, the environment overrides the file, and the file
-//! overrides the defaults. All problems are reported at once, and no problem shows a secret.
+//! overrides the standard variables of OpenTelemetry and the defaults. All problems are reported at
+//! once, and no problem shows a secret.
 //!
 //! This crate does not depend on the proxy. It resolves no host and opens no socket. The driver
 //! crate parses the connection string. This crate reads only the configuration file, and the files
@@ -38,7 +39,9 @@ mod relations;
 mod schema;
 mod secret;
 mod settings;
+mod standard_variables;
 mod suggestion;
+mod telemetry;
 mod users;
 mod values;
 mod words;
@@ -60,13 +63,14 @@ pub use schema::{Change, Key, Kind, Section};
 pub use secret::{Secret, SecretBytes, SecretFile};
 pub use settings::{
     Admin, Auth, Deployment, Fault, History, Limits, Log, Pool, Pulse, Reload, Runtime, SECTIONS,
-    ServerTls, Settings, Shapes, Shutdown, SlowLog,
+    ServerTls, Settings, Shapes, Shutdown, SlowLog, Telemetry,
 };
+pub use telemetry::{Attributes, Headers};
 pub use users::{ScramKeys, User, UserCredential, UserKeys};
 pub use values::{EffectiveValue, configuration_hash};
 pub use words::{
-    ClientCertificate, Compressor, Concurrency, Credentials, LogFormat, LogLevel, Mode,
-    OtherMechanisms, ProxyProtocol, TlsMode,
+    ClientCertificate, Compression, Compressor, Concurrency, Credentials, LogFormat, LogLevel,
+    Mode, OtherMechanisms, ProxyProtocol, TlsMode,
 };
 
 use file::{MAX_FILE_BYTES, read_bounded};
@@ -79,7 +83,8 @@ use values::Layers;
 pub struct Sources {
     /// The TOML file; `None` if there is no file.
     pub file: Option<PathBuf>,
-    /// The process's environment. Variables without the prefix `SEAWALL_` are ignored.
+    /// The process's environment. Variables with the prefix `SEAWALL_` are keys. Some variables of
+    /// OpenTelemetry have an effect on `[telemetry]`; all others are ignored.
     pub environment: Vec<(String, String)>,
     /// Values from the command line.
     pub overrides: Overrides,
@@ -160,7 +165,7 @@ fn merge_and_convert(
 ) -> Result<Loaded, Problems> {
     let file = file.map(|table| check::table(table, Origin::File, &mut problems));
     let environment = environment::table(&sources.environment, &mut problems);
-    let environment = check::table(environment, Origin::Environment, &mut problems);
+    let mut environment = check::table(environment, Origin::Environment, &mut problems);
     let flags = check::table(
         sources.overrides.table(),
         Origin::CommandLine,
@@ -171,6 +176,9 @@ fn merge_and_convert(
     };
     overrides::override_with(&mut merged, environment.clone());
     overrides::override_with(&mut merged, flags.clone());
+    let standard = standard_variables::table(&sources.environment, &merged, &mut problems);
+    overrides::override_with(&mut merged, standard.clone());
+    overrides::override_with(&mut environment, standard);
 
     let mut part = Part::file(&merged, &mut problems);
     let settings = Settings::read(&mut part);

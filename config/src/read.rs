@@ -149,6 +149,12 @@ impl Given<'_> {
         self.problems.add(problem);
     }
 
+    /// Reports a problem of a value that must not be shown.
+    pub(crate) fn add_hidden(&mut self, allowed: &str) {
+        self.problems
+            .add(Problem::without_value(self.path, allowed));
+    }
+
     /// Reads the file at `path`.
     fn file(&mut self, path: &str) -> Option<ReadFile> {
         let read = ReadFile::read(PathBuf::from(path));

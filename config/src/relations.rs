@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::listeners::{Listener, Tls};
 use crate::problem::{Problem, Problems, shown_text};
-use crate::settings::{Admin, Deployment, Pool, Settings};
+use crate::settings::{Admin, Deployment, Pool, Settings, Telemetry};
 use crate::words::{ClientCertificate, Credentials, Mode, ProxyProtocol, TlsMode};
 
 /// Adds a problem for each violated relation. `user_count` includes users with problems.
@@ -24,6 +24,7 @@ pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Probl
     users_fit(user_count, settings, problems);
     pool_sizes(&settings.pool, problems);
     token_if_public(&settings.admin, problems);
+    telemetry_fits(&settings.telemetry, problems);
 }
 
 fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
@@ -175,6 +176,25 @@ fn token_if_public(admin: &Admin, problems: &mut Problems) {
                  admin.address is not loopback: {address}"
             ),
         ));
+    }
+}
+
+fn telemetry_fits(telemetry: &Telemetry, problems: &mut Problems) {
+    if telemetry.headers.is_some() && telemetry.headers_file.is_some() {
+        let allowed = "must be absent if telemetry.headers is given";
+        problems.add(Problem::without_value("telemetry.headers_file", allowed));
+    }
+    let files = [
+        ("telemetry.certificate_file", &telemetry.certificate_file),
+        ("telemetry.key_file", &telemetry.key_file),
+    ];
+    let is_any_given = files.iter().any(|(_, file)| file.is_some());
+    for (key, file) in files {
+        if file.is_none() && is_any_given && !problems.has(key) {
+            let allowed =
+                "must be given if telemetry has the other of certificate_file and key_file";
+            problems.add(Problem::without_value(key, allowed));
+        }
     }
 }
 

@@ -106,6 +106,8 @@ pub enum Kind {
     Directory,
     /// A MongoDB connection string, which is never shown. Only its scheme is checked.
     ConnectionString,
+    /// An absolute URL for HTTP without a user. Only its scheme and its characters are checked.
+    HttpUrl,
     /// Base64 of a limited number of bytes, which is never shown.
     Base64 {
         /// Minimum number of bytes.
@@ -161,6 +163,7 @@ impl Kind {
             | Self::SecretFile
             | Self::SecretFiles
             | Self::Directory
+            | Self::HttpUrl
             | Self::Addresses
             | Self::AdminAddress
             | Self::Choice { .. }
@@ -193,6 +196,7 @@ impl Kind {
             | Self::SecretFiles
             | Self::Directory
             | Self::ConnectionString
+            | Self::HttpUrl
             | Self::Base64 { .. }
             | Self::Addresses
             | Self::AdminAddress
@@ -224,6 +228,9 @@ impl fmt::Display for Kind {
             Self::Directory => f.write_str("the path of a directory"),
             Self::ConnectionString => {
                 f.write_str("a string that begins with mongodb:// or mongodb+srv://")
+            }
+            Self::HttpUrl => {
+                f.write_str("a URL that begins with http:// or https://, without a user")
             }
             Self::Base64 { min, max } if min == max => write!(f, "base64 of {min} bytes"),
             Self::Base64 { min, max } => write!(f, "base64 of {min} to {max} bytes"),
@@ -296,6 +303,18 @@ pub(crate) fn is_connection_string(text: &str) -> bool {
         .iter()
         .filter_map(|scheme| text.strip_prefix(scheme))
         .any(|rest| !rest.is_empty())
+}
+
+/// True if the text is a URL of HTTP with a host and without a user. The HTTP client parses the
+/// rest.
+pub(crate) fn is_http_url(text: &str) -> bool {
+    let rest = ["http://", "https://"]
+        .iter()
+        .find_map(|scheme| text.strip_prefix(scheme));
+    rest.is_some_and(|rest| {
+        let is_host = rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[');
+        is_host && rest.chars().all(|c| c.is_ascii_graphic() && c != '@')
+    })
 }
 
 #[cfg(test)]

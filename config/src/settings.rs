@@ -19,15 +19,19 @@ use crate::declare::{keys, section};
 use crate::file::ReadFile;
 use crate::kinds::{
     CONNECTIONS, ENTRIES, LARGEST_MESSAGE_BYTES, MAX_COMMAND_BYTES, MAX_CONNECTIONS,
-    MAX_DURATION_MS, MAX_MEMORY_BYTES, MAX_PULSE_MS, MIN_HEARTBEAT_FREQUENCY_MS, MIN_HISTORY_BYTES,
-    MIN_MESSAGE_MEMORY_BYTES, MIN_PULSE_INTERVAL_MS, TIME_OR_0, TIMEOUT,
+    MAX_DURATION_MS, MAX_MEMORY_BYTES, MAX_PULSE_MS, MIN_EXPORT_INTERVAL_MS,
+    MIN_HEARTBEAT_FREQUENCY_MS, MIN_HISTORY_BYTES, MIN_MESSAGE_MEMORY_BYTES, MIN_PULSE_INTERVAL_MS,
+    TIME_OR_0, TIMEOUT,
 };
 use crate::listeners::{self, Listen, Listener, Tls, tls};
 use crate::read::Part;
 use crate::schema::{Kind, Section};
 use crate::secret::{Secret, SecretFile};
+use crate::telemetry::{Attributes, Headers};
 use crate::users::{self, User};
-use crate::words::{Concurrency, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms};
+use crate::words::{
+    Compression, Concurrency, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms,
+};
 
 /// A complete, valid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +64,8 @@ pub struct Settings {
     pub runtime: Runtime,
     /// Metrics, health and the API.
     pub admin: Admin,
+    /// The export of metrics to a collector.
+    pub telemetry: Telemetry,
     /// Logging.
     pub log: Log,
     /// The reload of the configuration.
@@ -93,6 +99,7 @@ impl Settings {
             shutdown: file.section("shutdown")?,
             runtime: file.section("runtime")?,
             admin: file.section("admin")?,
+            telemetry: file.section("telemetry")?,
             log: file.section("log")?,
             reload: file.section("reload")?,
         })
@@ -124,6 +131,7 @@ pub static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
         Runtime::SECTION,
         Admin::SECTION,
         admin_tls_section(),
+        Telemetry::SECTION,
         Log::SECTION,
         Reload::SECTION,
     ]
@@ -579,6 +587,56 @@ fn admin_tls_section() -> Section {
         "client_crl_file",
     ];
     Tls::SECTION.at("admin.tls", about, |key| keys.contains(&key.name()))
+}
+
+section! {
+    /// The export of metrics to a collector of OpenTelemetry (OTLP over HTTP).
+    "telemetry" => Telemetry;
+
+    // Off by default, because the export shows names of databases and collections, and shapes.
+    /// Export metrics. Only with true have the `OTEL_…` variables an effect.
+    enabled: bool = key("telemetry.enabled",
+        Kind::Boolean, Live, default false);
+    /// Base URL of the collector, to which `/v1/metrics` is appended.
+    endpoint: String = key("telemetry.endpoint",
+        Kind::HttpUrl, Live, default "http://localhost:4318");
+    /// URL to which metrics are sent as it is, instead of `telemetry.endpoint`.
+    metrics_endpoint: Option<String> = key("telemetry.metrics_endpoint",
+        Kind::HttpUrl, Live, example "http://localhost:9090/api/v1/otlp/v1/metrics");
+    /// Headers of each request, as `name=value` with percent-encoded values, separated by commas.
+    headers: Option<Headers> = key("telemetry.headers",
+        Kind::Secret, Live, example "authorization=Bearer%20token");
+    /// File with such headers, separated by commas or line breaks.
+    headers_file: Option<Headers> = key("telemetry.headers_file",
+        Kind::SecretFile, Live, example "/run/secrets/otlp-headers");
+    /// Compression of the requests.
+    compression: Compression = key("telemetry.compression",
+        Compression::KIND, Live, default "none");
+    /// Time between two exports.
+    interval: Duration = key("telemetry.interval_ms",
+        Kind::Integer { min: MIN_EXPORT_INTERVAL_MS, max: MAX_DURATION_MS }, Live,
+        default 60000, unit "ms");
+    /// How long the collector may take to receive a request and to respond.
+    timeout: Duration = key("telemetry.timeout_ms",
+        TIMEOUT, Live, default 10000, unit "ms");
+    /// PEM file with the certificate authorities of the collector; without it, those of the
+    /// operating system are trusted.
+    ca_file: Option<ReadFile> = key("telemetry.ca_file",
+        Kind::ReadableFile, Live, example "/etc/seawall/collector-ca.pem");
+    /// PEM file with Seawall's own certificate, for collectors that require certificates.
+    certificate_file: Option<ReadFile> = key("telemetry.certificate_file",
+        Kind::ReadableFile, Live, example "/etc/seawall/telemetry.pem");
+    /// PEM file with the private key of that certificate.
+    key_file: Option<ReadFile> = key("telemetry.key_file",
+        Kind::ReadableFile, Live, example "/etc/seawall/telemetry-key.pem");
+    /// The attribute `service.name`; without it, that of `telemetry.resource_attributes`, or else
+    /// `seawall`.
+    service_name: Option<String> = key("telemetry.service_name",
+        Kind::Text, Live, example "seawall-orders");
+    /// Further attributes of this instance, as `name=value` with percent-encoded values, separated
+    /// by commas.
+    resource_attributes: Attributes = key("telemetry.resource_attributes",
+        Kind::Text, Live, example "deployment.environment.name=production");
 }
 
 section! {

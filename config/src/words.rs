@@ -148,6 +148,16 @@ impl Setting for Concurrency {
 }
 
 words! {
+    /// Compression of exported metrics.
+    Compression {
+        /// Requests are not compressed.
+        None = "none",
+        /// Requests are compressed with gzip.
+        Gzip = "gzip",
+    }
+}
+
+words! {
     /// Severity of an event.
     LogLevel {
         /// A part of Seawall does not work.

@@ -59,6 +59,7 @@ fn wrong_values_are_refused_at_their_path() {
             "/auth/users/0/scram_sha_1/iterations",
         ),
         ("history.directory = \"\"", "/history/directory"),
+        ("telemetry.endpoint = \"host:4318\"", "/telemetry/endpoint"),
         (
             "slow_log.sample_percent = 100.5",
             "/slow_log/sample_percent",
@@ -171,10 +172,14 @@ fn has_type(value: &Value, name: &str) -> bool {
     }
 }
 
-/// True if the text matches the pattern. Supports only the two patterns of our schema.
+/// True if the text matches the pattern. Supports only the three patterns of our schema.
 fn matches(text: &str, pattern: &Value) -> bool {
     match pattern.as_str().unwrap() {
         r"^mongodb(\+srv)?://." => ["mongodb://", "mongodb+srv://"].iter().any(|scheme| {
+            text.strip_prefix(scheme)
+                .is_some_and(|rest| !rest.is_empty())
+        }),
+        "^https?://." => ["http://", "https://"].iter().any(|scheme| {
             text.strip_prefix(scheme)
                 .is_some_and(|rest| !rest.is_empty())
         }),

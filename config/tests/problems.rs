@@ -744,7 +744,7 @@ const MISTAKES: &[(&str, &str)] = &[
         "admins.address = \"off\"",
         "admins = (a table): unknown section; did you mean admin? the sections are listen, listeners, \
          deployment, auth, pool, limits, shapes, history, pulse, slow_log, fault, shutdown, runtime, \
-         admin, log, reload",
+         admin, telemetry, log, reload",
     ),
     (
         "shutdown.\"drain\\nms\" = 1",
@@ -753,6 +753,6 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "\"shutdown.drain_ms\" = 1",
         "\"shutdown.drain_ms\" = (an integer): unknown section; the sections are listen, listeners, deployment, \
-         auth, pool, limits, shapes, history, pulse, slow_log, fault, shutdown, runtime, admin, log, reload",
+         auth, pool, limits, shapes, history, pulse, slow_log, fault, shutdown, runtime, admin, telemetry, log, reload",
     ),
 ];

@@ -47,6 +47,7 @@ fn handed_over(settings: &config::Settings) -> String {
         &settings.deployment.tls,
         &settings.slow_log,
         &settings.shapes,
+        &settings.telemetry,
     );
     // These values are read from the running settings when they are needed.
     let read_later = (&settings.log, &settings.reload, &settings.shutdown);
@@ -67,6 +68,9 @@ fn settings(key: &Key, variant: usize) -> config::Settings {
     let (section, name) = key.path.rsplit_once('.').unwrap_or_default();
     let needed = match section {
         "fault" if key.path != "fault.delay_ms" => "fault.delay_ms = 7\n".to_owned(),
+        // A certificate needs its key, and the other way round.
+        "telemetry" if name == "certificate_file" => of_telemetry("key_file"),
+        "telemetry" if name == "key_file" => of_telemetry("certificate_file"),
         "slow_log" if key.path != "slow_log.redact" => "slow_log.redact = true\n".to_owned(),
         _ if section.ends_with(".tls") && section != "deployment.tls" => tls(section, name),
         _ => String::new(),
@@ -85,6 +89,10 @@ fn settings(key: &Key, variant: usize) -> config::Settings {
     loaded
         .unwrap_or_else(|problems| panic!("{toml}{problems}"))
         .settings
+}
+
+fn of_telemetry(name: &str) -> String {
+    format!("telemetry.{name} = {:?}\n", FILES[0])
 }
 
 /// The keys of TLS that the key with this name needs.
@@ -125,23 +133,37 @@ fn value(key: &Key, variant: usize) -> String {
         Kind::Percent => ["100", "50.5"][variant].to_owned(),
         Kind::Boolean => ["true", "false"][variant].to_owned(),
         Kind::Choice { accepted } => {
-            let words: Vec<_> = accepted.iter().filter(|word| **word != "none").collect();
+            // Other keys of TLS need a certificate of clients.
+            let may_be_none = !key.path.ends_with(".client_certificate");
+            let words = accepted.iter();
+            let words: Vec<_> = words
+                .filter(|word| may_be_none || **word != "none")
+                .collect();
             format!("{:?}", words[variant])
         }
         Kind::ShapeThresholds { .. } => {
             ["{ 0123456789abcdef = 5 }", "{ 0123456789abcdef = 6 }"][variant].to_owned()
         }
         Kind::Text => match key.path {
+            "telemetry.resource_attributes" => ["\"a=1\"", "\"a=2\""][variant].to_owned(),
             "limits.shared_addresses" => format!("{:?}", ["10.0.0.0/8", "192.0.2.7"][variant]),
             _ => format!("{:?}", ["one", "two"][variant]),
         },
+        Kind::HttpUrl => ["\"http://a\"", "\"http://b\""][variant].to_owned(),
+        // Both variants name the same file, which has other headers.
+        Kind::SecretFile if key.path == "telemetry.headers_file" => {
+            let name = format!("seawall-live-keys-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::write(&path, ["a=1\n", "b=1\n"][variant]).unwrap();
+            format!("{path:?}")
+        }
         Kind::Path
         | Kind::ReadableFile
         | Kind::ReadableFiles
         | Kind::SecretFile
         | Kind::SecretFiles => format!("{:?}", FILES[variant]),
-        Kind::Secret
-        | Kind::Directory
+        Kind::Secret => ["\"a=1\"", "\"b=1\""][variant].to_owned(),
+        Kind::Directory
         | Kind::ConnectionString
         | Kind::Base64 { .. }
         | Kind::Addresses

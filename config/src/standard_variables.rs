@@ -1,0 +1,134 @@
+//! The standard variables of OpenTelemetry, as values of `[telemetry]`.
+//!
+//! A variable has the lowest precedence after the defaults: a key in the file or in a `SEAWALL_…`
+//! variable was written for Seawall, while the variables of OpenTelemetry are often the same for
+//! all programs of a machine. They have an effect only if `telemetry.enabled` is true, so a
+//! variable for other programs neither starts an export nor prevents Seawall's start. As in the
+//! specification, an empty variable counts as absent, and a variable for metrics (`…_METRICS_…`)
+//! replaces the one for all signals.
+//!
+//! `OTEL_SDK_DISABLED=true` alone overrides its key, because its only purpose is to end all exports
+//! of a machine.
+//!
+//! Source: <https://opentelemetry.io/docs/specs/otel/protocol/exporter/> and
+//! <https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>.
+
+use toml::{Table, Value};
+
+use crate::check::{fits, must_be};
+use crate::keys;
+use crate::problem::{HIDDEN, Problem, Problems, shown};
+use crate::schema::Key;
+
+/// Keys that exclude each other, each with its variables. If a key of a group is given, no variable
+/// of the group has an effect; otherwise the first variable has.
+type Group = &'static [(&'static str, &'static str)];
+
+const GROUPS: [Group; 10] = [
+    &[
+        ("metrics_endpoint", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"),
+        ("endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+    ],
+    &[
+        ("headers", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"),
+        ("headers", "OTEL_EXPORTER_OTLP_HEADERS"),
+        ("headers_file", ""),
+    ],
+    &[
+        ("compression", "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION"),
+        ("compression", "OTEL_EXPORTER_OTLP_COMPRESSION"),
+    ],
+    &[("interval_ms", "OTEL_METRIC_EXPORT_INTERVAL")],
+    &[
+        ("timeout_ms", "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT"),
+        ("timeout_ms", "OTEL_EXPORTER_OTLP_TIMEOUT"),
+    ],
+    &[
+        ("ca_file", "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE"),
+        ("ca_file", "OTEL_EXPORTER_OTLP_CERTIFICATE"),
+    ],
+    &[
+        (
+            "certificate_file",
+            "OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE",
+        ),
+        ("certificate_file", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"),
+    ],
+    &[
+        ("key_file", "OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY"),
+        ("key_file", "OTEL_EXPORTER_OTLP_CLIENT_KEY"),
+    ],
+    &[("service_name", "OTEL_SERVICE_NAME")],
+    &[("resource_attributes", "OTEL_RESOURCE_ATTRIBUTES")],
+];
+
+const PROTOCOLS: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
+    "OTEL_EXPORTER_OTLP_PROTOCOL",
+];
+
+/// The only protocol of the exporter.
+const PROTOCOL: &str = "http/protobuf";
+
+const DISABLED: &str = "OTEL_SDK_DISABLED";
+
+const SECTION: &str = "telemetry";
+
+/// Converts the variables to keys that `merged` does not have. Wrong values become problems.
+pub(crate) fn table(
+    environment: &[(String, String)],
+    merged: &Table,
+    problems: &mut Problems,
+) -> Table {
+    let section = merged.get(SECTION).and_then(Value::as_table);
+    let is_given = |name: &str| section.is_some_and(|section| section.contains_key(name));
+    let is_enabled = section.and_then(|section| section.get("enabled")?.as_bool());
+    if is_enabled != Some(true) {
+        return Table::new();
+    }
+    let variable = |name: &str| {
+        let mut variables = environment.iter().filter(|(_, value)| !value.is_empty());
+        variables.find_map(|(other, value)| (other == name).then_some(value.as_str()))
+    };
+    let mut values = Table::new();
+    // Source: only the word "true", in any case, is true; all other values are false.
+    if variable(DISABLED).is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+        values.insert("enabled".to_owned(), Value::Boolean(false));
+    } else {
+        let mut protocols = PROTOCOLS.into_iter();
+        let protocol = protocols.find_map(|name| Some((name, variable(name)?)));
+        if let Some((name, value)) = protocol.filter(|(_, value)| *value != PROTOCOL) {
+            let allowed = format!("must be {PROTOCOL:?}, the only protocol of Seawall");
+            problems.add(Problem::new(name, &shown(&value.into()), &allowed));
+        }
+        for group in GROUPS {
+            if group.iter().any(|(key, _)| is_given(key)) {
+                continue;
+            }
+            let found = group
+                .iter()
+                .find_map(|(key, name)| Some((*key, *name, variable(name)?)));
+            if let Some((key, name, text)) = found {
+                values.extend(value(key, name, text, problems).map(|of| (key.to_owned(), of)));
+            }
+        }
+    }
+    let mut table = Table::new();
+    table.insert(SECTION.to_owned(), Value::Table(values));
+    table
+}
+
+/// The value of a key from a variable; `None` if a problem was reported.
+fn value(key: &str, variable: &str, text: &str, problems: &mut Problems) -> Option<Value> {
+    let key: &Key = keys::key(&format!("{SECTION}.{key}"))?;
+    let value = key.kind.parse(text);
+    if fits(key.kind, &value) {
+        return Some(value);
+    }
+    let given = match key.kind.is_secret() {
+        true => HIDDEN.to_owned(),
+        false => shown(&value),
+    };
+    problems.add(Problem::new(variable, &given, &must_be(key)));
+    None
+}

@@ -1,0 +1,156 @@
+//! Lists of names and values: the headers and the attributes of exported metrics.
+//!
+//! Both have the form of the variables of OpenTelemetry, which is that of W3C Baggage without
+//! properties: `name=value`, separated by commas, with percent-encoded values.
+//!
+//! Source: <https://opentelemetry.io/docs/specs/otel/protocol/exporter/> and
+//! <https://opentelemetry.io/docs/specs/otel/resource/sdk/>.
+
+use std::fmt;
+
+use toml::Value;
+
+use crate::read::{Given, Setting};
+use crate::secret::Secret;
+
+/// Headers of HTTP requests, in the order of the configuration. Their values are secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Headers(Vec<(String, Secret)>);
+
+impl Headers {
+    /// Names in lower case, with their values. Names have only characters of tokens, values only
+    /// visible characters of ASCII and spaces.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Secret)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+}
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.0.iter().map(|(name, _)| name);
+        f.debug_list().entries(names).finish()
+    }
+}
+
+/// Attributes of a resource, in the order of the configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Attributes(Vec<(String, String)>);
+
+impl Attributes {
+    /// Names and values. Names are not empty.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        let pairs = self.0.iter();
+        pairs.map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+}
+
+impl Setting for Headers {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let text = Secret::read(value, given)?;
+        let pairs = pairs(text.expose()).and_then(|pairs| {
+            let headers = pairs.into_iter().map(|(name, value)| {
+                let name = name.to_ascii_lowercase();
+                let is_valid = is_token(&name) && is_header_value(&value);
+                (is_valid && !RESERVED.contains(&name.as_str())).then(|| (name, Secret::new(value)))
+            });
+            headers.collect()
+        });
+        if pairs.is_none() {
+            given.add_hidden(
+                "must be headers such as name=value, with percent-encoded values, separated by \
+                 commas, and none of the headers that Seawall sets",
+            );
+        }
+        pairs.map(Self)
+    }
+}
+
+impl Setting for Attributes {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let text = given.text(value)?;
+        let pairs = pairs(text);
+        if pairs.is_none() {
+            given.add(
+                text,
+                "must be attributes such as name=value, with percent-encoded values, separated by \
+                 commas",
+            );
+        }
+        pairs.map(Self)
+    }
+
+    fn absent() -> Option<Self> {
+        Some(Self::default())
+    }
+}
+
+/// Headers that the exporter sets itself.
+const RESERVED: [&str; 6] = [
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "te",
+    "transfer-encoding",
+];
+
+/// Parses `name=value`, separated by commas or line breaks; spaces around names and values have no
+/// meaning. `None` if a part has no name or no `=`, or a value is not valid.
+fn pairs(text: &str) -> Option<Vec<(String, String)>> {
+    let parts = text.split([',', '\n']).map(str::trim);
+    let parts = parts.filter(|part| !part.is_empty());
+    let pairs = parts.map(|part| {
+        let (name, value) = part.split_once('=')?;
+        let (name, value) = (
+            percent_decoded(name.trim())?,
+            percent_decoded(value.trim())?,
+        );
+        (!name.is_empty()).then_some((name, value))
+    });
+    pairs.collect()
+}
+
+/// `None` if a `%` is not followed by two hexadecimal digits, or the result is not UTF-8.
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        bytes.push(
+            is_hex
+                .then(|| u8::from_str_radix(digits, 16).ok())
+                .flatten()?,
+        );
+        bytes.extend(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// True for the characters of a header's name. Source: RFC 9110, section 5.6.2.
+fn is_token(name: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_part)
+}
+
+fn is_header_value(value: &str) -> bool {
+    value
+        .bytes()
+        .all(|byte| byte == b' ' || byte.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_percent_decoded_and_their_spaces_removed() {
+        let decoded = pairs("a = 1%2C2 ,, b=x%3Dy=z\nc=").unwrap();
+        let decoded: Vec<_> = decoded.iter().map(|(n, v)| (&**n, &**v)).collect();
+        assert_eq!(decoded, [("a", "1,2"), ("b", "x=y=z"), ("c", "")]);
+        assert_eq!(pairs(" , ").unwrap(), []);
+        for wrong in ["a", "=1", "a=%", "a=%4", "a=%zz", "a=%+1", "a=%ff", "a=%é"] {
+            assert_eq!(pairs(wrong), None, "{wrong}");
+        }
+    }
+}
