@@ -1,0 +1,417 @@
+//! The points of one export, as a message of OTLP.
+//!
+//! All figures are cumulative: each point has the sum since its start, so a lost export loses no
+//! count. Distributions have buckets with bounds at powers of 2^(1/n), n being a power of two.
+//! These are exactly the buckets of an exponential histogram, so their counts are copied as they
+//! are.
+//!
+//! Source: <https://opentelemetry.io/docs/specs/otel/metrics/data-model/>.
+
+use std::{
+    collections::HashMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use opentelemetry_proto::tonic::{
+    collector::metrics::v1::ExportMetricsServiceRequest,
+    common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value},
+    metrics::v1::{
+        AggregationTemporality, ExponentialHistogram, ExponentialHistogramDataPoint, Gauge,
+        Histogram, HistogramDataPoint, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum,
+        exponential_histogram_data_point, metric, number_data_point,
+    },
+    resource::v1::Resource,
+};
+use prost::Message as _;
+
+use seawall_stats::{Distribution, float};
+
+#[expect(clippy::as_conversions, reason = "the number of a variant")]
+const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
+
+/// Names and values that identify a series within its metric. Each name occurs once.
+pub type Attributes = Vec<(String, String)>;
+
+/// The kind of a metric with numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A sum that only rises.
+    Counter,
+    /// A sum that rises and falls: the values of several series may be added.
+    UpDownCounter,
+    /// A value that rises and falls.
+    Gauge,
+}
+
+/// A metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instrument<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// The unit, as UCUM writes it: `s`, `By`, `{connection}`; empty if there is none.
+    pub unit: &'a str,
+    /// The meaning.
+    pub description: &'a str,
+}
+
+/// A histogram with explicit bounds, which a library has counted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Buckets {
+    /// Number of values.
+    pub count: u64,
+    /// Sum of the values.
+    pub sum: f64,
+    /// Inclusive upper bounds, ascending, without infinity.
+    pub bounds: Vec<f64>,
+    /// Number of values in each bucket, one more than bounds.
+    pub counts: Vec<u64>,
+}
+
+/// The points of one export.
+#[derive(Debug)]
+pub struct Batch {
+    started_ns: u64,
+    now_ns: u64,
+    metrics: Vec<Metric>,
+    /// The position of each metric.
+    positions: HashMap<String, usize>,
+}
+
+impl Batch {
+    /// Begins an export of the figures at `now`. `started_at` is the start of all series, except
+    /// those that are added with their own start.
+    pub fn new(started_at: SystemTime, now: SystemTime) -> Self {
+        Self {
+            started_ns: nanoseconds(started_at),
+            now_ns: nanoseconds(now),
+            metrics: Vec::new(),
+            positions: HashMap::new(),
+        }
+    }
+
+    /// Adds a number.
+    pub fn add_number(
+        &mut self,
+        of: Instrument<'_>,
+        kind: Kind,
+        attributes: Attributes,
+        value: f64,
+    ) {
+        let point = NumberDataPoint {
+            attributes: key_values(attributes),
+            start_time_unix_nano: match kind {
+                Kind::Counter | Kind::UpDownCounter => self.started_ns,
+                Kind::Gauge => 0,
+            },
+            time_unix_nano: self.now_ns,
+            value: Some(match kind {
+                Kind::Counter | Kind::UpDownCounter => {
+                    number_data_point::Value::AsInt(whole(value))
+                }
+                Kind::Gauge => number_data_point::Value::AsDouble(value),
+            }),
+            ..NumberDataPoint::default()
+        };
+        let sum = |is_monotonic| {
+            metric::Data::Sum(Sum {
+                data_points: Vec::new(),
+                aggregation_temporality: CUMULATIVE,
+                is_monotonic,
+            })
+        };
+        let metric = self.metric(of, || match kind {
+            Kind::Counter => sum(true),
+            Kind::UpDownCounter => sum(false),
+            Kind::Gauge => metric::Data::Gauge(Gauge::default()),
+        });
+        match &mut metric.data {
+            Some(metric::Data::Sum(sum)) => sum.data_points.push(point),
+            Some(metric::Data::Gauge(gauge)) => gauge.data_points.push(point),
+            _ => debug_assert!(false, "a metric has one kind"),
+        }
+    }
+
+    /// Adds a histogram with explicit bounds.
+    pub fn add_buckets(&mut self, of: Instrument<'_>, attributes: Attributes, buckets: Buckets) {
+        let point = HistogramDataPoint {
+            attributes: key_values(attributes),
+            start_time_unix_nano: self.started_ns,
+            time_unix_nano: self.now_ns,
+            count: buckets.count,
+            sum: Some(buckets.sum),
+            bucket_counts: buckets.counts,
+            explicit_bounds: buckets.bounds,
+            ..HistogramDataPoint::default()
+        };
+        let metric = self.metric(of, || {
+            metric::Data::Histogram(Histogram {
+                data_points: Vec::new(),
+                aggregation_temporality: CUMULATIVE,
+            })
+        });
+        match &mut metric.data {
+            Some(metric::Data::Histogram(histogram)) => histogram.data_points.push(point),
+            _ => debug_assert!(false, "a metric has one kind"),
+        }
+    }
+
+    /// Adds a distribution of durations, in seconds. `started_at` is the start of the series if it
+    /// differs from that of the batch.
+    pub fn add_distribution<const PER_OCTAVE: usize>(
+        &mut self,
+        of: Instrument<'_>,
+        attributes: Attributes,
+        distribution: &Distribution<PER_OCTAVE>,
+        started_at: Option<SystemTime>,
+    ) {
+        let point = ExponentialHistogramDataPoint {
+            attributes: key_values(attributes),
+            start_time_unix_nano: started_at.map_or(self.started_ns, nanoseconds),
+            time_unix_nano: self.now_ns,
+            count: distribution.count(),
+            sum: Some(distribution.sum().as_secs_f64()),
+            scale: Distribution::<PER_OCTAVE>::SCALE,
+            positive: buckets(distribution),
+            ..ExponentialHistogramDataPoint::default()
+        };
+        let metric = self.metric(of, || {
+            metric::Data::ExponentialHistogram(ExponentialHistogram {
+                data_points: Vec::new(),
+                aggregation_temporality: CUMULATIVE,
+            })
+        });
+        match &mut metric.data {
+            Some(metric::Data::ExponentialHistogram(histogram)) => {
+                histogram.data_points.push(point);
+            }
+            _ => debug_assert!(false, "a metric has one kind"),
+        }
+    }
+
+    /// Encodes the message of the export. `resource` describes this instance.
+    pub fn encode(self, resource: &[(String, String)]) -> Vec<u8> {
+        let resource = Resource {
+            attributes: key_values(resource.iter().cloned()),
+            ..Resource::default()
+        };
+        let scope = InstrumentationScope {
+            name: "seawall".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..InstrumentationScope::default()
+        };
+        let request = ExportMetricsServiceRequest {
+            resource_metrics: vec![ResourceMetrics {
+                resource: Some(resource),
+                scope_metrics: vec![ScopeMetrics {
+                    scope: Some(scope),
+                    metrics: self.metrics,
+                    schema_url: String::new(),
+                }],
+                schema_url: String::new(),
+            }],
+        };
+        request.encode_to_vec()
+    }
+
+    /// The metric with this name. A new one begins with `data`.
+    fn metric(&mut self, of: Instrument<'_>, data: impl FnOnce() -> metric::Data) -> &mut Metric {
+        let next = self.metrics.len();
+        let position = match self.positions.get(of.name) {
+            Some(position) => *position,
+            None => {
+                self.positions.insert(of.name.to_owned(), next);
+                self.metrics.push(Metric {
+                    name: of.name.to_owned(),
+                    description: of.description.to_owned(),
+                    unit: of.unit.to_owned(),
+                    metadata: Vec::new(),
+                    data: Some(data()),
+                });
+                next
+            }
+        };
+        let metric = self.metrics.get_mut(position);
+        metric.expect("positions are those of pushed metrics")
+    }
+}
+
+/// Converts the buckets. A bucket of the message has the bounds (base^index, base^(index + 1)], and
+/// the message has all buckets between the first and the last one that is not empty. The first
+/// bucket of a distribution also has all shorter durations.
+fn buckets<const PER_OCTAVE: usize>(
+    distribution: &Distribution<PER_OCTAVE>,
+) -> Option<exponential_histogram_data_point::Buckets> {
+    let (first, _) = distribution.buckets().next()?;
+    let mut bucket_counts = Vec::new();
+    for (bucket, count) in distribution.buckets() {
+        bucket_counts.resize(bucket - first, 0);
+        bucket_counts.push(count);
+    }
+    Some(exponential_histogram_data_point::Buckets {
+        offset: Distribution::<PER_OCTAVE>::upper_exponent(first) - 1,
+        bucket_counts,
+    })
+}
+
+fn key_values(attributes: impl IntoIterator<Item = (String, String)>) -> Vec<KeyValue> {
+    let pairs = attributes.into_iter().map(|(key, value)| KeyValue {
+        key,
+        value: Some(AnyValue {
+            value: Some(any_value::Value::StringValue(value)),
+        }),
+        ..KeyValue::default()
+    });
+    pairs.collect()
+}
+
+fn nanoseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[expect(
+    clippy::as_conversions,
+    reason = "counts are whole numbers; the conversion saturates"
+)]
+fn whole(value: f64) -> i64 {
+    debug_assert!(value < float(1 << 53));
+    value as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use seawall_stats::FineDistribution;
+
+    use super::*;
+
+    const OF: Instrument<'static> = Instrument {
+        name: "a",
+        unit: "s",
+        description: "A.",
+    };
+
+    fn batch() -> Batch {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        Batch::new(at(5), at(9))
+    }
+
+    fn decoded(batch: Batch) -> Vec<Metric> {
+        let bytes = batch.encode(&[("service.name".to_owned(), "s".to_owned())]);
+        let request = ExportMetricsServiceRequest::decode(&*bytes).unwrap();
+        let [resource] = &*request.resource_metrics else {
+            panic!("{request:?}")
+        };
+        let attributes = &resource.resource.as_ref().unwrap().attributes;
+        assert_eq!(attributes[0].key, "service.name");
+        assert_eq!(resource.scope_metrics.len(), 1);
+        resource.scope_metrics[0].metrics.clone()
+    }
+
+    #[test]
+    fn numbers_have_the_start_and_the_kind_of_their_metric() {
+        let mut batch = batch();
+        for (name, kind) in [
+            ("counter", Kind::Counter),
+            ("up_down", Kind::UpDownCounter),
+            ("gauge", Kind::Gauge),
+        ] {
+            let of = Instrument { name, ..OF };
+            batch.add_number(of, kind, vec![("k".to_owned(), "1".to_owned())], 3.0);
+            batch.add_number(of, kind, vec![("k".to_owned(), "2".to_owned())], 4.0);
+        }
+        let metrics = decoded(batch);
+        let [counter, up_down, gauge] = &*metrics else {
+            panic!("{metrics:?}")
+        };
+        for (metric, is_monotonic) in [(counter, true), (up_down, false)] {
+            let Some(metric::Data::Sum(sum)) = &metric.data else {
+                panic!("{metric:?}")
+            };
+            assert_eq!(sum.is_monotonic, is_monotonic);
+            assert_eq!(
+                sum.aggregation_temporality(),
+                AggregationTemporality::Cumulative
+            );
+            assert_eq!(sum.data_points.len(), 2);
+            let point = &sum.data_points[1];
+            assert_eq!(point.start_time_unix_nano, 5_000_000_000);
+            assert_eq!(point.time_unix_nano, 9_000_000_000);
+            assert_eq!(point.value, Some(number_data_point::Value::AsInt(4)));
+        }
+        let Some(metric::Data::Gauge(gauge)) = &gauge.data else {
+            panic!("{gauge:?}")
+        };
+        let value = gauge.data_points[0].value;
+        assert_eq!(value, Some(number_data_point::Value::AsDouble(3.0)));
+        assert_eq!((&*counter.unit, &*counter.description), ("s", "A."));
+    }
+
+    /// The recorded durations lie exactly at bounds and just above them, so a shift by one bucket
+    /// fails.
+    #[test]
+    fn every_bucket_of_a_distribution_keeps_its_bounds_and_its_count() {
+        fn check<const N: usize>() {
+            let mut distribution = Distribution::<N>::default();
+            let durations = [
+                1,
+                500,
+                500,
+                1_001,
+                1_000_000_001,
+                250_000_000,
+                2_500_000_000,
+            ];
+            for ns in durations {
+                distribution.record(Duration::from_nanos(ns));
+            }
+            let mut batch = batch();
+            let started_at = UNIX_EPOCH + Duration::from_secs(7);
+            batch.add_distribution(OF, Vec::new(), &distribution, Some(started_at));
+            let metrics = decoded(batch);
+            let Some(metric::Data::ExponentialHistogram(histogram)) = &metrics[0].data else {
+                panic!("{metrics:?}")
+            };
+            let point = &histogram.data_points[0];
+            assert_eq!(point.start_time_unix_nano, 7_000_000_000);
+            assert_eq!(point.count, 7);
+            assert_eq!(point.sum, Some(distribution.sum().as_secs_f64()));
+            assert_eq!(point.zero_count, 0);
+            let base = (-f64::from(point.scale)).exp2().exp2();
+            let positive = point.positive.as_ref().unwrap();
+            assert_eq!(positive.bucket_counts.iter().sum::<u64>(), 7);
+            assert_eq!(
+                positive.bucket_counts.first().map(|count| *count > 0),
+                Some(true)
+            );
+            let mut expected = distribution.buckets();
+            for (index, count) in (positive.offset..).zip(&positive.bucket_counts) {
+                if *count == 0 {
+                    continue;
+                }
+                let (bucket, in_bucket) = expected.next().unwrap();
+                assert_eq!(*count, in_bucket);
+                let (_, upper) = Distribution::<N>::bounds_seconds(bucket);
+                let exported = base.powi(index + 1);
+                assert!((upper / exported - 1.0).abs() < 1e-12, "{upper} {exported}");
+            }
+            assert_eq!(expected.next(), None);
+        }
+        check::<8>();
+        check::<32>();
+    }
+
+    #[test]
+    fn an_empty_distribution_has_no_buckets() {
+        let mut batch = batch();
+        let none = FineDistribution::default();
+        batch.add_distribution(OF, Vec::new(), &none, None);
+        let metrics = decoded(batch);
+        let Some(metric::Data::ExponentialHistogram(histogram)) = &metrics[0].data else {
+            panic!("{metrics:?}")
+        };
+        assert_eq!(histogram.data_points[0].positive, None);
+        assert_eq!(histogram.data_points[0].scale, 5);
+    }
+}

@@ -1,0 +1,138 @@
+//! One export: a message that is sent, and sent again while that may help and there is time.
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use rand::{TryRng as _, rngs::SysRng};
+use tokio::time::{Instant, sleep_until};
+
+use super::collector::{Collector, Response};
+
+/// The wait before the second request of an export. Each further wait is twice as long.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+
+/// The longest wait between two requests, unless the collector asks for more.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// How an export ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The collector took all points.
+    Ok,
+    /// The collector took all but some points.
+    Partial,
+    /// The collector refused the message.
+    Refused,
+    /// The collector took too long.
+    TimedOut,
+    /// The connection ended before the end of the response, or the response is not one of OTLP, or
+    /// too large.
+    Failed,
+    /// The time came for the next export, which has all counts of this one.
+    Overtaken,
+}
+
+impl Outcome {
+    /// The label value in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Partial => "partial",
+            Self::Refused => "refused",
+            Self::TimedOut => "timed_out",
+            Self::Failed => "failed",
+            Self::Overtaken => "overtaken",
+        }
+    }
+}
+
+/// An export that has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Exported {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The cause of a failure, or the collector's explanation of a partial success.
+    pub reason: String,
+    /// Number of points that the collector refused in a partial success.
+    pub rejected: u64,
+    /// The collector asked for no request before this time.
+    pub not_before: Option<Instant>,
+}
+
+impl Collector {
+    /// Sends a message, and again after failures that may pass. Ends before a wait that would last
+    /// until `until`, when the next export is due. A request that has begun is limited only by the
+    /// timeout of the collector. Cancel safe.
+    pub async fn export(&self, message: Vec<u8>, until: Instant) -> Exported {
+        let body = self.body(message);
+        with_retries(|| self.send(Bytes::clone(&body)), until).await
+    }
+}
+
+/// Calls `send` until its response is final, or the wait for the next call would last until
+/// `until`.
+async fn with_retries<F: Future<Output = Response>>(
+    mut send: impl FnMut() -> F,
+    until: Instant,
+) -> Exported {
+    let mut wait = FIRST_WAIT;
+    loop {
+        let (reason, after) = match send().await {
+            Response::Retryable { reason, after } => (reason, after),
+            ended => return Exported::of(ended),
+        };
+        let now = Instant::now();
+        let not_before = after.map(|after| now + after);
+        let next = now + jittered(wait).max(after.unwrap_or_default());
+        if next >= until {
+            return Exported {
+                outcome: Outcome::Overtaken,
+                reason,
+                rejected: 0,
+                not_before,
+            };
+        }
+        sleep_until(next).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+}
+
+impl Exported {
+    fn of(response: Response) -> Self {
+        let mut rejected = 0;
+        let (outcome, reason) = match response {
+            Response::Accepted {
+                rejected: 0,
+                message,
+            } => (Outcome::Ok, message),
+            Response::Accepted {
+                rejected: some,
+                message,
+            } => {
+                rejected = some;
+                (Outcome::Partial, message)
+            }
+            Response::Refused(reason) => (Outcome::Refused, reason),
+            Response::TimedOut => (Outcome::TimedOut, "timed out".to_owned()),
+            Response::Retryable { reason, .. } | Response::Broken(reason) => {
+                (Outcome::Failed, reason)
+            }
+        };
+        Self {
+            outcome,
+            reason,
+            rejected,
+            not_before: None,
+        }
+    }
+}
+
+/// A random time from half of `wait` to `wait`, so that several instances do not send in step.
+fn jittered(wait: Duration) -> Duration {
+    // Without random numbers, the wait is only not random.
+    let random = SysRng.try_next_u32().unwrap_or(u32::MAX);
+    wait.mul_f64(0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests;

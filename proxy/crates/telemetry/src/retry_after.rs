@@ -1,0 +1,46 @@
+//! The header `Retry-After` of a response.
+//!
+//! Source: RFC 9110, section 10.2.3.
+
+use std::time::{Duration, SystemTime};
+
+use time::{OffsetDateTime, format_description::well_known::Rfc2822};
+
+/// The longest wait that is honoured. A collector must not silence the export for days.
+const MAX_WAIT: Duration = Duration::from_secs(3_600);
+
+/// The wait from `now`, at most an hour: a number of seconds or a date. `None` if the value is
+/// neither.
+pub(crate) fn parse(value: &str, now: SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    let wait = match value.parse::<u64>() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        // A date of HTTP is also one of RFC 2822, with the old name of the time zone.
+        Err(_) => {
+            let date = OffsetDateTime::parse(value, &Rfc2822).ok()?;
+            SystemTime::from(date)
+                .duration_since(now)
+                .unwrap_or_default()
+        }
+    };
+    Some(wait.min(MAX_WAIT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_and_dates_are_parsed_and_bounded() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_770);
+        let seconds = |value| parse(value, now).map(|wait| wait.as_secs());
+        assert_eq!(seconds("7"), Some(7));
+        assert_eq!(seconds(" 0 "), Some(0));
+        assert_eq!(seconds("99999999999"), Some(3_600));
+        assert_eq!(seconds("Sun, 06 Nov 1994 08:49:37 GMT"), Some(7));
+        assert_eq!(seconds("Sun, 06 Nov 1994 08:00:00 GMT"), Some(0));
+        for wrong in ["", "-1", "1.5", "soon", "99999999999999999999999"] {
+            assert_eq!(seconds(wrong), None, "{wrong}");
+        }
+    }
+}
