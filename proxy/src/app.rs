@@ -9,6 +9,7 @@ mod listeners;
 mod own_commands;
 mod reload;
 mod server_tls;
+mod telemetry;
 mod tls;
 
 use std::{
@@ -41,14 +42,17 @@ use seawall_auth::{NonceSource, SeedError};
 use seawall_insight::StoreError;
 use seawall_transport::Stream;
 
-pub use self::server_tls::DeploymentTlsError;
 use self::{
     http::{Content, Http},
     listeners::RunningListener,
     server_tls::RunningServerTls,
+    telemetry::RunningTelemetry,
     tls::{ADMIN_TLS, Expiries, RunningTls},
 };
-pub(crate) use self::{server_tls::ServerTlsFiles, tls::tls_problems};
+pub use self::{server_tls::DeploymentTlsError, telemetry::TelemetryError};
+pub(crate) use self::{
+    server_tls::ServerTlsFiles, telemetry::telemetry_problems, tls::tls_problems,
+};
 
 /// The closing of the remaining clients at the end of a drain is spread over this time.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
@@ -79,6 +83,9 @@ pub enum StartError {
         /// The cause.
         source: ServerTlsError,
     },
+    /// Metrics cannot be exported.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     /// There are several listeners, and none has the name of a socket of the service manager.
     #[error("listeners: no listener has the name of the service manager's socket {name:?}")]
     SocketName {
@@ -123,6 +130,7 @@ impl StartError {
             Self::Deployment(_)
             | Self::ServerTls(_)
             | Self::ClientTls { .. }
+            | Self::Telemetry(_)
             | Self::SocketName { .. }
             | Self::User(_)
             | Self::NoServiceAccount => true,
@@ -163,6 +171,7 @@ pub struct App {
     /// TLS of the admin address.
     admin_tls: RunningTls,
     server_tls: RunningServerTls,
+    telemetry: RunningTelemetry,
     /// The state that HTTP requests read; `None` during the start.
     window: Option<Arc<Window>>,
     /// The values in effect, for the API.
@@ -242,6 +251,7 @@ impl App {
         } = wire(&settings, &planes, operations).await?;
         let listeners = listeners::start(&settings)?;
         let admin_tls = RunningTls::start(ADMIN_TLS.to_owned(), settings.admin.tls.as_ref())?;
+        let telemetry = RunningTelemetry::new(&settings.telemetry)?;
         let (reloads, reload_requests) = mpsc::channel(MAX_RELOAD_REQUESTS);
         let mut app = Self {
             client_addresses: Vec::new(),
@@ -258,6 +268,7 @@ impl App {
             listeners,
             admin_tls,
             server_tls,
+            telemetry,
             window: None,
             reloads,
             reload_requests: tokio::sync::Mutex::new(reload_requests),
@@ -334,6 +345,9 @@ impl App {
         let maintenance = maintain(Arc::clone(&self.shared), Arc::clone(&self.feed));
         let maintenance = self.stop.clone().run_until_cancelled_owned(maintenance);
         self.planes.control.spawn(maintenance);
+        let exports = self.telemetry.run(Arc::clone(exporter));
+        let exports = self.stop.clone().run_until_cancelled_owned(exports);
+        self.planes.control.spawn(exports);
         Ok(())
     }
 
@@ -466,6 +480,7 @@ impl App {
         self.tracker.wait().await;
         self.shared.routing.topology.close();
         self.feed.close();
+        self.telemetry.close(&self.feed.exporter).await;
         self.shared.recorder.flush_slow_log();
         // The reply to the request that started the drain may not be sent yet, so the tasks that
         // serve HTTP get some time to end.

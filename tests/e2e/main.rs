@@ -51,5 +51,6 @@ mod server_tls;
 mod service;
 mod start;
 mod storms;
+mod telemetry;
 mod tls_probes;
 mod unauthenticated;

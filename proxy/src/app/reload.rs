@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 use seawall_api as api;
 use seawall_config as config;
 
-use super::{App, convert, insight, server_tls::NewAccess, tls::NewTls};
+use super::{App, convert, insight, server_tls::NewAccess, telemetry::Destination, tls::NewTls};
 use crate::{
     admin::Switches,
     client::{self, CredentialSettings},
@@ -32,6 +32,8 @@ struct Prepared {
     credentials: CredentialSettings,
     /// The new slow log; `None` if the slow log stays as it is.
     slow_log: Option<Option<SlowLog>>,
+    /// The new destination of metrics; `None` if it stays as it is.
+    telemetry: Option<Option<Arc<Destination>>>,
 }
 
 /// The values that each reload hands to parts that are running. Each part ignores equal values.
@@ -133,6 +135,10 @@ impl App {
         let (new, earlier) = (&settings.admin.tls, &running.admin.tls);
         let admin_tls = self.admin_tls.prepare(new.as_ref(), earlier.as_ref());
         let admin_tls = found.unless_failed(admin_tls).flatten();
+        let telemetry = match settings.telemetry == running.telemetry {
+            true => None,
+            false => found.unless_failed(self.telemetry.prepare(&settings.telemetry)),
+        };
         let credentials = found.unless_failed(convert::credential_settings(
             &settings.auth,
             &settings.limits,
@@ -153,6 +159,7 @@ impl App {
                 admin_tls,
                 credentials,
                 slow_log,
+                telemetry,
             }),
             _ => Err(found.0),
         }
@@ -199,6 +206,9 @@ impl App {
         shared.logins.credentials.configure(prepared.credentials);
         if let Some(log) = prepared.slow_log {
             shared.recorder.set_slow_log(log);
+        }
+        if let Some(destination) = prepared.telemetry {
+            self.telemetry.replace(destination);
         }
         if let Some(password) = access.password {
             self.use_password(password);

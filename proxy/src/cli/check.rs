@@ -9,7 +9,7 @@ use seawall_config::Settings;
 
 use super::ConfigArguments;
 use crate::{
-    app::{ServerTlsFiles, tls_problems},
+    app::{ServerTlsFiles, telemetry_problems, tls_problems},
     topology::DeploymentOptions,
 };
 use seawall_console::{Exit, complain, say};
@@ -49,6 +49,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
 pub(super) async fn problems(settings: &Settings) -> Vec<String> {
     let mut problems = deployment_problems(settings).await;
     problems.extend(tls_problems(settings));
+    problems.extend(telemetry_problems(settings));
     problems
 }
 

@@ -44,7 +44,7 @@ pub(super) struct Collected {
     checkouts: Vec<Option<Box<Distribution>>>,
     phases: Phases,
     /// The metric series of the heaviest shapes.
-    series: ShapeSeries,
+    pub(super) series: ShapeSeries,
     turned_over_at: Instant,
     /// Figures since the last call of [`Exporter::take_second`].
     second: WeighedSeries,
@@ -112,6 +112,8 @@ pub struct Exporter {
     pub(super) cpu: Mutex<CpuTimes>,
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     keeps_seconds: bool,
+    /// The start of all sums.
+    pub(super) started_at: SystemTime,
     /// The series of `seawall_info` and of the certificates' expiry; `None` until
     /// [`Exporter::set_info`] is called. A series cannot be removed from its recorder, so each call
     /// creates a new recorder.
@@ -132,6 +134,7 @@ impl Exporter {
             collected: Mutex::new(Collected::new()?),
             cpu: Mutex::default(),
             keeps_seconds,
+            started_at: SystemTime::now(),
             info: Mutex::new(None),
         })
     }
@@ -170,7 +173,7 @@ impl Exporter {
         drop(self.collect_all());
     }
 
-    fn collect_all(&self) -> MutexGuard<'_, Collected> {
+    pub(super) fn collect_all(&self) -> MutexGuard<'_, Collected> {
         let mut collected = self.collected.lock();
         let mut fresh = self.recorder.take_sums();
         let rows = self.add_to_registry(&mut fresh, &mut collected);
@@ -403,13 +406,25 @@ impl Exporter {
     }
 
     fn render_with(&self, collected: &Collected) -> String {
-        let mut text = self.metrics.render();
+        let mut text = self.render_values();
         text.push_str(&collected.series.render());
+        let mut histograms = HistogramText::new(&mut text);
+        self.add_histograms(collected, &mut histograms);
+        self.add_checkouts(collected, &mut histograms);
+        text
+    }
+
+    /// Renders the metrics that are neither rendered from distributions nor of shapes.
+    pub(super) fn render_values(&self) -> String {
+        let mut text = self.metrics.render();
         if let Some(info) = &*self.info.lock() {
             text.push_str(&info.render());
         }
-        let mut histograms = HistogramText::new(&mut text);
-        self.add_histograms(collected, &mut histograms);
+        text
+    }
+
+    /// Adds the times of checkouts to `histograms`.
+    pub(super) fn add_checkouts(&self, collected: &Collected, histograms: &mut impl Histograms) {
         let servers = self.recorder.servers.lock().clone();
         // The series exists even before the first checkout, so that a scraper sees the first
         // checkout as an increase.
@@ -420,20 +435,11 @@ impl Exporter {
             let name = MetricName::CheckoutSeconds;
             histograms.add(name, &labels, checkouts.unwrap_or(&none));
         }
-        text
     }
 
     /// Adds all distributions of operations to `histograms`.
     fn add_histograms(&self, collected: &Collected, histograms: &mut impl Histograms) {
-        let namespaces: Vec<_> = self
-            .recorder
-            .registry
-            .lock()
-            .namespaces()
-            .cloned()
-            .collect();
-        for (namespace, sums) in namespaces.iter().zip(&collected.namespaces) {
-            let Some(sums) = sums else { continue };
+        for (namespace, sums) in self.namespaces_of(collected) {
             let labels = [
                 ("command", namespace.command),
                 ("db", &*namespace.db),
@@ -442,6 +448,27 @@ impl Exporter {
             let name = MetricName::OperationDurationSeconds;
             histograms.add(name, &labels, &sums.durations);
         }
+        self.add_histograms_of_servers_and_phases(collected, histograms);
+        collected.series.add_histograms(histograms);
+    }
+
+    /// The sums of each namespace.
+    pub(super) fn namespaces_of<'c>(
+        &self,
+        collected: &'c Collected,
+    ) -> impl Iterator<Item = (Namespace, &'c NamespaceSums)> {
+        let registry = self.recorder.registry.lock();
+        let namespaces: Vec<_> = registry.namespaces().cloned().collect();
+        let rows = namespaces.into_iter().zip(&collected.namespaces);
+        rows.filter_map(|(namespace, sums)| Some((namespace, sums.as_deref()?)))
+    }
+
+    /// Adds the distributions of servers and of phases to `histograms`.
+    pub(super) fn add_histograms_of_servers_and_phases(
+        &self,
+        collected: &Collected,
+        histograms: &mut impl Histograms,
+    ) {
         let servers = self.recorder.servers.lock().clone();
         for (address, sums) in servers.iter().zip(&collected.servers) {
             if let Some(sums) = sums {
@@ -453,7 +480,6 @@ impl Exporter {
             let name = MetricName::OperationPhaseSeconds;
             histograms.add(name, &[("phase", phase.as_str())], distribution);
         }
-        collected.series.add_histograms(histograms);
     }
 
     /// Renders all metrics in Prometheus' protobuf format. The histograms of operations become

@@ -164,6 +164,10 @@ metrics! {
     CertificateExpiryTimestampSeconds: Gauge = "seawall_certificate_expiry_timestamp_seconds", "When the certificates of a file expire, in seconds since the epoch.";
     /// Operations on cursors and transactions that this instance does not know, by `kind`.
     ForeignOperationsTotal: Counter = "seawall_foreign_operations_total", "Operations on cursors and transactions that this instance does not know.";
+    /// Exports of metrics to a collector, by `result`.
+    TelemetryExportsTotal: Counter = "seawall_telemetry_exports_total", "Exports of metrics to a collector, by result.";
+    /// Data points that a collector refused in exports with the result `partial`.
+    TelemetryRejectedPointsTotal: Counter = "seawall_telemetry_rejected_points_total", "Data points that a collector refused in exports with the result partial.";
     /// Events that Seawall did not understand or could not include in statistics, by `reason`.
     UnobservedTotal: Counter = "seawall_unobserved_total", "Events that Seawall did not understand or could not include in statistics.";
 }

@@ -38,6 +38,7 @@ mod slow;
 mod slow_log;
 mod slow_ring;
 mod sums;
+mod telemetry;
 
 use std::sync::Arc;
 
@@ -57,7 +58,8 @@ pub use self::{
     slow_log::{Entry as SlowLogEntry, SlowLog, SlowLogSettings},
     slow_ring::SlowOperation,
     sums::{
-        NamespaceIndex, NamespaceSums, RowIndexes, ServerIndex, ServerSums, ShapeIndex, ShapeSums,
+        Failure, NamespaceIndex, NamespaceSums, RowIndexes, ServerIndex, ServerSums, ShapeIndex,
+        ShapeSums,
     },
 };
 pub(crate) use self::{

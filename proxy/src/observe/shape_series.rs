@@ -5,7 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use metrics::Label;
@@ -42,6 +42,10 @@ pub(super) struct ShapeSeries {
 
 struct Kept {
     durations: Distribution,
+    /// The series' shape; `None` for the series of all other shapes.
+    shape: Option<Shape>,
+    /// The time from which on the durations were added.
+    since: SystemTime,
     added_at: Instant,
 }
 
@@ -67,7 +71,8 @@ impl ShapeSeries {
 
     /// Adds new sums of a shape to its series.
     pub(super) fn add(&mut self, shape: &Shape, sums: &ShapeSums) {
-        let name = match self.exported.contains(&shape.id) {
+        let is_exported = self.exported.contains(&shape.id);
+        let name = match is_exported {
             true => {
                 self.describe(shape);
                 shape.id.to_string()
@@ -81,6 +86,8 @@ impl ShapeSeries {
         let now = Instant::now();
         let kept = self.durations.entry(name).or_insert_with(|| Kept {
             durations: Distribution::default(),
+            shape: is_exported.then(|| shape.clone()),
+            since: SystemTime::now(),
             added_at: now,
         });
         kept.durations.merge(&sums.figures.durations);
@@ -88,15 +95,12 @@ impl ShapeSeries {
     }
 
     fn describe(&self, shape: &Shape) {
-        let end = shape
-            .text
-            .floor_char_boundary(EXPORTED_TEXT_BYTES.min(shape.text.len()));
         let labels = vec![
             Label::new("shape", shape.id.to_string()),
             Label::new("command", shape.namespace.command),
             Label::new("db", shape.namespace.db.to_string()),
             Label::new("collection", shape.namespace.collection.to_string()),
-            Label::new("text", shape.text.get(..end).unwrap_or_default().to_owned()),
+            Label::new("text", exported_text(shape).to_owned()),
         ];
         self.metrics.gauge(MetricName::ShapeInfo, labels).set(1.0);
     }
@@ -131,10 +135,24 @@ impl ShapeSeries {
         }
     }
 
+    /// Each series with its shape (`None` for all other shapes), its durations, and the time from
+    /// which on they were added.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Option<&Shape>, &Distribution, SystemTime)> {
+        let kept = self.durations.values();
+        kept.map(|kept| (kept.shape.as_ref(), &kept.durations, kept.since))
+    }
+
     /// Estimated memory of the series, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.durations.len() * (size_of::<Kept>() + BYTES_OF_SERIES)
     }
+}
+
+/// The beginning of a shape's text that metrics show.
+pub(super) fn exported_text(shape: &Shape) -> &str {
+    let end = EXPORTED_TEXT_BYTES.min(shape.text.len());
+    let end = shape.text.floor_char_boundary(end);
+    shape.text.get(..end).unwrap_or_default()
 }
 
 /// Estimated bytes of one series: its labels, and the text of its values and buckets, twice.

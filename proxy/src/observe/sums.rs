@@ -28,6 +28,9 @@ const ERROR_CODES: usize = 32;
 /// Maximum number of error codes counted separately per shape.
 const SHAPE_ERROR_CODES: usize = 16;
 
+/// Maximum number of kinds of failures per namespace whose codes are counted separately.
+const FAILURES: usize = 16;
+
 /// The code under which further codes are counted.
 pub(super) const OTHER_CODES: i32 = 0;
 
@@ -105,6 +108,29 @@ pub(super) struct Record {
     pub(super) cursor_time: Option<Duration>,
 }
 
+impl Record {
+    /// The kind of the failure of an operation that failed. Only replies of servers have codes.
+    fn failure(&self) -> Failure {
+        let code = match self.outcome {
+            Outcome::Error => self.code,
+            Outcome::WriteError => {
+                let mut codes = self.write_error_codes.iter();
+                let first = codes.next().map(|(code, _)| code);
+                first.or(self.write_concern_code)
+            }
+            Outcome::Ok
+            | Outcome::Refused
+            | Outcome::ServerFailed
+            | Outcome::ClientGone
+            | Outcome::Local => None,
+        };
+        Failure {
+            outcome: self.outcome,
+            code,
+        }
+    }
+}
+
 /// Sums of one namespace.
 #[derive(Clone, Debug, Default)]
 pub struct NamespaceSums {
@@ -135,6 +161,17 @@ pub struct NamespaceSums {
     pub write_concern_codes: HashMap<i32, u64>,
     /// Writes that the client had sent before with the same session and `txnNumber`.
     pub retries: u64,
+    /// The part of `durations` of operations that failed, by the kind of the failure.
+    pub failures: Vec<(Failure, FineDistribution)>,
+}
+
+/// A kind of failures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// How the operations ended.
+    pub outcome: Outcome,
+    /// The code of the server's reply; `None` if there is none, or if it is not counted separately.
+    pub code: Option<i32>,
 }
 
 /// Sums of one shape.
@@ -333,6 +370,11 @@ impl NamespaceSums {
         self.streamed += u64::from(record.is_streamed);
         self.write_errors += record.write_errors;
         self.retries += u64::from(record.is_retry);
+        if record.outcome.is_failure() {
+            let mut failed = FineDistribution::default();
+            failed.record(total.measured);
+            self.add_failures(record.failure(), &failed);
+        }
         if let Some(code) = record.code {
             add_code(&mut self.codes, code, 1, ERROR_CODES);
         }
@@ -341,6 +383,25 @@ impl NamespaceSums {
         }
         if let Some(code) = record.write_concern_code {
             add_code(&mut self.write_concern_codes, code, 1, ERROR_CODES);
+        }
+    }
+
+    /// Adds the durations of failed operations of one kind. Further codes are counted together.
+    fn add_failures(&mut self, failure: Failure, durations: &FineDistribution) {
+        let find = |of: Failure| self.failures.iter().position(|(other, _)| *other == of);
+        let without_code = Failure {
+            code: None,
+            ..failure
+        };
+        let is_full = self.failures.len() >= FAILURES;
+        let position = find(failure).or_else(|| find(without_code).filter(|_| is_full));
+        let mine = position.and_then(|at| self.failures.get_mut(at));
+        match mine {
+            Some((_, mine)) => mine.merge(durations),
+            None => {
+                let failure = if is_full { without_code } else { failure };
+                self.failures.push((failure, durations.clone()));
+            }
         }
     }
 
@@ -368,6 +429,9 @@ impl NamespaceSums {
         self.streamed += other.streamed;
         self.write_errors += other.write_errors;
         self.retries += other.retries;
+        for (failure, durations) in &other.failures {
+            self.add_failures(*failure, durations);
+        }
         add_codes(&mut self.codes, &other.codes, ERROR_CODES);
         add_codes(
             &mut self.write_error_codes,

@@ -1,0 +1,310 @@
+//! The export of metrics to a collector: reads the figures once per interval, and sends them.
+//!
+//! It runs on the control plane and has one export in flight. A failed export costs no count,
+//! because all figures are cumulative. So nothing is queued, and the next export replaces an export
+//! that is still waiting to be sent again.
+
+use std::{mem, path::Path, sync::Arc, time::Duration};
+
+use seawall_config as config;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout},
+};
+
+use crate::observe::Exporter;
+use seawall_telemetry::{Address, Collector, CollectorError, Exported, Outcome};
+use seawall_transport::{
+    Pem,
+    connection::{Authorities, ServerTls, TlsError, TlsSettings, Verification},
+};
+
+/// Time limit of the last export, at the end of a drain.
+const LAST_EXPORT_LIMIT: Duration = Duration::from_secs(2);
+
+/// The reason why metrics cannot be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The URL or a header cannot be used.
+    #[error("telemetry: the collector {0}")]
+    Collector(#[from] CollectorError),
+    /// The files of TLS cannot be used.
+    #[error("telemetry: {0}")]
+    Tls(#[from] TlsError),
+}
+
+/// Where and how often metrics are exported.
+#[derive(Debug)]
+pub(super) struct Destination {
+    collector: Collector,
+    interval: Duration,
+    resource: Vec<(String, String)>,
+}
+
+/// The running export. A change of the destination ends an export in flight.
+#[derive(Debug)]
+pub(super) struct RunningTelemetry {
+    destination: watch::Sender<Option<Arc<Destination>>>,
+    /// The attribute `service.instance.id`: a random identifier of this process.
+    instance: String,
+}
+
+impl RunningTelemetry {
+    /// Prepares the export, which begins with [`Self::run`].
+    ///
+    /// # Errors
+    /// See [`TelemetryError`].
+    pub(super) fn new(settings: &config::Telemetry) -> Result<Self, TelemetryError> {
+        let instance = bson::Uuid::new().to_string();
+        let destination = destination(settings, &instance)?;
+        Ok(Self {
+            destination: watch::Sender::new(destination),
+            instance,
+        })
+    }
+
+    /// Builds the destination of new settings; `None` if the export is off.
+    ///
+    /// # Errors
+    /// See [`TelemetryError`].
+    pub(super) fn prepare(
+        &self,
+        settings: &config::Telemetry,
+    ) -> Result<Option<Arc<Destination>>, TelemetryError> {
+        destination(settings, &self.instance)
+    }
+
+    /// Exports to another destination from now on.
+    pub(super) fn replace(&self, destination: Option<Arc<Destination>>) {
+        self.destination.send_replace(destination);
+    }
+
+    /// The task that exports until it is cancelled.
+    pub(super) fn run(&self, exporter: Arc<Exporter>) -> impl Future<Output = ()> + use<> {
+        run(self.destination.subscribe(), exporter)
+    }
+
+    /// Ends the export with a last request, so that the counts of the last interval are not lost.
+    pub(super) async fn close(&self, exporter: &Arc<Exporter>) {
+        let Some(destination) = self.destination.send_replace(None) else {
+            return;
+        };
+        // A wait for another attempt would last longer than there is time.
+        let ended = destination.export(exporter, Instant::now());
+        if let Ok(exported) = timeout(LAST_EXPORT_LIMIT, ended).await {
+            note(exporter, &exported, &mut false);
+        }
+    }
+}
+
+/// The problems of the settings that only the use of their values shows.
+pub(crate) fn telemetry_problems(settings: &config::Settings) -> Option<String> {
+    let built = destination(&settings.telemetry, "");
+    built.err().map(|error| error.to_string())
+}
+
+async fn run(mut destinations: watch::Receiver<Option<Arc<Destination>>>, exporter: Arc<Exporter>) {
+    loop {
+        let destination = destinations.borrow_and_update().clone();
+        let changed = match destination {
+            None => destinations.changed().await,
+            Some(destination) => tokio::select! {
+                changed = destinations.changed() => changed,
+                never = destination.export_regularly(&exporter) => match never {},
+            },
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+impl Destination {
+    async fn export_regularly(&self, exporter: &Arc<Exporter>) -> std::convert::Infallible {
+        let mut is_failing = false;
+        let mut due = Instant::now() + self.interval;
+        loop {
+            sleep_until(due).await;
+            let next = due + self.interval;
+            let exported = self.export(exporter, next).await;
+            note(exporter, &exported, &mut is_failing);
+            // An export is late if the collector was slow or asked for a longer wait.
+            let earliest = exported.not_before.unwrap_or(next).max(Instant::now());
+            due = next.max(earliest);
+        }
+    }
+
+    /// Exports the figures of this moment, with further attempts until `until`. Cancel safe.
+    async fn export(&self, exporter: &Arc<Exporter>, until: Instant) -> Exported {
+        let (exporter, resource) = (Arc::clone(exporter), self.resource.clone());
+        // Reading all figures takes some milliseconds, and other tasks do not wait for it.
+        let message = tokio::task::spawn_blocking(move || exporter.telemetry().encode(&resource));
+        match message.await {
+            Ok(message) => self.collector.export(message, until).await,
+            Err(error) => Exported {
+                outcome: Outcome::Failed,
+                reason: error.to_string(),
+                rejected: 0,
+                not_before: None,
+            },
+        }
+    }
+}
+
+/// Counts an export, and logs the first one of several that fail.
+fn note(exporter: &Exporter, exported: &Exported, is_failing: &mut bool) {
+    let Exported {
+        outcome,
+        reason,
+        rejected,
+        ..
+    } = exported;
+    let result = outcome.as_str();
+    exporter.telemetry_exported(result, *rejected);
+    let has_failed = *outcome != Outcome::Ok;
+    match (mem::replace(is_failing, has_failed), outcome) {
+        (false, Outcome::Ok) | (true, Outcome::Partial) => {}
+        (true, Outcome::Ok) => tracing::info!("metrics are exported again"),
+        (false, Outcome::Partial) => {
+            tracing::warn!(rejected, reason, "collector refused some metrics");
+        }
+        (false, _) => {
+            tracing::warn!(result, reason, "cannot export metrics");
+        }
+        (true, _) => tracing::debug!(result, reason, "still cannot export metrics"),
+    }
+}
+
+fn destination(
+    settings: &config::Telemetry,
+    instance: &str,
+) -> Result<Option<Arc<Destination>>, TelemetryError> {
+    if !settings.enabled {
+        return Ok(None);
+    }
+    let address = match &settings.metrics_endpoint {
+        Some(url) => Address::Exact(url.clone()),
+        None => Address::Base(settings.endpoint.clone()),
+    };
+    let (Address::Exact(url) | Address::Base(url)) = &address;
+    let tls = match url.starts_with("https://") {
+        true => Some(tls(settings)?.config().clone()),
+        false => None,
+    };
+    let headers = settings.headers.as_ref().or(settings.headers_file.as_ref());
+    let headers = headers.iter().flat_map(|headers| headers.iter());
+    let collector = Collector::new(
+        &address,
+        headers.map(|(name, value)| (name, value.expose())),
+        settings.compression == config::Compression::Gzip,
+        settings.timeout,
+        tls,
+    )?;
+    Ok(Some(Arc::new(Destination {
+        collector,
+        interval: settings.interval,
+        resource: resource(settings, instance),
+    })))
+}
+
+fn tls(settings: &config::Telemetry) -> Result<ServerTls, TelemetryError> {
+    let system = match settings.ca_file {
+        Some(_) => None,
+        None => openssl_probe::probe().cert_file,
+    };
+    let system = system.and_then(|path| config::ReadFile::read(path).ok());
+    let authorities = match (&settings.ca_file, &system) {
+        (Some(file), _) => Authorities::File(pem(file.path(), file.expose())),
+        (None, Some(file)) => Authorities::System(pem(file.path(), file.expose())),
+        (None, None) => Authorities::Mozilla,
+    };
+    // The certificate and its key are read as one file.
+    let files = settings
+        .certificate_file
+        .as_ref()
+        .zip(settings.key_file.as_ref());
+    let identity = files.map(|(certificate, key)| {
+        let content = format!("{}\n{}", certificate.expose(), key.expose());
+        (certificate.path(), content)
+    });
+    Ok(ServerTls::new(&TlsSettings {
+        authorities,
+        identity: identity.as_ref().map(|(path, content)| pem(path, content)),
+        revocation_lists: Vec::new(),
+        verification: Verification::Full,
+    })?)
+}
+
+fn pem<'a>(path: &'a Path, content: &'a str) -> Pem<'a> {
+    Pem { path, content }
+}
+
+/// The attributes of this instance. Configured ones replace those that Seawall finds.
+///
+/// Source: <https://opentelemetry.io/docs/specs/semconv/resource/>.
+fn resource(settings: &config::Telemetry, instance: &str) -> Vec<(String, String)> {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    let own = [
+        ("service.name", "seawall"),
+        ("service.version", env!("CARGO_PKG_VERSION")),
+        ("service.instance.id", instance),
+        ("host.name", &host),
+    ];
+    let configured = settings.resource_attributes.iter();
+    let name = settings.service_name.as_deref();
+    let name = name.map(|name| ("service.name", name));
+    let mut resource: Vec<(String, String)> = Vec::new();
+    for (name, value) in own.into_iter().chain(configured).chain(name) {
+        match resource.iter_mut().find(|(other, _)| other == name) {
+            Some((_, of)) => value.clone_into(of),
+            None => resource.push((name.to_owned(), value.to_owned())),
+        }
+    }
+    resource
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(keys: &str) -> config::Telemetry {
+        let text =
+            format!("deployment.uri = \"mongodb://server/\"\n[telemetry]\nenabled = true\n{keys}");
+        config::Settings::from_toml(&text).unwrap().telemetry
+    }
+
+    #[test]
+    fn configured_attributes_replace_those_of_seawall() {
+        let value = |keys: &str, name: &str| {
+            let resource = resource(&settings(keys), "id");
+            let mut values = resource.into_iter().filter(|(other, _)| other == name);
+            let value = values.next().map(|(_, value)| value);
+            assert_eq!(values.next(), None);
+            value.unwrap()
+        };
+        let attributes = "resource_attributes = \"service.name=a,host.name=b,team=c\"\n";
+        assert_eq!(value("", "service.name"), "seawall");
+        assert_eq!(value("", "service.instance.id"), "id");
+        assert_eq!(value(attributes, "service.name"), "a");
+        assert_eq!(value(attributes, "host.name"), "b");
+        assert_eq!(value(attributes, "team"), "c");
+        let named = format!("{attributes}service_name = \"d\"\n");
+        assert_eq!(value(&named, "service.name"), "d");
+    }
+
+    #[test]
+    fn wrong_files_of_tls_are_found_before_the_export_begins() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let keys = format!("endpoint = \"https://collector\"\nca_file = {file:?}\n");
+        let error = destination(&settings(&keys), "").unwrap_err().to_string();
+        assert!(error.starts_with("telemetry: "), "{error}");
+        let plain = format!("ca_file = {file:?}\n");
+        assert!(destination(&settings(&plain), "").unwrap().is_some());
+        let off = config::Telemetry {
+            enabled: false,
+            ..settings(&keys)
+        };
+        assert!(destination(&off, "").unwrap().is_none());
+    }
+}
