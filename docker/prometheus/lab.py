@@ -29,7 +29,7 @@ CLIENTS = 8
 
 
 def fail(message):
-    sys.exit(f"docker/prometheus/check failed: {message}")
+    sys.exit(f"docker/prometheus/{pathlib.Path(sys.argv[0]).stem} failed: {message}")
 
 
 def eventually(condition, what, limit=LIMIT_SECONDS):

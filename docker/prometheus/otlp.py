@@ -117,6 +117,15 @@ def own(lab, name):
     return sum(map(float, values))
 
 
+def expect_own(lab, name):
+    """Waits until the sum of a metric is that of Seawall's own page."""
+
+    def equals():
+        return by_label(lab.query(f"sum({name})")) == {(): own(lab, name)}
+
+    eventually(equals, lambda: f"{name}: {lab.query(name)}, expected {own(lab, name)}")
+
+
 def check_others(lab):
     """Metrics without a convention have the values of Seawall's own page."""
     for name in [
@@ -125,8 +134,7 @@ def check_others(lab):
         "seawall_ready",
         "seawall_info",
     ]:
-        equal = lambda: by_label(lab.query(f"sum({name})")) == {(): own(lab, name)}
-        eventually(equal, lambda: f"{name}: {lab.query(name)}, expected {own(lab, name)}")
+        expect_own(lab, name)
     phases = by_label(lab.query("histogram_count(seawall_operation_phase_seconds)"), "phase")
     if len(phases) != 6 or min(phases.values()) < FINDS + INSERTS + FAILURES:
         fail(f"phases: {phases}")
