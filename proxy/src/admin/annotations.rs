@@ -26,6 +26,13 @@ pub(super) async fn list(
     Query(parameters): Query<Parameters>,
 ) -> Result<Json<Annotations>, Refused> {
     let (from, to) = parameters.period(window.insight.now())?;
+    Ok(Json(Annotations {
+        annotations: annotations_of(&window, from, to),
+    }))
+}
+
+/// The annotations of a period, the earliest first.
+pub(super) fn annotations_of(window: &Window, from: SystemTime, to: SystemTime) -> Vec<Annotation> {
     let annotations = window.insight.annotations(from, to).into_iter();
     let annotations = annotations.map(|of| Annotation {
         at: since_epoch(of.at),
@@ -33,9 +40,7 @@ pub(super) async fn list(
         kind: of.kind.as_str().to_owned(),
         text: of.text.into(),
     });
-    Ok(Json(Annotations {
-        annotations: annotations.collect(),
-    }))
+    annotations.collect()
 }
 
 /// Adds a deploy. The other kinds are events that Seawall detects itself.

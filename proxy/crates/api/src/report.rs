@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
+    annotations::Annotation,
     as_integer,
     changes::Changes,
     covered,
@@ -20,6 +21,8 @@ use super::{
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
+    /// The events of the period that explain a change in the figures, the earliest first.
+    pub annotations: Vec<Annotation>,
     /// The changes against a baseline.
     pub changes: Changes,
     /// The instances whose figures the report contains. Empty in a report on one instance.

@@ -8,7 +8,9 @@ use axum::{
 };
 
 use super::{
-    super::{Refused, Window, json, pools_of, reply, status_of, storms_of},
+    super::{
+        Refused, Window, annotations::annotations_of, json, pools_of, reply, status_of, storms_of,
+    },
     DEFAULT_SINCE, Parameters, Past, ago,
     changes::{reply_on, reply_to_refusal},
     need_history, shapes_of,
@@ -63,6 +65,7 @@ fn report_on(
     let shapes = shapes_of(&past, known, "total_time", REPORTED_SHAPES, true);
     let seawall_api::Shapes { other, shapes, .. } = shapes.unwrap_or_default();
     seawall_api::Report {
+        annotations: annotations_of(window, from, now),
         changes,
         instances: Vec::new(),
         made_at: json::since_epoch(now),

@@ -132,6 +132,8 @@ impl Merge for Report {
     }
 
     fn merge(&mut self, other: Self) {
+        self.annotations.extend(other.annotations);
+        self.annotations.sort_by(|a, b| a.at.total_cmp(&b.at));
         self.changes.merge(other.changes);
         self.made_at = self.made_at.max(other.made_at);
         self.other.merge(other.other);

@@ -2,6 +2,7 @@
 //! distributions, never from other quantiles, so the requests need `distributions=true`.
 
 mod deployment;
+mod heatmap;
 mod insight;
 mod shapes;
 
