@@ -13,10 +13,15 @@ impl Merge for Heatmap {
         bounds.dedup();
         let mut columns = columns(std::mem::take(self), &bounds, step);
         let others = self::columns(other, &bounds, step);
-        merge_by(&mut columns, others, |of| of.at.to_bits(), |sum, of| {
-            add_counts(sum, of.counts);
-            sum.seconds = sum.seconds.max(of.seconds);
-        });
+        merge_by(
+            &mut columns,
+            others,
+            |of| of.at.to_bits(),
+            |sum, of| {
+                add_counts(sum, of.counts);
+                sum.seconds = sum.seconds.max(of.seconds);
+            },
+        );
         columns.sort_by(|a, b| a.at.total_cmp(&b.at));
         *self = Self {
             bounds_seconds: bounds,
@@ -47,16 +52,26 @@ fn columns(of: Heatmap, bounds: &[(f64, f64)], step: f64) -> Vec<HeatmapColumn> 
         ..column
     });
     let mut combined = Vec::new();
-    merge_by(&mut combined, columns.collect(), |of| of.at.to_bits(), |sum, of| {
-        add_counts(sum, of.counts);
-        sum.seconds += of.seconds;
-    });
+    merge_by(
+        &mut combined,
+        columns.collect(),
+        |of| of.at.to_bits(),
+        |sum, of| {
+            add_counts(sum, of.counts);
+            sum.seconds += of.seconds;
+        },
+    );
     combined
 }
 
 /// Adds counts by bucket. The buckets stay in ascending order.
 fn add_counts(column: &mut HeatmapColumn, others: Vec<(u64, u64)>) {
-    merge_by(&mut column.counts, others, |of| of.0, |sum, of| sum.1 += of.1);
+    merge_by(
+        &mut column.counts,
+        others,
+        |of| of.0,
+        |sum, of| sum.1 += of.1,
+    );
     column.counts.sort_unstable();
 }
 

@@ -1,0 +1,86 @@
+//! The files of the dashboard, which are in `proxy/dashboard/`, as parts of the binary.
+
+/// A file of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct File {
+    /// The name, without a folder.
+    pub name: &'static str,
+    /// The content: UTF-8, as in the repository.
+    pub content: &'static str,
+}
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        [$(File {
+            name: $name,
+            content: include_str!(concat!("../../../dashboard/", $name)),
+        }),*]
+    };
+}
+
+/// The files that the admin address serves, by name.
+pub const DASHBOARD: [File; 22] = files![
+    "api.js",
+    "app.js",
+    "chart.js",
+    "charts.css",
+    "distribution.js",
+    "dom.js",
+    "format.js",
+    "heatmap.js",
+    "icon.svg",
+    "index.html",
+    "live.js",
+    "scale.js",
+    "screens.css",
+    "state.js",
+    "style.css",
+    "tables.css",
+    "view-events.js",
+    "view-heatmap.js",
+    "view-overview.js",
+    "view-shape.js",
+    "view-shapes.js",
+    "view-state.js",
+];
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs};
+
+    use super::*;
+
+    /// The modules that a module imports.
+    fn imports(file: &File) -> Vec<&'static str> {
+        let lines = file.content.lines();
+        let lines = lines.filter(|line| !line.trim_start().starts_with('*'));
+        let names = lines.filter_map(|line| line.split_once(" from \"./"));
+        names
+            .map(|(_, name)| name.split('"').next().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn all_files_of_the_folder_are_embedded() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dashboard");
+        let names = fs::read_dir(folder).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        // The types are for `tsc`, not for browsers.
+        let names: BTreeSet<_> = names.filter(|name| !name.ends_with(".d.ts")).collect();
+        let embedded: BTreeSet<_> = DASHBOARD.iter().map(|file| file.name.to_owned()).collect();
+        assert_eq!(names, embedded);
+    }
+
+    #[test]
+    fn every_import_of_the_dashboard_is_a_served_file() {
+        let names = DASHBOARD.map(|file| file.name);
+        let mut found = 0;
+        for file in DASHBOARD.iter().filter(|file| file.name.ends_with(".js")) {
+            for name in imports(file) {
+                assert!(names.contains(&name), "{}: {name}", file.name);
+                found += 1;
+            }
+        }
+        assert!(found >= 20, "{found}");
+    }
+}
