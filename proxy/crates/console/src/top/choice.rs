@@ -2,11 +2,14 @@
 
 use clap::ValueEnum;
 
-use super::histogram::Scale;
+use super::{
+    heat_choice::{Colours, HeatChoice},
+    histogram::Scale,
+};
 use crate::figures::float;
 use seawall_api::Shape;
 
-/// One of the panes between which the user switches with the keys 1 to 5.
+/// One of the panes between which the user switches with the keys 1 to 6.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Tab {
     #[default]
@@ -14,16 +17,18 @@ pub(super) enum Tab {
     Storms,
     Stalls,
     Changes,
-    Pools,
+    Servers,
+    HeatMap,
 }
 
 impl Tab {
-    pub(super) const ALL: [(Self, &'static str); 5] = [
+    pub(super) const ALL: [(Self, &'static str); 6] = [
         (Self::Shapes, "shapes"),
         (Self::Storms, "storms"),
         (Self::Stalls, "stalls"),
         (Self::Changes, "changes"),
-        (Self::Pools, "pools"),
+        (Self::Servers, "servers"),
+        (Self::HeatMap, "heat map"),
     ];
 }
 
@@ -106,6 +111,29 @@ impl Since {
         }
     }
 
+    /// Length of the period; `None` for the time since the start.
+    pub(super) fn seconds(self) -> Option<f64> {
+        match self {
+            Self::TenSeconds => Some(10.0),
+            Self::Minute => Some(60.0),
+            Self::TenMinutes => Some(600.0),
+            Self::Hour => Some(3600.0),
+            Self::All => None,
+        }
+    }
+
+    /// The period and the step of a heat map as query parameters. The history is at most eight days
+    /// long. Steps have about the width of a character.
+    pub(super) fn heat_parameters(self) -> &'static str {
+        match self {
+            Self::TenSeconds => "since=10s&step=1s",
+            Self::Minute => "since=1m&step=1s",
+            Self::TenMinutes => "since=10m&step=5s",
+            Self::Hour => "since=1h&step=30s",
+            Self::All => "since=8d&step=1h",
+        }
+    }
+
     pub(super) fn longer(self) -> Self {
         let mut rest = Self::ALL.into_iter().skip_while(|since| *since != self);
         rest.nth(1).unwrap_or(self)
@@ -162,6 +190,10 @@ pub(super) struct Choice {
     /// True if the selected shape is shown in detail.
     pub(super) is_open: bool,
     pub(super) scale: Scale,
+    /// The operations that the heat map shows.
+    pub(super) heat: HeatChoice,
+    /// The colours of the heat map.
+    pub(super) colours: Colours,
     pub(super) is_help: bool,
     pub(super) is_paused: bool,
     /// Number of lines by which a pane other than the shapes is scrolled.

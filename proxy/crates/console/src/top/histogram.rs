@@ -4,7 +4,7 @@ use crate::figures::{float, whole};
 use seawall_api::Bucket;
 
 /// Number of buckets per octave, that is, per doubling of the duration.
-const PER_OCTAVE: f64 = 8.0;
+pub(super) const PER_OCTAVE: f64 = 8.0;
 
 /// The horizontal scale of the bins.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -137,7 +137,7 @@ pub(super) fn logarithmic(buckets: &[Bucket], most_bins: usize) -> Histogram {
 }
 
 /// Returns the logarithm of a duration: the number of eighths of an octave above one second.
-fn eighth(seconds: f64) -> f64 {
+pub(super) fn eighth(seconds: f64) -> f64 {
     (seconds.max(1e-12).log2() * PER_OCTAVE).round()
 }
 

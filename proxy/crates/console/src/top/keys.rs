@@ -4,6 +4,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{
     choice::{Sort, Tab},
+    heat_choice::HeatChoice,
     histogram::{Move, Scale},
     model::Model,
 };
@@ -15,8 +16,16 @@ const PAGE: usize = 10;
 const SIDEWAYS: u16 = 20;
 
 /// The keys and their effects, as the help shows them.
-pub(super) const HELP: [(&str, &str); 14] = [
-    ("1 2 3 4 5", "shapes, storms, stalls, changes, pools"),
+pub(super) const HELP: [(&str, &str); 16] = [
+    (
+        "1 2 3 4 5 6",
+        "shapes, storms, stalls, changes, servers, heat map",
+    ),
+    ("h", "show the heat map of the selected shape"),
+    (
+        "v ↑ ↓ p 0",
+        "heat map: server, namespace, …; which; phase; all operations",
+    ),
     (
         "t c p b e d",
         "sort by total time, count, p99, bytes, errors, documents",
@@ -82,7 +91,7 @@ pub(super) fn press(model: &mut Model, key: KeyEvent) -> Outcome {
         }
     } else if key.code == KeyCode::Char('q') {
         return Outcome::Quit;
-    } else {
+    } else if !(model.choice.tab == Tab::HeatMap && choose_heat(model, key.code)) {
         choose(model, key.code);
     }
     match model.wanted() == before {
@@ -103,6 +112,17 @@ fn type_filter(model: &mut Model, code: KeyCode) {
         KeyCode::Char(character) => choice.filter.push(character),
         _ => {}
     }
+}
+
+/// Handles the keys that have another meaning in the heat map. Returns false for all other keys.
+fn choose_heat(model: &mut Model, code: KeyCode) -> bool {
+    match code {
+        KeyCode::Char('v') => model.next_dimension(),
+        KeyCode::Char('p') => model.choice.heat.next_phase(),
+        KeyCode::Char('0') | KeyCode::Esc => model.choice.heat = HeatChoice::default(),
+        _ => return false,
+    }
+    true
 }
 
 fn choose(model: &mut Model, code: KeyCode) {
@@ -128,7 +148,14 @@ fn choose(model: &mut Model, code: KeyCode) {
         KeyCode::Char('2') => switch_to(model, Tab::Storms),
         KeyCode::Char('3') => switch_to(model, Tab::Stalls),
         KeyCode::Char('4') => switch_to(model, Tab::Changes),
-        KeyCode::Char('5') => switch_to(model, Tab::Pools),
+        KeyCode::Char('5') => switch_to(model, Tab::Servers),
+        KeyCode::Char('6') => switch_to(model, Tab::HeatMap),
+        KeyCode::Char('h') if choice.tab == Tab::Shapes => {
+            if let Some(id) = model.selected().map(|shape| shape.id.clone()) {
+                model.choice.heat = HeatChoice::of_shape(&id);
+                switch_to(model, Tab::HeatMap);
+            }
+        }
         KeyCode::Enter if choice.tab == Tab::Shapes => choice.is_open = !choice.is_open,
         KeyCode::Esc if choice.is_open => choice.is_open = false,
         KeyCode::Esc => choice.filter.clear(),
@@ -163,10 +190,13 @@ fn switch_to(model: &mut Model, tab: Tab) {
     model.choice.is_open &= !is_there;
 }
 
-/// Moves the cursor in the shapes pane; scrolls the other panes.
+/// Moves the cursor in the shapes pane, and the selection of the heat map; scrolls the other panes.
 fn step(model: &mut Model, row: impl FnOnce(usize, usize) -> usize) {
     if model.choice.tab == Tab::Shapes {
         return model.select(row);
+    }
+    if model.choice.tab == Tab::HeatMap {
+        return model.select_heat(row);
     }
     const LAST_LINE: usize = 10_000;
     let scrolled = row(usize::from(model.choice.scrolled), LAST_LINE).min(LAST_LINE);
@@ -189,7 +219,9 @@ mod tests {
     #[test]
     fn keys_that_need_other_figures_than_those_shown_send_a_request_at_once() {
         let mut model = model();
-        for keys in ["c", "+", "4", "a", "5", "1"] {
+        for keys in [
+            "c", "+", "4", "a", "5", "1", "6", "p", "v", "0", "1", "h", "1",
+        ] {
             assert_eq!(typed(&mut model, keys), Outcome::Ask, "{keys}");
         }
         assert_eq!(

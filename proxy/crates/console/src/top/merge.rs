@@ -1,11 +1,11 @@
 //! Merges the responses of several instances.
 
-use super::model::Answers;
+use super::model::{Answers, HeatAnswer};
 use crate::{
     comparison::compare_merged,
     fleet::{add, with_address},
 };
-use seawall_api::{Changes, Merge};
+use seawall_api::{Annotations, Changes, Merge};
 
 /// Merges the responses of all instances, each given with its address. The error says how many
 /// instances have errors, and gives the first error.
@@ -62,7 +62,22 @@ fn take(merged: &mut Answers, address: &str, answers: Answers) -> Option<String>
     member(&mut merged.stalls, address, answers.stalls, &mut error);
     member(&mut merged.changes, address, answers.changes, &mut error);
     member(&mut merged.pools, address, answers.pools, &mut error);
+    member(&mut merged.heatmap, address, answers.heatmap, &mut error);
     error
+}
+
+impl Merge for HeatAnswer {
+    fn merge(&mut self, other: Self) {
+        self.at = self.at.max(other.at);
+        self.heatmap.merge(other.heatmap);
+        let mut all = Annotations {
+            annotations: std::mem::take(&mut self.annotations),
+        };
+        all.merge(Annotations {
+            annotations: other.annotations,
+        });
+        self.annotations = all.annotations;
+    }
 }
 
 #[cfg(test)]

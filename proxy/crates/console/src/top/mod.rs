@@ -3,6 +3,9 @@
 
 mod choice;
 mod detail;
+mod heat;
+mod heat_choice;
+mod heat_view;
 mod histogram;
 mod keys;
 mod merge;
@@ -14,7 +17,7 @@ mod view;
 
 use std::{
     io::{self, IsTerminal},
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use clap::Args;
@@ -30,15 +33,16 @@ use tokio::{
 
 use self::{
     choice::{Choice, Since, Sort},
+    heat_choice::Colours,
     keys::Outcome,
-    model::{Answers, Model, Wanted},
+    model::{Answers, HeatAnswer, Model, Wanted},
 };
 use crate::{
     admin_client,
     exit::{Exit, complain, say},
     fleet::{Endpoints, Fleet, with_distributions},
 };
-use seawall_api::{AdminClient, ClientError, Status};
+use seawall_api::{AdminClient, Annotations, ClientError, Heatmap, Status};
 
 /// The refresh interval.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -68,6 +72,7 @@ pub async fn run(arguments: Arguments) -> Exit {
     let choice = Choice {
         since: arguments.since,
         sort: arguments.sort,
+        colours: Colours::from_variables(|name| std::env::var(name).ok()),
         ..Choice::default()
     };
     let mut model = Model::new(&fleet.name(), choice);
@@ -254,7 +259,36 @@ async fn ask_one(
     if wanted.pools {
         answers.pools = ask(client, "/api/v1/pools", error).await;
     }
+    if let Some(path) = wanted.heatmap {
+        answers.heatmap = ask_heatmap(client, path, wanted.annotations, error).await;
+    }
     answers
+}
+
+/// Requests a heat map and the annotations of its period. A shape or a namespace that is not in the
+/// period has no heat map: that is no error.
+async fn ask_heatmap(
+    client: &AdminClient,
+    path: String,
+    annotations: Option<String>,
+    error: &mut Option<String>,
+) -> Option<HeatAnswer> {
+    let heatmap = client.ask::<Heatmap>(&path).await;
+    let heatmap = match heatmap {
+        Err(ClientError::Refused { status: 404, .. }) => Heatmap::default(),
+        heatmap => known_or(heatmap, error)?,
+    };
+    let annotations = match annotations {
+        Some(path) => ask::<Annotations>(client, &path, error).await,
+        None => None,
+    };
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    Some(HeatAnswer {
+        path,
+        at: since_epoch.unwrap_or_default().as_secs_f64(),
+        heatmap,
+        annotations: annotations.unwrap_or_default().annotations,
+    })
 }
 
 /// Sends one request. `first_error` keeps the first error of all requests.

@@ -8,7 +8,9 @@ use super::{
     histogram::{Move, Range, Scale},
 };
 use crate::figures::float;
-use seawall_api::{Changes, Pools, Shape, Shapes, Stalls, Status, Storms, percent_encode};
+use seawall_api::{
+    Annotation, Changes, Heatmap, Pools, Shape, Shapes, Stalls, Status, Storms, percent_encode,
+};
 
 /// Maximum number of shapes to request. Users do not scroll through more shapes.
 const LIMIT: usize = 200;
@@ -21,6 +23,8 @@ pub(super) struct Wanted {
     pub(super) changes: Option<String>,
     pub(super) stalls: bool,
     pub(super) pools: bool,
+    pub(super) heatmap: Option<String>,
+    pub(super) annotations: Option<String>,
 }
 
 /// The responses. A response is `None` if it was not requested or its request failed.
@@ -33,11 +37,23 @@ pub(super) struct Answers {
     pub(super) stalls: Option<Stalls>,
     pub(super) changes: Option<Changes>,
     pub(super) pools: Option<Pools>,
+    pub(super) heatmap: Option<HeatAnswer>,
     /// The number of operations since the instance's start, and when it was requested, by the
     /// address of the instance.
     pub(super) operations: BTreeMap<String, (Duration, u64)>,
     /// The first error.
     pub(super) error: Option<String>,
+}
+
+/// A heat map with the annotations of its period.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HeatAnswer {
+    /// The path of the request.
+    pub(super) path: String,
+    /// When it was requested, in seconds since the epoch.
+    pub(super) at: f64,
+    pub(super) heatmap: Heatmap,
+    pub(super) annotations: Vec<Annotation>,
 }
 
 /// Everything that is shown.
@@ -57,6 +73,7 @@ pub(super) struct Model {
     pub(super) stalls: Stalls,
     pub(super) changes: Changes,
     pub(super) pools: Pools,
+    heatmap: Option<HeatAnswer>,
     pub(super) error: Option<String>,
 }
 
@@ -75,6 +92,8 @@ impl Model {
             true => choice.since.parameter(),
             false => String::new(),
         };
+        let heat = choice.tab == Tab::HeatMap && self.has_history();
+        let heat = heat.then(|| choice.since.heat_parameters());
         let opened = self.selected().filter(|_| choice.is_open);
         let (sort, against) = (choice.sort.as_str(), choice.against.as_str());
         Wanted {
@@ -86,7 +105,16 @@ impl Model {
             changes: (choice.tab == Tab::Changes && self.has_history())
                 .then(|| format!("/api/v1/changes?against={against}&window=10m")),
             stalls: self.has_history(),
-            pools: choice.tab == Tab::Pools,
+            // The addresses of the servers can be selected in the heat map.
+            pools: matches!(choice.tab, Tab::Servers | Tab::HeatMap),
+            heatmap: heat.and_then(|period| {
+                let of = self.heat_parameters()?;
+                Some(format!("/api/v1/heatmap?{period}{of}"))
+            }),
+            annotations: heat.map(|period| {
+                let since = period.split('&').next().unwrap_or_default();
+                format!("/api/v1/annotations?{since}")
+            }),
         }
     }
 
@@ -120,6 +148,7 @@ impl Model {
         update(&mut self.stalls, answers.stalls);
         update(&mut self.changes, answers.changes);
         update(&mut self.pools, answers.pools);
+        self.heatmap = answers.heatmap.or(self.heatmap.take());
         self.shape = answers.shape.or(self.shape.take());
         self.error = answers.error;
     }
@@ -177,6 +206,12 @@ impl Model {
     pub(super) fn opened(&self) -> Option<&Shape> {
         let selected = self.selected()?;
         self.shape.as_ref().filter(|shape| shape.id == selected.id)
+    }
+
+    /// The heat map of the selection. `None` until its response has arrived.
+    pub(super) fn heat_answer(&self) -> Option<&HeatAnswer> {
+        let path = self.wanted().heatmap?;
+        self.heatmap.as_ref().filter(|answer| answer.path == path)
     }
 
     /// Moves the cursor to the row that `row` returns. `row` gets the indexes of the current row
@@ -361,6 +396,15 @@ pub(super) mod tests {
         );
         assert_eq!((wanted.shape, wanted.changes), (None, None));
         assert_eq!((wanted.stalls, wanted.pools), (true, false));
+        assert_eq!((wanted.heatmap, wanted.annotations), (None, None));
+        model.choice.tab = Tab::HeatMap;
+        let wanted = model.wanted();
+        let expected = "/api/v1/heatmap?since=1m&step=1s";
+        assert_eq!(wanted.heatmap.as_deref(), Some(expected));
+        let expected = "/api/v1/annotations?since=1m";
+        assert_eq!(wanted.annotations.as_deref(), Some(expected));
+        assert!(wanted.pools);
+        model.choice.tab = Tab::Shapes;
         model.choice.is_open = true;
         model.choice.since = Since::All;
         let id = model.selected().unwrap().id.clone();

@@ -8,7 +8,7 @@ use ratatui::{
     widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Wrap},
 };
 
-use super::{choice::Tab, detail, keys::HELP, model::Model, panes, rows};
+use super::{choice::Tab, detail, heat_view, keys::HELP, model::Model, panes, rows};
 use crate::figures::{count, printable, uptime};
 
 /// Number of rows in the header: one each for the proxy, its figures, the alerts and the names of
@@ -27,7 +27,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
         Tab::Shapes if model.choice.is_open => detail::draw(frame, pane, model),
         Tab::Shapes => draw_shapes(frame, pane, model),
         Tab::Storms => draw_lines(frame, pane, model, panes::storms(&model.storms)),
-        Tab::Stalls | Tab::Changes if !model.has_history() => {
+        Tab::Stalls | Tab::Changes | Tab::HeatMap if !model.has_history() => {
             let off = vec!["the history is off: set history.enabled = true".to_owned()];
             draw_lines(frame, pane, model, off);
         }
@@ -36,7 +36,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
             let against = model.choice.against.as_str();
             draw_lines(frame, pane, model, panes::changes(&model.changes, against));
         }
-        Tab::Pools => draw_lines(frame, pane, model, panes::pools(&model.pools.pools)),
+        Tab::Servers => draw_lines(frame, pane, model, panes::pools(&model.pools.pools)),
+        Tab::HeatMap => heat_view::draw(frame, pane, model),
     }
     frame.render_widget(footer(model), foot);
     if model.choice.is_help {
@@ -150,7 +151,7 @@ fn tabs(model: &Model) -> Line<'static> {
         Tab::Storms => model.storms.storms.len(),
         Tab::Stalls => model.stalls.episodes.len(),
         Tab::Changes => model.changes.changes.len(),
-        Tab::Shapes | Tab::Pools => 0,
+        Tab::Shapes | Tab::Servers | Tab::HeatMap => 0,
     };
     let mut spans = Vec::new();
     for (place, (tab, name)) in Tab::ALL.into_iter().enumerate() {
@@ -245,10 +246,13 @@ fn footer(model: &Model) -> Line<'static> {
             "Enter back  l linear/log  [ ] { } range  ↑↓ other shape  ? help  q quit"
         }
         (Tab::Shapes, false) => {
-            "t c p b e d sort  +- period  / filter  Enter detail  ? help  q quit"
+            "t c p b e d sort  +- period  / filter  Enter detail  h heat map  ? help  q quit"
         }
         (Tab::Changes, _) => "a next baseline  ↑↓←→ scroll  ? help  q quit",
-        _ => "↑↓←→ scroll  1-5 panes  space pause  ? help  q quit",
+        (Tab::HeatMap, _) => {
+            "v what  ↑↓ which  p phase  0 all  +- period  1-6 panes  ? help  q quit"
+        }
+        _ => "↑↓←→ scroll  1-6 panes  space pause  ? help  q quit",
     };
     keys.dim().into()
 }
@@ -278,16 +282,21 @@ fn draw_help(frame: &mut Frame<'_>) {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use ratatui::{Terminal, backend::TestBackend};
+    use ratatui::{Terminal, backend::TestBackend, buffer::Buffer};
 
     use super::*;
     use crate::top::{choice::Choice, model::tests::model};
 
-    /// The content of a terminal of this size, one string per line.
-    pub(in crate::top) fn shown(model: &Model, width: u16, height: u16) -> Vec<String> {
+    /// The cells of a terminal of this size.
+    pub(in crate::top) fn buffer(model: &Model, width: u16, height: u16) -> Buffer {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, model)).unwrap();
-        let buffer = terminal.backend().buffer();
+        terminal.backend().buffer().clone()
+    }
+
+    /// The content of a terminal of this size, one string per line.
+    pub(in crate::top) fn shown(model: &Model, width: u16, height: u16) -> Vec<String> {
+        let buffer = buffer(model, width, height);
         let line = |y| {
             (0..width)
                 .map(|x| buffer[(x, y)].symbol())
@@ -365,7 +374,7 @@ pub(super) mod tests {
             (Tab::Storms, "92.1k"),
             (Tab::Stalls, "wiredTiger.checkpoint.bytes"),
             (Tab::Changes, "slower"),
-            (Tab::Pools, "db1.example.net:27017"),
+            (Tab::Servers, "db1.example.net:27017"),
         ];
         let mut model = model();
         for (tab, text) in cases {
