@@ -18,6 +18,7 @@ use mongodb::{Client, options::ClientOptions};
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options as ServerOptions, Standalone},
+    process::binary,
     scratch::Scratch,
     seawall::{Options, Seawall},
 };
@@ -28,6 +29,7 @@ const READ_TOKEN: &str = "a-token-that-may-read";
 /// Application and collection names are input of clients, and the page shows them.
 const HOSTILE_APPLICATION: &str = "<img src=x onerror=alert(1)>";
 const HOSTILE_COLLECTION: &str = "<img src=x onerror=alert(2)>";
+const HOSTILE_FIELD: &str = "</script><script>alert(3)</script>\u{2028}";
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/dashboard")
@@ -78,7 +80,7 @@ async fn shop(seawall: &Seawall) -> Vec<Client> {
         doc! { "aggregate": "orders", "pipeline": [{ "$group": { "_id": "$customer" } }], "cursor": {} },
         doc! { "count": "customers", "query": { "city": "Kiel" } },
         doc! { "distinct": "orders", "key": "customer" },
-        doc! { "find": HOSTILE_COLLECTION, "filter": { "<script>": 1 } },
+        doc! { "find": HOSTILE_COLLECTION, "filter": { HOSTILE_FIELD: 1 } },
     ] {
         for _ in 0..30 {
             // The first command fails: that is its purpose.
@@ -105,6 +107,43 @@ async fn wait_for_history(seawall: &Seawall) {
     if let Err(error) = eventually(limit, counted).await {
         panic!("{error}");
     }
+}
+
+/// The files that `seawall report` writes about a Seawall.
+struct Reports {
+    html: String,
+    json: String,
+    comparison: String,
+}
+
+impl Reports {
+    fn write(files: &Scratch, admin: &str) -> Self {
+        let path = |name: &str| files.path().join(name).display().to_string();
+        let reports = Self {
+            html: path("report.html"),
+            json: path("report.json"),
+            comparison: path("comparison.html"),
+        };
+        let report = |format, output: &str| {
+            let arguments = ["report", "--format", format, "--output", output];
+            run(
+                &program(),
+                &[&arguments[..], &["--admin", admin]].concat(),
+                &[],
+            );
+        };
+        report("html", &reports.html);
+        report("json", &reports.json);
+        let compared = [&*reports.json, &reports.json];
+        let output = ["--format", "html", "--output", &reports.comparison];
+        let arguments = [&["report", "compare"][..], &compared, &output].concat();
+        run(&program(), &arguments, &[]);
+        reports
+    }
+}
+
+fn program() -> String {
+    binary().display().to_string()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -139,13 +178,18 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
     };
     let guarded = Seawall::launch(&server.uri(), options).await.unwrap();
     let address = |of: &Seawall| format!("http://{}", of.app.admin_address().unwrap());
+    let reports = Reports::write(&files, &address(&seawall));
     let screenshots = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
     let variables = [
         ("SEAWALL_ADMIN", &*address(&seawall)),
         ("SEAWALL_GUARDED", &address(&guarded)),
         ("SEAWALL_ACT_TOKEN", ACT_TOKEN),
         ("SEAWALL_READ_TOKEN", READ_TOKEN),
+        ("SEAWALL_REPORT_HTML", &reports.html),
+        ("SEAWALL_REPORT_JSON", &reports.json),
+        ("SEAWALL_COMPARISON_HTML", &reports.comparison),
         ("SEAWALL_SCREENSHOTS", screenshots),
     ];
-    tokio::task::block_in_place(|| run("node", &["--test", "views.test.mjs"], &variables));
+    let tests = ["--test", "views.test.mjs", "report.test.mjs"];
+    tokio::task::block_in_place(|| run("node", &tests, &variables));
 }

@@ -65,6 +65,7 @@ export interface Session {
 }
 
 export interface Step {
+  distribution?: Bucket[];
   at: number;
   seconds: number;
   count: number;
@@ -334,6 +335,52 @@ export interface Reload {
   applied: boolean;
   problems: string[];
   changes: { key: string; from: string; to: string; needs_restart: boolean }[];
+}
+
+export interface Report {
+  annotations: Annotation[];
+  changes: Changes;
+  pools: Pool[];
+  servers: ServerRow[];
+  shapes: Shape[];
+  stalls: Stalls;
+  status: Status;
+  storms: Storms;
+  timeline: Timeline;
+}
+/** The data of a page with a report. */
+export interface ReportPage {
+  bytes: number;
+  errors: number;
+  from: number;
+  instances: string[];
+  known_seconds: number;
+  latency_ms: Latency;
+  load_ms: number;
+  operations: number;
+  report: Report;
+  until: number;
+  warnings: string[];
+}
+/** One of two compared reports. */
+export interface ReportFile {
+  errors: number;
+  file: string;
+  made_at: number;
+  operations: Rates;
+  since_seconds: number;
+}
+/** The data of a page with the comparison of two reports. */
+export interface ComparisonPage {
+  comparison: {
+    baseline: ReportFile;
+    caveats: string[];
+    changes: Change[];
+    comparable: boolean;
+    now: ReportFile;
+    reason: string | null;
+  };
+  shapes: { baseline: Shape[]; now: Shape[] };
 }
 
 /** What a view gets from the application. */

@@ -20,18 +20,25 @@ import { BASELINES } from "./view-shape.js";
 /** @typedef {import("./types.js").Named} Named */
 /** @typedef {import("./types.js").SeriesName} SeriesName */
 
+/** @typedef {(id: string) => string | null} Href the address of a shape; `null` if it is not shown */
+
 /**
  * @param {Page} page
+ * @returns {Href}
+ */
+function shapeAddress(page) {
+  return (id) => address(opened(page.state, { view: "shape", id }));
+}
+
+/**
+ * @param {Href} href
  * @param {SeriesName | null} of
  */
-function shapeLink(page, of) {
+function shapeLink(href, of) {
   if (!of) return "all shapes together";
-  return h(
-    "a",
-    { href: address(opened(page.state, { view: "shape", id: of.id })) },
-    h("b", {}, `${of.command} ${namespace(of)}`),
-    h("code", {}, of.text),
-  );
+  const names = [h("b", {}, `${of.command} ${namespace(of)}`), h("code", {}, of.text)];
+  const to = href(of.id);
+  return to === null ? h("span", {}, ...names) : h("a", { href: to }, ...names);
 }
 
 /** @param {Named[]} names */
@@ -76,7 +83,7 @@ export function stormsView(page) {
 }
 
 /** @param {import("./types.js").Storm} of */
-function storm(of) {
+export function storm(of) {
   const end = of.ended_at
     ? `${moment(of.started_at)}, for ${span(of.ended_at - of.started_at)}`
     : `since ${moment(of.started_at)}`;
@@ -95,7 +102,7 @@ function storm(of) {
     terms(
       [
         ["Clients connected", integer(of.arrivals)],
-        ["At most per second", integer(of.peak_arrivals_per_second)],
+        ["Peak per second", integer(of.peak_arrivals_per_second)],
         ["Usual short-lived per second", number(of.usual_short_lived_per_second)],
         ["Logins here", integer(of.client_authentications)],
         ["Logins at servers", integer(of.server_authentications)],
@@ -135,19 +142,6 @@ export function stallsView(page) {
         get(`stalls?${range(page.state)}`, signal)
       ),
     ({ episodes, recurring, pulse }) => {
-      const rows = recurring.map((of) => [
-        of.server ?? "all servers",
-        span(of.period_seconds),
-        span(of.length_seconds),
-        integer(of.times),
-        of.phase,
-        of.unanswered
-          ? "the server does not reply to the pulse"
-          : of.counter
-            ? words(of.counter)
-            : "–",
-        of.current ? `yes, last ${moment(of.last_at)}` : `no, last ${moment(of.last_at)}`,
-      ]);
       fill(
         body,
         h(
@@ -155,27 +149,11 @@ export function stallsView(page) {
           { class: "hint" },
           `Samples of the servers: ${pulse.state || "unknown"}. ${pulse.note ?? ""}`,
         ),
-        rows.length > 0 &&
-          section(
-            "Recurring",
-            table(
-              "Recurring stalls",
-              [
-                "Server",
-                "#Every",
-                "#Length",
-                "#Times",
-                "Phase",
-                "Cause on the server",
-                "Still recurs",
-              ],
-              rows,
-            ),
-          ),
+        recurring.length > 0 && section("Recurring", recurringTable(recurring)),
         section(
           "Episodes",
           episodes.length === 0 && note("No stall in this period."),
-          ...episodes.map((of) => episode(page, of)),
+          ...episodes.map((of) => episode(of, shapeAddress(page), around(page, of))),
         ),
       );
     },
@@ -183,23 +161,53 @@ export function stallsView(page) {
   );
 }
 
+/** @param {import("./types.js").Recurring[]} recurring */
+export function recurringTable(recurring) {
+  const rows = recurring.map((of) => [
+    of.server ?? "all servers",
+    span(of.period_seconds),
+    span(of.length_seconds),
+    integer(of.times),
+    of.phase,
+    of.unanswered ? "the server does not reply to the pulse" : of.counter ? words(of.counter) : "–",
+    of.current ? `yes, last ${moment(of.last_at)}` : `no, last ${moment(of.last_at)}`,
+  ]);
+  return table(
+    "Recurring stalls",
+    ["Server", "#Every", "#Length", "#Times", "Phase", "Cause on the server", "Still recurs"],
+    rows,
+  );
+}
+
 /**
+ * A link to the heat map of the server at the time of an episode.
  * @param {Page} page
  * @param {import("./types.js").Episode} of
  */
-function episode(page, of) {
+function around(page, of) {
+  const view = {
+    view: "heatmap",
+    from: String(Math.floor(of.started_at - 60)),
+    until: String(Math.ceil(of.started_at + of.seconds + 60)),
+    of: of.server ? `server:${of.server}` : "",
+  };
+  return h("a", { href: address(opened(page.state, view)) }, "around this time");
+}
+
+/**
+ * @param {import("./types.js").Episode} of
+ * @param {Href} href
+ * @param {Element} [heatmap] a link to the heat map
+ */
+export function episode(of, href, heatmap) {
   const moved = of.moved.map((one) => [
     words(one.counter),
     number(one.during),
     number(one.otherwise),
     `${number(one.score)} σ`,
   ]);
-  const around = {
-    view: "heatmap",
-    from: String(Math.floor(of.started_at - 60)),
-    until: String(Math.ceil(of.started_at + of.seconds + 60)),
-    of: of.server ? `server:${of.server}` : "",
-  };
+  /** @type {[string, import("./dom.js").Child][]} */
+  const links = heatmap ? [["Heat map", heatmap]] : [];
   return h(
     "article",
     { class: "event" },
@@ -217,7 +225,7 @@ function episode(page, of) {
         ["Waited in total", duration(of.waited_ms)],
         ["Longest phase", of.phase],
         ["Pulses without reply", integer(of.unanswered_pulses)],
-        ["Heat map", h("a", { href: address(opened(page.state, around)) }, "around this time")],
+        ...links,
       ],
       "figures",
     ),
@@ -236,7 +244,7 @@ function episode(page, of) {
           ? table(
               "Shapes that waited",
               ["Shape", "#Operations"],
-              of.shapes.map((one) => [shapeLink(page, one), integer(one.operations)]),
+              of.shapes.map((one) => [shapeLink(href, one), integer(one.operations)]),
             )
           : note("No shape is known."),
       ),
@@ -267,39 +275,39 @@ export function changesView(page) {
       /** @type {Promise<import("./types.js").Changes>} */ (
         get(`changes?against=${encodeURIComponent(against)}`, signal)
       ),
-    (changes) => {
-      if (!changes.comparable || !changes.now || !changes.baseline) {
-        fill(
-          body,
-          note(`The periods cannot be compared: ${changes.reason ?? "there is no data"}.`),
-        );
-        return;
-      }
-      const rows = changes.changes.map((of) => [
-        h("span", { class: `kind ${of.kind}` }, words(of.kind)),
-        shapeLink(page, of.shape),
-        `${duration(of.before.p50_ms)} → ${duration(of.now.p50_ms)}`,
-        `${duration(of.before.p99_ms)} → ${duration(of.now.p99_ms)}`,
-        `${number(of.before.per_second)} → ${number(of.now.per_second)}`,
-        `${bytes(of.before.bytes_per_operation)} → ${bytes(of.now.bytes_per_operation)}`,
-        `${of.cost_ms_per_second >= 0 ? "+" : "−"}${number(Math.abs(of.cost_ms_per_second))} ms/s`,
-      ]);
-      fill(
-        body,
-        h(
-          "p",
-          { class: "hint" },
-          `${moment(changes.now.from)} to ${moment(changes.now.to)} (${counted(changes.now.count, "operation")}), compared with ${moment(changes.baseline.from)} to ${moment(changes.baseline.to)} (${counted(changes.baseline.count, "operation")}). The largest cost for the servers comes first.`,
-        ),
-        rows.length > 0
-          ? table(
-              "Changes",
-              ["Change", "Shape", "#p50", "#p99", "#Per second", "#Bytes/op", "#Cost"],
-              rows,
-            )
-          : note("No significant change."),
-      );
-    },
+    (changes) => fill(body, ...changesShown(changes, shapeAddress(page))),
     { seconds: 30, into: body },
   );
+}
+
+/**
+ * @param {import("./types.js").Changes} changes
+ * @param {Href} href
+ */
+export function changesShown(changes, href) {
+  if (!changes.comparable || !changes.now || !changes.baseline)
+    return [note(`The periods cannot be compared: ${changes.reason ?? "there is no data"}.`)];
+  const rows = changes.changes.map((of) => [
+    h("span", { class: `kind ${of.kind}` }, words(of.kind)),
+    shapeLink(href, of.shape),
+    `${duration(of.before.p50_ms)} → ${duration(of.now.p50_ms)}`,
+    `${duration(of.before.p99_ms)} → ${duration(of.now.p99_ms)}`,
+    `${number(of.before.per_second)} → ${number(of.now.per_second)}`,
+    `${bytes(of.before.bytes_per_operation)} → ${bytes(of.now.bytes_per_operation)}`,
+    `${of.cost_ms_per_second >= 0 ? "+" : "−"}${number(Math.abs(of.cost_ms_per_second))} ms/s`,
+  ]);
+  return [
+    h(
+      "p",
+      { class: "hint" },
+      `${moment(changes.now.from)} to ${moment(changes.now.to)} (${counted(changes.now.count, "operation")}), compared with ${moment(changes.baseline.from)} to ${moment(changes.baseline.to)} (${counted(changes.baseline.count, "operation")}). The largest cost for the servers comes first.`,
+    ),
+    rows.length > 0
+      ? table(
+          "Changes",
+          ["Change", "Shape", "#p50", "#p99", "#Count/s", "#Bytes/op", "#Cost"],
+          rows,
+        )
+      : note("No significant change."),
+  ];
 }

@@ -175,19 +175,26 @@ function showTimeline(element, rate, latency, shape, marks, { from, until }) {
   );
 }
 
-/** @param {Shape} shape */
-function parts(shape) {
-  const row = shape.since_start ?? shape;
+/**
+ * How long the operations of a shape take, and in which phases.
+ * @param {Shape} shape
+ */
+export function anatomy(shape) {
   const quantiles = /** @type {[string, number][]} */ ([
     ["p50", shape.latency_ms.p50],
     ["p99", shape.latency_ms.p99],
   ]);
-  const first = h(
+  return h(
     "div",
     { class: "columns" },
     section("Distribution", distribution(shape.distribution ?? [], { marks: quantiles })),
     section("Phases", phaseTable(shape.phases_ms, shape.count)),
   );
+}
+
+/** @param {Shape} shape */
+function parts(shape) {
+  const row = shape.since_start ?? shape;
   const applications = shape.applications ?? [];
   const errors = shape.errors_by_code ?? [];
   const total = applications.reduce((sum, of) => sum + of.count, 0) || 1;
@@ -239,7 +246,7 @@ function parts(shape) {
         : note("No cursors are known."),
     ),
   );
-  return [first, second];
+  return [anatomy(shape), second];
 }
 
 /** @param {Page} page */
@@ -300,21 +307,7 @@ function compare(page, into) {
           },
           `The test says: ${verdict}.`,
         ),
-        h(
-          "p",
-          { class: "readout" },
-          h(
-            "span",
-            { class: "key one" },
-            `now, ${clock(changes.now.from)} to ${clock(changes.now.to)}`,
-          ),
-          h(
-            "span",
-            { class: "key before" },
-            `then, ${moment(changes.baseline.from)} to ${clock(changes.baseline.to)}`,
-          ),
-        ),
-        distribution(now?.distribution ?? [], { before: before?.distribution }),
+        ...overlaid(now, before, changes),
         sideBySide(now, before, changes),
       );
     },
@@ -323,11 +316,31 @@ function compare(page, into) {
 }
 
 /**
+ * The distributions of two periods, drawn over each other.
  * @param {Shape | undefined} now
  * @param {Shape | undefined} before
  * @param {Changes} changes
  */
-function sideBySide(now, before, changes) {
+export function overlaid(now, before, changes) {
+  const [start, earlier] = [changes.now, changes.baseline];
+  return [
+    h(
+      "p",
+      { class: "readout" },
+      start && h("span", { class: "key one" }, `now, ${clock(start.from)} to ${clock(start.to)}`),
+      earlier &&
+        h("span", { class: "key before" }, `then, ${moment(earlier.from)} to ${clock(earlier.to)}`),
+    ),
+    distribution(now?.distribution ?? [], { before: before?.distribution }),
+  ];
+}
+
+/**
+ * @param {Shape | undefined} now
+ * @param {Shape | undefined} before
+ * @param {Changes} changes
+ */
+export function sideBySide(now, before, changes) {
   const cells = (/** @type {Shape | undefined} */ of, /** @type {number} */ seconds) =>
     of
       ? [

@@ -26,7 +26,7 @@ const SPARE_ROWS = 6;
  */
 
 /** @type {Column[]} */
-const COLUMNS = [
+export const COLUMNS = [
   {
     key: "name",
     title: "Shape",

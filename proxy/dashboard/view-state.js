@@ -156,7 +156,7 @@ export function serversView(page) {
 }
 
 /** @param {import("./types.js").Pool} of */
-function pool(of) {
+export function pool(of) {
   const { concurrency: limit } = of;
   const rows = of.users.map((user) => [
     user.name || "no user",

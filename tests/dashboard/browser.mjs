@@ -13,6 +13,10 @@ export const ADMIN = variable("SEAWALL_ADMIN");
 export const GUARDED = variable("SEAWALL_GUARDED");
 export const ACT_TOKEN = variable("SEAWALL_ACT_TOKEN");
 export const READ_TOKEN = variable("SEAWALL_READ_TOKEN");
+/** Files that `seawall report` has written about the first Seawall. */
+export const REPORT_HTML = variable("SEAWALL_REPORT_HTML");
+export const REPORT_JSON = variable("SEAWALL_REPORT_JSON");
+export const COMPARISON_HTML = variable("SEAWALL_COMPARISON_HTML");
 const OUTPUT = variable("SEAWALL_SCREENSHOTS");
 
 const FLAGS = [

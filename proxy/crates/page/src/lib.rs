@@ -1,4 +1,6 @@
-//! The files of the dashboard, which are in `proxy/dashboard/`, as parts of the binary.
+//! The files of the dashboard and of the HTML report, which are in `proxy/dashboard/`, as parts of
+//! the binary. The admin address serves them one by one. A report contains the modules and styles
+//! that it shares with the dashboard, so both draw the same charts.
 
 /// A file of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,38 @@ pub const DASHBOARD: [File; 22] = files![
     "view-state.js",
 ];
 
+/// The script of a report: it starts [`REPORT_MODULES`].
+pub const REPORT_SCRIPT: File = {
+    let [file] = files!["report-start.js"];
+    file
+};
+
+/// The modules of a report. Each imports only earlier ones. The last one draws the report.
+pub const REPORT_MODULES: [File; 13] = files![
+    "dom.js",
+    "format.js",
+    "scale.js",
+    "chart.js",
+    "distribution.js",
+    "heatmap.js",
+    "api.js",
+    "state.js",
+    "view-shape.js",
+    "view-shapes.js",
+    "view-events.js",
+    "view-state.js",
+    "report.js",
+];
+
+/// The styles of a report, in the order in which they apply.
+pub const REPORT_STYLES: [File; 5] = files![
+    "style.css",
+    "charts.css",
+    "tables.css",
+    "screens.css",
+    "report.css",
+];
+
 #[cfg(test)]
 mod tests {
     use std::{collections::BTreeSet, fs};
@@ -67,7 +101,9 @@ mod tests {
         let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         // The types are for `tsc`, not for browsers.
         let names: BTreeSet<_> = names.filter(|name| !name.ends_with(".d.ts")).collect();
-        let embedded: BTreeSet<_> = DASHBOARD.iter().map(|file| file.name.to_owned()).collect();
+        let embedded = DASHBOARD.iter().chain([&REPORT_SCRIPT]);
+        let embedded = embedded.chain(&REPORT_MODULES).chain(&REPORT_STYLES);
+        let embedded: BTreeSet<_> = embedded.map(|file| file.name.to_owned()).collect();
         assert_eq!(names, embedded);
     }
 
@@ -82,5 +118,16 @@ mod tests {
             }
         }
         assert!(found >= 20, "{found}");
+    }
+
+    #[test]
+    fn modules_of_a_report_import_only_earlier_ones() {
+        let mut earlier = BTreeSet::new();
+        for file in &REPORT_MODULES {
+            for name in imports(file) {
+                assert!(earlier.contains(name), "{}: {name}", file.name);
+            }
+            earlier.insert(file.name);
+        }
     }
 }

@@ -124,6 +124,6 @@ mod tests {
         assert!(!text.contains("instance http://c:1"), "{text}");
         let warning = "incomplete figures: http://c:1: the admin address requires a token";
         assert!(text.contains(&format!("\n! {warning}\n")), "{text}");
-        assert!(html::report(&merged).contains(warning));
+        assert!(html::report(&merged).unwrap().contains(warning));
     }
 }

@@ -5,9 +5,6 @@ mod compare;
 mod html;
 mod merged;
 mod page;
-mod plot;
-mod scale;
-mod shapes;
 mod text;
 
 use std::{
@@ -28,7 +25,7 @@ use crate::{
 use seawall_api::{AdminClient, Report, ReportError, percent_encode};
 use seawall_stats::{Against, TimeError};
 
-/// Maximum number of shapes in the text and HTML formats. The JSON contains all shapes.
+/// Maximum number of shapes in the text format. The JSON contains all shapes.
 const SHOWN_SHAPES: usize = 50;
 
 /// The arguments of `seawall report`.
@@ -140,7 +137,7 @@ async fn fetch_one(client: &AdminClient, arguments: &Arguments) -> Exit {
     let document = match arguments.output.format {
         Format::Json => pretty(&response).map_err(ReportError::from),
         Format::Text => Report::read(response).map(|report| text::report(&report)),
-        Format::Html => Report::read(response).map(|report| html::report(&report)),
+        Format::Html => Report::read(response).and_then(|report| Ok(html::report(&report)?)),
     };
     match document {
         Ok(document) => arguments.output.write(&document),
@@ -169,7 +166,7 @@ async fn fetch_all(fleet: &Fleet, arguments: &Arguments) -> Exit {
     let document = match arguments.output.format {
         Format::Json => pretty(&report),
         Format::Text => Ok(text::report(&report)),
-        Format::Html => Ok(html::report(&report)),
+        Format::Html => html::report(&report),
     };
     match document {
         Ok(document) => match arguments.output.write(&document) {
@@ -192,7 +189,7 @@ fn compare_files(arguments: &Compare) -> Exit {
     let document = match arguments.output.format {
         Format::Text => Ok(changes::text(&comparison)),
         Format::Json => changes::json(&comparison),
-        Format::Html => Ok(changes::html(&comparison)),
+        Format::Html => html::comparison(&comparison),
     };
     match document {
         Ok(document) => arguments.output.write(&document),

@@ -1,149 +1,126 @@
-//! The parts of an HTML page. Names may contain anything, so every text goes through [`escape`].
+//! A page of one file: the modules and styles of the dashboard, and the data that they show.
+//!
+//! Nothing in the page is markup of ours except its frame. The data and the modules are JSON in
+//! script elements that browsers do not run, and `report.js` turns the texts of the data into text
+//! nodes.
 
-use crate::figures::printable;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use seawall_page::{File, REPORT_MODULES, REPORT_SCRIPT, REPORT_STYLES};
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 
-/// Returns the HTML of a whole page. `body` must already be HTML.
-pub(super) fn page(title: &str, body: &str) -> String {
-    format!(
+/// Returns the HTML of a whole page.
+///
+/// # Errors
+/// If the data cannot be written as JSON.
+pub(super) fn page(title: &str, data: &impl Serialize) -> serde_json::Result<String> {
+    let styles: String = REPORT_STYLES.iter().map(|file| file.content).collect();
+    let modules: Vec<_> = REPORT_MODULES.iter().map(named).collect();
+    let (modules, data) = (embedded(&modules)?, embedded(data)?);
+    let script = REPORT_SCRIPT.content;
+    let policy = format!(
+        "default-src 'none'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; \
+         script-src '{}' blob:; style-src '{}'",
+        hash(script),
+        hash(&styles),
+    );
+    Ok(format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n{body}\
-         <footer>All times are UTC. Percentiles are within 4.4 % of the measured value (nearest rank); counts and \
-         sums are exact.</footer>\n</body>\n</html>\n",
-        escape(title),
-        include_str!("style.css"),
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>{title}</title>\n<style>{styles}</style>\n</head>\n<body class=\"report\">\n\
+         <noscript>This report needs JavaScript. <code>seawall report</code> writes the same figures as text.</noscript>\n\
+         <script type=\"application/json\" id=\"data\">{data}</script>\n\
+         <script type=\"application/json\" id=\"modules\">{modules}</script>\n\
+         <script type=\"module\">{script}</script>\n</body>\n</html>\n",
+        title = title.replace('&', "&amp;").replace('<', "&lt;"),
+    ))
+}
+
+fn named(file: &File) -> [&'static str; 2] {
+    [file.name, file.content]
+}
+
+/// A value as JSON that is safe in a script element: only `<` could end the element or begin a
+/// comment in it. The other characters would be unsafe elsewhere in a page or in a script.
+fn embedded(value: &impl Serialize) -> serde_json::Result<String> {
+    let json = serde_json::to_string(value)?;
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        match character {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                // In JSON, these characters occur only in strings.
+                text.push_str(&format!("\\u{:04x}", u32::from(character)));
+            }
+            other => text.push(other),
+        }
+    }
+    Ok(text)
+}
+
+/// The source of a security policy that allows exactly this text.
+fn hash(text: &str) -> String {
+    format!(
+        "sha256-{}",
+        STANDARD.encode(Sha256::digest(text.as_bytes()))
     )
 }
 
-pub(super) fn section(body: &mut String, title: &str, content: &str) {
-    body.push_str(&format!(
-        "<section>\n<h2>{}</h2>\n{content}\n</section>\n",
-        escape(title)
-    ));
-}
-
-pub(super) fn warnings<S: AsRef<str>>(warnings: &[S]) -> String {
-    let warnings = warnings.iter().map(|warning| escape(warning.as_ref()));
-    warnings
-        .map(|warning| format!("<p class=\"warning\">{warning}</p>\n"))
-        .collect()
-}
-
-pub(super) fn key_figures(figures: &[(&str, String, String)]) -> String {
-    let mut list = String::from("<dl class=\"figures\">\n");
-    for (name, figure, more) in figures {
-        let (name, figure, more) = (escape(name), escape(figure), escape(more));
-        list.push_str(&format!(
-            "<div><dt>{name}</dt><dd>{figure}<small>{more}</small></dd></div>\n"
-        ));
-    }
-    list + "</dl>\n"
-}
-
-/// Escapes a text, so that it is safe in an element and in a quoted attribute. Control characters
-/// and characters that change the direction of text are escaped too.
-pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in printable(text).chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
-}
-
-/// A table that is filled one cell at a time.
-pub(super) struct Cells<'a> {
-    headings: &'a [&'a str],
-    rows: String,
-    row: String,
-    column: usize,
-}
-
-impl<'a> Cells<'a> {
-    /// Creates an empty table. `<` before a heading aligns its column to the left.
-    pub(super) fn new(headings: &'a [&'a str]) -> Self {
-        Self {
-            headings,
-            rows: String::new(),
-            row: String::new(),
-            column: 0,
-        }
-    }
-
-    /// Adds a cell with a number.
-    pub(super) fn number(&mut self, text: &str) {
-        self.marked("n", &escape(text));
-    }
-
-    /// Adds a cell with text.
-    pub(super) fn text(&mut self, text: &str) {
-        self.marked("", &escape(text));
-    }
-
-    /// Adds a cell with HTML and a style class.
-    pub(super) fn marked(&mut self, class: &str, html: &str) {
-        let heading = self.headings.get(self.column).copied().unwrap_or_default();
-        let label = escape(heading.trim_start_matches('<'));
-        self.column += 1;
-        self.row.push_str(&format!(
-            "<td class=\"{class}\" data-label=\"{label}\">{html}</td>"
-        ));
-    }
-
-    /// Ends the current row.
-    pub(super) fn end_row(&mut self) {
-        self.rows
-            .push_str(&format!("<tr>{}</tr>\n", std::mem::take(&mut self.row)));
-        self.column = 0;
-    }
-
-    /// Returns the HTML of the finished table, with a style class.
-    pub(super) fn table(self, class: &str) -> String {
-        let headings = self
-            .headings
-            .iter()
-            .map(|heading| match heading.strip_prefix('<') {
-                Some(name) => format!("<th>{}</th>", escape(name)),
-                None => format!("<th class=\"n\">{}</th>", escape(heading)),
-            });
-        format!(
-            "<div class=\"scroll\"><table class=\"{class}\">\n<thead><tr>{}</tr></thead>\n<tbody>\n{}</tbody></table></div>\n",
-            headings.collect::<String>(),
-            self.rows
-        )
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
-    #[test]
-    fn escaped_text_cannot_open_a_tag_or_close_an_attribute() {
-        assert_eq!(
-            escape("<a href='x' b=\"&\">"),
-            "&lt;a href=&#39;x&#39; b=&quot;&amp;&quot;&gt;"
-        );
-        assert_eq!(escape("a\u{202e}b\u{0}"), "a\\u{202e}b\\u{0}");
+    /// The data of a page.
+    pub(in crate::report) fn data(html: &str) -> Value {
+        let (_, rest) = html.split_once("id=\"data\">").unwrap();
+        serde_json::from_str(rest.split("</script>").next().unwrap()).unwrap()
     }
 
     #[test]
-    fn cells_carry_the_heading_of_their_column() {
-        let mut cells = Cells::new(&["<a&b", "n"]);
-        for _ in 0..2 {
-            cells.text("<x>");
-            cells.number("1");
-            cells.end_row();
+    fn hostile_text_stays_in_its_script_element() {
+        let hostile = json!({
+            "a": "</script><script>alert(1)</script>",
+            "<!--<script>": "\u{2028}\u{2029}&lt;\u{1b}\"'\\",
+            "]]>": "</SCRIPT ",
+        });
+        let html = page("a<b>&c", &hostile).unwrap();
+        let plain = page("", &json!({})).unwrap();
+        assert_eq!(html.matches('<').count(), plain.matches('<').count());
+        assert_eq!(data(&html), hostile);
+        assert!(html.contains("<title>a&lt;b>&amp;c</title>"));
+        assert!(!html.contains(['\u{2028}', '\u{2029}', '\u{1b}']));
+    }
+
+    #[test]
+    fn page_loads_nothing_and_runs_only_its_script() {
+        let html = page("t", &json!({})).unwrap();
+        let frame = html
+            .split("<script type=\"application/json\"")
+            .next()
+            .unwrap();
+        for outside in ["http:", "https:", "src=", "href=", "@import", "url("] {
+            assert!(!frame.contains(outside), "{outside}");
         }
-        let html = cells.table("wide");
-        let row = "<td class=\"\" data-label=\"a&amp;b\">&lt;x&gt;</td><td class=\"n\" data-label=\"n\">1</td>";
-        assert_eq!(html.matches(row).count(), 2, "{html}");
+        let (_, script) = html.split_once("<script type=\"module\">").unwrap();
+        let script = script.split("</script>").next().unwrap();
+        assert!(html.contains(&format!("script-src '{}' blob:;", hash(script))));
+        let (_, style) = html.split_once("<style>").unwrap();
+        let style = style.split("</style>").next().unwrap();
+        assert!(html.contains(&format!("style-src '{}'\"", hash(style))));
+        assert!(!html.contains("unsafe-"));
+    }
+
+    #[test]
+    fn modules_are_those_of_the_dashboard() {
+        let html = page("t", &json!({})).unwrap();
+        let (_, modules) = html.split_once("id=\"modules\">").unwrap();
+        let modules = modules.split("</script>").next().unwrap();
+        let modules: Vec<[String; 2]> = serde_json::from_str(modules).unwrap();
+        let expected = REPORT_MODULES.map(|file| [file.name, file.content].map(str::to_owned));
+        assert_eq!(modules, expected);
+        assert!(modules.iter().any(|[name, _]| name == "heatmap.js"));
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn report(report: &Report) -> String {
     lines.push(String::new());
     lines.extend(key_figures(report));
     section(&mut lines, "Timeline", timeline(report));
-    section(&mut lines, "Shapes, heaviest first", shapes(report));
+    section(&mut lines, "Shapes", shapes(report));
     section(&mut lines, "Servers", servers(report));
     section(&mut lines, "Stalls", panes::stalls(&report.stalls));
     section(&mut lines, "Storms", panes::storms(&report.storms));
@@ -38,12 +38,18 @@ fn section(lines: &mut Vec<String>, title: &str, body: Vec<String>) {
     lines.extend(body);
 }
 
-/// The start, the end and the length of the report's period.
-pub(super) fn period(report: &Report) -> String {
+/// The start and the end of the report's period, in seconds since the epoch.
+pub(super) fn ends(report: &Report) -> (f64, f64) {
     let covered = report.covered_seconds();
     let to = report.made_at;
     let first = report.timeline.steps.first().map(|step| step.at);
-    let from = first.unwrap_or(to - covered).min(to - covered);
+    (first.unwrap_or(to - covered).min(to - covered), to)
+}
+
+/// The start, the end and the length of the report's period.
+pub(super) fn period(report: &Report) -> String {
+    let covered = report.covered_seconds();
+    let (from, to) = ends(report);
     // A proxy that started or stopped during the period has data for only a part of the period.
     let step = report.timeline.step_seconds;
     let known = match to - from - covered > 2.0 * step + 2.0 {
@@ -195,9 +201,9 @@ fn timeline(report: &Report) -> Vec<String> {
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
     let long = seconds(step_seconds * float(u64::try_from(width).unwrap_or(1)));
     vec![
-        format!("ops/s   {}  max {}", sparks(&rate), count(most(&rate))),
-        format!("p99     {}  max {}", sparks(&slow), millis(most(&slow))),
-        format!("errors  {}  max {}", sparks(&errors), count(most(&errors))),
+        format!("count/s  {}  max {}", sparks(&rate), count(most(&rate))),
+        format!("p99      {}  max {}", sparks(&slow), millis(most(&slow))),
+        format!("errors   {}  max {}", sparks(&errors), count(most(&errors))),
         format!(
             "{} to {} UTC, {long} per character",
             clock(first.at),
@@ -226,14 +232,14 @@ fn shapes(report: &Report) -> Vec<String> {
     let shown = report.shapes.iter().take(SHOWN_SHAPES);
     let rows: Vec<_> = shown.clone().map(row).collect();
     let headings = [
-        "time",
-        "ops/s",
+        "share",
+        "count/s",
         "p50",
         "p99",
-        "max",
+        "longest",
         "errors",
         "bytes",
-        "<mostly in",
+        "<longest phase",
         "<command",
         "<namespace",
         "<shape",
@@ -274,7 +280,7 @@ fn servers(report: &Report) -> Vec<String> {
     match rows.is_empty() {
         true => vec!["no server replied".to_owned()],
         false => table(
-            &["<server", "operations", "errors", "p50", "p99", "max"],
+            &["<server", "operations", "errors", "p50", "p99", "longest"],
             &rows,
         ),
     }
@@ -296,7 +302,7 @@ mod tests {
         );
         let sections = [
             "\nTimeline\n",
-            "\nShapes, ",
+            "\nShapes\n",
             "\nServers\n",
             "\nStalls\n",
             "\nStorms\n",
@@ -311,7 +317,7 @@ mod tests {
                 .1;
         }
         assert!(text.contains("recurs every 60 s for 3 s on db1.example.net:27017"));
-        assert!(text.contains("mostly in"));
+        assert!(text.contains("longest phase"));
         assert!(!text.contains(['\u{1b}', '\u{202e}']));
     }
 

@@ -58,7 +58,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     );
     let lines: Vec<_> = lines.into_iter().map(Line::from).collect();
     frame.render_widget(Paragraph::new(lines).block(block), left);
-    let block = Block::new().borders(Borders::TOP).title(" time by phase ");
+    let block = Block::new().borders(Borders::TOP).title(" phases ");
     let lines: Vec<_> = phases(&shape.phases_ms, 16)
         .into_iter()
         .map(Line::from)
@@ -89,7 +89,7 @@ fn figures(shape: &Shape) -> String {
         }
     };
     format!(
-        "{} operations, {} errors, {} in total{more}; p50 {p50}, p90 {p90}, p99 {p99}, p99.9 {p999}, max {max}; \
+        "{} operations, {} errors, {} in total{more}; p50 {p50}, p90 {p90}, p99 {p99}, p99.9 {p999}, longest {max}; \
          commands {}, replies {}, {} documents",
         exact(shape.count),
         exact(shape.errors),
@@ -103,12 +103,12 @@ fn figures(shape: &Shape) -> String {
 /// The caption of the histogram.
 fn caption(model: &Model) -> String {
     match model.choice.scale {
-        Scale::Logarithmic => " durations, logarithmic ".to_owned(),
+        Scale::Logarithmic => " distribution, logarithmic ".to_owned(),
         Scale::Linear(_) => {
             let range = model.range();
             let (low, high) = (seconds(range.low), seconds(range.high));
             // Bins can be finer than the recorded buckets. The caption names the real precision.
-            format!(" durations, linear, {low} to {high} (recorded in steps of 9 %) ")
+            format!(" distribution, linear, {low} to {high} (recorded in steps of 9 %) ")
         }
     }
 }
@@ -226,7 +226,7 @@ mod tests {
         let text = shown(&model, 130, 40).join("\n");
         for part in [
             "find shop.orders",
-            "durations, logarithmic",
+            "distribution, logarithmic",
             "checkout",
             "max 29",
             "p99.9",
@@ -249,7 +249,7 @@ mod tests {
         let mut model = opened();
         model.choice.scale = Scale::Linear(None);
         let text = shown(&model, 130, 40).join("\n");
-        assert!(text.contains("durations, linear, 0 to "), "{text}");
+        assert!(text.contains("distribution, linear, 0 to "), "{text}");
         assert!(text.contains("outside this range: 0 shorter, "), "{text}");
     }
 

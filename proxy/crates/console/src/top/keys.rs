@@ -28,7 +28,7 @@ pub(super) const HELP: [(&str, &str); 16] = [
     ),
     (
         "t c p b e d",
-        "sort by total time, count, p99, bytes, errors, documents",
+        "sort by load, count, p99, bytes, errors, documents",
     ),
     (
         "+ -",

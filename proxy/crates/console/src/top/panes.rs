@@ -42,12 +42,12 @@ pub(crate) fn storms(storms: &Storms) -> Vec<String> {
     let headings = [
         "<began (UTC)",
         "length",
-        "connects",
+        "clients connected",
         "peak/s",
         "usual/s",
         "opened",
-        "conns absorbed",
-        "logins absorbed",
+        "connections spared",
+        "logins spared",
         "<applications",
         "<networks",
         INSTANCE_HEADING,
@@ -117,11 +117,11 @@ pub(crate) fn stalls(stalls: &Stalls) -> Vec<String> {
         "<server",
         "operations",
         "waited",
-        "<phase",
+        "<longest phase",
         "usual p99",
         "worst",
-        "<server counters",
-        "<affected shapes",
+        "<moved on the server",
+        "<shapes that waited",
         INSTANCE_HEADING,
     ];
     lines.extend(table(shown(&headings, &rows), &rows));
@@ -285,7 +285,7 @@ pub(crate) fn before_and_now(change: &Change) -> [String; 2] {
             format!("{}/op", bytes(rates.bytes_per_operation))
         }
         "more_documents" => format!("{} docs/op", count(rates.documents_per_operation)),
-        _ => format!("{} ops/s", count(rates.per_second)),
+        _ => format!("{}/s", count(rates.per_second)),
     })
 }
 
@@ -442,7 +442,7 @@ mod tests {
         let lines = changes(&model().changes, "last_week");
         assert_eq!(lines[0], "now compared with last week");
         assert!(lines[2].contains("p50 900 µs → p50 4.2 ms"), "{}", lines[2]);
-        assert!(lines[3].contains("0 ops/s → 12 ops/s"), "{}", lines[3]);
+        assert!(lines[3].contains("0/s → 12/s"), "{}", lines[3]);
         assert!(lines[4].contains("420 B/op → 1.05 KiB/op"), "{}", lines[4]);
     }
 

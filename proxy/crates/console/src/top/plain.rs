@@ -49,7 +49,7 @@ mod tests {
         );
         assert!(lines[1].starts_with("stalls every 60 s"));
         assert_eq!(lines[2], "shapes, last 1m");
-        assert!(lines[3].trim_start().starts_with("time"));
+        assert!(lines[3].trim_start().starts_with("share"));
         assert_eq!(lines.len(), 4 + model.shapes.shapes.len() + 1);
         assert!(lines.last().unwrap().starts_with("and 1.2k operations"));
         assert!(!lines.concat().contains('\u{1b}'));

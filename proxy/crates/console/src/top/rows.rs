@@ -6,11 +6,11 @@ use seawall_api::Shape;
 
 /// The headings with their sort keys. `<` aligns a column to the left.
 pub(super) const HEADINGS: [(&str, Option<Sort>); 11] = [
-    ("time", Some(Sort::TotalTime)),
-    ("ops/s", Some(Sort::Count)),
+    ("share", Some(Sort::TotalTime)),
+    ("count/s", Some(Sort::Count)),
     ("p50", None),
     ("p99", Some(Sort::P99)),
-    ("max", None),
+    ("longest", None),
     ("errors", Some(Sort::Errors)),
     ("bytes", Some(Sort::Bytes)),
     ("docs", Some(Sort::Documents)),
@@ -20,7 +20,7 @@ pub(super) const HEADINGS: [(&str, Option<Sort>); 11] = [
 ];
 
 /// The width of each column in the terminal, in characters. 0 takes the remaining width.
-pub(super) const WIDTHS: [u16; 11] = [7, 6, 7, 7, 7, 6, 8, 6, 13, 24, 0];
+pub(super) const WIDTHS: [u16; 11] = [7, 7, 7, 7, 7, 6, 8, 6, 13, 24, 0];
 
 /// One row per shape.
 pub(super) fn shapes(model: &Model) -> Vec<Vec<String>> {

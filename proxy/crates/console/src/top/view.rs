@@ -323,7 +323,7 @@ pub(super) mod tests {
         );
         assert!(lines[3].contains("1 shapes") && lines[3].contains("3 stalls (4)"));
         let headings = [
-            "time", "ops/s", "p50", "p99", "max", "errors", "bytes", "docs", "command",
+            "share", "count/s", "p50", "p99", "longest", "errors", "bytes", "docs", "command",
         ];
         headings
             .iter()
