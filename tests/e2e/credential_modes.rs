@@ -154,7 +154,7 @@ async fn no_login_is_needed_without_access_control() {
     let open = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&open.uri()).await;
     assert_eq!(mode(&seawall).await, "none");
-    let mut client = seawall_tests::raw::RawClient::connect(seawall.address().parse().unwrap())
+    let mut client = RawClient::connect(seawall.address().parse().unwrap())
         .await
         .unwrap();
     assert!(insert(&mut client, "test").await.is_ok());

@@ -245,9 +245,9 @@ async fn exported_counts_equal_the_operations_performed() {
     let exports = seawall.metric("seawall_telemetry_exports_total", &["result=\"ok\""]);
     assert!(exports.await >= 1.0);
     let other = Receiver::accepting().await;
-    seawall.reload(&other.toml("")).unwrap();
+    seawall.reload(&other.toml("")).await.unwrap();
     assert_eq!(other.next().await.counts(&db, &NAMES), expected());
-    seawall.reload("").unwrap();
+    seawall.reload("").await.unwrap();
     drop(other);
 }
 
@@ -291,7 +291,7 @@ async fn receivers_that_misbehave_are_counted_and_delay_no_operation() {
         let toml = format!(
             "[telemetry]\nenabled = true\nendpoint = {url:?}\ninterval_ms = 100\ntimeout_ms = 200\n"
         );
-        seawall.reload(&toml).unwrap();
+        seawall.reload(&toml).await.unwrap();
         let db = unique_name("telemetry");
         operate(&seawall, &db).await;
         let counted = || async {
@@ -304,7 +304,7 @@ async fn receivers_that_misbehave_are_counted_and_delay_no_operation() {
             .await
             .unwrap_or_else(|error| panic!("{url} {result}: {error}"));
         // No count is lost: the next receiver gets all operations.
-        seawall.reload(&accepting.toml("")).unwrap();
+        seawall.reload(&accepting.toml("")).await.unwrap();
         let complete = || async { accepting.next().await.counts(&db, &NAMES) == expected() };
         eventually(LIMIT, complete).await.unwrap();
     }
