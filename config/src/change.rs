@@ -1,12 +1,13 @@
 //! The changes of a reload: which settings differ from the running ones, and which changes take
 //! effect without a restart.
 
+use crate::connection_string::without_password;
 use crate::keys::KEYS;
 use crate::listeners::{LISTENERS, Listener};
 use crate::problem::Problems;
 use crate::relations;
 use crate::schema::{Change, LIST};
-use crate::settings::Settings;
+use crate::settings::{Deployment, Settings};
 use crate::words::Credentials;
 
 /// A part of the settings that a reload compares with the running settings.
@@ -35,6 +36,18 @@ impl Changed {
         let is_below = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
         // The two keys of the connection string give one value.
         is_below || (self.path == URI && path == "deployment.uri_file")
+    }
+}
+
+impl Deployment {
+    /// True if the connection string differs from that of `other` only in the password of the
+    /// service account.
+    pub fn changes_only_password(&self, other: &Self) -> bool {
+        let (own, other) = (self.uri.expose(), other.uri.expose());
+        match (without_password(own), without_password(other)) {
+            (Some(one), Some(two)) => one == two && own != other,
+            _ => false,
+        }
     }
 }
 

@@ -7,7 +7,6 @@ use crate::problem::{Problem, Problems};
 use crate::read::{Part, secret_from, shown_path};
 use crate::schema::{Kind, Section, is_connection_string};
 use crate::secret::Secret;
-use crate::settings::Deployment;
 
 /// The two keys for the connection string. Exactly one of them must be given.
 pub(crate) const SECTION: Section = Section {
@@ -56,21 +55,9 @@ pub(crate) fn read(deployment: &mut Part<'_>) -> Option<Secret> {
     Some(uri.unwrap_or_else(|| Secret::new(String::new())))
 }
 
-impl Deployment {
-    /// True if the connection string differs from that of `other` only in the password of the
-    /// service account.
-    pub fn changes_only_password(&self, other: &Self) -> bool {
-        let (own, other) = (self.uri.expose(), other.uri.expose());
-        match (without_password(own), without_password(other)) {
-            (Some(one), Some(two)) => one == two && own != other,
-            _ => false,
-        }
-    }
-}
-
 /// The scheme with the user, and the hosts with the options. `None` if the string has no password.
 /// In a password, `@`, `:` and `/` are always escaped (Connection String specification).
-fn without_password(uri: &str) -> Option<(&str, &str)> {
+pub(crate) fn without_password(uri: &str) -> Option<(&str, &str)> {
     let authority = uri.find("://")? + "://".len();
     let end = uri[authority..]
         .find('/')

@@ -66,8 +66,8 @@ impl Pair {
     }
 
     /// Panics unless the connections to the load balancer were spread over both instances, and each
-    /// cursor and transaction stayed at its instance. A driver without a pool has one connection, which uses
-    /// one instance.
+    /// cursor and transaction stayed at its instance. A driver without a pool has one connection,
+    /// which uses one instance.
     pub(crate) async fn assert_balanced(&self, has_pool: bool) {
         let connections = self.balancer.connections();
         assert!(connections > 0, "no connection to the load balancer");

@@ -10,10 +10,13 @@ use axum::{
     extract::{Query, State},
     http::StatusCode,
 };
-use seawall_api::{Annotation, Annotations, NewAnnotation};
+use seawall_api::{Annotations, NewAnnotation};
 use seawall_insight::{AnnotationKind, MAX_ANNOTATION_BYTES};
 
-use super::{Refused, Window, bad_request, insight::Parameters, json::since_epoch};
+use super::{
+    Refused, Window, bad_request,
+    insight::{Parameters, annotations_of},
+};
 
 /// How far in the past an added event may be: as long as the history is kept.
 const OLDEST: Duration = Duration::from_secs(8 * 86_400);
@@ -29,18 +32,6 @@ pub(super) async fn list(
     Ok(Json(Annotations {
         annotations: annotations_of(&window, from, to),
     }))
-}
-
-/// The annotations of a period, the earliest first.
-pub(super) fn annotations_of(window: &Window, from: SystemTime, to: SystemTime) -> Vec<Annotation> {
-    let annotations = window.insight.annotations(from, to).into_iter();
-    let annotations = annotations.map(|of| Annotation {
-        at: since_epoch(of.at),
-        end: of.end.map(since_epoch),
-        kind: of.kind.as_str().to_owned(),
-        text: of.text.into(),
-    });
-    annotations.collect()
 }
 
 /// Adds a deploy. The other kinds are events that Seawall detects itself.

@@ -27,6 +27,7 @@ use super::{
     reply,
 };
 use crate::observe::ShapeRow;
+use seawall_api::Annotation;
 use seawall_insight::{Insight, Selection};
 use seawall_stats::{Figures, Label, Period, float};
 
@@ -48,6 +49,18 @@ fn need_history(insight: &Insight) -> Result<(), Refused> {
             "the history is off: set history.enabled = true\n".to_owned(),
         )),
     }
+}
+
+/// The annotations of a period, the earliest first.
+pub(super) fn annotations_of(window: &Window, from: SystemTime, to: SystemTime) -> Vec<Annotation> {
+    let annotations = window.insight.annotations(from, to).into_iter();
+    let annotations = annotations.map(|of| Annotation {
+        at: json::since_epoch(of.at),
+        end: of.end.map(json::since_epoch),
+        kind: of.kind.as_str().to_owned(),
+        text: of.text.into(),
+    });
+    annotations.collect()
 }
 
 fn not_found(what: &str) -> Refused {

@@ -8,10 +8,8 @@ use axum::{
 };
 
 use super::{
-    super::{
-        Refused, Window, annotations::annotations_of, json, pools_of, reply, status_of, storms_of,
-    },
-    DEFAULT_SINCE, Parameters, Past, ago,
+    super::{Refused, Window, json, pools_of, reply, status_of, storms_of},
+    DEFAULT_SINCE, Parameters, Past, ago, annotations_of,
     changes::{reply_on, reply_to_refusal},
     need_history, shapes_of,
     stalls::stalls_since,

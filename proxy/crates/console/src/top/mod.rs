@@ -5,6 +5,7 @@ mod choice;
 mod detail;
 mod heat;
 mod heat_choice;
+mod heat_model;
 mod heat_view;
 mod histogram;
 mod keys;
