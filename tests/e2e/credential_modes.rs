@@ -232,7 +232,7 @@ async fn a_reload_takes_the_new_password_of_the_service_account_and_no_wrong_one
     let changes: Vec<_> = (applied.changes.iter())
         .map(|change| (&*change.key, change.needs_restart))
         .collect();
-    assert_eq!(changes, [("deployment.uri_file", false)]);
+    assert_eq!(changes, [("deployment.uri", false)]);
     // The driver's earlier client, and with it the earlier login, ends after the reload.
     let user = writer().await;
     let is_served = async || {
