@@ -14,14 +14,26 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use seawall_config::{Overrides, Secret, Sources, load_with_values};
 use seawall_tests::{
+    authority::YEAR,
+    certificates::Certificates,
     eventually::eventually,
     mongod::{ROOT, ROOT_PASSWORD, shared_replica_set, unique_name},
+    scratch::Scratch,
     seawall::{self, Seawall},
 };
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
     task::JoinHandle,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        RootCertStore, ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+        server::WebPkiClientVerifier,
+    },
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -67,8 +79,32 @@ impl Receiver {
         Self { url, exports, task }
     }
 
+    /// Accepts exports over TLS, only from a client with a certificate of the same authority.
+    async fn with_tls(certificates: &Certificates) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let acceptor = acceptor(certificates);
+        let exports = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&exports);
+        let task = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let Ok(mut stream) = acceptor.accept(stream).await else {
+                    continue;
+                };
+                while let Some(export) = read(&mut stream).await {
+                    kept.lock().push(export);
+                    if stream.write_all(ACCEPTED).await.is_err() {
+                        break;
+                    }
+                }
+            }
+        });
+        Self { url, exports, task }
+    }
+
     async fn accepting() -> Self {
-        Self::start(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec()).await
+        Self::start(ACCEPTED.to_vec()).await
     }
 
     fn toml(&self, more: &str) -> String {
@@ -91,8 +127,28 @@ impl Receiver {
     }
 }
 
+const ACCEPTED: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+
+fn acceptor(certificates: &Certificates) -> TlsAcceptor {
+    let provider = Arc::new(ring::default_provider());
+    let mut authorities = RootCertStore::empty();
+    let authority = CertificateDer::from_pem_file(certificates.ca_file()).unwrap();
+    authorities.add(authority).unwrap();
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(authorities.into(), Arc::clone(&provider));
+    let certificate = CertificateDer::from_pem_file(certificates.server_certificate_file());
+    let key = PrivateKeyDer::from_pem_file(certificates.server_key_file());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(clients.build().unwrap())
+        .with_single_cert(vec![certificate.unwrap()], key.unwrap())
+        .unwrap();
+    TlsAcceptor::from(Arc::new(config))
+}
+
 /// Reads a request. `None` if the connection has ended.
-async fn read(stream: &mut TcpStream) -> Option<Export> {
+async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Option<Export> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.ok()?);
@@ -346,4 +402,36 @@ async fn standard_variables_of_the_environment_direct_the_export() {
     assert_eq!(export.resource("service.name"), "from-variable");
     assert_eq!(export.resource("team"), "d");
     drop(app);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exports_over_tls_verify_the_receiver_and_show_a_certificate() {
+    let certificates = Certificates::generate().unwrap();
+    let client = certificates.authority().client("seawall", YEAR).unwrap();
+    let scratch = Scratch::create().unwrap();
+    let certificate = scratch.write("certificate.pem", &client.certificate);
+    let key = scratch.write("key.pem", &client.key);
+    let files = format!(
+        "certificate_file = {:?}\nkey_file = {:?}\n",
+        certificate.unwrap(),
+        key.unwrap()
+    );
+    let receiver = Receiver::with_tls(&certificates).await;
+    // The authority is not one of the operating system.
+    let seawall = seawall(receiver.toml(&files)).await;
+    let refused = || async {
+        let label = "result=\"overtaken\"";
+        seawall
+            .metric("seawall_telemetry_exports_total", &[label])
+            .await
+            > 0.0
+    };
+    eventually(LIMIT, refused).await.unwrap();
+    assert!(receiver.last().is_none());
+    let authority = format!("ca_file = {:?}\n", certificates.ca_file());
+    seawall
+        .reload(&receiver.toml(&(files + &authority)))
+        .unwrap();
+    let export = receiver.next().await;
+    assert_eq!(export.resource("service.name"), "seawall");
 }
