@@ -55,6 +55,41 @@ pub enum AdminAddress {
     Tcp(String),
 }
 
+/// Maximum number of other instances. A request for the figures of all asks each of them.
+pub(crate) const MAX_PEERS: usize = 32;
+
+/// The admin address of another instance, as a URL without a path.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PeerAddress(String);
+
+impl PeerAddress {
+    /// The URL, such as `http://seawall-2:9909`.
+    pub fn url(&self) -> &str {
+        &self.0
+    }
+
+    /// True if the peer's admin address uses TLS.
+    pub fn uses_tls(&self) -> bool {
+        self.0.starts_with("https://")
+    }
+}
+
+impl FromStr for PeerAddress {
+    type Err = AddressError;
+
+    /// Parses `host:port`, or a URL with this address. A user or a path is not accepted: the token
+    /// comes from a file.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
+        let address = rest.strip_suffix('/').unwrap_or(rest);
+        if !["http", "https"].contains(&scheme) || address.contains(['/', '@', '?', '#']) {
+            return Err(AddressError::NotAUrl);
+        }
+        check_host_and_port(address)?;
+        Ok(Self(format!("{scheme}://{address}")))
+    }
+}
+
 impl AdminAddress {
     /// True if only this machine can reach the address. Names other than `localhost` count as
     /// public, because they may resolve to another address after the start.
@@ -102,6 +137,9 @@ pub enum AddressError {
     /// The host is neither a name nor an address. An IPv6 address needs brackets.
     #[error("the host is neither a name nor an IP address (IPv6 addresses need brackets)")]
     HostInvalid,
+    /// The text is neither `host:port` nor an HTTP URL without a user and a path.
+    #[error("expected host:port, or a URL without a user and a path")]
+    NotAUrl,
     /// The path of a unix socket is not absolute.
     #[error("the path of a unix socket must be absolute")]
     PathNotAbsolute,
@@ -169,6 +207,23 @@ mod tests {
         ] {
             let address: ListenAddress = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn addresses_of_peers_are_urls_without_a_user_and_a_path() {
+        for (text, url) in [
+            ("seawall-2:9909", Some("http://seawall-2:9909")),
+            ("http://[::1]:9909/", Some("http://[::1]:9909")),
+            ("https://a:1", Some("https://a:1")),
+            ("ftp://a:1", None),
+            ("https://user:secret@a:1", None),
+            ("https://a:1/api", None),
+            ("https://a", None),
+            ("a:1?b=c", None),
+        ] {
+            let peer = text.parse::<PeerAddress>();
+            assert_eq!(peer.as_ref().ok().map(PeerAddress::url), url, "{text}");
         }
     }
 

@@ -85,6 +85,10 @@ mod tests {
                 "commands",
                 "dashboard",
                 "profile",
+                "peers",
+                "peer_token_file",
+                "peer_ca_file",
+                "peer_certificate_key_file",
                 "tls"
             ]
         );

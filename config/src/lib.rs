@@ -50,7 +50,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Table;
 
-pub use address::{AddressError, AdminAddress, ListenAddress};
+pub use address::{AddressError, AdminAddress, ListenAddress, PeerAddress};
 pub use change::Changed;
 pub use check::Origin;
 pub use file::ReadFile;

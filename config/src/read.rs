@@ -13,7 +13,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use toml::{Table, Value};
 
-use crate::address::{AdminAddress, ListenAddress};
+use crate::address::{AdminAddress, ListenAddress, MAX_PEERS, PeerAddress};
 use crate::file::{MAX_SECRET_BYTES, ReadFile, read_bounded};
 use crate::path::KeyPath;
 use crate::problem::{Problem, Problems, shown_text};
@@ -324,6 +324,33 @@ impl Setting for Vec<String> {
             }
         }
         Some(names.iter().map(|name| name.to_ascii_lowercase()).collect())
+    }
+
+    fn absent() -> Option<Self> {
+        Some(Self::new())
+    }
+}
+
+/// The admin addresses of other instances, separated by commas.
+impl Setting for Vec<PeerAddress> {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let mut peers = Self::new();
+        for text in parts(given.text(value)?) {
+            match text.parse::<PeerAddress>() {
+                Ok(peer) if peers.contains(&peer) => given.add(text, "must not be listed twice"),
+                Ok(peer) => peers.push(peer),
+                // A user in a URL may have a password.
+                Err(_) => given.add(
+                    if text.contains('@') { "(hidden)" } else { text },
+                    "must be host:port or a URL such as https://seawall-2:9909, joined by commas",
+                ),
+            }
+        }
+        if peers.len() > MAX_PEERS {
+            let allowed = format!("must be at most {MAX_PEERS} addresses");
+            given.add(&peers.len().to_string(), &allowed);
+        }
+        Some(peers)
     }
 
     fn absent() -> Option<Self> {

@@ -25,6 +25,7 @@ pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Probl
     pool_sizes(&settings.pool, problems);
     token_if_public(&settings.admin, problems);
     telemetry_fits(&settings.telemetry, problems);
+    peers_fit(&settings.admin, problems);
 }
 
 fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
@@ -176,6 +177,37 @@ fn token_if_public(admin: &Admin, problems: &mut Problems) {
                  admin.address is not loopback: {address}"
             ),
         ));
+    }
+}
+
+/// Each peer needs its token or shares one, and files of TLS need a peer with TLS.
+fn peers_fit(admin: &Admin, problems: &mut Problems) {
+    if problems.has("admin.peers") {
+        return;
+    }
+    let (tokens, peers) = (admin.peer_tokens.len(), admin.peers.len());
+    let key = "admin.peer_token_file";
+    if tokens > 0 && !problems.has(key) && (peers == 0 || (tokens > 1 && tokens != peers)) {
+        problems.add(Problem::new(
+            key,
+            &format!("{tokens} files"),
+            &format!("must be one file for all addresses of admin.peers, or one for each; there are {peers}"),
+        ));
+    }
+    let files = [
+        ("admin.peer_ca_file", &admin.peer_ca_file),
+        (
+            "admin.peer_certificate_key_file",
+            &admin.peer_certificate_key_file,
+        ),
+    ];
+    for (key, file) in files {
+        if file.is_some() && !admin.peers.iter().any(|peer| peer.uses_tls()) {
+            problems.add(Problem::without_value(
+                key,
+                "must be absent unless an address of admin.peers begins with https://",
+            ));
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::address::AdminAddress;
+use crate::address::{AdminAddress, PeerAddress};
 use crate::connection_string;
 use crate::declare::{keys, section};
 use crate::file::ReadFile;
@@ -568,6 +568,22 @@ section! {
     /// Serve CPU profiles of Seawall at /api/v1/profile.
     profile: bool = key("admin.profile",
         Kind::Boolean, Live, default false);
+    /// Admin addresses of the other instances, separated by commas: the dashboard and requests with
+    /// `instances=all` show their figures together with those of this instance.
+    peers: Vec<PeerAddress> = key("admin.peers",
+        Kind::Text, Live, example "seawall-2:9909,https://seawall-3:9909");
+    /// File with the token for the peers: one for all, or one for each in the same order, separated
+    /// by commas. A token of `admin.read_token_file` of the peer is enough.
+    peer_tokens: Vec<SecretFile> = key("admin.peer_token_file",
+        Kind::SecretFiles, Live, example "/run/secrets/peer-token");
+    /// PEM file with the certificate authorities of peers with `https://`. Without it, Seawall
+    /// trusts the authorities of the operating system.
+    peer_ca_file: Option<ReadFile> = key("admin.peer_ca_file",
+        Kind::ReadableFile, Live, example "/etc/seawall/admin-ca.pem");
+    /// PEM file with Seawall's own certificate and its private key, for peers that require
+    /// certificates.
+    peer_certificate_key_file: Option<ReadFile> = key("admin.peer_certificate_key_file",
+        Kind::ReadableFile, Live, example "/etc/seawall/client.pem");
     {
         /// TLS of the address; `None` if callers connect without TLS. Callers must always use it,
         /// and no connection is closed by a reload.

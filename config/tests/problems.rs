@@ -53,6 +53,36 @@ fn exactly_one_connection_string_is_required() {
 }
 
 #[test]
+fn peers_are_different_addresses_with_one_token_or_one_for_each() {
+    let admin = |text: &str| lines(&format!("{DEPLOYMENT}[admin]\n{text}"));
+    assert!(admin("peers = \"a:1, https://b:1\"").is_empty());
+    for (text, expected) in [
+        ("peers = \"a:1,http://a:1/\"", "must not be listed twice"),
+        ("peers = \"a\"", "must be host:port or a URL"),
+        (
+            "peers = \"https://user:word@a:1\"",
+            "must be host:port or a URL",
+        ),
+        ("peer_token_file = \"Cargo.toml\"", "there are 0"),
+        (
+            "peers = \"a:1,b:1,c:1\"\npeer_token_file = \"Cargo.toml,Cargo.toml\"",
+            "one file for all addresses of admin.peers, or one for each; there are 3",
+        ),
+        (
+            "peers = \"a:1\"\npeer_ca_file = \"Cargo.toml\"",
+            "must be absent unless an address of admin.peers begins with https://",
+        ),
+    ] {
+        let lines = admin(text);
+        assert!(
+            lines.len() == 1 && lines[0].contains(expected),
+            "{text}: {lines:?}"
+        );
+        assert!(!lines[0].contains("word"), "{lines:?}");
+    }
+}
+
+#[test]
 fn problems_caused_by_another_problem_are_not_reported() {
     assert_eq!(keys("deployment.uri = 7"), ["deployment.uri"]);
     assert_eq!(keys("deployment.uri_file = 7"), ["deployment.uri_file"]);
@@ -733,12 +763,12 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "admin.adress = \"off\"",
         "admin.adress = (a string): unknown key; did you mean address? \
-         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, dashboard, profile, tls",
+         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, dashboard, profile, peers, peer_token_file, peer_ca_file, peer_certificate_key_file, tls",
     ),
     (
         "admin.max_pool_size = 3",
         "admin.max_pool_size = (an integer): unknown key; did you mean pool.max_pool_size? \
-         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, dashboard, profile, tls",
+         [admin] has address, metrics_address, token_file, read_token_file, allowed_hosts, commands, dashboard, profile, peers, peer_token_file, peer_ca_file, peer_certificate_key_file, tls",
     ),
     (
         "admins.address = \"off\"",
