@@ -7,6 +7,7 @@ mod http;
 mod insight;
 mod listeners;
 mod own_commands;
+mod peers;
 mod reload;
 mod server_tls;
 mod telemetry;
@@ -49,9 +50,10 @@ use self::{
     telemetry::RunningTelemetry,
     tls::{ADMIN_TLS, Expiries, RunningTls},
 };
-pub use self::{server_tls::DeploymentTlsError, telemetry::TelemetryError};
+pub use self::{peers::PeersError, server_tls::DeploymentTlsError, telemetry::TelemetryError};
 pub(crate) use self::{
-    server_tls::ServerTlsFiles, telemetry::telemetry_problems, tls::tls_problems,
+    peers::peer_problem, server_tls::ServerTlsFiles, telemetry::telemetry_problems,
+    tls::tls_problems,
 };
 
 /// The closing of the remaining clients at the end of a drain is spread over this time.
@@ -92,6 +94,9 @@ pub enum StartError {
         /// The name of the socket.
         name: String,
     },
+    /// The other instances cannot be reached with the configured files.
+    #[error(transparent)]
+    Peers(#[from] PeersError),
     /// A configured user's credentials cannot be used.
     #[error("auth.users: {0}")]
     User(String),
@@ -132,6 +137,7 @@ impl StartError {
             | Self::ClientTls { .. }
             | Self::Telemetry(_)
             | Self::SocketName { .. }
+            | Self::Peers(_)
             | Self::User(_)
             | Self::NoServiceAccount => true,
             Self::Bind { .. }
@@ -352,7 +358,8 @@ impl App {
     }
 
     async fn serve_admin(&mut self, settings: &config::Settings) -> Result<(), StartError> {
-        let window = Arc::new(self.window(settings));
+        let fleet = peers::fleet(&settings.admin)?;
+        let window = Arc::new(self.window(settings, fleet));
         self.window = Some(Arc::clone(&window));
         let reporter = own_commands::reporter(Arc::clone(&window));
         self.shared
@@ -373,7 +380,7 @@ impl App {
     }
 
     /// The state that HTTP requests read.
-    fn window(&self, settings: &config::Settings) -> Window {
+    fn window(&self, settings: &config::Settings, fleet: admin::Fleet) -> Window {
         let credentials = Arc::clone(&self.shared.logins.credentials);
         let expiries = self.expiries();
         Window {
@@ -396,6 +403,7 @@ impl App {
             dashboard: AtomicBool::new(settings.admin.dashboard),
             sessions: admin::Sessions::default(),
             live: admin::Live::default(),
+            fleet: ArcSwap::from_pointee(fleet),
             configuration: self.configuration.subscribe(),
             reloads: self.reloads.clone(),
             places: Arc::new(Semaphore::new(admin::MAX_REQUESTS)),

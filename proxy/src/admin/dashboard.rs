@@ -20,7 +20,7 @@ use axum::{
 
 use self::assets::Assets;
 pub use self::live::Live;
-pub(super) use self::live::run;
+pub(super) use self::live::{event, interval, latest, run, tick};
 use super::{Window, guard};
 
 /// Maximum size of the request that begins a session. It contains a token.

@@ -57,6 +57,7 @@ pub(super) fn annotations_of(window: &Window, from: SystemTime, to: SystemTime) 
     let annotations = annotations.map(|of| Annotation {
         at: json::since_epoch(of.at),
         end: of.end.map(json::since_epoch),
+        instance: None,
         kind: of.kind.as_str().to_owned(),
         text: of.text.into(),
     });

@@ -130,6 +130,7 @@ pub(super) fn server(address: &str, figures: &Figures, is_full: bool) -> seawall
         distribution: distribution_if(is_full, &figures.durations),
         documents: figures.documents,
         errors: figures.errors,
+        instance: None,
         latency_ms: (&figures.durations).into(),
         phases_ms: (&figures.phases).into(),
         reply_bytes: figures.reply_bytes,
@@ -335,6 +336,7 @@ pub(super) fn pool(address: &ServerAddress, pool: &Snapshot) -> seawall_api::Poo
         available: whole(pool.available),
         concurrency: concurrency(&pool.concurrency),
         in_use: whole(pool.in_use),
+        instance: None,
         pending: whole(pool.pending),
         server: address.to_string(),
         state: pool.state.to_owned(),
@@ -365,6 +367,7 @@ pub(super) fn topology(description: &TopologyDescription) -> seawall_api::Topolo
     let servers = description.servers.iter();
     let servers = servers.map(|server| seawall_api::TopologyServer {
         address: server.address.to_string(),
+        instance: None,
         max_wire_version: server.probe.max_wire_version,
         round_trip_ms: server.probe.round_trip.map(millis),
         suspect: server.is_suspect,
@@ -383,6 +386,7 @@ pub(super) fn client(row: ClientRow) -> seawall_api::Client {
         application: row.application.as_deref().map(str::to_owned),
         connected_at: since_epoch(row.connected_at),
         id: row.id,
+        instance: None,
         peer: row.peer.to_string(),
         user: row.user.as_deref().map(str::to_owned),
     }
@@ -423,6 +427,7 @@ pub(super) fn slow(slow: &SlowOperation) -> seawall_api::SlowOperation {
         db: slow.namespace.db.to_string(),
         duration_ms: millis(slow.phases.total()),
         error_code: slow.code,
+        instance: None,
         outcome: slow.outcome.as_str().to_owned(),
         phases_ms: (&slow.phases).into(),
         reply_bytes: slow.reply_bytes,

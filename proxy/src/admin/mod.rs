@@ -5,6 +5,7 @@
 mod annotations;
 mod bounded;
 mod dashboard;
+mod fleet;
 mod guard;
 mod insight;
 mod json;
@@ -47,6 +48,7 @@ use self::bounded::{Bounded, Caller};
 pub use self::{
     bounded::{Admitted, Certificate, Handshake, Handshaking},
     dashboard::Live,
+    fleet::Fleet,
     guard::{Guard, Role, Token},
     sessions::Sessions,
 };
@@ -107,6 +109,8 @@ pub struct Window {
     pub sessions: Sessions,
     /// The live updates of dashboards.
     pub live: Live,
+    /// The other instances of this deployment.
+    pub fleet: ArcSwap<Fleet>,
     /// The values of the configuration in effect.
     pub configuration: watch::Receiver<Arc<seawall_api::Configuration>>,
     /// The channel for requests to reload the configuration.
@@ -182,11 +186,12 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> io::Result<()> {
     let ticks = dashboard::run(Arc::clone(&window), stop.clone());
+    let merged = fleet::run(Arc::clone(&window), stop.clone());
     let service = router(window).into_make_service_with_connect_info::<Caller>();
     let serving = axum::serve(Bounded::new(listener, Some(handshake)), service)
         .with_graceful_shutdown(stop.cancelled_owned())
         .into_future();
-    let (served, ()) = futures_util::future::join(serving, ticks).await;
+    let (served, (), ()) = futures_util::future::join3(serving, ticks, merged).await;
     served
 }
 
@@ -243,6 +248,7 @@ pub fn router(window: Arc<Window>) -> Router {
         .route("/api/v1/clients", get(clients))
         .route("/api/v1/storms", get(storms))
         .route("/api/v1/config", get(configuration))
+        .route("/api/v1/tick", get(dashboard::latest))
         .route_layer(middleware::from_fn_with_state(
             Arc::clone(&window),
             guard::check,
@@ -258,6 +264,9 @@ pub fn router(window: Arc<Window>) -> Router {
         ));
     let guarded = protected.merge(actions).merge(dashboard::routes(&window));
     let guarded = guarded.layer(ConcurrencyLimitLayer::new(MAX_REQUESTS));
+    // Outside of the limit: a request that waits for other instances does not delay others.
+    let all = middleware::from_fn_with_state(Arc::clone(&window), fleet::answer);
+    let guarded = guarded.layer(all);
     health_routes().merge(guarded).with_state(window)
 }
 

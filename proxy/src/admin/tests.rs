@@ -180,6 +180,7 @@ fn second(at: u64, known: &str) -> Second {
 fn configuration() -> seawall_api::Configuration {
     let value = seawall_api::ConfigurationValue {
         in_effect: Some("7".to_owned()),
+        instance: None,
         pending: Some("9".to_owned()),
         ..Default::default()
     };
@@ -263,6 +264,7 @@ pub(super) fn window() -> Window {
         dashboard: AtomicBool::new(true),
         sessions: Sessions::default(),
         live: Live::default(),
+        fleet: ArcSwap::from_pointee(Fleet::default()),
         configuration: watch::channel(Arc::new(configuration())).1,
         reloads: mpsc::channel(1).0,
         places: Arc::new(Semaphore::new(MAX_REQUESTS)),

@@ -11,9 +11,11 @@ use std::{sync::Arc, time::Duration};
 use seawall_api as api;
 use seawall_config as config;
 
-use super::{App, convert, insight, server_tls::NewAccess, telemetry::Destination, tls::NewTls};
+use super::{
+    App, convert, insight, peers, server_tls::NewAccess, telemetry::Destination, tls::NewTls,
+};
 use crate::{
-    admin::Switches,
+    admin::{Fleet, Switches},
     client::{self, CredentialSettings},
     limits::LimitNumbers,
     observe::SlowLog,
@@ -29,6 +31,8 @@ struct Prepared {
     /// The new TLS configuration of each listener; `None` if it stays as it is.
     tls: Vec<Option<NewTls>>,
     admin_tls: Option<NewTls>,
+    /// The new peers; `None` if they stay as they are.
+    fleet: Option<Fleet>,
     credentials: CredentialSettings,
     /// The new slow log; `None` if the slow log stays as it is.
     slow_log: Option<Option<SlowLog>>,
@@ -139,6 +143,9 @@ impl App {
             true => None,
             false => found.unless_failed(self.telemetry.prepare(&settings.telemetry)),
         };
+        let has_other_peers = peers::settings(&settings.admin) != peers::settings(&running.admin);
+        let fleet = has_other_peers.then(|| peers::fleet(&settings.admin));
+        let fleet = found.unless_failed(fleet.transpose()).flatten();
         let credentials = found.unless_failed(convert::credential_settings(
             &settings.auth,
             &settings.limits,
@@ -157,6 +164,7 @@ impl App {
             Some(credentials) if found.0.is_empty() => Ok(Prepared {
                 tls,
                 admin_tls,
+                fleet,
                 credentials,
                 slow_log,
                 telemetry,
@@ -230,6 +238,9 @@ impl App {
                 injects_faults: settings.fault.is_some(),
             };
             window.configure(switches, convert::guard(&settings.admin));
+            if let Some(fleet) = prepared.fleet {
+                window.fleet.store(Arc::new(fleet));
+            }
         }
     }
 
@@ -434,6 +445,7 @@ pub(super) fn described(
         let next = next.filter(|next| next.value != value.value);
         api::ConfigurationValue {
             in_effect: None,
+            instance: None,
             key: value.path.clone(),
             origin: value.origin.as_str().to_owned(),
             pending: next.map(|next| next.value.clone()),
@@ -444,6 +456,7 @@ pub(super) fn described(
     let new = pending.iter().filter(is_new);
     let new = new.map(|next| api::ConfigurationValue {
         in_effect: None,
+        instance: None,
         key: next.path.clone(),
         origin: next.origin.as_str().to_owned(),
         pending: Some(next.value.clone()),

@@ -9,7 +9,7 @@ use seawall_config::Settings;
 
 use super::ConfigArguments;
 use crate::{
-    app::{ServerTlsFiles, telemetry_problems, tls_problems},
+    app::{ServerTlsFiles, peer_problem, telemetry_problems, tls_problems},
     topology::DeploymentOptions,
 };
 use seawall_console::{Exit, complain, say};
@@ -50,6 +50,7 @@ pub(super) async fn problems(settings: &Settings) -> Vec<String> {
     let mut problems = deployment_problems(settings).await;
     problems.extend(tls_problems(settings));
     problems.extend(telemetry_problems(settings));
+    problems.extend(peer_problem(settings));
     problems
 }
 

@@ -18,6 +18,9 @@ pub struct Annotation {
     pub at: f64,
     /// When the event ended; `None` for an event at one moment, and for one that lasts.
     pub end: Option<f64>,
+    /// The instance that reports it. Absent unless several instances were merged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// The kind: `reload`, `failover`, `storm`, `stall`, `change` or `deploy`.
     pub kind: String,
     /// What happened.

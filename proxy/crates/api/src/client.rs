@@ -4,8 +4,9 @@ use std::{error, fmt, sync::Arc, time::Duration};
 
 use axum::{
     body::{self, Body, Bytes},
-    http::{Method, Request, StatusCode, Uri, header, uri::PathAndQuery},
+    http::{Method, Request, Response, StatusCode, Uri, header, request, uri::PathAndQuery},
 };
+use futures_util::StreamExt as _;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -30,6 +31,10 @@ const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Maximum number of characters of an error response that an error message contains.
 const SHOWN_REFUSAL_CHARACTERS: usize = 200;
+
+/// The header with the name of the asking instance, in requests of one instance to another. An
+/// instance that finds its own name refuses the request with the status 421: it is its own peer.
+pub const INSTANCE_HEADER: &str = "seawall-instance";
 
 /// A client of one proxy's admin address.
 #[derive(Clone)]
@@ -122,6 +127,34 @@ impl AdminClient {
         json(&self.exchange(Method::GET, path).await?)
     }
 
+    /// Requests a reply without a time limit, and returns its bytes. `name` is sent in the header
+    /// [`INSTANCE_HEADER`]. `reserve` is called with the size of each part of the body before it is
+    /// kept; if it returns false, the reply is too large.
+    ///
+    /// # Errors
+    /// If there is no reply, the request is refused, or the reply is too large.
+    pub async fn fetch(
+        &self,
+        path: &str,
+        name: &str,
+        reserve: &mut (dyn FnMut(usize) -> bool + Send),
+    ) -> Result<Vec<u8>, ClientError> {
+        let named = Request::builder().header(INSTANCE_HEADER, name);
+        let response = self.send(named, Method::GET, path).await?;
+        let status = response.status();
+        let mut parts = response.into_body().into_data_stream();
+        let mut body = Vec::new();
+        while let Some(part) = parts.next().await {
+            let part = part.map_err(|error| ClientError::Broken(root_cause(&error)))?;
+            if !reserve(part.len()) {
+                return Err(ClientError::TooLarge);
+            }
+            body.extend_from_slice(&part);
+        }
+        accepted(path, status, &body)?;
+        Ok(body)
+    }
+
     /// Returns the body of a successful response.
     async fn exchange(&self, method: Method, path: &str) -> Result<Bytes, ClientError> {
         match timeout(RESPONSE_LIMIT, self.exchange_without_limit(method, path)).await {
@@ -137,9 +170,22 @@ impl AdminClient {
         method: Method,
         path: &str,
     ) -> Result<Bytes, ClientError> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.base));
+        let response = self.send(Request::builder(), method, path).await?;
+        let status = response.status();
+        let body = body::to_bytes(response.into_body(), MAX_RESPONSE_BYTES).await;
+        let body = body.map_err(|error| ClientError::Broken(root_cause(&error)))?;
+        accepted(path, status, &body)?;
+        Ok(body)
+    }
+
+    /// Sends a request, and returns the head of its response.
+    async fn send(
+        &self,
+        request: request::Builder,
+        method: Method,
+        path: &str,
+    ) -> Result<Response<Body>, ClientError> {
+        let mut request = request.method(method).uri(format!("{}{path}", self.base));
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -149,22 +195,24 @@ impl AdminClient {
             address: self.base.clone(),
             reason: root_cause(&error),
         })?;
-        let status = response.status();
-        let body = body::to_bytes(Body::new(response.into_body()), MAX_RESPONSE_BYTES).await;
-        let body = body.map_err(|error| ClientError::Broken(root_cause(&error)))?;
-        match status {
-            // A refused reload replies with its problems.
-            StatusCode::OK | StatusCode::ACCEPTED | StatusCode::UNPROCESSABLE_ENTITY => Ok(body),
-            StatusCode::UNAUTHORIZED => Err(ClientError::Unauthorized),
-            _ => {
-                let said = String::from_utf8_lossy(&body);
-                let said = said.trim().chars().take(SHOWN_REFUSAL_CHARACTERS);
-                Err(ClientError::Refused {
-                    path: path.to_owned(),
-                    status: status.as_u16(),
-                    said: said.collect(),
-                })
-            }
+        Ok(response.map(Body::new))
+    }
+}
+
+/// Checks the status of a response.
+fn accepted(path: &str, status: StatusCode, body: &[u8]) -> Result<(), ClientError> {
+    match status {
+        // A refused reload replies with its problems.
+        StatusCode::OK | StatusCode::ACCEPTED | StatusCode::UNPROCESSABLE_ENTITY => Ok(()),
+        StatusCode::UNAUTHORIZED => Err(ClientError::Unauthorized),
+        _ => {
+            let said = String::from_utf8_lossy(body);
+            let said = said.trim().chars().take(SHOWN_REFUSAL_CHARACTERS);
+            Err(ClientError::Refused {
+                path: path.to_owned(),
+                status: status.as_u16(),
+                said: said.collect(),
+            })
         }
     }
 }
@@ -257,6 +305,9 @@ pub enum ClientError {
     /// The token is missing or wrong.
     #[error("the admin address requires a token")]
     Unauthorized,
+    /// The response is larger than the caller accepts.
+    #[error("the response is too large")]
+    TooLarge,
     /// The HTTP status is none of 200, 202, 401 and 422.
     #[error("{path}: {status} {said}")]
     Refused {

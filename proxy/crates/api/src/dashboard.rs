@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{as_integer, deployment::Connections};
+use super::{as_integer, deployment::Connections, figures::Bucket};
 
 /// The most important numbers, once a second.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub struct Tick {
 }
 
 /// The operations of one second.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TickSecond {
     /// The start of the second, in seconds since the epoch.
@@ -47,8 +47,14 @@ pub struct TickSecond {
     pub at: f64,
     /// Operations that ended.
     pub count: u64,
+    /// The distribution of the durations. Present if the request has `distributions=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distribution: Option<Vec<Bucket>>,
     /// Operations that failed.
     pub errors: u64,
+    /// The longest duration. Present together with the distribution.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_ms: Option<f64>,
     /// The median duration.
     pub p50_ms: f64,
     /// The 99th percentile of the durations.
@@ -59,6 +65,9 @@ pub struct TickSecond {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Session {
+    /// The addresses of the other instances whose figures can be merged with those of this one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<String>,
     /// `read`, or `act` for a caller who may also reload and drain.
     pub role: String,
     /// True if requests need a token.

@@ -97,6 +97,9 @@ pub struct Pool {
     pub concurrency: Concurrency,
     /// Connections that an operation uses.
     pub in_use: u64,
+    /// The instance that reports it. Absent unless several instances were merged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// Connections that are being established.
     pub pending: u64,
     /// The server's address.
@@ -172,6 +175,9 @@ pub struct Topology {
 pub struct TopologyServer {
     /// Host and port.
     pub address: String,
+    /// The instance that reports it. Absent unless several instances were merged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// The highest wire version that the server supports.
     pub max_wire_version: i32,
     /// The round-trip time; `None` until it is measured.
@@ -205,6 +211,9 @@ pub struct Client {
     pub connected_at: f64,
     /// The number of the connection.
     pub id: i32,
+    /// The instance that reports it. Absent unless several instances were merged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// Address and port.
     pub peer: String,
     /// The user as `source.name`; `None` before the client has logged in.

@@ -149,7 +149,12 @@ pub fn distribution(buckets: &[Bucket], total_ms: f64, max_ms: f64) -> Distribut
 /// A bucket's number, found by its upper bound. A bound that was rounded in JSON is still closer to
 /// the exact bound of its bucket than to any other bound.
 fn number(bucket: &Bucket) -> usize {
-    let bound = bucket.le_seconds * 0.99;
+    bucket_number(bucket.le_seconds)
+}
+
+/// The number of the bucket with this upper bound, which may be rounded.
+pub(super) fn bucket_number(le_seconds: f64) -> usize {
+    let bound = le_seconds * 0.99;
     let numbers = 0..Distribution::<8>::BUCKETS;
     let mut numbers =
         numbers.skip_while(|number| Distribution::<8>::bounds_seconds(*number).1 < bound);

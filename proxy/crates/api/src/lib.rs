@@ -9,13 +9,16 @@
 mod annotations;
 mod changes;
 mod client;
+mod comparison;
 mod configuration;
 mod dashboard;
 mod deployment;
 mod figures;
 mod gauges;
 mod heatmap;
+mod instances;
 mod merge;
+mod period;
 mod report;
 mod shapes;
 mod slow;
@@ -33,7 +36,8 @@ use serde_json::Value;
 pub use self::{
     annotations::{Annotation, Annotations, NewAnnotation},
     changes::{Change, Changes, Rates, SeriesName, Span, SpanFigures},
-    client::{AdminClient, ClientError, percent_encode},
+    client::{AdminClient, ClientError, INSTANCE_HEADER, percent_encode},
+    comparison::{between, compare_merged, rates},
     configuration::{Configuration, ConfigurationChange, ConfigurationValue, Reload},
     dashboard::{Session, Sparklines, Tick, TickSecond},
     deployment::{
@@ -43,7 +47,9 @@ pub use self::{
     figures::{Bucket, Latency, More, Phases, buckets, distribution, from_millis, millis},
     gauges::{GaugeStep, GaugeTimeline, GaugeValues},
     heatmap::{Heatmap, HeatmapColumn, HeatmapShape, HeatmapShapes},
-    merge::Merge,
+    instances::{InstanceState, Merged},
+    merge::{Listed, Merge, add_reply, with_address, with_distributions},
+    period::{all_operations, period_of, whole_period},
     report::{Instance, Report, ReportError},
     shapes::{CodeCount, Cursors, Moment, Other, Shape, Shapes, SinceStart},
     slow::{SlowOperation, SlowOperations},

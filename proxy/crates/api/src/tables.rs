@@ -112,6 +112,9 @@ pub struct Server {
     pub documents: u64,
     /// Operations that failed.
     pub errors: u64,
+    /// The instance that reports it. Absent unless several instances were merged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// The durations of whole operations.
     pub latency_ms: Latency,
     /// The operations' time by phase.

@@ -164,6 +164,7 @@ pub(super) fn exit(error: &ClientError) -> Exit {
         ClientError::Unreachable { .. }
         | ClientError::TimedOut { .. }
         | ClientError::Broken(_)
+        | ClientError::TooLarge
         | ClientError::Refused { .. }
         | ClientError::NotJson(_) => Exit::Unavailable,
     }

@@ -418,6 +418,7 @@ mod tests {
             hash: "0123".to_owned(),
             values: vec![ConfigurationValue {
                 in_effect: Some("7".to_owned()),
+                instance: None,
                 key: "listen.backlog".to_owned(),
                 origin: "file".to_owned(),
                 pending: Some("9".to_owned()),

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, path::PathBuf};
 
 use clap::Args;
-use seawall_api::{AdminClient, Merge};
+use seawall_api::AdminClient;
 
 use crate::admin_client::{Endpoint, EndpointError, TlsFiles};
 
@@ -76,46 +76,9 @@ impl Fleet {
     }
 }
 
-/// Adds `distributions=true` to the query of a path.
-pub(super) fn with_distributions(path: &str) -> String {
-    let separator = if path.contains('?') { '&' } else { '?' };
-    format!("{path}{separator}distributions=true")
-}
-
-/// Merges the reply of the instance at `address` into `sum`.
-///
-/// # Errors
-/// If the reply has no distributions. `sum` then keeps its value.
-pub(super) fn add<T: Merge>(
-    sum: &mut Option<T>,
-    address: &str,
-    mut reply: T,
-) -> Result<(), String> {
-    if !reply.is_mergeable() {
-        return Err(format!(
-            "{address}: this version does not report distributions, so its figures cannot be merged"
-        ));
-    }
-    reply.set_instance(address);
-    match sum {
-        Some(sum) => sum.merge(reply),
-        None => *sum = Some(reply),
-    }
-    Ok(())
-}
-
-/// An error with the address of its instance, if the text does not name it yet.
-pub(super) fn with_address(address: &str, error: &str) -> String {
-    match error.contains(address) {
-        true => error.to_owned(),
-        false => format!("{address}: {error}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::FromArgMatches;
-    use seawall_api::{Shape, Shapes, Status};
 
     use super::*;
 
@@ -158,43 +121,5 @@ mod tests {
         let one = ["--admin", "a:1,b:2", "--token-file", "/nowhere/token"];
         let error = endpoints(&one).fleet().unwrap_err();
         assert!(error.to_string().starts_with("--token-file /nowhere/token"));
-    }
-
-    #[test]
-    fn distributions_parameter_is_added_to_paths_with_and_without_a_query() {
-        assert_eq!(with_distributions("/a"), "/a?distributions=true");
-        assert_eq!(with_distributions("/a?b=1"), "/a?b=1&distributions=true");
-    }
-
-    #[test]
-    fn reply_without_distributions_from_an_older_version_is_an_error() {
-        let mut sum = Some(Status::default());
-        let reply = Status {
-            clients: 3,
-            ..Status::default()
-        };
-        add(&mut sum, "http://a:1", reply).unwrap();
-        assert_eq!(sum.unwrap().clients, 3);
-        let old = Shapes {
-            shapes: vec![Shape {
-                count: 1,
-                ..Shape::default()
-            }],
-            ..Shapes::default()
-        };
-        let mut sum = None;
-        let error = add(&mut sum, "http://b:1", old).unwrap_err();
-        assert!(
-            error.starts_with("http://b:1: ") && sum.is_none(),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn error_names_its_instance_once() {
-        let address = "http://a:1";
-        assert_eq!(with_address(address, "no token"), "http://a:1: no token");
-        let error = "cannot reach Seawall at http://a:1: refused";
-        assert_eq!(with_address(address, error), error);
     }
 }

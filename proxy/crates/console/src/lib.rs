@@ -8,10 +8,8 @@ pub mod report;
 pub mod top;
 
 mod admin_client;
-mod comparison;
 mod exit;
 mod figures;
 mod fleet;
-mod period;
 
 pub use self::exit::{Exit, complain, say};

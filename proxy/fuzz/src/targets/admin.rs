@@ -246,6 +246,7 @@ impl Parts {
             dashboard: false.into(),
             sessions: Sessions::default(),
             live: Live::default(),
+            fleet: Default::default(),
             configuration: watch::Sender::new(Arc::default()).subscribe(),
             // Nothing receives the requests for a reload, so each gets the status 503.
             reloads: mpsc::channel(1).0,

@@ -1,22 +1,24 @@
 //! `/api/v1/live`: the most important numbers once a second, as server-sent events. They are
-//! computed once for all streams, and only while there are streams.
+//! computed once for all streams, and only while there are streams. With `instances=all` they are
+//! those of all instances ([`super::super::fleet`]). `/api/v1/tick` gives one update.
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
-    extract::State,
+    extract::{Query, State},
     http::{StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use futures_util::stream;
+use serde::Deserialize;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
-    time::{MissedTickBehavior, interval},
+    time::{Interval, MissedTickBehavior},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::super::{Window, guard::Presented, json, work};
+use super::super::{Refused, Window, guard::Presented, json, reply, work};
 use seawall_stats::{Figures, Label, float};
 
 /// Maximum number of streams. Each open page has one.
@@ -30,6 +32,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub struct Live {
     /// The latest update, as the bytes of an event; `None` before the first and after the last.
     updates: watch::Sender<Option<Bytes>>,
+    /// The same for all instances together.
+    merged: watch::Sender<Option<Bytes>>,
     places: Arc<Semaphore>,
 }
 
@@ -37,20 +41,38 @@ impl Default for Live {
     fn default() -> Self {
         Self {
             updates: watch::channel(None).0,
+            merged: watch::channel(None).0,
             places: Arc::new(Semaphore::new(MAX_STREAMS)),
         }
     }
 }
 
+impl Live {
+    /// The channel of the updates of all instances together.
+    pub(in crate::admin) fn merged(&self) -> &watch::Sender<Option<Bytes>> {
+        &self.merged
+    }
+}
+
+/// The pace of the updates. Updates that are late are left out.
+pub(in crate::admin) fn interval() -> Interval {
+    let mut interval = tokio::time::interval(INTERVAL);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    interval
+}
+
 /// Computes the updates until `stop` is cancelled. Then all streams end.
 pub(in crate::admin) async fn run(window: Arc<Window>, stop: CancellationToken) {
-    let mut interval = interval(INTERVAL);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut interval = interval();
     while stop.run_until_cancelled(interval.tick()).await.is_some() {
         if window.live.updates.receiver_count() == 0 {
             continue;
         }
-        let event = work(&window, |window| event(&tick(window))).await;
+        let event = work(&window, |window| {
+            let tick = serde_json::to_vec(&tick(window, false)).ok()?;
+            event(&tick)
+        })
+        .await;
         if let Ok(Some(event)) = event {
             window.live.updates.send_replace(Some(event));
         }
@@ -58,10 +80,25 @@ pub(in crate::admin) async fn run(window: Arc<Window>, stop: CancellationToken) 
     window.live.updates.send_replace(None);
 }
 
-/// The numbers of the latest second.
-fn tick(window: &Window) -> seawall_api::Tick {
+#[derive(Deserialize)]
+pub(in crate::admin) struct TickOptions {
+    #[serde(default)]
+    distributions: bool,
+}
+
+/// One update. Other instances request it to merge the updates of all.
+pub(in crate::admin) async fn latest(
+    State(window): State<Arc<Window>>,
+    Query(options): Query<TickOptions>,
+) -> Result<Response, Refused> {
+    let tick = move |window: &Window| Ok(tick(window, options.distributions));
+    reply(&window, tick).await
+}
+
+/// The numbers of the latest second. `is_full` adds the distribution.
+pub(in crate::admin) fn tick(window: &Window, is_full: bool) -> seawall_api::Tick {
     let now = window.insight.now();
-    let second = latest_second(window);
+    let second = latest_second(window, is_full);
     let status = window.topology.snapshot();
     let pools: Vec<_> = status.pools.iter().map(|pool| pool.snapshot()).collect();
     let sum = |part: fn(&crate::pool::Snapshot) -> usize| json::whole(pools.iter().map(part).sum());
@@ -92,7 +129,7 @@ fn tick(window: &Window) -> seawall_api::Tick {
 }
 
 /// The latest second of the history; `None` if there is none.
-fn latest_second(window: &Window) -> Option<seawall_api::TickSecond> {
+fn latest_second(window: &Window, is_full: bool) -> Option<seawall_api::TickSecond> {
     let now = window.insight.now();
     let from = now.checked_sub(3 * INTERVAL)?;
     let is_whole = |label: &Label| *label == Label::Whole;
@@ -103,15 +140,17 @@ fn latest_second(window: &Window) -> Option<seawall_api::TickSecond> {
     Some(seawall_api::TickSecond {
         at: float(*at),
         count: figures.count,
+        distribution: is_full.then(|| seawall_api::buckets(&figures.durations)),
         errors: figures.errors,
+        max_ms: is_full.then(|| seawall_api::millis(figures.durations.max())),
         p50_ms: seawall_api::millis(figures.durations.quantile(0.5)),
         p99_ms: seawall_api::millis(figures.durations.quantile(0.99)),
     })
 }
 
-/// The update as an event. `None` if it cannot be encoded.
-fn event(tick: &seawall_api::Tick) -> Option<Bytes> {
-    let tick = serde_json::to_string(tick).ok()?;
+/// An update in JSON as an event. `None` if it is not UTF-8.
+pub(in crate::admin) fn event(tick: &[u8]) -> Option<Bytes> {
+    let tick = str::from_utf8(tick).ok()?;
     Some(format!("event: tick\ndata: {tick}\n\n").into())
 }
 
@@ -135,13 +174,26 @@ impl Subscription {
     }
 }
 
-pub(super) async fn stream(State(window): State<Arc<Window>>, request: Parts) -> Response {
+#[derive(Deserialize)]
+pub(super) struct StreamOptions {
+    /// `all` for the updates of all instances; the fleet refuses other values.
+    instances: Option<String>,
+}
+
+pub(super) async fn stream(
+    State(window): State<Arc<Window>>,
+    Query(options): Query<StreamOptions>,
+    request: Parts,
+) -> Response {
     let Ok(place) = Arc::clone(&window.live.places).try_acquire_owned() else {
         let why = format!("at most {MAX_STREAMS} streams\n");
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
     let subscription = Subscription {
-        updates: window.live.updates.subscribe(),
+        updates: match options.instances {
+            Some(_) => window.live.merged.subscribe(),
+            None => window.live.updates.subscribe(),
+        },
         window,
         request,
         _place: place,

@@ -72,6 +72,7 @@ pub(super) async fn describe(State(window): State<Arc<Window>>, parts: Parts) ->
         Role::Read => "read",
     };
     Json(seawall_api::Session {
+        peers: window.fleet.load().addresses(),
         role: role.to_owned(),
         token_required: token.is_some(),
     })

@@ -44,6 +44,7 @@ fn handed_over(settings: &config::Settings) -> String {
         &settings.fault,
         settings.listeners(),
         &settings.admin.tls,
+        peers::settings(&settings.admin),
         &settings.deployment.tls,
         &settings.slow_log,
         &settings.shapes,
@@ -72,6 +73,7 @@ fn settings(key: &Key, variant: usize) -> config::Settings {
         "telemetry" if name == "certificate_file" => of_telemetry("key_file"),
         "telemetry" if name == "key_file" => of_telemetry("certificate_file"),
         "slow_log" if key.path != "slow_log.redact" => "slow_log.redact = true\n".to_owned(),
+        "admin" if name.starts_with("peer_") => "admin.peers = \"https://a:1\"\n".to_owned(),
         _ if section.ends_with(".tls") && section != "deployment.tls" => tls(section, name),
         _ => String::new(),
     };
@@ -147,6 +149,7 @@ fn value(key: &Key, variant: usize) -> String {
         Kind::Text => match key.path {
             "telemetry.resource_attributes" => ["\"a=1\"", "\"a=2\""][variant].to_owned(),
             "limits.shared_addresses" => format!("{:?}", ["10.0.0.0/8", "192.0.2.7"][variant]),
+            "admin.peers" => format!("{:?}", ["one:1", "two:2"][variant]),
             _ => format!("{:?}", ["one", "two"][variant]),
         },
         Kind::HttpUrl => ["\"http://a\"", "\"http://b\""][variant].to_owned(),

@@ -4,6 +4,9 @@
 mod deployment;
 mod heatmap;
 mod insight;
+mod instances;
+mod lists;
+mod pictures;
 mod shapes;
 
 use std::{
@@ -11,6 +14,10 @@ use std::{
     hash::Hash,
 };
 
+pub use self::{
+    instances::{add_reply, with_address, with_distributions},
+    lists::Listed,
+};
 use super::{Bucket, Latency, More, Phases, buckets, distribution};
 
 /// A reply that can be merged with the replies of other instances to the same request.

@@ -4,6 +4,8 @@ use super::{
     Durations, Merge, add, add_counts, add_known, add_more, add_phases, combine, durations,
     merge_by, merge_known,
 };
+use seawall_stats::float;
+
 use crate::{Bucket, Cursors, Moment, Other, Server, Shape, Shapes, SinceStart, Step, Timeline};
 
 /// True if there is a distribution, or if no duration was recorded.
@@ -38,6 +40,54 @@ impl Merge for Shapes {
         self.other.merge(other.other);
         merge_shapes(&mut self.shapes, other.shapes);
         combine(&mut self.since_seconds, other.since_seconds, f64::max);
+    }
+}
+
+impl Shape {
+    /// Removes the distributions that the reply about one shape has only on request.
+    pub fn drop_inner_distributions(&mut self) {
+        for step in self.timeline.iter_mut().flatten() {
+            step.distribution = None;
+        }
+        if let Some(cursors) = &mut self.cursors {
+            cursors.distribution = None;
+        }
+        if let Some(since_start) = &mut self.since_start {
+            since_start.distribution = None;
+            since_start.cursors.distribution = None;
+        }
+    }
+}
+
+impl Shapes {
+    /// Sorts the shapes in descending order, and keeps the first ones. The others are added to
+    /// `other`. An unknown key sorts by total time.
+    pub fn keep(&mut self, sort: &str, limit: usize) {
+        let weight: fn(&Shape) -> f64 = match sort {
+            "count" => |shape| float(shape.count),
+            "errors" => |shape| float(shape.errors),
+            "bytes" => |shape| float(shape.bytes()),
+            "documents" => |shape| float(shape.documents),
+            "p99" => |shape| shape.latency_ms.p99,
+            _ => Shape::load_ms,
+        };
+        self.shapes.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
+        let unlisted = self.shapes.split_off(limit.min(self.shapes.len()));
+        let other = &mut self.other;
+        for mut shape in unlisted {
+            merge_load!(other, shape);
+        }
+    }
+
+    /// Removes the distributions, which only a merge needs.
+    pub fn drop_distributions(&mut self) {
+        self.other.distribution = None;
+        for shape in &mut self.shapes {
+            shape.distribution = None;
+            if let Some(cursors) = &mut shape.cursors {
+                cursors.distribution = None;
+            }
+        }
     }
 }
 

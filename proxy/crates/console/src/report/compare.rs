@@ -1,10 +1,6 @@
 //! Compares two saved reports.
 
-use crate::{
-    comparison::{between, rates},
-    period::{period, whole},
-};
-use seawall_api::{Changes, Rates, Report};
+use seawall_api::{Changes, Rates, Report, between, period_of, rates, whole_period};
 use seawall_stats::Label;
 
 /// One of the two reports.
@@ -27,7 +23,7 @@ pub(super) struct Comparison {
 impl Comparison {
     /// Compares two reports. Each is given with the name of its file.
     pub(super) fn new(before: (String, Report), now: (String, Report)) -> Self {
-        let periods = (period(&before.1), period(&now.1));
+        let periods = (period_of(&before.1), period_of(&now.1));
         Self {
             changes: between(&periods.0, &periods.1, "before"),
             before: Side::new(before),
@@ -59,7 +55,7 @@ impl Comparison {
 
 impl Side {
     fn new((file, report): (String, Report)) -> Self {
-        let period = whole(&report);
+        let period = whole_period(&report);
         let whole = period.series.get(&Label::Whole);
         let whole = whole.map(|figures| rates(figures, &period));
         Self {
@@ -154,5 +150,50 @@ pub(super) mod tests {
         earlier.made_at = 1.0;
         let comparison = compared(report(), earlier);
         assert!(comparison.caveats()[0].contains("later than the second"));
+    }
+
+    #[test]
+    fn the_count_the_sum_and_the_maximum_are_restored_from_json() {
+        let report = report();
+        let period = period_of(&report);
+        assert_eq!(period.length, Duration::from_secs(600));
+        assert_eq!(period.series.len(), report.shapes.len() + 1);
+        for shape in &report.shapes {
+            let mut series = period.series.iter();
+            let is_it =
+                |label: &Label| matches!(label, Label::Shape { id, .. } if **id == *shape.id);
+            let figures = series.find(|(label, _)| is_it(label)).unwrap().1;
+            assert_eq!(figures.durations.count(), shape.count);
+            let sum = figures.durations.sum().as_secs_f64() * 1e3;
+            assert!(
+                (sum / shape.total_time_ms - 1.0).abs() < 0.002,
+                "{sum} {shape:?}"
+            );
+            for (q, ms) in [(0.5, shape.latency_ms.p50), (0.99, shape.latency_ms.p99)] {
+                let rebuilt = figures.durations.quantile(q).as_secs_f64() * 1e3;
+                assert!((rebuilt / ms - 1.0).abs() < 0.001, "{rebuilt} {ms}");
+            }
+            let max = figures.durations.max().as_secs_f64() * 1e3;
+            assert!((max / shape.latency_ms.max - 1.0).abs() < 0.001);
+        }
+        assert_eq!(
+            period.series[&Label::Whole].durations.count(),
+            report.operations()
+        );
+    }
+
+    #[test]
+    fn operations_of_unlisted_shapes_form_one_series() {
+        let mut cut = report();
+        cut.other = Other {
+            count: 7,
+            errors: 1,
+            total_time_ms: 12.5,
+            ..Other::default()
+        };
+        let period = period_of(&cut);
+        let other = &period.series[&Label::OtherShapes];
+        assert_eq!((other.count, other.errors), (7, 1));
+        assert_eq!(other.durations.sum(), Duration::from_micros(12_500));
     }
 }

@@ -1,13 +1,11 @@
 //! The merged report of several instances.
 
 use futures_util::future::join_all;
-use seawall_api::{AdminClient, Instance, Report};
-
-use crate::{
-    admin_client,
-    comparison::compare_merged,
-    fleet::{Fleet, add, with_address, with_distributions},
+use seawall_api::{
+    AdminClient, Instance, Report, add_reply, compare_merged, with_address, with_distributions,
 };
+
+use crate::{admin_client, fleet::Fleet};
 
 /// Requests the report of each instance, and merges the reports. Returns `None` if no instance sent
 /// one. An instance whose report could not be merged has an error.
@@ -40,7 +38,7 @@ fn merged(reports: Vec<(&str, Result<Report, String>)>) -> (Option<Report>, Vec<
                 instance.uptime_seconds = report.status.uptime_seconds;
                 instance.version.clone_from(&report.status.version);
                 instance.incomparable = report.changes.incomparable().map(str::to_owned);
-                add(&mut merged, address, report).err()
+                add_reply(&mut merged, address, report).err()
             }
         };
         instance.error = error.map(|error| with_address(address, &error));

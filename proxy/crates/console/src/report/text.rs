@@ -6,10 +6,9 @@ use crate::{
         bytes, clock, count, exact, float, millis, moment, namespace, percent, printable, seconds,
         sparks, table, uptime,
     },
-    period::all,
     top::panes,
 };
-use seawall_api::{Instance, Report, Shape, Step};
+use seawall_api::{Instance, Report, Shape, Step, all_operations};
 
 /// Maximum width of a timeline in characters.
 const TIMELINE_CHARACTERS: usize = 72;
@@ -126,7 +125,7 @@ pub(super) fn warnings(report: &Report) -> Vec<String> {
 
 /// The summary of the period: name, figure, explanation.
 pub(super) fn summary(report: &Report) -> Vec<(&'static str, String, String)> {
-    let all = all(report);
+    let all = all_operations(report);
     let (operations, errors) = (report.operations(), report.errors());
     let quantile = |q| millis(all.durations.quantile(q).as_secs_f64() * 1e3);
     let rate = float(operations) / report.covered_seconds();

@@ -1,11 +1,7 @@
 //! Merges the responses of several instances.
 
 use super::model::{Answers, HeatAnswer};
-use crate::{
-    comparison::compare_merged,
-    fleet::{add, with_address},
-};
-use seawall_api::{Annotations, Changes, Merge};
+use seawall_api::{Annotations, Changes, Merge, add_reply, compare_merged, with_address};
 
 /// Merges the responses of all instances, each given with its address. The error says how many
 /// instances have errors, and gives the first error.
@@ -49,7 +45,7 @@ fn take(merged: &mut Answers, address: &str, answers: Answers) -> Option<String>
         reply: Option<T>,
         error: &mut Option<String>,
     ) {
-        if let Some(Err(refusal)) = reply.map(|reply| add(sum, address, reply)) {
+        if let Some(Err(refusal)) = reply.map(|reply| add_reply(sum, address, reply)) {
             error.get_or_insert(refusal);
         }
     }

@@ -41,9 +41,9 @@ use self::{
 use crate::{
     admin_client,
     exit::{Exit, complain, say},
-    fleet::{Endpoints, Fleet, with_distributions},
+    fleet::{Endpoints, Fleet},
 };
-use seawall_api::{AdminClient, Annotations, ClientError, Heatmap, Status};
+use seawall_api::{AdminClient, Annotations, ClientError, Heatmap, Status, with_distributions};
 
 /// The refresh interval.
 const REFRESH: Duration = Duration::from_secs(1);

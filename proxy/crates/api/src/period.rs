@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use seawall_api::{Other, Report, Shape, Span, SpanFigures, Step, distribution, from_millis};
+use crate::{Other, Report, Shape, Span, SpanFigures, Step, distribution, from_millis};
 use seawall_stats::{Figures, Label, Level, Period};
 
 /// Converts a part of a reply to [`Figures`]. All types with figures have the same names for these
@@ -28,9 +28,9 @@ macro_rules! figures {
 
 /// Returns a period with one series for each listed shape, one for all other shapes, and one for
 /// all operations.
-pub(crate) fn period(report: &Report) -> Period {
+pub fn period_of(report: &Report) -> Period {
     let mut series = series_of(&report.shapes, &report.other);
-    series.insert(Arc::new(Label::Whole), all(report));
+    series.insert(Arc::new(Label::Whole), all_operations(report));
     Period {
         length: length(report.covered_seconds()),
         series,
@@ -61,11 +61,11 @@ fn series_of(shapes: &[Shape], other: &Other) -> BTreeMap<Arc<Label>, Figures> {
 
 /// Returns a period with one series: all operations of the timeline. Its length is that of the
 /// timeline, whose first step may begin before the report's period.
-pub(crate) fn whole(report: &Report) -> Period {
+pub fn whole_period(report: &Report) -> Period {
     let steps = report.timeline.steps.iter().map(|step| step.seconds);
     Period {
         length: length(steps.sum()),
-        series: [(Arc::new(Label::Whole), all(report))].into(),
+        series: [(Arc::new(Label::Whole), all_operations(report))].into(),
     }
 }
 
@@ -74,7 +74,7 @@ fn length(seconds: f64) -> Duration {
 }
 
 /// All operations of a report, summed over its timeline.
-pub(crate) fn all(report: &Report) -> Figures {
+pub fn all_operations(report: &Report) -> Figures {
     let mut all = Figures::default();
     let steps = report.timeline.steps.iter().map(figures_of_step);
     steps.for_each(|figures| all.merge(&figures));
@@ -101,53 +101,5 @@ fn figures_of_step(step: &Step) -> Figures {
         more_count: 0,
         more_time: Duration::ZERO,
         ..figures!(step)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::tests::report;
-
-    #[test]
-    fn the_count_the_sum_and_the_maximum_are_restored_from_json() {
-        let report = report();
-        let period = period(&report);
-        assert_eq!(period.length, Duration::from_secs(600));
-        assert_eq!(period.series.len(), report.shapes.len() + 1);
-        for shape in &report.shapes {
-            let figures = &period.series[&label(shape)];
-            assert_eq!(figures.durations.count(), shape.count);
-            let sum = figures.durations.sum().as_secs_f64() * 1e3;
-            assert!(
-                (sum / shape.total_time_ms - 1.0).abs() < 0.002,
-                "{sum} {shape:?}"
-            );
-            for (q, ms) in [(0.5, shape.latency_ms.p50), (0.99, shape.latency_ms.p99)] {
-                let rebuilt = figures.durations.quantile(q).as_secs_f64() * 1e3;
-                assert!((rebuilt / ms - 1.0).abs() < 0.001, "{rebuilt} {ms}");
-            }
-            let max = figures.durations.max().as_secs_f64() * 1e3;
-            assert!((max / shape.latency_ms.max - 1.0).abs() < 0.001);
-        }
-        assert_eq!(
-            period.series[&Label::Whole].durations.count(),
-            report.operations()
-        );
-    }
-
-    #[test]
-    fn operations_of_unlisted_shapes_form_one_series() {
-        let mut cut = report();
-        cut.other = Other {
-            count: 7,
-            errors: 1,
-            total_time_ms: 12.5,
-            ..Other::default()
-        };
-        let period = period(&cut);
-        let other = &period.series[&Label::OtherShapes];
-        assert_eq!((other.count, other.errors), (7, 1));
-        assert_eq!(other.durations.sum(), Duration::from_micros(12_500));
     }
 }

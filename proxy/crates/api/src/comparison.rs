@@ -1,14 +1,13 @@
 //! Compares two periods with the algorithm of `insight`. The result has the format of the API's
 //! changes.
 
-use crate::{figures::float, period::period_of_span};
-use seawall_api::{Change, Changes, Rates, SeriesName, millis};
+use crate::{Change, Changes, Rates, SeriesName, millis, period::period_of_span};
 use seawall_insight::{compare, incomparable};
-use seawall_stats::{Figures, Label, Period};
+use seawall_stats::{Figures, Label, Period, float};
 
 /// The changes from one period to another, sorted by their cost to the servers. `against` names the
 /// first period.
-pub(super) fn between(before: &Period, now: &Period, against: &str) -> Changes {
+pub fn between(before: &Period, now: &Period, against: &str) -> Changes {
     let incomparable = incomparable(before, now, now.length.as_secs());
     let changes = compare(before, now);
     let changes = changes.iter().map(|change| Change {
@@ -30,7 +29,7 @@ pub(super) fn between(before: &Period, now: &Period, against: &str) -> Changes {
 }
 
 /// Compares the merged periods of several instances. The figures of the periods are removed.
-pub(super) fn compare_merged(changes: &mut Changes) {
+pub fn compare_merged(changes: &mut Changes) {
     let spans = (changes.baseline.as_mut(), changes.now.as_mut());
     let (Some(before), Some(now)) = spans else {
         return;
@@ -87,7 +86,7 @@ fn named(label: &Label) -> SeriesName {
 }
 
 /// The figures of a series in relation to its period and its operations.
-pub(super) fn rates(figures: &Figures, period: &Period) -> Rates {
+pub fn rates(figures: &Figures, period: &Period) -> Rates {
     let seconds = period.length.as_secs_f64().max(1e-9);
     let operations = float(figures.count.max(1));
     let quantile_ms = |q| millis(figures.durations.quantile(q));
@@ -104,7 +103,7 @@ pub(super) fn rates(figures: &Figures, period: &Period) -> Rates {
 
 #[cfg(test)]
 mod tests {
-    use seawall_api::{Merge, Other, Shape, Span, SpanFigures, buckets};
+    use crate::{Merge, Other, Shape, Span, SpanFigures, buckets};
     use seawall_stats::Distribution;
     use std::time::Duration;
 

@@ -1,0 +1,25 @@
+//! The reply to a request with `instances=all`.
+
+use serde::{Deserialize, Serialize};
+
+/// The merged reply of several instances.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Merged<T> {
+    /// The members of a reply of one instance, merged.
+    #[serde(flatten)]
+    pub reply: T,
+    /// The asked instance and then its peers, as configured.
+    #[serde(default)]
+    pub instances: Vec<InstanceState>,
+}
+
+/// An instance, and its error if the merged reply lacks it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InstanceState {
+    /// The admin address; `this instance` for the one that was asked.
+    pub address: String,
+    /// The reason why the merged reply lacks this instance, or a part of its figures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}

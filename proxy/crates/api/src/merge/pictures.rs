@@ -1,0 +1,268 @@
+//! Merges what the dashboard draws: heat maps, gauges, sparklines, live updates.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use super::{Durations, Merge, add, add_limit, combine, merge_by};
+use crate::{
+    GaugeStep, GaugeTimeline, GaugeValues, Heatmap, HeatmapColumn, HeatmapShapes, Latency,
+    Sparklines, Tick, TickSecond, figures::bucket_number,
+};
+use seawall_stats::{Distribution, float};
+
+/// The start of the step of this length that contains a time.
+fn start_of_step(at: f64, seconds: f64) -> f64 {
+    match seconds > 0.0 {
+        true => (at / seconds).floor() * seconds,
+        false => at,
+    }
+}
+
+impl Merge for Heatmap {
+    /// Adds the counts of equal buckets. If the steps of an instance are longer, because its
+    /// history lacks memory, those of the other are combined to the same length.
+    fn merge(&mut self, other: Self) {
+        let columns = self.columns.iter().chain(&other.columns);
+        let longest = columns.map(|column| column.seconds).fold(0.0, f64::max);
+        self.step_seconds = self.step_seconds.max(other.step_seconds).max(longest);
+        let mut merged: BTreeMap<u64, (f64, BTreeMap<usize, u64>)> = BTreeMap::new();
+        for heatmap in [&*self, &other] {
+            let mut own: BTreeMap<u64, f64> = BTreeMap::new();
+            for column in &heatmap.columns {
+                let at = start_of_step(column.at, longest).max(0.0).to_bits();
+                *own.entry(at).or_default() += column.seconds;
+                let (_, counts) = merged.entry(at).or_default();
+                for (number, count) in heatmap.numbered(column) {
+                    *counts.entry(number).or_default() += count;
+                }
+            }
+            for (at, seconds) in own {
+                let (longest, _) = merged.entry(at).or_default();
+                *longest = longest.max(seconds);
+            }
+        }
+        let numbers = merged.values().flat_map(|(_, counts)| counts.keys());
+        let numbers: BTreeSet<usize> = numbers.copied().collect();
+        let indexes: BTreeMap<usize, u64> = numbers.iter().copied().zip(0..).collect();
+        let columns = merged.into_iter().map(|(at, (seconds, counts))| {
+            let counts = counts.into_iter();
+            let counts = counts.filter_map(|(of, count)| Some((*indexes.get(&of)?, count)));
+            HeatmapColumn {
+                at: f64::from_bits(at),
+                counts: counts.collect(),
+                seconds,
+            }
+        });
+        self.columns = columns.collect();
+        let bounds = numbers.into_iter().map(Distribution::<8>::bounds_seconds);
+        self.bounds_seconds = bounds.collect();
+    }
+}
+
+impl Heatmap {
+    /// The counts of a column by the number of the bucket.
+    fn numbered<'a>(
+        &'a self,
+        column: &'a HeatmapColumn,
+    ) -> impl Iterator<Item = (usize, u64)> + 'a {
+        column.counts.iter().filter_map(|(index, count)| {
+            let index = usize::try_from(*index).ok()?;
+            let (_, le_seconds) = self.bounds_seconds.get(index)?;
+            Some((bucket_number(*le_seconds), *count))
+        })
+    }
+}
+
+impl Merge for HeatmapShapes {
+    fn merge(&mut self, other: Self) {
+        self.all_servers |= other.all_servers;
+        add!(self, other: count);
+        let id = |shape: &crate::HeatmapShape| shape.id.clone();
+        merge_by(&mut self.shapes, other.shapes, id, |sum, shape| {
+            sum.count += shape.count;
+        });
+        self.shapes.sort_by_key(|shape| Reverse(shape.count));
+        self.update();
+    }
+}
+
+impl HeatmapShapes {
+    /// Keeps the shapes with the most operations. The others are counted in `other`.
+    pub fn keep(&mut self, limit: usize) {
+        self.shapes.truncate(limit);
+        self.update();
+    }
+
+    /// Computes the shares and the rest again.
+    fn update(&mut self) {
+        let listed: u64 = self.shapes.iter().map(|shape| shape.count).sum();
+        self.other = self.count.saturating_sub(listed);
+        for shape in &mut self.shapes {
+            shape.share = float(shape.count) / float(self.count.max(shape.count).max(1));
+        }
+    }
+}
+
+impl Merge for GaugeTimeline {
+    fn merge(&mut self, other: Self) {
+        let steps = self.steps.iter().chain(&other.steps);
+        let longest = steps.map(|step| step.seconds).fold(0.0, f64::max);
+        let mut steps = combined(std::mem::take(&mut self.steps), longest);
+        let others = combined(other.steps, longest);
+        merge_by(
+            &mut steps,
+            others,
+            |step| step.at.to_bits(),
+            |sum, step| {
+                sum.seconds = sum.seconds.max(step.seconds);
+                for (name, values) in step.gauges {
+                    let known = sum.gauges.remove(&name);
+                    let values = known.map_or(values, |known| added(&name, known, values));
+                    sum.gauges.insert(name, values);
+                }
+            },
+        );
+        steps.sort_by(|a, b| a.at.total_cmp(&b.at));
+        self.steps = steps;
+        self.step_seconds = self.step_seconds.max(other.step_seconds).max(longest);
+    }
+}
+
+/// A gauge of both instances together. Delays are not added: the longest one counts. The sums of
+/// the lowest and of the highest values are bounds, because both instances need not have had them
+/// at the same moment.
+fn added(name: &str, one: GaugeValues, other: GaugeValues) -> GaugeValues {
+    let both: fn(f64, f64) -> f64 = match name.ends_with("_delay_seconds") {
+        true => f64::max,
+        false => |one, other| one + other,
+    };
+    GaugeValues {
+        max: both(one.max, other.max),
+        mean: both(one.mean, other.mean),
+        min: both(one.min, other.min),
+    }
+}
+
+/// Combines consecutive steps of one instance, so that steps begin at multiples of `seconds`.
+fn combined(steps: Vec<GaugeStep>, seconds: f64) -> Vec<GaugeStep> {
+    let mut combined = Vec::new();
+    let key = |step: &GaugeStep| start_of_step(step.at, seconds).to_bits();
+    merge_by(&mut combined, steps, key, |sum: &mut GaugeStep, step| {
+        for (name, values) in step.gauges {
+            sum.gauges
+                .entry(name)
+                .and_modify(|known| {
+                    let whole = (sum.seconds + step.seconds).max(1.0);
+                    *known = GaugeValues {
+                        max: known.max.max(values.max),
+                        mean: (known.mean * sum.seconds + values.mean * step.seconds) / whole,
+                        min: known.min.min(values.min),
+                    };
+                })
+                .or_insert(values);
+        }
+        sum.seconds += step.seconds;
+    });
+    for step in &mut combined {
+        step.at = start_of_step(step.at, seconds);
+    }
+    combined
+}
+
+/// Maximum number of steps of merged sparklines. A period has fewer; a peer with a wrong clock
+/// could ask for any number.
+const MAX_STEPS: usize = 10_000;
+
+impl Merge for Sparklines {
+    /// Adds the loads of equal steps. Steps of another length cannot be added and are left out.
+    fn merge(&mut self, other: Self) {
+        if self.shapes.is_empty() {
+            *self = other;
+            return;
+        }
+        if other.shapes.is_empty() || other.step_seconds != self.step_seconds {
+            return;
+        }
+        let from = self.from.min(other.from);
+        let step_seconds = self.step_seconds;
+        let mut shapes: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for lines in [std::mem::take(self), other] {
+            let offset = whole_steps((lines.from - from) / step_seconds.max(1.0));
+            for (id, loads) in lines.shapes {
+                let sums = shapes.entry(id).or_default();
+                for (at, load) in (offset..MAX_STEPS).zip(loads) {
+                    if sums.len() <= at {
+                        sums.resize(at + 1, 0.0);
+                    }
+                    if let Some(sum) = sums.get_mut(at) {
+                        *sum += load;
+                    }
+                }
+            }
+        }
+        let longest = shapes.values().map(Vec::len).max().unwrap_or_default();
+        shapes.values_mut().for_each(|of| of.resize(longest, 0.0));
+        *self = Self {
+            from,
+            shapes,
+            step_seconds,
+        };
+    }
+}
+
+/// A number of steps; [`MAX_STEPS`] if it is larger.
+fn whole_steps(steps: f64) -> usize {
+    (0..MAX_STEPS)
+        .find(|whole| float(u64::try_from(*whole).unwrap_or(u64::MAX)) >= steps)
+        .unwrap_or(MAX_STEPS)
+}
+
+impl Merge for Tick {
+    fn is_mergeable(&self) -> bool {
+        let is_complete = |second: &TickSecond| second.count == 0 || second.distribution.is_some();
+        self.second.as_ref().is_none_or(is_complete)
+    }
+
+    /// Adds the latest second of each instance. These seconds may differ, as the clocks do.
+    fn merge(&mut self, other: Self) {
+        add!(self, other: clients, in_progress, wait_queue, waiting);
+        add_limit(&mut self.concurrency_limit, other.concurrency_limit);
+        self.at = self.at.max(other.at);
+        self.draining |= other.draining;
+        self.history |= other.history;
+        self.storm |= other.storm;
+        self.server_connections.merge(other.server_connections);
+        self.uptime_seconds = self.uptime_seconds.max(other.uptime_seconds);
+        combine(&mut self.second, other.second, |mut second, other| {
+            second.merge(other);
+            second
+        });
+    }
+}
+
+impl Merge for TickSecond {
+    fn merge(&mut self, mut other: Self) {
+        add!(self, other: count, errors);
+        self.at = self.at.max(other.at);
+        let latency = |second: &Self| Latency {
+            max: second.max_ms.unwrap_or_default(),
+            ..Latency::default()
+        };
+        let (mut own, mut others) = (latency(self), latency(&other));
+        // No member depends on the sum of the durations.
+        let durations = Durations {
+            latency_ms: &mut own,
+            distribution: &mut self.distribution,
+            total_ms: 0.0,
+        };
+        durations.merge(Durations {
+            latency_ms: &mut others,
+            distribution: &mut other.distribution,
+            total_ms: 0.0,
+        });
+        (self.p50_ms, self.p99_ms) = (own.p50, own.p99);
+        self.max_ms = Some(own.max);
+    }
+}

@@ -1,0 +1,319 @@
+//! Several instances: answers requests with `instances=all` with the merged figures of this
+//! instance and of its peers.
+//!
+//! The own reply comes first: it passes the guard, so nobody without access makes Seawall send
+//! requests. Then the same request, without `instances`, goes to all peers at the same time. All of
+//! this runs on the control plane, and everything has a limit: the time and the size of a peer's
+//! reply, the requests in flight per peer, the memory for all replies, and the number of merges. A
+//! peer that did not reply rests for some seconds, so it does not delay each request.
+
+mod endpoints;
+mod live;
+#[cfg(test)]
+mod tests;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use axum::{
+    body,
+    extract::{Query, Request, State},
+    http::{Method, StatusCode, Uri, header, uri::PathAndQuery},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use seawall_api::{AdminClient, ClientError, INSTANCE_HEADER, percent_encode};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, timeout},
+};
+
+use self::endpoints::{Endpoint, endpoint};
+pub(super) use self::live::run;
+use super::{Window, work};
+
+/// Time limit for a peer's reply, with the wait for a place in [`MAX_IN_FLIGHT`].
+const PEER_LIMIT: Duration = Duration::from_secs(3);
+
+/// How long a peer that did not reply is not asked again.
+const REST: Duration = Duration::from_secs(10);
+
+/// Maximum number of requests in flight to one peer.
+const MAX_IN_FLIGHT: usize = 4;
+
+/// Maximum size of the reply of one instance.
+const MAX_REPLY_BYTES: usize = 16 << 20;
+
+/// Maximum number of objects in the reply of one instance. An object takes up to a kilobyte when it
+/// is parsed, and replies are parsed one at a time.
+const MAX_REPLY_OBJECTS: usize = 250_000;
+
+/// Memory for the replies of all peers that have not been merged yet.
+const MAX_MEMORY_BYTES: usize = 64 << 20;
+
+/// Maximum number of requests that are merged at the same time. Further requests wait.
+const MAX_MERGED: usize = 8;
+
+/// Number of rows that each instance is asked for, whatever the limit of the request: a shape may
+/// be among the first of all instances together, but not of each. Further rows are in `other`.
+const ROWS_OF_INSTANCE: usize = 1_000;
+
+/// The name of the instance that was asked.
+const OWN: &str = "this instance";
+
+/// The other instances of this deployment.
+pub struct Fleet {
+    peers: Vec<Peer>,
+    /// The name of this instance in its requests, random.
+    name: String,
+    memory: Arc<Semaphore>,
+    requests: Semaphore,
+    merges: Semaphore,
+}
+
+/// Another instance.
+struct Peer {
+    client: AdminClient,
+    places: Semaphore,
+    state: Mutex<PeerState>,
+}
+
+#[derive(Default)]
+struct PeerState {
+    /// True if the peer turned out to be this instance.
+    is_own: bool,
+    /// The end of the rest, and the error that caused it.
+    rest: Option<(Instant, String)>,
+}
+
+/// The reply of an instance as it arrived, with the memory that it occupies.
+struct Reply {
+    bytes: Vec<u8>,
+    _memory: Option<OwnedSemaphorePermit>,
+}
+
+/// An instance's address, and its reply or the reason why there is none.
+type Answer = (String, Result<Reply, String>);
+
+impl Default for Fleet {
+    fn default() -> Self {
+        Self::new(Vec::new())
+    }
+}
+
+impl fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.addresses()).finish()
+    }
+}
+
+impl Fleet {
+    /// The instances at these addresses.
+    pub fn new(clients: Vec<AdminClient>) -> Self {
+        let peers = clients.into_iter().map(|client| Peer {
+            client,
+            places: Semaphore::new(MAX_IN_FLIGHT),
+            state: Mutex::default(),
+        });
+        Self {
+            peers: peers.collect(),
+            name: format!("{:032x}", rand::random::<u128>()),
+            memory: Arc::new(Semaphore::new(MAX_MEMORY_BYTES)),
+            requests: Semaphore::new(MAX_MERGED),
+            merges: Semaphore::new(1),
+        }
+    }
+
+    /// The addresses of the peers, without that of this instance.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        let others = self.peers.iter().filter(|peer| !peer.state.lock().is_own);
+        others
+            .map(|peer| peer.client.address().to_owned())
+            .collect()
+    }
+
+    /// Requests a path, with its query, of all peers. A peer that is this instance is left out.
+    async fn ask(&self, path: &str) -> Vec<Answer> {
+        let answers = join_all(self.peers.iter().map(|peer| self.ask_one(peer, path))).await;
+        let answers = answers.into_iter().zip(&self.peers);
+        let others = answers.filter(|(_, peer)| !peer.state.lock().is_own);
+        let named = others.map(|(answer, peer)| (peer.client.address().to_owned(), answer));
+        named.collect()
+    }
+
+    async fn ask_one(&self, peer: &Peer, path: &str) -> Result<Reply, String> {
+        if let Some((until, error)) = &peer.state.lock().rest
+            && Instant::now() < *until
+        {
+            return Err(error.clone());
+        }
+        let reply = timeout(PEER_LIMIT, async {
+            let _place = peer.places.acquire().await;
+            self.fetch(peer, path).await
+        });
+        let reply = reply.await.unwrap_or_else(|_| {
+            let address = peer.client.address().to_owned();
+            Err(ClientError::TimedOut { address })
+        });
+        let mut state = peer.state.lock();
+        state.rest = None;
+        reply.map_err(|error| {
+            let text = match &error {
+                ClientError::Unauthorized => {
+                    "the peer does not accept the token of admin.peer_token_file".to_owned()
+                }
+                error => error.to_string(),
+            };
+            match error {
+                ClientError::Refused { status: 421, .. } => state.is_own = true,
+                // The peer is well, and only this request failed.
+                ClientError::Refused { .. } => {}
+                _ => state.rest = Some((Instant::now() + REST, text.clone())),
+            }
+            text
+        })
+    }
+
+    async fn fetch(&self, peer: &Peer, path: &str) -> Result<Reply, ClientError> {
+        let mut memory: Option<OwnedSemaphorePermit> = None;
+        let mut size = 0;
+        let mut reserve = |bytes: usize| {
+            size += bytes;
+            let wanted = u32::try_from(bytes).unwrap_or(u32::MAX);
+            let more = Arc::clone(&self.memory).try_acquire_many_owned(wanted);
+            match more {
+                Ok(more) if size <= MAX_REPLY_BYTES => {
+                    match &mut memory {
+                        Some(memory) => memory.merge(more),
+                        None => memory = Some(more),
+                    }
+                    true
+                }
+                _ => false,
+            }
+        };
+        let bytes = peer.client.fetch(path, &self.name, &mut reserve).await?;
+        Ok(Reply {
+            bytes,
+            _memory: memory,
+        })
+    }
+
+    /// Merges the replies of several instances. One merge runs at a time.
+    async fn merge(
+        &self,
+        window: &Arc<Window>,
+        endpoint: Endpoint,
+        answers: Vec<Answer>,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let _turn = self.merges.acquire().await;
+        let merged = work(window, move |_| (endpoint.merge)(answers, &endpoint.asked)).await;
+        merged.unwrap_or_else(|(_, reason)| Err(reason))
+    }
+}
+
+/// The parameters of a request.
+type Parameters = Vec<(String, String)>;
+
+/// Middleware that answers requests with `instances=all`. All other requests pass unchanged.
+pub(super) async fn answer(
+    State(window): State<Arc<Window>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let fleet = window.fleet.load_full();
+    let sender = request.headers().get(INSTANCE_HEADER);
+    if sender.is_some_and(|name| name.as_bytes() == fleet.name.as_bytes()) {
+        let why = "this instance is its own peer\n";
+        return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
+    }
+    let has_name = |query: &str| query.contains("instances");
+    if !request.uri().query().is_some_and(has_name) {
+        return next.run(request).await;
+    }
+    let parameters = Query::<Parameters>::try_from_uri(request.uri());
+    let Ok(Query(parameters)) = parameters else {
+        return refused("the query is invalid");
+    };
+    let (instances, parameters): (Parameters, Parameters) = parameters
+        .into_iter()
+        .partition(|(name, _)| name == "instances");
+    match instances.as_slice() {
+        [] => return next.run(request).await,
+        [(_, all)] if all == "all" => {}
+        _ => return refused("instances must be all"),
+    }
+    if request.method() != Method::GET {
+        return refused("an action applies to one instance: send the request to each of them");
+    }
+    if request.uri().path() == "/api/v1/live" {
+        return next.run(request).await;
+    }
+    match endpoint(request.uri().path(), parameters) {
+        Some(endpoint) => answer_for_all(&window, &fleet, endpoint, request, next).await,
+        None => refused("the replies of this path cannot be merged"),
+    }
+}
+
+fn refused(why: &str) -> Response {
+    (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response()
+}
+
+async fn answer_for_all(
+    window: &Arc<Window>,
+    fleet: &Fleet,
+    endpoint: Endpoint,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let _place = fleet.requests.acquire().await;
+    let path = path_of(request.uri().path(), &endpoint.parameters);
+    let Some(uri) = with_path(request.uri(), &path) else {
+        return refused("the query is invalid");
+    };
+    *request.uri_mut() = uri;
+    let (head, body) = next.run(request).await.into_parts();
+    let body = match body::to_bytes(body, MAX_REPLY_BYTES).await {
+        Ok(body) => body,
+        Err(error) => return failed(&error.to_string()),
+    };
+    let own = match head.status {
+        StatusCode::OK => Ok(Reply {
+            bytes: body.to_vec(),
+            _memory: None,
+        }),
+        // Here the shape or the history is missing, but a peer may have it.
+        StatusCode::NOT_FOUND => Err(String::from_utf8_lossy(&body).trim().to_owned()),
+        _ => return (head, body).into_response(),
+    };
+    let mut answers = vec![(OWN.to_owned(), own)];
+    answers.extend(fleet.ask(&path).await);
+    match fleet.merge(window, endpoint, answers).await {
+        Ok(Some(merged)) => ([(header::CONTENT_TYPE, "application/json")], merged).into_response(),
+        // No instance has it.
+        Ok(None) => (head, body).into_response(),
+        Err(reason) => failed(&reason),
+    }
+}
+
+fn failed(why: &str) -> Response {
+    (StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")).into_response()
+}
+
+/// A path with these parameters.
+fn path_of(path: &str, parameters: &[(String, String)]) -> String {
+    let pairs = parameters.iter();
+    let pairs = pairs.map(|(name, value)| {
+        let (name, value) = (percent_encode(name), percent_encode(value));
+        format!("{name}={value}")
+    });
+    format!("{path}?{}", pairs.collect::<Vec<_>>().join("&"))
+}
+
+/// The URI with another path and query.
+fn with_path(uri: &Uri, path: &str) -> Option<Uri> {
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(path.parse::<PathAndQuery>().ok()?);
+    Uri::from_parts(parts).ok()
+}

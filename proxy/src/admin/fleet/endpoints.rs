@@ -1,0 +1,234 @@
+//! The paths whose replies can be merged, and how.
+
+use seawall_api::{
+    Annotations, Changes, Clients, Configuration, GaugeTimeline, Heatmap, HeatmapShapes,
+    InstanceState, Listed, Merge, Merged, Pools, Servers, Shape, Shapes, SlowOperations,
+    Sparklines, Stalls, Status, Storms, Tick, Timeline, Topology, add_reply, compare_merged, read,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{Answer, MAX_REPLY_OBJECTS, Parameters, ROWS_OF_INSTANCE};
+use crate::admin::{DEFAULT_LIMIT, DEFAULT_SLOW, MAX_LIMIT};
+
+/// The largest number that a reply may contain: up to it, JavaScript represents whole numbers
+/// exactly, and the sum over all instances does not overflow.
+const MAX_NUMBER: f64 = 9_007_199_254_740_992.0;
+
+/// A path whose replies can be merged.
+pub(super) struct Endpoint {
+    /// The parameters for each instance.
+    pub(super) parameters: Parameters,
+    pub(super) asked: Asked,
+    /// Merges the replies to JSON. `None` if no instance has a reply.
+    pub(super) merge: fn(Vec<Answer>, &Asked) -> Result<Option<Vec<u8>>, String>,
+}
+
+/// The parameters that the merge applies.
+pub(super) struct Asked {
+    limit: Option<usize>,
+    sort: String,
+    has_distributions: bool,
+}
+
+impl Asked {
+    fn limit_or(&self, default: usize) -> usize {
+        self.limit.unwrap_or(default).min(MAX_LIMIT)
+    }
+}
+
+/// A reply that can be adapted to the request after the merge.
+trait Adapt: Merge + DeserializeOwned + Serialize {
+    /// Applies the limit of the request, and removes distributions that were not requested.
+    fn adapt(&mut self, _asked: &Asked) {}
+
+    /// The reason why the figures of this reply cannot be merged, although the reply can.
+    fn omission(&self) -> Option<String> {
+        None
+    }
+}
+
+/// The endpoint of a path; `None` if its replies cannot be merged.
+pub(super) fn endpoint(path: &str, parameters: Parameters) -> Option<Endpoint> {
+    let topic = path.strip_prefix("/api/v1/")?;
+    let is_shape = |id: &str| !id.is_empty() && id.bytes().all(|c| c.is_ascii_alphanumeric());
+    let merge = match topic {
+        "status" => merged::<Status>,
+        "tick" => merged::<Tick>,
+        "shapes" => merged::<Shapes>,
+        "timeline" => merged::<Timeline>,
+        "heatmap" => merged::<Heatmap>,
+        "heatmap/shapes" => merged::<HeatmapShapes>,
+        "gauges" => merged::<GaugeTimeline>,
+        "sparklines" => merged::<Sparklines>,
+        "slow" => merged::<SlowOperations>,
+        "storms" => merged::<Storms>,
+        "stalls" => merged::<Stalls>,
+        "changes" => merged::<Changes>,
+        "annotations" => merged::<Annotations>,
+        "clients" => merged::<Clients>,
+        "pools" => merged::<Listed<Pools>>,
+        "servers" => merged::<Listed<Servers>>,
+        "topology" => merged::<Topology>,
+        "config" => merged::<Configuration>,
+        _ if topic.strip_prefix("shapes/").is_some_and(is_shape) => merged::<Shape>,
+        _ => return None,
+    };
+    let value = |wanted: &str| {
+        let mut pairs = parameters.iter();
+        let found = pairs.find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.clone())
+    };
+    let asked = Asked {
+        limit: value("limit").and_then(|limit| limit.parse().ok()),
+        sort: value("sort").unwrap_or_default(),
+        has_distributions: value("distributions").as_deref() == Some("true"),
+    };
+    let limit = match topic {
+        "shapes" | "heatmap/shapes" => Some(ROWS_OF_INSTANCE),
+        _ => asked.limit,
+    };
+    let mut parameters = parameters;
+    parameters.retain(|(name, _)| name != "limit" && name != "distributions");
+    parameters.extend(limit.map(|limit| ("limit".to_owned(), limit.to_string())));
+    let takes_distributions = ["shapes", "changes", "tick"].contains(&topic) || is_one(topic);
+    if takes_distributions {
+        parameters.push(("distributions".to_owned(), "true".to_owned()));
+    }
+    Some(Endpoint {
+        parameters,
+        asked,
+        merge,
+    })
+}
+
+/// True for the path of one shape.
+fn is_one(topic: &str) -> bool {
+    topic.starts_with("shapes/")
+}
+
+/// Merges the replies of the instances that have one.
+fn merged<T: Adapt>(answers: Vec<Answer>, asked: &Asked) -> Result<Option<Vec<u8>>, String> {
+    let mut sum: Option<T> = None;
+    let mut instances = Vec::new();
+    for (address, answer) in answers {
+        let added = answer.and_then(|reply| {
+            let reply: T = parsed(&reply.bytes)?;
+            let omission = reply.omission();
+            add_reply(&mut sum, &address, reply)?;
+            Ok(omission)
+        });
+        let error = added.unwrap_or_else(Some);
+        instances.push(InstanceState { address, error });
+    }
+    let Some(mut reply) = sum else {
+        return Ok(None);
+    };
+    reply.adapt(asked);
+    let merged = serde_json::to_vec(&Merged { reply, instances });
+    merged.map(Some).map_err(|error| error.to_string())
+}
+
+/// Parses the reply of an instance.
+fn parsed<T: DeserializeOwned>(reply: &[u8]) -> Result<T, String> {
+    let objects = reply.iter().filter(|byte| **byte == b'{').count();
+    if objects > MAX_REPLY_OBJECTS {
+        return Err("the reply is too large".to_owned());
+    }
+    let not_json = |error: serde_json::Error| format!("the reply is not valid: {error}");
+    let value: Value = serde_json::from_slice(reply).map_err(not_json)?;
+    if !value.is_object() || !is_plausible(&value) {
+        return Err("the reply is not valid: it is no object, or a number is too large".to_owned());
+    }
+    read(value).map_err(not_json)
+}
+
+/// True if no number is too large to be added.
+fn is_plausible(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.as_f64().is_some_and(|of| of.abs() <= MAX_NUMBER),
+        Value::Array(elements) => elements.iter().all(is_plausible),
+        Value::Object(members) => members.values().all(is_plausible),
+        Value::Null | Value::Bool(_) | Value::String(_) => true,
+    }
+}
+
+impl Adapt for Status {}
+impl Adapt for Timeline {}
+impl Adapt for Heatmap {}
+impl Adapt for GaugeTimeline {}
+impl Adapt for Sparklines {}
+impl Adapt for Storms {}
+impl Adapt for Stalls {}
+impl Adapt for Annotations {}
+impl Adapt for Listed<Pools> {}
+impl Adapt for Listed<Servers> {}
+impl Adapt for Topology {}
+impl Adapt for Configuration {}
+
+impl Adapt for Tick {
+    fn adapt(&mut self, asked: &Asked) {
+        if let Some(second) = self.second.as_mut().filter(|_| !asked.has_distributions) {
+            second.distribution = None;
+            second.max_ms = None;
+        }
+    }
+}
+
+impl Adapt for Shapes {
+    fn adapt(&mut self, asked: &Asked) {
+        self.keep(&asked.sort, asked.limit_or(DEFAULT_LIMIT));
+        if !asked.has_distributions {
+            self.drop_distributions();
+        }
+    }
+}
+
+impl Adapt for Shape {
+    fn adapt(&mut self, asked: &Asked) {
+        if !asked.has_distributions {
+            self.drop_inner_distributions();
+        }
+    }
+}
+
+impl Adapt for HeatmapShapes {
+    fn adapt(&mut self, asked: &Asked) {
+        /// Number of listed shapes if the request has no `limit`.
+        const DEFAULT_SHAPES: usize = 20;
+        self.keep(asked.limit_or(DEFAULT_SHAPES));
+    }
+}
+
+impl Adapt for SlowOperations {
+    fn adapt(&mut self, asked: &Asked) {
+        self.operations.truncate(asked.limit_or(DEFAULT_SLOW));
+    }
+}
+
+impl Adapt for Clients {
+    fn adapt(&mut self, asked: &Asked) {
+        self.clients.truncate(asked.limit_or(DEFAULT_LIMIT));
+    }
+}
+
+impl Adapt for Changes {
+    fn omission(&self) -> Option<String> {
+        self.incomparable()
+            .map(|reason| format!("not compared: {reason}"))
+    }
+
+    fn adapt(&mut self, asked: &Asked) {
+        let figures = |span: &Option<seawall_api::Span>| span.as_ref()?.figures.clone();
+        let kept = (figures(&self.baseline), figures(&self.now));
+        compare_merged(self);
+        if asked.has_distributions {
+            if let Some(span) = &mut self.baseline {
+                span.figures = kept.0;
+            }
+            if let Some(span) = &mut self.now {
+                span.figures = kept.1;
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+use axum::{body::Body, http::Request as HttpRequest};
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use super::{endpoints::endpoint, *};
+use crate::admin::{router, tests::window};
+
+fn answers(replies: &[(&str, Result<Value, &str>)]) -> Vec<Answer> {
+    let answers = replies.iter().map(|(address, reply)| {
+        let reply = reply.as_ref().map(|value| Reply {
+            bytes: value.to_string().into_bytes(),
+            _memory: None,
+        });
+        let reply = reply.map_err(|error| (*error).to_owned());
+        ((*address).to_owned(), reply)
+    });
+    answers.collect()
+}
+
+fn merged(path: &str, query: &[(&str, &str)], replies: &[(&str, Result<Value, &str>)]) -> Value {
+    let pairs = query.iter();
+    let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let endpoint = endpoint(path, pairs.collect()).unwrap();
+    let merged = (endpoint.merge)(answers(replies), &endpoint.asked).unwrap();
+    merged.map_or(Value::Null, |merged| {
+        serde_json::from_slice(&merged).unwrap()
+    })
+}
+
+#[test]
+fn requests_to_peers_have_distributions_and_enough_rows_and_keep_the_rest() {
+    let path = |topic: &str, query: &[(&str, &str)]| {
+        let pairs = query.iter();
+        let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let path = format!("/api/v1/{topic}");
+        let endpoint = endpoint(&path, pairs.collect())?;
+        Some(path_of(&path, &endpoint.parameters))
+    };
+    for (topic, query, expected) in [
+        (
+            "shapes",
+            &[("since", "1h"), ("limit", "8")][..],
+            Some("/api/v1/shapes?since=1h&limit=1000&distributions=true"),
+        ),
+        (
+            "slow",
+            &[("limit", "5"), ("shape", "a/b&c")],
+            Some("/api/v1/slow?shape=a%2Fb%26c&limit=5"),
+        ),
+        (
+            "shapes/0123abcd",
+            &[],
+            Some("/api/v1/shapes/0123abcd?distributions=true"),
+        ),
+        ("shapes/..%2Fdrain", &[], None),
+        ("shapes/", &[], None),
+        ("profile", &[], None),
+        ("live", &[], None),
+    ] {
+        assert_eq!(path(topic, query).as_deref(), expected, "{topic}");
+    }
+}
+
+#[test]
+fn failed_instances_are_named_and_the_figures_of_the_others_are_added() {
+    let replies = [
+        (OWN, Ok(json!({ "clients": 3, "version": "1.0.0" }))),
+        ("http://b:1", Err("timed out")),
+        (
+            "http://c:1",
+            Ok(json!({ "clients": 4, "version": "1.0.1" })),
+        ),
+        ("http://d:1", Ok(json!([1]))),
+        ("http://e:1", Ok(json!({ "clients": -1 }))),
+    ];
+    let reply = merged("/api/v1/status", &[], &replies);
+    assert_eq!(
+        (&reply["clients"], &reply["version"]),
+        (&json!(7), &json!("1.0.0, 1.0.1"))
+    );
+    let instances = reply["instances"].as_array().unwrap();
+    let errors: Vec<_> = instances
+        .iter()
+        .map(|of| of.get("error").is_some())
+        .collect();
+    assert_eq!(errors, [false, true, false, true, true]);
+    let none = [(OWN, Err("no such shape")), ("http://b:1", Err("dead"))];
+    assert_eq!(merged("/api/v1/shapes/00", &[], &none), Value::Null);
+}
+
+#[test]
+fn heat_maps_with_different_buckets_and_steps_are_merged() {
+    let bounds = |number| seawall_stats::Distribution::<8>::bounds_seconds(number);
+    let map = |numbers: [usize; 2], columns: Value| json!({ "bounds_seconds": numbers.map(bounds), "columns": columns, "step_seconds": 1 });
+    let fine = map(
+        [100, 101],
+        json!([
+            { "at": 20, "seconds": 1, "counts": [[0, 1], [1, 2]] },
+            { "at": 21, "seconds": 1, "counts": [[1, 4]] },
+        ]),
+    );
+    let coarse = map(
+        [101, 102],
+        json!([{ "at": 20, "seconds": 10, "counts": [[0, 8], [1, 16], [9, 99]] }]),
+    );
+    let replies = [(OWN, Ok(fine)), ("http://b:1", Ok(coarse))];
+    let reply = merged("/api/v1/heatmap", &[], &replies);
+    assert_eq!(reply["step_seconds"], json!(10));
+    let [column] = &reply["columns"].as_array().unwrap()[..] else {
+        panic!("{reply}")
+    };
+    assert_eq!(column["counts"], json!([[0, 1], [1, 14], [2, 16]]));
+    assert_eq!(column["seconds"], json!(10));
+}
+
+#[test]
+fn gauges_are_added_and_delays_are_not() {
+    let gauges = |clients: f64, delay: f64| {
+        let value = |of: f64| json!({ "max": of, "mean": of, "min": of });
+        let gauges = json!({ "client_connections": value(clients), "data_plane_delay_seconds": value(delay) });
+        json!({ "step_seconds": 1, "steps": [{ "at": 5, "seconds": 1, "gauges": gauges }] })
+    };
+    let replies = [
+        (OWN, Ok(gauges(3.0, 0.5))),
+        ("http://b:1", Ok(gauges(4.0, 0.25))),
+    ];
+    let reply = merged("/api/v1/gauges", &[], &replies);
+    let of = &reply["steps"][0]["gauges"];
+    assert_eq!(of["client_connections"]["mean"], json!(7.0));
+    assert_eq!(of["data_plane_delay_seconds"]["max"], json!(0.5));
+}
+
+#[test]
+fn sparklines_that_begin_at_different_times_are_aligned() {
+    let lines =
+        |from: u64, shapes: Value| json!({ "from": from, "step_seconds": 10, "shapes": shapes });
+    let replies = [
+        (OWN, Ok(lines(110, json!({ "a": [1.0, 2.0] })))),
+        (
+            "http://b:1",
+            Ok(lines(100, json!({ "a": [4.0, 8.0], "b": [16.0, 0.0] }))),
+        ),
+    ];
+    let reply = merged("/api/v1/sparklines", &[], &replies);
+    assert_eq!(reply["from"], json!(100));
+    assert_eq!(reply["shapes"]["a"], json!([4.0, 9.0, 2.0]));
+    assert_eq!(reply["shapes"]["b"], json!([16.0, 0.0, 0.0]));
+    let far = [
+        (OWN, Ok(lines(0, json!({ "a": [1.0] })))),
+        (
+            "http://b:1",
+            Ok(lines(9_000_000_000_000_000, json!({ "a": [1.0] }))),
+        ),
+    ];
+    let reply = merged("/api/v1/sparklines", &[], &far);
+    assert_eq!(
+        reply["shapes"]["a"],
+        json!([1.0]),
+        "a wrong clock takes no memory"
+    );
+}
+
+#[test]
+fn shapes_beyond_the_limit_are_counted_as_others() {
+    let shape = |id: &str, count: u64| {
+        let bucket = json!({ "count": count, "gt_seconds": 0.001, "le_seconds": 0.00109 });
+        json!({ "id": id, "count": count, "distribution": [bucket], "total_time_ms": count })
+    };
+    let list = |shapes: Value| json!({ "shapes": shapes, "other": { "count": 0 } });
+    let replies = [
+        (OWN, Ok(list(json!([shape("a", 5), shape("b", 4)])))),
+        (
+            "http://b:1",
+            Ok(list(json!([shape("b", 4), shape("c", 1)]))),
+        ),
+    ];
+    let query = [("limit", "1"), ("sort", "count")];
+    let reply = merged("/api/v1/shapes", &query, &replies);
+    let shapes = reply["shapes"].as_array().unwrap();
+    assert_eq!((shapes.len(), &shapes[0]["id"]), (1, &json!("b")));
+    assert_eq!(
+        (&shapes[0]["count"], &reply["other"]["count"]),
+        (&json!(8), &json!(6))
+    );
+    assert_eq!(shapes[0].get("distribution"), None);
+    assert_eq!(reply["other"].get("distribution"), None);
+}
+
+#[test]
+fn limits_of_live_updates_and_their_percentiles_are_merged() {
+    let tick = |bucket: usize, count: u64, limit: Value| {
+        let (gt, le) = seawall_stats::Distribution::<8>::bounds_seconds(bucket);
+        let bucket = json!({ "count": count, "gt_seconds": gt, "le_seconds": le });
+        json!({
+            "clients": 1, "concurrency_limit": limit,
+            "second": { "count": count, "distribution": [bucket], "max_ms": le * 1e3 },
+        })
+    };
+    let replies = [
+        (OWN, Ok(tick(100, 98, json!(8)))),
+        ("http://b:1", Ok(tick(140, 2, json!(16)))),
+    ];
+    let reply = merged("/api/v1/tick", &[], &replies);
+    assert_eq!(
+        (&reply["clients"], &reply["concurrency_limit"]),
+        (&json!(2), &json!(24))
+    );
+    let second = &reply["second"];
+    assert_eq!(second["count"], json!(100));
+    let of = |name: &str| second[name].as_f64().unwrap();
+    assert!(of("p99_ms") > 10.0 * of("p50_ms"), "{second}");
+    assert_eq!(second.get("distribution"), None);
+}
+
+#[tokio::test]
+async fn own_instance_among_the_peers_refuses_its_own_request() {
+    let window = Arc::new(window());
+    let name = window.fleet.load().name.clone();
+    let request = HttpRequest::get("/api/v1/status").header("host", "localhost");
+    let request = request.header(INSTANCE_HEADER, name).body(Body::empty());
+    let response = router(window).oneshot(request.unwrap()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::MISDIRECTED_REQUEST);
+}
+
+#[tokio::test]
+async fn merged_reply_without_peers_has_the_members_of_the_plain_reply() {
+    let window = Arc::new(window());
+    let reply = async |path: &str| -> Value {
+        let request = HttpRequest::get(path).header("host", "localhost");
+        let request = request.body(Body::empty()).unwrap();
+        let response = router(Arc::clone(&window)).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let body = body::to_bytes(response.into_body(), MAX_REPLY_BYTES).await;
+        serde_json::from_slice(&body.unwrap()).unwrap()
+    };
+    for topic in [
+        "status",
+        "shapes",
+        "timeline",
+        "heatmap",
+        "heatmap/shapes",
+        "gauges",
+        "sparklines",
+        "slow",
+        "storms",
+        "stalls",
+        "changes",
+        "annotations",
+        "clients",
+        "pools",
+        "servers",
+        "topology",
+        "config",
+        "tick",
+    ] {
+        let path = format!("/api/v1/{topic}");
+        let plain = reply(&path).await;
+        let merged = reply(&format!("{path}?instances=all")).await;
+        let members = |of: &Value| -> Vec<String> {
+            let members = of.as_object().unwrap().keys();
+            members
+                .filter(|name| *name != "instances")
+                .cloned()
+                .collect()
+        };
+        assert_eq!(members(&plain), members(&merged), "{topic}");
+        let instances = merged["instances"].as_array().unwrap();
+        let addresses: Vec<_> = instances.iter().map(|of| &of["address"]).collect();
+        assert_eq!(addresses, [OWN], "{topic}");
+    }
+}

@@ -1,0 +1,88 @@
+//! The other instances of `admin.peers`, and TLS to them.
+
+use std::{fmt, io, path::PathBuf};
+
+use seawall_api::{AdminClient, ClientError};
+use seawall_config::{self as config, ReadFile};
+
+use super::tls::pem;
+use crate::admin::Fleet;
+use seawall_transport::connection::{Authorities, ServerTls, TlsError, TlsSettings, Verification};
+
+/// The reason why the other instances cannot be reached with the configured files.
+#[derive(Debug, thiserror::Error)]
+pub enum PeersError {
+    /// The file with the authorities of the operating system cannot be read.
+    #[error("admin.peers: {path}: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The files of TLS are unusable.
+    #[error("admin.peers: {0}")]
+    Tls(#[from] TlsError),
+    /// A client cannot be set up.
+    #[error("admin.peers: {0}")]
+    Client(#[from] ClientError),
+}
+
+/// The settings from which the clients are made: the peers, their tokens and their files.
+pub(super) fn settings(admin: &config::Admin) -> impl PartialEq + fmt::Debug + '_ {
+    (
+        &admin.peers,
+        &admin.peer_tokens,
+        &admin.peer_ca_file,
+        &admin.peer_certificate_key_file,
+    )
+}
+
+/// The problem of the files of the peers, if there is one.
+pub(crate) fn peer_problem(settings: &config::Settings) -> Option<String> {
+    let problem = fleet(&settings.admin).err();
+    problem.map(|error| error.to_string())
+}
+
+/// The clients of the other instances. They connect at their first request.
+///
+/// # Errors
+/// If a file of TLS is not usable.
+pub(super) fn fleet(admin: &config::Admin) -> Result<Fleet, PeersError> {
+    let tls = match admin.peers.iter().any(config::PeerAddress::uses_tls) {
+        true => Some(tls(admin)?),
+        false => None,
+    };
+    let clients = admin.peers.iter().enumerate().map(|(place, peer)| {
+        let token = match admin.peer_tokens.as_slice() {
+            [one] => Some(one),
+            each => each.get(place),
+        };
+        let token = token.map(|file| file.secret.expose().to_owned());
+        let tls = tls.as_ref().map(|tls| tls.config().clone());
+        AdminClient::new(peer.url(), token, tls)
+    });
+    Ok(Fleet::new(clients.collect::<Result<_, _>>()?))
+}
+
+fn tls(admin: &config::Admin) -> Result<ServerTls, PeersError> {
+    let system = match admin.peer_ca_file {
+        Some(_) => None,
+        None => openssl_probe::probe().cert_file,
+    };
+    let read = |path: PathBuf| {
+        let read = ReadFile::read(path);
+        read.map_err(|(path, source)| PeersError::Unreadable { path, source })
+    };
+    let system = system.map(read).transpose()?;
+    Ok(ServerTls::new(&TlsSettings {
+        authorities: match (&admin.peer_ca_file, &system) {
+            (Some(file), _) => Authorities::File(pem(file)),
+            (None, Some(file)) => Authorities::System(pem(file)),
+            (None, None) => Authorities::Mozilla,
+        },
+        identity: admin.peer_certificate_key_file.as_ref().map(pem),
+        revocation_lists: Vec::new(),
+        verification: Verification::Full,
+    })?)
+}
