@@ -165,6 +165,14 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
     let seawall = Seawall::start(&server.uri()).await;
     let _clients = shop(&seawall).await;
     wait_for_history(&seawall).await;
+    let second = Seawall::start(&server.uri()).await;
+    let _more_clients = shop(&second).await;
+    wait_for_history(&second).await;
+    // The second instance shows both, and a third one that does not reply.
+    let peers = format!("{},127.0.0.1:1", seawall.app.admin_address().unwrap());
+    second
+        .reload(&format!("admin.peers = {peers:?}\n"))
+        .unwrap();
     let files = Scratch::create().unwrap();
     let token_file = |name: &str, token: &str| files.write(name, token).unwrap();
     let toml = format!(
@@ -182,6 +190,7 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
     let screenshots = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
     let variables = [
         ("SEAWALL_ADMIN", &*address(&seawall)),
+        ("SEAWALL_MERGED", &address(&second)),
         ("SEAWALL_GUARDED", &address(&guarded)),
         ("SEAWALL_ACT_TOKEN", ACT_TOKEN),
         ("SEAWALL_READ_TOKEN", READ_TOKEN),

@@ -1,5 +1,7 @@
 /** Requests to the API, and repeated requests whose cost is bounded. */
 
+/** @typedef {import("./types.js").InstanceState} InstanceState */
+
 /** A request that did not succeed. */
 export class Problem extends Error {
   /**
@@ -27,6 +29,23 @@ async function send(path, options = {}) {
   return response;
 }
 
+/**
+ * Replies of all instances, merged by the server: on or off, and what each reply says about the
+ * instances.
+ * @type {{isOn: boolean, report: (topic: string, instances: InstanceState[]) => void}}
+ */
+const merging = { isOn: false, report: () => {} };
+
+/**
+ * Requests the figures of all instances from now on, or those of this one.
+ * @param {boolean} isOn
+ * @param {(topic: string, instances: InstanceState[]) => void} report
+ */
+export function mergeInstances(isOn, report) {
+  merging.isOn = isOn;
+  merging.report = report;
+}
+
 /** @param {Response} response */
 async function problem(response) {
   const text = (await response.text()).trim();
@@ -40,9 +59,13 @@ async function problem(response) {
  * @returns {Promise<T>}
  */
 export async function get(path, signal) {
-  const response = await send(`/api/v1/${path}`, { signal });
+  const { isOn, report } = merging;
+  const all = isOn && path !== "session" ? `${path.includes("?") ? "&" : "?"}instances=all` : "";
+  const response = await send(`/api/v1/${path}${all}`, { signal });
   if (!response.ok) throw await problem(response);
-  return response.json();
+  const reply = await response.json();
+  if (all) report(path.split("?")[0], reply.instances ?? []);
+  return reply;
 }
 
 /**

@@ -1,9 +1,9 @@
 /** The frame of the page: navigation, range, keys, login, live updates. */
 
-import { act, get, Problem, repeat } from "./api.js";
+import { act, get, mergeInstances, Problem, repeat } from "./api.js";
 import { fill, h, note } from "./dom.js";
 import { span } from "./format.js";
-import { listen, start } from "./live.js";
+import { listen, showAll, start } from "./live.js";
 import { address, DEFAULTS, opened, parse, period, RANGES } from "./state.js";
 import { changesView, stallsView, stormsView } from "./view-events.js";
 import { heatmapView } from "./view-heatmap.js";
@@ -14,6 +14,7 @@ import { clientsView, configurationView, serversView } from "./view-state.js";
 
 /** @typedef {import("./types.js").Page} Page */
 /** @typedef {import("./state.js").State} State */
+/** @typedef {import("./types.js").InstanceState} InstanceState */
 
 /** The views in the order of the navigation, with the keys that open them. */
 const VIEWS = /** @type {[string, string, string, (page: Page) => void][]} */ ([
@@ -41,6 +42,11 @@ const main = h("main", { id: "main", tabindex: "-1" });
 const title = h("h1", {});
 const live = h("span", { class: "live", role: "status" }, "connecting");
 const picker = h("div", { class: "range" });
+const scope = h("div", { class: "range" });
+/** The instances that the latest reply of each kind lacks. @type {Map<string, InstanceState[]>} */
+const missing = new Map();
+/** @type {import("./types.js").Tick | null} */
+let latest = null;
 const nav = h("nav", { "aria-label": "Views" });
 const banner = h("div", { id: "banner" });
 
@@ -105,8 +111,38 @@ function leave() {
   begun.forEach((end) => end());
 }
 
+/** Shows the figures of this instance, or those of all. The choice needs other instances. */
+function applyScope() {
+  const peers = session?.peers ?? [];
+  const isAll = state.instances === "all" && peers.length > 0;
+  missing.clear();
+  mergeInstances(isAll, noteMissing);
+  showAll(isAll);
+  warn();
+  const select = h(
+    "select",
+    { "aria-label": "Instances", onchange: () => go({ instances: select.value }) },
+    h("option", { value: "", selected: !isAll }, "This instance"),
+    h("option", { value: "all", selected: isAll }, `All ${peers.length + 1} instances`),
+  );
+  fill(scope, peers.length > 0 && select);
+}
+
+/**
+ * @param {string} topic
+ * @param {InstanceState[]} instances
+ */
+function noteMissing(topic, instances) {
+  missing.set(
+    topic,
+    instances.filter((of) => of.error),
+  );
+  warn();
+}
+
 function show() {
   leave();
+  applyScope();
   const [name, text, , view] = VIEWS.find(([of]) => of === state.view) ?? [
     "shape",
     "Shape",
@@ -181,6 +217,7 @@ function rangePicker() {
 function showLogin() {
   leave();
   fill(picker);
+  fill(scope);
   fill(nav);
   title.textContent = "Log in";
   const input = h("input", {
@@ -316,13 +353,16 @@ function follow(event) {
   if (isOther) window.scrollTo(0, 0);
 }
 
-/** Says above all views what the figures lack. @param {import("./types.js").Tick} tick */
-function warn(tick) {
+/** Says above all views what the figures lack. */
+function warn() {
+  const lacking = new Map([...missing.values()].flat().map((of) => [of.address, of.error]));
   const texts = [
-    !tick.history &&
+    ...[...lacking].map(([address, error]) => `Figures of ${address} are missing: ${error}`),
+    latest &&
+      !latest.history &&
       "The history is off: there are only figures since the start. Set history.enabled = true to keep a history.",
-    tick.draining && "Seawall is draining.",
-  ].filter((text) => text !== false);
+    latest?.draining && "Seawall is draining.",
+  ].filter((text) => typeof text === "string");
   if (banner.dataset.text === texts.join()) return;
   banner.dataset.text = texts.join();
   fill(banner, ...texts.map((text) => h("p", {}, text)));
@@ -356,7 +396,7 @@ async function begin() {
       nav,
       tools,
     ),
-    h("div", { class: "content" }, h("header", {}, title, live, picker), banner, main),
+    h("div", { class: "content" }, h("header", {}, title, live, scope, picker), banner, main),
   );
   document.addEventListener("keydown", press);
   document.addEventListener("click", follow);
@@ -380,7 +420,9 @@ async function begin() {
   });
   listen((tick) => {
     live.title = `Seawall has run for ${span(tick.uptime_seconds)}`;
-    warn(tick);
+    latest = tick;
+    if (tick.instances) noteMissing("live", tick.instances);
+    else warn();
   });
   show();
 }

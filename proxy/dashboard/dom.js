@@ -117,6 +117,19 @@ export function table(caption, heads, rows) {
 }
 
 /**
+ * The head of the column with the instances; none in the figures of one instance.
+ * @param {{instance?: string}[]} rows
+ */
+export function instanceHead(rows) {
+  return rows.some((of) => of.instance) ? ["Instance"] : [];
+}
+
+/** @param {{instance?: string}} of */
+export function instanceCell(of) {
+  return of.instance ? [of.instance] : [];
+}
+
+/**
  * A section with a heading.
  * @param {string} title
  * @param {Child[]} children

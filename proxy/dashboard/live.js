@@ -8,6 +8,7 @@ const KEPT = 600;
 /** Time until a stream that the server refused is opened again. */
 const RETRY_MS = 5_000;
 
+let address = "/api/v1/live";
 /** @type {Tick[]} */
 const recent = [];
 /** @type {Set<(tick: Tick, recent: Tick[]) => void>} */
@@ -29,7 +30,7 @@ function open() {
   source?.close();
   source = null;
   if (document.hidden) return;
-  source = new EventSource("/api/v1/live");
+  source = new EventSource(address);
   source.addEventListener("tick", (event) => {
     /** @type {Tick} */
     const tick = JSON.parse(event.data);
@@ -49,6 +50,19 @@ export function start(watch) {
   watchers.add(watch);
   document.addEventListener("visibilitychange", open);
   open();
+}
+
+/**
+ * Shows the updates of all instances together, or those of this one.
+ * @param {boolean} isAll
+ */
+export function showAll(isAll) {
+  const wanted = isAll ? "/api/v1/live?instances=all" : "/api/v1/live";
+  if (address === wanted) return;
+  address = wanted;
+  // The earlier updates are those of other instances.
+  recent.length = 0;
+  if (source || retry !== undefined) open();
 }
 
 /**

@@ -18,6 +18,7 @@
  * @property {string} dir `asc` or `desc`
  * @property {string} q the filter
  * @property {string} against the baseline of comparisons
+ * @property {string} instances `all` for the figures of all instances
  * @property {string} wall `1` for a display on a wall
  */
 
@@ -39,11 +40,12 @@ export const DEFAULTS = Object.freeze({
   dir: "desc",
   q: "",
   against: "",
+  instances: "",
   wall: "",
 });
 
 /** Settings that stay when another view is opened. */
-const KEPT = /** @type {const} */ (["since", "from", "until", "wall"]);
+const KEPT = /** @type {const} */ (["since", "from", "until", "instances", "wall"]);
 
 /** The lengths of the range picker. */
 export const RANGES = /** @type {const} */ (["5m", "15m", "1h", "6h", "24h", "7d"]);

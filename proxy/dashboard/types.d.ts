@@ -30,7 +30,13 @@ export interface Connections {
   in_use: number;
   pending: number;
 }
+/** An instance, and the reason why a merged reply lacks it. */
+export interface InstanceState {
+  address: string;
+  error?: string;
+}
 export interface Tick {
+  instances?: InstanceState[];
   at: number;
   clients: number;
   concurrency_limit: number | null;
@@ -62,6 +68,7 @@ export interface Status {
 export interface Session {
   role: "read" | "act";
   token_required: boolean;
+  peers?: string[];
 }
 
 export interface Step {
@@ -171,6 +178,7 @@ export interface Sparklines {
   shapes: Record<string, number[]>;
 }
 export interface SlowOperation {
+  instance?: string;
   application: string | null;
   at: number;
   client: string | null;
@@ -223,6 +231,7 @@ export interface Changes {
 }
 
 export interface Storm {
+  instance?: string;
   applications: Named[];
   arrivals: number;
   client_authentications: number;
@@ -246,6 +255,7 @@ export interface Storms {
   storms: Storm[];
 }
 export interface Episode {
+  instance?: string;
   moved: { counter: string; during: number; otherwise: number; score: number }[];
   operations: number;
   phase: string;
@@ -259,6 +269,7 @@ export interface Episode {
   worst_ms: number;
 }
 export interface Recurring {
+  instance?: string;
   counter: string | null;
   current: boolean;
   last_at: number;
@@ -276,6 +287,7 @@ export interface Stalls {
 }
 
 export interface ClientRow {
+  instance?: string;
   application: string | null;
   connected_at: number;
   id: number;
@@ -287,6 +299,7 @@ export interface Clients {
   count: number;
 }
 export interface Pool {
+  instance?: string;
   available: number;
   in_use: number;
   pending: number;
@@ -315,6 +328,7 @@ export interface Pool {
 export interface Topology {
   servers: {
     address: string;
+    instance?: string;
     max_wire_version: number | null;
     round_trip_ms: number | null;
     suspect: boolean;
@@ -325,11 +339,18 @@ export interface Topology {
   type: string;
 }
 export interface ServerRow extends Figures {
+  instance?: string;
   address: string;
   answer_ms?: Latency;
 }
 export interface Configuration {
-  values: { key: string; value: string; source: string; pending?: string | null }[];
+  values: {
+    instance?: string;
+    key: string;
+    origin: string;
+    pending?: string | null;
+    value: string;
+  }[];
 }
 export interface Reload {
   applied: boolean;

@@ -1,7 +1,7 @@
 /** Storms, stalls and changes. */
 
 import { get } from "./api.js";
-import { fill, h, note, section, table, terms } from "./dom.js";
+import { fill, h, instanceCell, instanceHead, note, section, table, terms } from "./dom.js";
 import {
   bytes,
   counted,
@@ -35,7 +35,7 @@ function shapeAddress(page) {
  * @param {SeriesName | null} of
  */
 function shapeLink(href, of) {
-  if (!of) return "all shapes together";
+  if (!of?.id) return of?.text ?? "all shapes together";
   const names = [h("b", {}, `${of.command} ${namespace(of)}`), h("code", {}, of.text)];
   const to = href(of.id);
   return to === null ? h("span", {}, ...names) : h("a", { href: to }, ...names);
@@ -99,6 +99,7 @@ export function storm(of) {
     "article",
     { class: of.ended_at ? "event" : "event active" },
     h("h2", {}, of.ended_at ? "Storm" : "Storm, not over yet", h("time", {}, end)),
+    of.instance && h("p", { class: "hint" }, `At ${of.instance}`),
     terms(
       [
         ["Clients connected", integer(of.arrivals)],
@@ -171,10 +172,20 @@ export function recurringTable(recurring) {
     of.phase,
     of.unanswered ? "the server does not reply to the pulse" : of.counter ? words(of.counter) : "–",
     of.current ? `yes, last ${moment(of.last_at)}` : `no, last ${moment(of.last_at)}`,
+    ...instanceCell(of),
   ]);
   return table(
     "Recurring stalls",
-    ["Server", "#Every", "#Length", "#Times", "Phase", "Cause on the server", "Still recurs"],
+    [
+      "Server",
+      "#Every",
+      "#Length",
+      "#Times",
+      "Phase",
+      "Cause on the server",
+      "Still recurs",
+      ...instanceHead(recurring),
+    ],
     rows,
   );
 }
@@ -217,6 +228,7 @@ export function episode(of, href, heatmap) {
       `${of.server ?? "All servers"}`,
       h("time", {}, `${moment(of.started_at)}, for ${span(of.seconds)}`),
     ),
+    of.instance && h("p", { class: "hint" }, `At ${of.instance}`),
     terms(
       [
         ["Operations that waited", integer(of.operations)],

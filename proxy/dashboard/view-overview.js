@@ -400,7 +400,12 @@ function problems(status, storms, stalls, topology, link) {
   }
   const missing = topology.servers.filter((of) => of.suspect || of.type === "Unknown");
   if (missing.length > 0)
-    found.push(link("servers", `Not available: ${missing.map((of) => of.address).join(", ")}.`));
+    found.push(
+      link(
+        "servers",
+        `Not available: ${missing.map((of) => (of.instance ? `${of.address} (seen by ${of.instance})` : of.address)).join(", ")}.`,
+      ),
+    );
   if (status.wait_queue > 0)
     found.push(
       link("servers", `${integer(status.wait_queue)} operations wait for a server connection.`),

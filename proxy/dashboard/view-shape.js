@@ -3,7 +3,7 @@
 import { get, getIfKnown } from "./api.js";
 import { TimeChart, points } from "./chart.js";
 import { bar, distribution, phaseTable } from "./distribution.js";
-import { fill, h, note, section, table, terms } from "./dom.js";
+import { fill, h, instanceCell, instanceHead, note, section, table, terms } from "./dom.js";
 import {
   bytes,
   clock,
@@ -394,6 +394,7 @@ function loadSlow(page, into) {
           of.client ?? "–",
           of.error_code ? String(of.error_code) : words(of.outcome),
           bytes(of.reply_bytes),
+          ...instanceCell(of),
         ];
       });
       fill(
@@ -411,6 +412,7 @@ function loadSlow(page, into) {
                 "Client",
                 "Outcome",
                 "#Reply",
+                ...instanceHead(reply.operations),
               ],
               rows,
             )

@@ -1,7 +1,7 @@
 /** Clients, servers and the configuration, with the actions. */
 
 import { act, get } from "./api.js";
-import { fill, h, note, section, table, terms } from "./dom.js";
+import { fill, h, instanceCell, instanceHead, note, section, table, terms } from "./dom.js";
 import { bytes, counted, duration, integer, moment, span, words } from "./format.js";
 
 /** @typedef {import("./types.js").Page} Page */
@@ -44,7 +44,7 @@ export function clientsView(page) {
           "Connections",
           table(
             "Clients",
-            ["Application", "User", "Address", "Connected"],
+            ["Application", "User", "Address", "Connected", ...instanceHead(rows)],
             rows
               .slice(0, 300)
               .map((of) => [
@@ -52,6 +52,7 @@ export function clientsView(page) {
                 of.user ?? "–",
                 of.peer,
                 moment(of.connected_at),
+                ...instanceCell(of),
               ]),
           ),
         ),
@@ -107,7 +108,9 @@ export function serversView(page) {
       ]),
     ([deployment, { servers }]) => {
       const rows = deployment.servers.map((of) => {
-        const figures = servers.find((one) => one.address === of.address);
+        const figures = servers.find(
+          (one) => one.address === of.address && one.instance === of.instance,
+        );
         return [
           of.address,
           of.suspect ? `${of.type}, suspect` : of.type,
@@ -119,6 +122,7 @@ export function serversView(page) {
           figures ? integer(figures.errors) : "0",
           figures?.answer_ms ? duration(figures.answer_ms.p50) : "–",
           figures?.answer_ms ? duration(figures.answer_ms.p99) : "–",
+          ...instanceCell(of),
         ];
       });
       fill(
@@ -139,6 +143,7 @@ export function serversView(page) {
             "#Errors",
             "#Reply p50",
             "#Reply p99",
+            ...instanceHead(deployment.servers),
           ],
           rows,
         ),
@@ -169,7 +174,7 @@ export function pool(of) {
   return h(
     "article",
     { class: "event" },
-    h("h3", {}, of.server, h("small", {}, of.state)),
+    h("h3", {}, of.server, h("small", {}, of.state), of.instance && h("small", {}, of.instance)),
     terms(
       [
         ["In use", integer(of.in_use)],
@@ -217,10 +222,12 @@ export function configurationView(page) {
       "Drain …",
     ),
     !canAct && h("p", { class: "hint" }, "Your token may only read."),
+    page.state.instances === "all" &&
+      h("p", { class: "hint" }, "Actions apply only to this instance, not to the others."),
   );
   fill(
     page.main,
-    section("This Seawall", status),
+    section(page.state.instances === "all" ? "All instances" : "This Seawall", status),
     section("Actions", actions),
     section("Configuration", h("div", { class: "controls" }, filter), values),
   );
@@ -258,14 +265,20 @@ export function configurationView(page) {
   const show = () => {
     const wanted = filter.value.toLowerCase();
     const rows = (reply?.values ?? []).filter((of) =>
-      `${of.key} ${of.value} ${of.source}`.toLowerCase().includes(wanted),
+      `${of.key} ${of.value} ${of.origin} ${of.instance ?? ""}`.toLowerCase().includes(wanted),
     );
     fill(
       values,
       table(
         "Configuration",
-        ["Key", "Value", "Source", "After a restart"],
-        rows.map((of) => [h("code", {}, of.key), of.value, of.source, of.pending ?? ""]),
+        ["Key", "Value", "Source", "After a restart", ...instanceHead(rows)],
+        rows.map((of) => [
+          h("code", {}, of.key),
+          of.value,
+          of.origin,
+          of.pending ?? "",
+          ...instanceCell(of),
+        ]),
       ),
     );
   };

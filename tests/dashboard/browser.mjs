@@ -11,6 +11,8 @@ const axeSource = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 export const ADMIN = variable("SEAWALL_ADMIN");
 /** The address of a Seawall with tokens and without a history. */
 export const GUARDED = variable("SEAWALL_GUARDED");
+/** The address of a Seawall that shows its own figures and those of `ADMIN`. */
+export const MERGED = variable("SEAWALL_MERGED");
 export const ACT_TOKEN = variable("SEAWALL_ACT_TOKEN");
 export const READ_TOKEN = variable("SEAWALL_READ_TOKEN");
 /** Files that `seawall report` has written about the first Seawall. */

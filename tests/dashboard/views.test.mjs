@@ -6,6 +6,7 @@ import {
   ACT_TOKEN,
   ADMIN,
   GUARDED,
+  MERGED,
   READ_TOKEN,
   api,
   launch,
@@ -390,4 +391,47 @@ test("no view has a serious finding of axe-core, in light and dark, on a desktop
     await close();
   });
   await Promise.all(looks);
+});
+
+test("the figures of all instances are shown together, and a missing instance is named", async () => {
+  const steps = async (/** @type {string} */ address) => {
+    const response = await fetch(`${address}/api/v1/timeline?since=1h&step=1m`);
+    const { steps } = await response.json();
+    return steps.reduce((/** @type {number} */ sum, /** @type {any} */ of) => sum + of.count, 0);
+  };
+  const [own, peer] = [await steps(MERGED), await steps(ADMIN)];
+  const { page, errors, close } = await open(browser);
+  await page.goto(`${MERGED}/?view=heatmap`);
+  await page.locator(`.heatmap[data-total="${own}"]`).waitFor();
+  await page.getByLabel("Instances").selectOption("all");
+  await page.locator(`.heatmap[data-total="${own + peer}"]`).waitFor();
+  assert.match(page.url(), /instances=all/);
+  await page.getByText(/Figures of http:\/\/127.0.0.1:1 are missing/).waitFor();
+  // The choice is kept in other views.
+  for (const [view, table] of [
+    ["Clients", "Clients"],
+    ["Servers", "Servers"],
+    ["Configuration", "Configuration"],
+  ]) {
+    await page.getByRole("link", { name: view, exact: true }).click();
+    const region = page.getByRole("region", { name: table, exact: true }).first();
+    await page.getByRole("columnheader", { name: "Instance" }).first().waitFor();
+    assert.match(page.url(), /instances=all/);
+    const text = await region.innerText();
+    assert.ok(text.includes(ADMIN) && text.includes("this instance"), `${view}: ${text}`);
+    assert.deepEqual(await seriousFindings(page), []);
+  }
+  await page.getByText("Actions apply only to this instance").waitFor();
+  await page.getByRole("link", { name: "Overview", exact: true }).click();
+  await page.getByText("live", { exact: true }).waitFor();
+  await screenshot(page, "all-instances");
+  await page.getByLabel("Instances").selectOption("");
+  await page.getByText(/Figures of/).waitFor({ state: "detached" });
+  assert.deepEqual(errors, []);
+  await close();
+  // Without other instances there is no choice.
+  await view("/?instances=all", async (alone) => {
+    await alone.getByText("live", { exact: true }).waitFor();
+    assert.equal(await alone.getByLabel("Instances").count(), 0);
+  });
 });
