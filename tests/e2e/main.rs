@@ -34,6 +34,7 @@ mod load_balancers;
 mod own_commands;
 mod parsers;
 mod past;
+mod peers;
 mod profile;
 mod protocol;
 
