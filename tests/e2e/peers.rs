@@ -212,7 +212,7 @@ async fn every_path_is_merged(asked: &Seawall, id: &str) {
             "/api/v1/status?instances=two",
             "instances must be all",
         ),
-        ("GET", "/metrics?instances=all", "cannot be merged"),
+        ("GET", "/api/v1/report?instances=all", "cannot be merged"),
         (
             "POST",
             "/api/v1/drain?instances=all",

@@ -229,7 +229,9 @@ pub(super) async fn answer(
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
     }
     let has_name = |query: &str| query.contains("instances");
-    if !request.uri().query().is_some_and(has_name) {
+    // The address of the page has the parameter too.
+    let is_api = request.uri().path().starts_with("/api/");
+    if !is_api || !request.uri().query().is_some_and(has_name) {
         return next.run(request).await;
     }
     let parameters = Query::<Parameters>::try_from_uri(request.uri());

@@ -111,6 +111,8 @@ fn is_one(topic: &str) -> bool {
 fn merged<T: Adapt>(answers: Vec<Answer>, asked: &Asked) -> Result<Option<Vec<u8>>, String> {
     let mut sum: Option<T> = None;
     let mut instances = Vec::new();
+    let mut omissions = Vec::new();
+    let mut is_any_complete = false;
     for (address, answer) in answers {
         let added = answer.and_then(|reply| {
             let reply: T = parsed(&reply.bytes)?;
@@ -118,8 +120,19 @@ fn merged<T: Adapt>(answers: Vec<Answer>, asked: &Asked) -> Result<Option<Vec<u8
             add_reply(&mut sum, &address, reply)?;
             Ok(omission)
         });
-        let error = added.unwrap_or_else(Some);
+        let (error, omission) = match added {
+            Ok(omission) => (None, omission),
+            Err(error) => (Some(error), None),
+        };
+        is_any_complete |= error.is_none() && omission.is_none();
+        omissions.push(omission);
         instances.push(InstanceState { address, error });
+    }
+    // If no instance is complete, the reply itself has the reason.
+    if is_any_complete {
+        for (instance, omission) in instances.iter_mut().zip(omissions) {
+            instance.error = instance.error.take().or(omission);
+        }
     }
     let Some(mut reply) = sum else {
         return Ok(None);
