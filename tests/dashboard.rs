@@ -172,6 +172,7 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
     let peers = format!("{},127.0.0.1:1", seawall.app.admin_address().unwrap());
     second
         .reload(&format!("admin.peers = {peers:?}\n"))
+        .await
         .unwrap();
     let files = Scratch::create().unwrap();
     let token_file = |name: &str, token: &str| files.write(name, token).unwrap();

@@ -45,9 +45,9 @@ fn address(seawall: &Seawall) -> String {
 }
 
 /// Makes other addresses the peers of an instance.
-fn set_peers(seawall: &Seawall, peers: &[String]) {
+async fn set_peers(seawall: &Seawall, peers: &[String]) {
     let toml = format!("admin.peers = {:?}\n", peers.join(","));
-    seawall.reload(&toml).unwrap();
+    seawall.reload(&toml).await.unwrap();
 }
 
 /// Runs finds through an instance. Returns the client, which stays connected.
@@ -103,7 +103,7 @@ async fn merged_counts_and_distributions_are_those_of_all_operations() {
     create_user(&server.client().unwrap(), &user).await.unwrap();
     let instances = instances(server, 3).await;
     let peers: Vec<_> = instances.iter().map(address).collect();
-    set_peers(&instances[0], &peers);
+    set_peers(&instances[0], &peers).await;
     let mut clients = Vec::new();
     for (seawall, count) in instances.iter().zip([30, 12, 7]) {
         clients.push(finds(seawall, &name, "both", count).await);
@@ -365,7 +365,7 @@ async fn peers_that_fail_are_named_and_the_others_are_shown() {
         "admin.peers = {:?}\nadmin.peer_token_file = {wrong:?}\n",
         peers.join(",")
     );
-    asked.reload(&toml).unwrap();
+    asked.reload(&toml).await.unwrap();
     let own: Status = asked.api("/api/v1/status").await;
     let reply: Merged<Status> = asked.api("/api/v1/status?instances=all").await;
     assert_eq!(reply.reply.version, own.version);
@@ -387,7 +387,7 @@ async fn peers_that_fail_are_named_and_the_others_are_shown() {
         "admin.peers = {:?}\nadmin.peer_token_file = {token:?}\n",
         address(&guarded)
     );
-    asked.reload(&toml).unwrap();
+    asked.reload(&toml).await.unwrap();
     let _: Status = merged(&asked, "/api/v1/status", 2).await;
     let (status, _) = guarded.get("/api/v1/status?instances=all").await;
     assert_eq!(status, 401, "a caller without a token gets nothing merged");
@@ -406,7 +406,7 @@ async fn hostile_names_of_a_peer_stay_text() {
     });
     let peer = FakePeer::start(FakePeer::json(&body.to_string())).await;
     let asked = Seawall::start(&server.uri()).await;
-    set_peers(&asked, std::slice::from_ref(&peer.address));
+    set_peers(&asked, std::slice::from_ref(&peer.address)).await;
     let clients: Clients = merged(&asked, "/api/v1/clients", 2).await;
     let of_peer = clients.clients.iter();
     let of_peer: Vec<_> = of_peer
@@ -441,6 +441,7 @@ async fn peer_with_tls_is_verified_and_gets_a_certificate() {
     let state = async |toml: &str| -> InstanceState {
         asked
             .reload(&format!("admin.peers = {url:?}\n{toml}"))
+            .await
             .unwrap();
         let reply: Merged<Status> = asked.api("/api/v1/status?instances=all").await;
         reply.instances[1].clone()
@@ -459,6 +460,7 @@ async fn peer_with_tls_is_verified_and_gets_a_certificate() {
             "admin.peers = {url:?}\nadmin.peer_ca_file = {:?}\n",
             "/etc/hostname"
         ))
+        .await
         .unwrap_err();
     assert!(problems[0].starts_with("admin.peers"), "{problems:?}");
 }

@@ -431,6 +431,7 @@ async fn exports_over_tls_verify_the_receiver_and_show_a_certificate() {
     let authority = format!("ca_file = {:?}\n", certificates.ca_file());
     seawall
         .reload(&receiver.toml(&(files + &authority)))
+        .await
         .unwrap();
     let export = receiver.next().await;
     assert_eq!(export.resource("service.name"), "seawall");

@@ -20,9 +20,12 @@ pub(super) struct Endpoint {
     /// The parameters for each instance.
     pub(super) parameters: Parameters,
     pub(super) asked: Asked,
-    /// Merges the replies to JSON. `None` if no instance has a reply.
-    pub(super) merge: fn(Vec<Answer>, &Asked) -> Result<Option<Vec<u8>>, String>,
+    pub(super) merge: MergeReplies,
 }
+
+/// Merges the replies of all instances to JSON. `None` if no instance has a reply. The error says
+/// why replies cannot be merged.
+type MergeReplies = fn(Vec<Answer>, &Asked) -> Result<Option<Vec<u8>>, String>;
 
 /// The parameters that the merge applies.
 pub(super) struct Asked {

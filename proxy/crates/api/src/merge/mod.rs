@@ -2,7 +2,6 @@
 //! distributions, never from other quantiles, so the requests need `distributions=true`.
 
 mod deployment;
-mod heatmap;
 mod insight;
 mod instances;
 mod lists;

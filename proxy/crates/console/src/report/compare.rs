@@ -69,7 +69,9 @@ impl Side {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use seawall_api::Shape;
+    use std::time::Duration;
+
+    use seawall_api::{Other, Shape};
 
     use super::{super::tests::report, *};
 

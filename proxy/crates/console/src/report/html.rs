@@ -10,8 +10,8 @@ use super::{
     page::page,
     text,
 };
-use crate::{figures::moment, period::all};
-use seawall_api::{Latency, Report, Shape};
+use crate::figures::moment;
+use seawall_api::{Latency, Report, Shape, all_operations};
 
 /// The data of a page with a report: the report and the figures of its period.
 #[derive(Serialize)]
@@ -37,7 +37,7 @@ struct ReportPage<'a> {
 }
 
 pub(super) fn report(report: &Report) -> serde_json::Result<String> {
-    let all = all(report);
+    let all = all_operations(report);
     let (from, until) = text::ends(report);
     let data = ReportPage {
         bytes: all.request_bytes + all.reply_bytes,

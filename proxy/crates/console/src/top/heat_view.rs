@@ -276,6 +276,7 @@ mod tests {
         let annotation = |at, kind: &str, text: &str| Annotation {
             at,
             end: None,
+            instance: None,
             kind: kind.to_owned(),
             text: text.to_owned(),
         };
