@@ -9,7 +9,7 @@
 //! - `--runs N`: runs each attack N times.
 //! - `--seconds N`: the length of each phase.
 //! - `--direct`: attackers connect to the server, not to Seawall. The rows then show how much the
-//!   attack slows the users through the server and the machine alone.
+//!   attack slows the two users only because all share the server and the machine.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ async fn run(plan: Plan, attacks: &[&Attack], times: Times, runs: u64) {
     say("");
     Machine::say_since(machine);
     say(&format!(
-        "attacks with p99 over {GOAL} times the p99 before: {}",
+        "attacks whose p99 exceeds {GOAL} times the p99 before the attack: {}",
         over.join(", ")
     ));
     assert!(faults.is_empty(), "{}", faults.join("\n"));

@@ -90,7 +90,7 @@ async fn finds(setup: &Setup, time: Duration) -> load::Outcome {
     outcome
 }
 
-/// Clients whose change streams wait. No event happens.
+/// Clients whose change streams wait for an event. No event happens.
 struct Streams(JoinSet<()>);
 
 impl Streams {
@@ -109,8 +109,8 @@ impl Streams {
     }
 
     fn close(mut self) {
-        assert_eq!(self.0.len(), STREAMS, "a stream ended");
-        assert!(self.0.try_join_next().is_none(), "a stream ended");
+        assert_eq!(self.0.len(), STREAMS, "no change stream may end");
+        assert!(self.0.try_join_next().is_none(), "no change stream may end");
     }
 }
 

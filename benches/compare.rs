@@ -13,9 +13,9 @@
 //! The targets and the load generator share the machine, so only ratios within a round are
 //! meaningful. The bench prints the medians of the rounds and checks every reply. A full run writes
 //! its results to `benches/results/compare.json`: its commit, date and machine, and each value with
-//! its median, worst and best round. Before that, the bench compares the values with those of the
-//! previous run in that file, and prints each value that is worse by more than the noise of both
-//! runs. A run with any option below is not a full run.
+//! its median, worst and best round. Before it writes them, the bench compares the values with
+//! those of the previous run in that file, and prints each value that is worse by more than the
+//! noise of both runs. A run with any option below is not a full run.
 //!
 //! `--quick` runs a tenth of the load for CI, and asserts counts only. `--rounds N` and `--seconds
 //! S` set the length of a full run, and `--connections N,N` the numbers of connections. Each
@@ -93,7 +93,7 @@ async fn compare(plan: &Plan) {
     }
     let only = option("--only");
     let wanted = |part: &str| only.as_ref().is_none_or(|only| only == part);
-    // First, because a process keeps memory that a load has used.
+    // The part `idle` runs first, because a process keeps memory that a load has used.
     if wanted("idle") {
         idle(&setup, plan).await;
     }
@@ -272,7 +272,8 @@ async fn calls(setup: &Setup, plan: &Plan) {
 /// The numbers of connections for which system calls are counted.
 const CALLS_CONNECTIONS: [usize; 2] = [1, 64];
 
-/// The system calls that read from a socket. Tokio wakes a thread with `write`, which is not one.
+/// The system calls that read from a socket. Tokio wakes a thread with `write`, which therefore is
+/// not in the list of writes.
 const READS: [&str; 3] = ["recvfrom", "recvmsg", "readv"];
 
 /// The system calls that write to a socket.

@@ -37,13 +37,13 @@ const CLIENTS: usize = 8;
 /// Number of clients of a storm.
 const STORM_CLIENTS: usize = 200;
 
-/// Operations per second of the clients without TLS, and their connections.
+/// Operations per second of all clients without TLS together, and the number of their connections.
 const RATE: f64 = 400.0;
 const CONNECTIONS: usize = 16;
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long the parts of a round take.
+/// The number of rounds, and how long each part of a round takes.
 #[derive(Clone, Copy)]
 struct Plan {
     rounds: usize,
@@ -192,11 +192,11 @@ impl Bench {
         assert!(wanted > 0, "{name}: no handshake");
         assert!(
             others * 20 <= wanted,
-            "{name}: {others} of the other kind beside {wanted}"
+            "{name}: {others} handshakes of the other kind (full or resumed) beside {wanted}"
         );
         assert!(
             failed * 100 <= wanted,
-            "{name}: {failed} failures beside {wanted}"
+            "{name}: {failed} failed handshakes beside {wanted}"
         );
         let count = number(full + resumed);
         Speed {
@@ -268,7 +268,7 @@ struct Storm {
     per_second: f64,
 }
 
-/// The p99 of finds in milliseconds.
+/// The p99 of finds during `time`, in milliseconds.
 async fn finds(connections: Vec<Connection>, time: Duration) -> (f64, Vec<Connection>) {
     let load = Load {
         work: Work::Finds(SMALL),

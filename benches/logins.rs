@@ -23,11 +23,12 @@ use seawall_tests::{
 };
 use tokio::{runtime::Builder, task::JoinSet, time::Instant};
 
-/// Number of clients that log in through Seawall at the same time. Seawall holds refusals back, so
-/// these clients mostly wait.
+/// Number of clients that log in through Seawall at the same time. Seawall delays refusals by 50
+/// ms, so these clients mostly wait.
 const CLIENTS: usize = 16;
 
-/// Number of clients that log in at the server at the same time. More would measure a queue.
+/// Number of clients that log in at the server at the same time. With more clients, the times would
+/// include the wait in the server's queue.
 const DIRECT_CLIENTS: usize = 1;
 
 /// The code `AuthenticationFailed`.
@@ -74,7 +75,8 @@ struct Logins {
 }
 
 impl Logins {
-    /// Creates the users. Two of them log in at `targets`, so that Seawall knows their keys.
+    /// Creates the users. Two of them log in at each of `targets`, so that Seawall knows their
+    /// keys.
     async fn prepare(set: &ReplicaSet, targets: &[Target]) -> Self {
         let root = set.client().await.expect("the set accepts connections");
         for name in ["known", "newcomer"] {
@@ -235,7 +237,7 @@ async fn log_in_repeatedly(
     let mut times = Times::default();
     for number in 0..tries {
         let mut order: Vec<_> = Reason::ALL.into_iter().zip(&mut times).collect();
-        // Each reason follows each other one in some round.
+        // The order changes, so that each reason follows each other reason in some round.
         order.rotate_left(number % Reason::ALL.len());
         if number % 2 == 1 {
             order.reverse();

@@ -47,7 +47,7 @@ struct Plan {
     idle_seconds: u64,
     /// Number of runs of the PHP script.
     pages: usize,
-    /// Number of seconds under strace.
+    /// Number of seconds for which strace counts system calls.
     traced_seconds: u64,
     runs: usize,
     /// Number of seconds before the stall, of the stall (`stall_seconds`) and after it
@@ -299,7 +299,7 @@ fn limit() -> f64 {
     u32::try_from(POOL_SIZE * 2).map_or(f64::NAN, f64::from)
 }
 
-/// Waits until the ports and backlogs of a run no longer affect the next run.
+/// Waits until used ports and queued connections of this run no longer affect the next run.
 async fn pause_between_runs() {
     sleep(Duration::from_secs(2)).await;
 }

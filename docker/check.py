@@ -18,14 +18,15 @@ USER = "65532:65532"
 DOMAIN = "seawall.test"
 SRV_NAME = f"_mongodb._tcp.db.{DOMAIN}"
 HOST_NAME = f"node.{DOMAIN}"
-# As in a pod of Kubernetes: names with fewer than five dots are first looked up in these domains.
+# As in a pod of Kubernetes, names with fewer than five dots are first looked up in these domains.
 POD_DNS = f"search databases.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}\noptions ndots:5\n"
-# Where Debian has the authorities. The empty image has none, so those of Mozilla are used.
+# The file in which Debian has the certificate authorities. The image lacks it, so Seawall uses
+# those of Mozilla.
 ROOTS = "etc/ssl/certs/ca-certificates.crt"
 
 
 def find_mongod():
-    """The path of a mongod: the same choices as in the tests."""
+    """The path of a mongod: from SEAWALL_MONGOD, on the PATH, or downloaded by the tests."""
     given = os.environ.get("SEAWALL_MONGOD") or shutil.which("mongod")
     if given:
         return given
@@ -134,7 +135,7 @@ def check_key_file(stack):
         subprocess.run(["bash", "-c", text], check=True)
         keys.append((folder / "keyfile").read_bytes())
     if keys[0] != keys[1]:
-        sys.exit("keyfile.sh replaces the key at its second run")
+        sys.exit("keyfile.sh replaced the key at its second run; it must keep the key")
     (port,) = free_ports(1)
     (folder / "data").mkdir()
     mongod = [find_mongod(), "--dbpath", f"{folder}/data", "--port", str(port)]
@@ -145,7 +146,7 @@ def check_key_file(stack):
 
 
 def check_authorities(stack, etc, run, expect):
-    """Without authorities of the system, those of Mozilla are used, which do not know ours."""
+    """Without authorities of the system, Seawall uses those of Mozilla, and so refuses ours."""
     folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
     authority, pem = certificate(folder)
     (port,) = free_ports(1)
@@ -158,7 +159,7 @@ def check_authorities(stack, etc, run, expect):
         uri = f"mongodb://{HOST_NAME}:{port}/?tls=true"
         refused = run("check", "--connect", "--deployment", uri)
         if refused.returncode != 69:
-            sys.exit(f"an unknown authority: {refused.returncode}, not 69: {refused.stderr}")
+            sys.exit(f"unknown authority: exit code {refused.returncode}, not 69: {refused.stderr}")
         roots = etc.parent / ROOTS
         roots.parent.mkdir(parents=True)
         shutil.copy(authority, roots)
@@ -189,7 +190,7 @@ def main(root):
         stack.enter_context(running(mongod, stdout=subprocess.DEVNULL))
         eventually(lambda: accepts(port), "mongod listens")
 
-        # Without a name server, names come from /etc/hosts.
+        # Without a name server, names are found only in /etc/hosts.
         etc = pathlib.Path(root, "etc")
         (etc / "hosts").write_text("127.0.0.1 localhost in-hosts.seawall.test\n")
         uri = f"mongodb://in-hosts.seawall.test:{port}/"

@@ -9,7 +9,7 @@ import pathlib
 import sys
 import tomllib
 
-# The program itself, and crates that it cannot be without.
+# Crates that the program always contains, so the file must list them.
 EXPECTED = ("rustls", "tokio", "bson", "ring")
 
 
@@ -67,7 +67,7 @@ def main(folder, output):
     folder = pathlib.Path(folder)
     source = folder / "source"
     text = (source / "proxy" / "seawall_bin.cdx.json").read_text()
-    # References have the path of the copy, which differs in each run.
+    # References contain the path of the copied sources, which differs in each run.
     bom = json.loads(text.replace(f"file://{source}", "file:///source"))
     linked = linked_crates(folder / "linked")
     keep_linked(bom, linked)

@@ -24,7 +24,7 @@ fn inspected(command: &Document) -> AllocationInfo {
 }
 
 #[test]
-fn allocations_are_counted() {
+fn the_counter_of_allocations_counts_one_allocation() {
     assert_eq!(measure(|| drop(Box::new([7_u8; 64]))).count_total, 1);
 }
 

@@ -106,7 +106,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The text of a source without its comments.
+/// The text of a source file without its comments.
 fn without_comments(source: &str) -> String {
     let lines = source.lines().map(|line| line.split("//").next().unwrap());
     lines.collect::<Vec<_>>().join("\n")
@@ -179,7 +179,8 @@ fn crates() -> BTreeMap<String, PathBuf> {
     named.collect()
 }
 
-/// The sources of the proxy by module, and of its crates by crate.
+/// The source files for each row of the table: those of the proxy by module, and those of its
+/// crates by crate.
 fn sources_by_row() -> BTreeMap<String, Vec<PathBuf>> {
     let mut by_row: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     let folder = root().join("proxy/src");
@@ -193,7 +194,7 @@ fn sources_by_row() -> BTreeMap<String, Vec<PathBuf>> {
     by_row.remove("lib");
     for (name, folder) in crates() {
         let files = by_row.entry(name).or_default();
-        assert!(files.is_empty(), "a module has the name of a crate");
+        assert!(files.is_empty(), "no module may have the name of a crate");
         sources(&folder, files);
     }
     by_row
@@ -239,7 +240,7 @@ fn crates_and_modules_use_only_what_their_table_row_allows() {
 }
 
 #[test]
-fn used_crates_are_found() {
+fn crates_that_a_source_names_are_found() {
     let source = "use seawall_wire::{A, B}; // seawall_no\nfn f() { seawall_shape::g() }\nuse seawall_config::C;";
     let found: Vec<_> = used_crates(source).into_iter().collect();
     assert_eq!(found, ["shape", "wire"]);
@@ -259,7 +260,7 @@ fn modules_use_only_lower_levels() {
     }
 }
 
-/// The identifiers in a text.
+/// The identifiers of Rust code in a text.
 fn identifiers(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
     words.filter(|word| !word.is_empty()).collect()
@@ -367,12 +368,12 @@ fn folders_of_the_mutation_tests_exist() {
     assert!(folders.len() > 5, "{folders:?}");
     for folder in folders {
         let folder = folder.strip_suffix("/**").unwrap();
-        assert!(root().join(folder).is_dir(), "{folder}");
+        assert!(root().join(folder).is_dir(), "no folder {folder}");
     }
 }
 
 #[test]
-fn public_items_are_found() {
+fn public_functions_and_constants_are_found() {
     let source = "#[cfg(test)]\nmod x;\npub fn a() {}\n    pub const fn b(&self)\npub(crate) fn c()\npub const D: u8 = 1;\npub struct E;\n    pub async fn f<T>()\n#[cfg(test)]\nmod tests {\npub fn g() {}\n";
     assert_eq!(public_functions_and_constants(source), ["a", "b", "D", "f"]);
 }
@@ -383,12 +384,12 @@ fn all_sources() -> Vec<PathBuf> {
     for folder in ["config", "proxy", "tests", "benches"] {
         sources(&root().join(folder), &mut files);
     }
-    assert!(files.len() > 100, "{}", files.len());
+    assert!(files.len() > 100, "too few files found: {}", files.len());
     files
 }
 
 #[test]
-fn no_file_is_too_long() {
+fn no_source_file_exceeds_the_maximum_length() {
     for file in all_sources() {
         let lines = fs::read_to_string(&file).unwrap().lines().count();
         assert!(lines <= LONGEST_FILE, "{}: {lines} lines", file.display());
@@ -397,7 +398,7 @@ fn no_file_is_too_long() {
 
 /// rustfmt wraps code, but not comments. A line with a single long word cannot be wrapped.
 #[test]
-fn comments_are_wrapped() {
+fn no_comment_line_exceeds_the_maximum_width() {
     let mut wide = Vec::new();
     for file in all_sources() {
         let text = fs::read_to_string(&file).unwrap();
@@ -559,11 +560,11 @@ fn files_of_a_module_use_each_other_without_cycles() {
         }
     }
     assert!(total > 100, "too few uses found: {total}");
-    assert!(circles.is_empty(), "in a circle: {circles:#?}");
+    assert!(circles.is_empty(), "uses in a circle: {circles:#?}");
 }
 
 #[test]
-fn use_trees_are_expanded() {
+fn use_trees_are_expanded_into_single_paths() {
     let source =
         "pub use self::a::{b::{C, D as E}, F};\nuse super::super::g; // use x::y;\nlet h = 1;";
     let paths: Vec<_> = used_paths(source)

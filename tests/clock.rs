@@ -1,4 +1,4 @@
-//! The system clock is set back while Seawall runs.
+//! Sets the system clock back while Seawall runs, and checks that clients and statistics continue.
 //!
 //! The test needs `faketime` (libfaketime), so it runs only if it is requested, as in `.ci/run`:
 //! `cargo test --test clock -- --ignored`.
@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const SET_BACK: &str =
     "the clock was set back: steps of the history after the new time are dropped";
 
-/// The library that replaces the clock of a process.
+/// The path of the library that replaces the clock of a process (libfaketime).
 fn library() -> PathBuf {
     let installed = std::fs::read_dir("/usr/lib").unwrap();
     let mut paths =
@@ -106,7 +106,7 @@ async fn clients_and_statistics_continue_after_the_clock_was_set_back_an_hour() 
     let is_noticed = async || seawall.said(SET_BACK);
     let line = eventually(LIMIT, is_noticed).await.unwrap().to_string();
     assert!(line.contains("\"seconds\":3"), "{line}");
-    // The connection continues, and so do logins and the history.
+    // The client stays connected, new clients can log in, and the history counts new operations.
     finds(&mut client, "after", 7).await;
     finds(&mut logged_in(&seawall).await, "after", 4).await;
     let is_reported = async || counted(&seawall, "after").await == 11;

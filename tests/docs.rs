@@ -62,10 +62,10 @@ fn metrics_keep_their_names_kinds_and_labels() {
         let labels: Vec<_> = words.flat_map(|labels| labels.split(',')).collect();
         let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
         let row = format!("| `{name}` | {} |", labels.join(", ")).replace("|  |", "| |");
-        assert!(text.contains(&row), "{row}");
+        assert!(text.contains(&row), "no row that begins with {row}");
         metrics += 1;
     }
-    assert!(metrics >= 49, "{metrics}");
+    assert!(metrics >= 49, "too few metrics found: {metrics}");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn every_warning_and_error_is_documented() {
     assert!(phrases >= 10, "too few events found: {phrases}");
 }
 
-/// The text of a section of a page, below the heading `## name`.
+/// The text of the section of a page that has the heading `## name`.
 fn section<'a>(text: &'a str, name: &str) -> &'a str {
     let start = format!("{name}\n");
     let found = text.split("\n## ").find(|part| part.starts_with(&start));
@@ -210,7 +210,7 @@ fn every_shared_resource_names_a_test_that_shows_its_limit() {
     let mut resources = 0;
     for row in rows.skip(1) {
         let tests = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();
-        assert!(tests.contains(".rs: "), "{row}");
+        assert!(tests.contains(".rs: "), "no test in the row {row}");
         resources += 1;
     }
     assert!(resources >= 20, "too few rows found: {resources}");
@@ -236,8 +236,9 @@ fn commands(text: &str) -> Vec<Vec<&str>> {
     commands
 }
 
-/// Adds `--help` to each command, so it fails if a subcommand or option before it is unknown, and
-/// does nothing else. The tests in `e2e/commands.rs` run the commands without `--help`.
+/// Adds `--help` to each command. The command then fails if a subcommand or an option before
+/// `--help` is unknown, and does nothing else. The tests in `e2e/commands.rs` run the commands
+/// without `--help`.
 #[test]
 fn every_command_in_the_docs_is_valid() {
     let folder = fs::read_dir(root().join("docs")).unwrap();

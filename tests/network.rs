@@ -162,8 +162,8 @@ async fn intercept() {
     );
     run("nft", &[&rules]);
 
-    // The rules redirect the clients, which do not know about Seawall. Each member still replies
-    // itself, even a secondary.
+    // The rules redirect the clients, which do not know about Seawall. Each client gets the replies
+    // of the member that it addressed, even of a secondary.
     let mut relayed = Vec::new();
     for member in set.members() {
         let mut client = connect(INTERCEPTED, member.address()).await;
@@ -225,8 +225,8 @@ fn connected_to(port: u16) -> BTreeSet<u16> {
     ours.map(|(from, _, _)| from).collect()
 }
 
-/// Drops all further packets of these connections, in both directions, without notifying either
-/// end.
+/// Drops all further packets of the connections from the ports `from` to the port `to`, in both
+/// directions, without notifying either end.
 fn silence(from: &BTreeSet<u16>, to: u16) {
     assert!(!from.is_empty());
     let from: Vec<_> = from.iter().map(u16::to_string).collect();

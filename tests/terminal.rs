@@ -213,7 +213,7 @@ async fn top_shows_the_histogram_and_timeline_of_one_shape_and_obeys_every_sort_
         terminal.press(&[key]);
         terminal.shows(&format!(", by {sort}")).await;
     }
-    // A filter also applies to the view of one shape: the shape that does not match is not shown.
+    // A filter also applies to the view of one shape: a shape that does not match is not shown.
     terminal.press(&["/", "o", "r", "d", "e", "r", "s", "Enter"]);
     terminal.shows(", filter: orders").await;
     terminal.shows_no("shop.customers").await;
@@ -300,7 +300,7 @@ async fn reports_are_printed_saved_and_compared() {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_survives_an_unreachable_proxy_and_ends_on_interrupt() {
+async fn top_continues_while_the_proxy_is_unreachable_and_ends_on_interrupt() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;

@@ -56,7 +56,7 @@ impl Row {
     }
 }
 
-/// The direction in which a value improves.
+/// Which values are better: larger or smaller ones.
 #[derive(Clone, Copy, Debug)]
 enum Better {
     More,
@@ -103,12 +103,13 @@ struct Values {
 pub struct Medians {
     /// The conditions of the run.
     run: Run,
-    /// By part, connections or rate, and target.
+    /// The values of each case and target. A key has the part, the connections or the rate, and the
+    /// target, separated by spaces.
     cases: BTreeMap<String, Values>,
 }
 
 impl Medians {
-    /// The head of the tables that [`Self::add`] writes.
+    /// The header of the tables whose rows [`Self::add`] returns.
     pub const HEADER: &str = "| load | target | operations/s | ratio to direct (worst) | added p50 | added p99 | CPU (user) per operation | ratio to HAProxy | ratio to relay | server CPU |\n|---|---|---|---|---|---|---|---|---|---|";
 
     /// The medians of a run, without cases.
@@ -216,7 +217,7 @@ impl Medians {
 }
 
 impl Values {
-    /// The values of the target with this index in each round.
+    /// The values of the target that has this index in each round.
     fn of(rounds: &[Vec<Row>], index: usize) -> Self {
         let each = |better: Better, value: &dyn Fn(&Row, &Row) -> f64| {
             let rows = rounds
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_is_compared_with_the_relay() {
+    fn cpu_time_relative_to_the_relay_is_compared_with_the_previous_run() {
         let medians = medians(200, 400);
         let values = medians.cases.get("small 1 Seawall").unwrap();
         let ratio = values.cpu_to_relay.unwrap();
@@ -451,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn worse_values_of_seawall_are_named() {
+    fn values_of_seawall_that_became_worse_are_named() {
         // All CPU times rise by the same factor, so the ratio to the relay does not change.
         let worse = medians(300, 600).worse_than(&medians(200, 400));
         let expected = [
@@ -465,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn comparison_names_the_previous_run_and_another_machine() {
+    fn comparison_names_the_previous_run_and_a_change_of_the_machine() {
         let before = medians(200, 400);
         let mut now = before.clone();
         let lines = now.compare_with(&before);

@@ -21,7 +21,7 @@ use crate::{
 pub struct LoginCalls {
     /// Client logins while the calls were counted.
     pub logins: f64,
-    /// The calls.
+    /// The system calls of all these logins.
     pub calls: Calls,
 }
 

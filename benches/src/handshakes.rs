@@ -54,7 +54,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// All algorithms.
+    /// All algorithms, in the order of the tables.
     pub const ALL: [Self; 2] = [Self::Ecdsa, Self::Rsa];
 
     /// The name in the tables.
@@ -102,7 +102,7 @@ pub struct TlsTarget {
 }
 
 impl TlsTarget {
-    /// The process id.
+    /// The process id of the target.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -269,7 +269,7 @@ impl Handshakes {
                 }
                 Ok(Err(_)) | Err(_) => {
                     state.failed.fetch_add(1, Ordering::Relaxed);
-                    // For example while the target starts.
+                    // The handshake fails, for example, while the target starts.
                     sleep(Duration::from_millis(10)).await;
                 }
             }
@@ -285,7 +285,8 @@ impl Handshakes {
         if self.closes_first {
             stream.shutdown().await?;
         }
-        // The tickets arrive before the end. How the target closes the connection is no matter.
+        // The tickets arrive before the end. It does not matter how the target closes the
+        // connection.
         drop(stream.read_to_end(&mut Vec::new()).await);
         Ok(stream.get_ref().1.handshake_kind())
     }
@@ -302,11 +303,11 @@ struct State {
 /// Number of handshakes since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandshakeCounts {
-    /// Full handshakes.
+    /// Number of full handshakes.
     pub full: u64,
-    /// Resumed sessions.
+    /// Number of handshakes that resumed a session.
     pub resumed: u64,
-    /// Handshakes that failed.
+    /// Number of handshakes that failed.
     pub failed: u64,
 }
 

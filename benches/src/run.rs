@@ -15,7 +15,7 @@ pub struct Run {
     pub commit: String,
     /// The date in UTC, as `YYYY-MM-DD`.
     pub date: String,
-    /// The machine.
+    /// The machine on which the bench ran.
     pub machine: MachineFacts,
     /// Number of rounds of each case.
     pub rounds: usize,

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// Minimum, median and maximum of some values.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Spread {
-    /// Number of values.
+    /// Number of values, usually one per round.
     pub count: usize,
     /// The smallest value; NaN if there is none.
     pub least: f64,

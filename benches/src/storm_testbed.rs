@@ -61,12 +61,12 @@ pub struct Counts {
     pub authentications: f64,
 }
 
-/// The way in which a server stalls.
+/// How the primary stalls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
-    /// The server's process is stopped.
+    /// The primary's process is stopped.
     Stopped,
-    /// The server delays clients' finds, hellos and logins by 600 ms.
+    /// The primary delays clients' finds, hellos and logins by 600 ms.
     Delayed,
 }
 

@@ -9,7 +9,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use seawall_tests::{eventually::eventually, scratch::Scratch};
 
-/// A process whose system calls are counted. It runs several times slower.
+/// A process whose system calls are counted. The counting makes the process several times slower.
 #[derive(Debug)]
 pub struct Traced {
     strace: Child,
@@ -44,7 +44,7 @@ impl Traced {
         Some(traced)
     }
 
-    /// Ends the count.
+    /// Ends the count, and returns the system calls.
     ///
     /// # Panics
     /// If strace has failed.

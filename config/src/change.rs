@@ -30,7 +30,7 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// True if the key or element at `path` belongs to this change.
+    /// True if the key or list element at `path` is part of this change.
     pub fn includes(&self, path: &str) -> bool {
         let rest = path.strip_prefix(&self.path);
         let is_below = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
@@ -75,8 +75,8 @@ impl Settings {
             log,
             reload,
         } = self;
-        // Listeners are bound at the start. So a change of the form needs a restart as a whole, and
-        // the running listeners keep all their settings until then.
+        // Listeners are bound at the start. So a change from `[listen]` to `[[listeners]]`, or
+        // back, needs a restart, and the running listeners keep all their settings until then.
         match self.has_form_of(running) {
             true => listen.changed(&running.listen, &mut paths),
             false => paths.extend(["listen", LISTENERS]),
@@ -124,8 +124,8 @@ impl Settings {
             || (is_auto && self.auth.users.is_empty() != running.auth.users.is_empty())
     }
 
-    /// Returns these running settings with the live values of `newer`. All other values take effect
-    /// at the next start.
+    /// Returns a copy of these settings, the running ones, with the live values of `newer`. All
+    /// other values take effect at the next start.
     #[must_use]
     pub fn with_live_values_of(&self, newer: &Self) -> Self {
         let mut settings = self.clone();
@@ -227,9 +227,9 @@ fn adopt_optional<T: Reloadable + Clone>(path: &str, section: &mut Option<T>, ne
     }
 }
 
-/// The changes between two lists of listeners. Listeners are compared by their position and
-/// addresses. A listener that is not at the position of a running listener with the same addresses
-/// begins at the next start, and until then the running one keeps all its settings.
+/// The changes between two lists of listeners. Two listeners are compared if they have the same
+/// position and the same addresses. A listener with other addresses begins at the next start. Until
+/// then, the running listener at its position keeps all its settings.
 fn changed_listeners(newer: &[Listener], running: &[Listener]) -> Vec<Changed> {
     let mut changes = Vec::new();
     for index in 0..newer.len().max(running.len()) {
@@ -251,7 +251,7 @@ fn changed_listeners(newer: &[Listener], running: &[Listener]) -> Vec<Changed> {
     changes
 }
 
-/// Takes the live values of `newer`, for each listener that can be compared.
+/// Takes the live values of `newer`, for each listener that has the same position and addresses.
 fn adopt_live(listeners: &mut [Listener], newer: &[Listener]) {
     for (listener, newer) in listeners.iter_mut().zip(newer) {
         if listener.addresses == newer.addresses {
@@ -270,7 +270,8 @@ mod tests {
         Settings::from_toml(&format!("deployment.uri = \"mongodb://server/\"\n{toml}")).unwrap()
     }
 
-    /// The changes, and the running settings after the reload.
+    /// Returns the changes of a reload from `running` to `newer`, and the settings after the
+    /// reload.
     fn reload(running: &str, newer: &str) -> (Vec<(String, Change)>, Settings) {
         let (running, newer) = (settings(running), settings(newer));
         let changes = newer.changes_since(&running).into_iter();
@@ -343,7 +344,8 @@ mod tests {
         format!("[[listeners]]\naddress = \"{address}\"\n{more}\n")
     }
 
-    /// `[tls]` below the last listener. The files exist.
+    /// The section `section` with TLS files that exist. `listeners.tls` belongs to the listener
+    /// above it.
     fn with_tls(section: &str) -> String {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
         format!("[{section}]\ncertificate_file = {file:?}\nkey_file = {file:?}\n")
@@ -367,10 +369,11 @@ mod tests {
     }
 
     #[test]
-    fn listeners_with_other_addresses_begin_at_the_next_start() {
+    fn listeners_with_changed_addresses_begin_at_the_next_start() {
         let tls = with_tls("listeners.tls");
         let running = listener("a:1", &tls) + &listener("b:2", "");
-        // The first listener moved away: its successor must not lose TLS.
+        // The listener `b:2` moves to the first position. The running listener there must not lose
+        // TLS.
         let (changes, settings) = reload(&running, &listener("b:2", ""));
         let expected = ["listeners[0]", "listeners[1]"];
         assert_eq!(

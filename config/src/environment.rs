@@ -20,7 +20,8 @@ pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -
             continue;
         }
         if let Some(key) = key_of(name) {
-            // A container image sets the address, and a variable of an image can only be replaced.
+            // A container image may set this variable. A container can only replace the variable,
+            // not remove it, so an empty value counts as absent.
             if key.kind == Kind::Addresses && value.is_empty() {
                 continue;
             }

@@ -72,7 +72,7 @@ fn read_and_then(path: &Path, max_bytes: u64, read: impl FnOnce()) -> io::Result
     Ok(text)
 }
 
-/// The part of the metadata that a write changes.
+/// The size and the modification time: a write usually changes at least one of them.
 fn version(metadata: &Metadata) -> (u64, Option<SystemTime>) {
     (metadata.len(), metadata.modified().ok())
 }

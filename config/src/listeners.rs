@@ -140,7 +140,8 @@ pub(crate) fn tls_section() -> Section {
 }
 
 impl Listener {
-    /// The only listener. Its clients are limited by the limit of all clients.
+    /// Creates the listener that `[listen]` describes. It has no limit of its own, because the
+    /// limit of all clients already applies.
     pub(crate) fn only(listen: &Listen) -> Self {
         let Listen {
             addresses,
@@ -186,7 +187,8 @@ pub(crate) fn read(file: &mut Part<'_>) -> Vec<Listener> {
     listeners
 }
 
-/// Reports the keys of `[listen]` that have no effect, whatever their source.
+/// Reports the keys of `[listen]` that have no effect because there are `[[listeners]]`. The keys
+/// may come from any source.
 fn no_other_form(file: &mut Part<'_>) {
     let listen = file.below("listen");
     let keys = Listen::SECTION.keys.iter();

@@ -1,9 +1,9 @@
 //! Reads sections and values from the merged and checked table.
 //!
-//! Absent values get their defaults here, secrets are read from their files, and lists in a text
-//! are split. Reading continues after a problem. A problem that only follows from another one is
-//! not reported. For example, a connection string of the wrong type is not also reported as
-//! missing.
+//! Absent values get their defaults here, secrets are read from their files, and texts with commas
+//! are split into lists. Reading continues after a problem. A problem that only follows from
+//! another one is not reported. For example, a connection string of the wrong type is not also
+//! reported as missing.
 
 use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -80,7 +80,7 @@ impl<'a> Part<'a> {
         self.section(name)
     }
 
-    /// The section with this name below this one.
+    /// The subsection with this name.
     pub(crate) fn below(&mut self, name: &str) -> Part<'_> {
         Part {
             table: self.given(name).and_then(Value::as_table),

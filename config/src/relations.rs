@@ -47,8 +47,8 @@ fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
     }
 }
 
-/// With `proxy_protocol = "accept"`, `proxy_networks` is required. Without it, any client could
-/// claim any address.
+/// With `proxy_protocol = "accept"`, `proxy_networks` is required. Without the networks, any client
+/// could claim any address.
 fn proxies_have_networks(listener: &Listener, problems: &mut Problems) {
     let is_accepted = listener.proxy_protocol == ProxyProtocol::Accept;
     let path = &listener.path;

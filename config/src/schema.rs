@@ -21,8 +21,8 @@ pub struct Section {
 }
 
 impl Section {
-    /// The optional section at `path` with some of this section's keys. It is called once for each
-    /// path, because the paths of the keys are never freed.
+    /// Creates the optional section at `path` with some of this section's keys. Call it only once
+    /// for each path, because the memory of the new paths is never freed.
     pub(crate) fn at(
         &self,
         path: &'static str,

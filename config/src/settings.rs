@@ -153,7 +153,8 @@ section! {
     /// or limit their traffic.
     relay_encrypted: bool = key("deployment.relay_encrypted",
         Kind::Boolean, Restart, default false);
-    // A port of its own, because Seawall monitors servers on their other port, without a header.
+    // The port is separate, because Seawall monitors each server on its usual port without a
+    // header.
     /// In relay mode, connect relays to this port of a server, and begin with a header of the PROXY
     /// protocol, version 2, which contains the client's address; 0 for the server's usual port and
     /// no header.
@@ -242,7 +243,8 @@ section! {
     /// How long a client may take from connecting to the end of its login.
     authentication_timeout: Duration = key("auth.authentication_timeout_ms",
         TIMEOUT, Live, default 30000, unit "ms");
-    // Such clients are refused by default, because each relayed client costs a server connection.
+    // By default, clients with other mechanisms are refused, because each relayed client costs a
+    // server connection.
     /// Handling of clients that log in by a mechanism other than SCRAM: refuse them, or relay each
     /// over its own server connection. X.509 is always refused.
     other_mechanisms: OtherMechanisms = key("auth.other_mechanisms",
@@ -422,7 +424,7 @@ section! {
     memory_bytes: usize = key("history.memory_bytes",
         Kind::Integer { min: MIN_HISTORY_BYTES, max: MAX_MEMORY_BYTES }, Restart,
         default 134217728, unit "bytes");
-    // The metrics show the same number of shapes.
+    // The default is the number of shapes in the metrics.
     /// Maximum number of shapes with their own values in each step of the history; the heaviest
     /// shapes are kept, and the others are counted as `other`.
     max_series_shapes: NonZeroUsize = key("history.max_series_shapes",

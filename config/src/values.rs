@@ -115,7 +115,8 @@ fn text_or_default(key: &Key, given: Option<&Value>) -> String {
 }
 
 /// A short hash of the values, in hexadecimal: instances with the same configuration have the same
-/// hash, whatever the sources. Secrets have no influence, so the hash does not help to guess them.
+/// hash, regardless of the sources of the values. Secrets have no influence, so the hash does not
+/// help to guess them.
 pub fn configuration_hash(values: &[EffectiveValue]) -> String {
     let lines = values
         .iter()

@@ -46,7 +46,7 @@ fn the_full_example_is_up_to_date() {
 
 fn expect_up_to_date(path: &Path, text: &str, updated: &str) {
     if std::env::var_os("SEAWALL_BLESS").is_some() {
-        fs::write(path, updated).expect("the checkout is writable");
+        fs::write(path, updated).expect("the repository is writable");
         return;
     }
     for (line, updated) in text.lines().zip(updated.lines()) {
@@ -55,7 +55,8 @@ fn expect_up_to_date(path: &Path, text: &str, updated: &str) {
     assert!(text == updated, "{}: {UPDATE}", path.display());
 }
 
-/// The keys of a section of the documentation, with those of the sections below it.
+/// The keys that one part of the documentation describes: those of `section` and of the sections
+/// below it.
 fn keys_of(section: &str) -> Vec<&'static Key> {
     let is_of = |key: &&Key| key.path.split('.').next() == Some(section);
     KEYS.iter().filter(is_of).collect()

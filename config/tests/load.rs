@@ -36,7 +36,7 @@ fn only_the_deployment_is_required() {
 }
 
 #[test]
-fn without_listeners_the_section_listen_is_the_only_one() {
+fn without_listeners_the_section_listen_describes_the_only_listener() {
     let toml = "deployment.uri = \"mongodb://server/\"\n\
                 listen.backlog = 7\nlisten.max_client_connections = 5\n";
     let settings = Settings::from_toml(toml).unwrap();
@@ -45,7 +45,7 @@ fn without_listeners_the_section_listen_is_the_only_one() {
     assert_eq!(listeners[0].path, "listen");
     assert_eq!(listeners[0].backlog.get(), 7);
     assert_eq!(listeners[0].addresses, settings.listen.addresses);
-    // The limit of all clients is not a limit of the listener, too.
+    // The limit of all clients does not also become a limit of this listener.
     assert_eq!(listeners[0].max_client_connections, None);
 }
 
@@ -188,7 +188,7 @@ fn scram_keys_are_decoded() {
     ))
     .unwrap();
     let UserCredential::Keys(keys) = &settings.auth.users[0].credential else {
-        panic!("keys were given");
+        panic!("expected a credential with keys");
     };
     let sha_1 = keys.scram_sha_1.as_ref().unwrap();
     assert_eq!(sha_1.salt, [1, 2, 3]);
@@ -347,20 +347,20 @@ fn keys(problems: &Problems) -> Vec<&str> {
         .collect()
 }
 
-/// A temporary folder of one test, removed at its end.
+/// A temporary folder of one test. It is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Self {
         let folder = format!("seawall-config-{}-{name}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
-        fs::create_dir_all(&folder).expect("the temporary folder is ours");
+        fs::create_dir_all(&folder).expect("only this test writes to the temporary folder");
         Self(folder)
     }
 
     fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.join(name);
-        fs::write(&path, text).expect("the temporary folder is ours");
+        fs::write(&path, text).expect("only this test writes to the temporary folder");
         path
     }
 }

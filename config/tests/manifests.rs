@@ -28,7 +28,8 @@ fn every_variable_in_the_manifests_is_a_key() {
 
 #[test]
 fn every_value_of_a_variable_in_the_manifests_is_allowed() {
-    // The files that values name. Each is a connection string, because Seawall parses no other.
+    // The variables name files that do not exist here. This one file replaces all of them. It
+    // contains a connection string, because Seawall parses only files with connection strings.
     let mounted = std::env::temp_dir().join(format!("seawall-manifests-{}", std::process::id()));
     fs::write(&mounted, "mongodb://server/").unwrap();
     let mut count = 0;
@@ -79,7 +80,7 @@ fn every_configuration_in_the_manifests_is_valid() {
         let Some(mut configuration) = configuration else {
             continue;
         };
-        // In these manifests a variable names the deployment.
+        // These manifests give the connection string in a variable, not in the configuration file.
         if !configuration.contains("uri =") {
             configuration += "\n[deployment]\nuri = \"mongodb://server/\"\n";
         }
@@ -101,8 +102,8 @@ fn manifests() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docker");
     let mut folders = vec![root];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder of the checkout") {
-            let path = entry.expect("an entry of the checkout").path();
+        for entry in fs::read_dir(folder).expect("the folder exists in the repository") {
+            let path = entry.expect("the entry exists in the repository").path();
             match path.is_dir() {
                 true => folders.push(path),
                 false => {
@@ -115,9 +116,9 @@ fn manifests() -> Vec<(PathBuf, String)> {
     found
 }
 
-/// The variables with a section and a key, in the forms `NAME=value`, `NAME: value`, and
-/// `- name: NAME` with `value: …` in the next line. Values that a template or a program computes
-/// are not in the text.
+/// The variables with a section and a key, in these forms: `NAME=value`; `NAME: value`; a line `-
+/// name: NAME`, followed by a line with `value:`. A variable has no value here if a template or a
+/// program computes it.
 fn variables(text: &str) -> Vec<Variable> {
     // A backslash continues a quoted value in the next line.
     let lines: Vec<String> = joined(text).lines().map(str::to_owned).collect();

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 CHART = HERE / "chart" / "seawall"
 RELEASE = "test"
 VERSIONS_CHECKED = 3
-# What Seawall needs after preStop and drain, in seconds.
+# The time that Seawall needs to end after preStop and drain, in seconds.
 CLOSE_SECONDS = 5
 
 

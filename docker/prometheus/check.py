@@ -26,7 +26,7 @@ from lab import CLIENTS, RATE, Lab, eventually, fail, faster
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 STEADY_SECONDS = 28
-# The bounds of the contract of a scrape.
+# The maximum duration and size of a scrape, as docs/metrics.md promises.
 SCRAPE_SECONDS, SCRAPE_BYTES = 0.2, 5_000_000
 KNOWN_SHAPES, EXPORTED_SHAPES = 10_000, 200
 
@@ -92,8 +92,9 @@ MAY_BE_EMPTY = {
     "servers: Write errors: write concern, {{code}}": "a standalone satisfies all write concerns",
     "servers: Not observed: {{reason}}": "everything may be understood",
 }
-# Rules without data in the steady state, and whether the faults cause it for certain. A server that
-# fails causes one of two, depending on what its connections do at that time.
+# Rules of events, which have no data in the steady state. True: the faults certainly cause data. A
+# server that fails causes data of one of two rules, depending on what its connections do at that
+# time.
 EVENTS = {
     "instance:seawall_operation_errors:rate5m": True,
     "instance:seawall_operations_shed:increase5m": True,
@@ -161,7 +162,7 @@ def check_files():
     alerts = (HERE / "alerts.yml").read_text()
     expressions = [target.expression for target in dashboards.targets()] + [rules, alerts]
     recorded = metrics_of(rules, r"record: (\S+)")
-    # A recorded name has colons; its parts are not metrics.
+    # The name of a recorded series has colons; its parts are not metrics.
     text = re.sub(r"\w+:seawall_\w+:\w+", "", "\n".join(expressions))
     used = {
         re.sub(r"(?<=_seconds)_(bucket|count|sum)$", "", name)
@@ -303,7 +304,8 @@ def check_scrapes(lab):
     pairs = list(itertools.combinations(names.split(), 2))
     collections = [f"c{number}" for number in range(260)]
     client = lab.client(maxPoolSize=4)
-    # One after the other in each namespace: Seawall limits the new rows of a namespace per second.
+    # Consecutive shapes are in different namespaces: Seawall limits the new rows of a namespace per
+    # second.
     shapes = [(name, pair) for pair in pairs for name in collections][: KNOWN_SHAPES + 400]
     # The first ones are heavy, so the exported shapes stay the same: a series lives for ten minutes
     # after its shape was among the heaviest.
@@ -373,7 +375,7 @@ def read_json(url):
 def cause_faults(lab):
     print("\nfaults")
     lab.load("storm", lab.uri(), "--clients", "40", "--duration-s", "25")
-    # It needs a login and an operation before it begins.
+    # The load needs a login and an operation before its storm begins.
     time.sleep(2)
     limits = """
         [pool]

@@ -42,7 +42,7 @@ def eventually(condition, what, limit=LIMIT_SECONDS):
 
 
 def find_mongod():
-    """The path of a mongod: the same choices as in the tests."""
+    """The path of a mongod: from SEAWALL_MONGOD, on the PATH, or downloaded by the tests."""
     given = os.environ.get("SEAWALL_MONGOD") or shutil.which("mongod")
     if given:
         return given
@@ -190,7 +190,7 @@ class Lab:
 
         def loop():
             while not self.stopping.wait(seconds):
-                # Errors are part of the check: Prometheus counts them.
+                # Errors are ignored here, because the check causes them and Prometheus counts them.
                 with contextlib.suppress(PyMongoError):
                     work()
 
@@ -213,7 +213,7 @@ class Lab:
         return [(sample["metric"], float(sample["value"][1])) for sample in found]
 
     def has_had_data(self, expression, since):
-        """Whether an expression had a value other than 0 since a time."""
+        """True if an expression had a value other than 0 since a time."""
         times = {"start": since, "end": time.time(), "step": 1}
         found = self.api("query_range", query=f"({expression}) != 0", **times)
         return bool(found["result"])

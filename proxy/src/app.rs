@@ -56,7 +56,7 @@ pub(crate) use self::{
     tls::tls_problems,
 };
 
-/// The closing of the remaining clients at the end of a drain is spread over this time.
+/// At the end of a drain, Seawall closes the remaining clients over this time, not all at once.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
 
 /// How long HTTP requests may take after the end of a drain.

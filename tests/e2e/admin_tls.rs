@@ -30,7 +30,7 @@ struct Scene {
     process: Process,
 }
 
-/// Keys of `[admin.tls]` that require certificates.
+/// Keys of `[admin.tls]` that make a client certificate required.
 const REQUIRED: &str = "admin.tls.client_certificate = \"required\"\n\
                         admin.tls.client_ca_file = \"DIR/ca.pem\"\n\
                         admin.tls.client_crl_file = \"DIR/crl.pem\"\n";
@@ -70,7 +70,7 @@ impl Scene {
         self.process.admin().rsplit(':').next().unwrap()
     }
 
-    /// Runs a command of the console with this identity.
+    /// Runs a console command. It presents the certificate in the file `identity`, if one is given.
     async fn run(&self, command: &[&str], identity: Option<&str>) -> Output {
         let url = format!("https://localhost:{}", self.port());
         let ca_file = self.file("ca.pem");
@@ -83,7 +83,7 @@ impl Scene {
         run(&arguments).await
     }
 
-    /// Opens a connection that stays open between requests.
+    /// Opens a connection to the admin address that stays open between requests.
     async fn connect(&self, identity: &Identity) -> TlsStream<TcpStream> {
         let config = self.authority.client_config(Some(identity)).unwrap();
         connect(self.port(), &config).await.unwrap()
@@ -185,14 +185,14 @@ async fn actions_are_logged_with_the_subject_of_the_certificate() {
 }
 
 #[tokio::test]
-async fn a_revoked_certificate_is_refused_also_on_an_open_connection() {
+async fn a_revoked_certificate_is_refused_on_new_and_on_open_connections() {
     let scene = Scene::start(REQUIRED).await;
     let (_, revoked) = (scene.client("operator"), scene.client("revoked"));
     let mut open = scene.connect(&revoked).await;
     assert_eq!(status(&mut open, "any.example").await, 200);
     let list = scene.authority.revocation_list(&[&revoked]).unwrap();
     scene.scratch.write("crl.pem", list).unwrap();
-    // The certificate of the address changes, too.
+    // The admin address gets a new certificate at the same reload.
     let server = scene.authority.server(&["localhost"], &ECDSA).unwrap();
     scene.scratch.write("server.pem", server.pem()).unwrap();
     scene.reload("operator.pem").await;
@@ -217,7 +217,7 @@ async fn a_connection_without_a_certificate_is_refused_after_a_reload_requires_o
     let reload = ["reload", "--token-file", &token_file];
     let reloaded = scene.run(&reload, None).await;
     assert!(reloaded.status.success(), "{reloaded:?}");
-    // Now no token is needed, but a certificate.
+    // After the reload, a caller needs a certificate instead of a token.
     assert_eq!(status(&mut open, "127.0.0.1").await, 403);
     scene.client("operator");
     let output = scene.run(&["status"], Some("operator.pem")).await;
@@ -225,7 +225,7 @@ async fn a_connection_without_a_certificate_is_refused_after_a_reload_requires_o
 }
 
 #[tokio::test]
-async fn a_token_is_needed_beside_the_certificate_if_both_are_configured() {
+async fn a_token_and_a_certificate_are_both_required_if_both_are_configured() {
     let scene = Scene::start(&format!("{REQUIRED}admin.token_file = \"DIR/token\"\n")).await;
     scene.client("operator");
     let output = scene.run(&["status"], Some("operator.pem")).await;
@@ -239,7 +239,7 @@ async fn a_token_is_needed_beside_the_certificate_if_both_are_configured() {
 }
 
 #[tokio::test]
-async fn metrics_of_the_further_address_and_the_expiry_need_no_tls() {
+async fn the_metrics_address_serves_metrics_and_certificate_expiry_without_tls() {
     let scene = Scene::start(REQUIRED).await;
     let serving = scene.process.said("serving").unwrap();
     let metrics = serving["fields"]["metrics"].as_str().unwrap();

@@ -104,13 +104,13 @@ fn batch(reply: &RawReply) -> Vec<Document> {
 }
 
 #[tokio::test]
-async fn a_long_await_runs_in_slices_and_gets_one_reply() {
+async fn a_get_more_that_waits_long_runs_in_slices_and_gets_one_reply() {
     let scene = Scene::start(8).await;
     let mut client = scene.client().await;
     let cursor = watch(&mut client, doc! {}).await;
     let nothing = client.command(DB, more(cursor, Some(4500))).await.unwrap();
     assert!(batch(&nothing).is_empty());
-    // The reply still has the resume token that a driver needs.
+    // Although no event happened, the reply has the resume token that a driver needs.
     let resume = nothing.body.get_document("cursor").unwrap();
     assert!(resume.contains_key("postBatchResumeToken"), "{resume}");
     let slices = scene.slices();
@@ -197,7 +197,7 @@ async fn many_change_streams_do_not_block_other_operations() {
         let find = doc! {"find": "things", "filter": {"_id": n}};
         assert!(client.command(DB, find).await.unwrap().is_ok());
         let running = scene.seawall.metric(awaiting, &["state=\"running\""]).await;
-        assert!(running <= 2.0, "{running}");
+        assert!(running <= 2.0, "{running} awaits run");
     }
     for number in 0..STREAMS {
         scene.insert(doc! {"_id": number}).await;

@@ -83,7 +83,7 @@ async fn wait_until_nothing_is_held(seawall: &Seawall) {
     };
     eventually(LIMIT, is_free)
         .await
-        .expect("everything is released");
+        .expect("all permits and connections are released");
 }
 
 /// Checks that another client of the same user still gets its own replies.
@@ -99,8 +99,8 @@ async fn assert_own_replies(witness: &mut RawClient, user: &NewUser, n: usize) {
     assert_eq!(batch, &[doc! { "_id": id }.into()]);
 }
 
-/// Runs [`cancel_everywhere`]. After each drop, checks that everything is released and that another
-/// client gets its own replies.
+/// Runs [`cancel_everywhere`]. After each drop, checks that all permits and connections are
+/// released, and that another client gets its own replies.
 async fn cancel_beside_witness(
     seawall: &Seawall,
     user: &NewUser,
@@ -122,7 +122,7 @@ async fn run(client: &mut RawClient, db: &str, commands: &[Document]) -> Result<
 }
 
 #[tokio::test]
-async fn a_cancelled_login_or_operation_releases_everything() {
+async fn a_cancelled_login_or_operation_releases_all_permits_and_connections() {
     let seawall = seawall(FEW_PLACES).await;
     let user = writer().await;
     let script = async |mut client: RawClient| {
@@ -141,7 +141,7 @@ async fn a_cancelled_login_or_operation_releases_everything() {
 }
 
 #[tokio::test]
-async fn a_cancelled_large_message_releases_everything() {
+async fn a_cancelled_large_message_releases_all_permits_and_connections() {
     let seawall = seawall(FEW_PLACES).await;
     let user = writer().await;
     let text = "x".repeat(1_500_000);
@@ -158,7 +158,7 @@ async fn a_cancelled_large_message_releases_everything() {
 }
 
 #[tokio::test]
-async fn a_cancelled_wait_for_a_connection_releases_everything() {
+async fn a_cancelled_wait_for_a_connection_releases_all_permits_and_connections() {
     let toml = format!("{FEW_PLACES}pool.max_pool_size = 1\n");
     let seawall = seawall(&toml).await;
     let user = writer().await;
@@ -183,7 +183,7 @@ async fn a_cancelled_wait_for_a_connection_releases_everything() {
 }
 
 #[tokio::test]
-async fn a_cancelled_server_selection_releases_everything() {
+async fn a_cancelled_server_selection_releases_all_permits_and_connections() {
     let set = shared_replica_set().await.unwrap();
     let toml = format!("{FEW_PLACES}deployment.server_selection_timeout_ms = 200\n");
     let seawall = seawall_at(&set.uri(), &toml).await;
@@ -203,7 +203,7 @@ async fn a_cancelled_server_selection_releases_everything() {
 }
 
 #[tokio::test]
-async fn a_cancelled_first_login_releases_everything() {
+async fn a_cancelled_first_login_releases_all_permits_and_connections() {
     let toml =
         format!("{FEW_PLACES}limits.introductions = 2\nlimits.introduction_conversations = 2\n");
     let seawall = seawall(&toml).await;
@@ -216,11 +216,14 @@ async fn a_cancelled_first_login_releases_everything() {
         run(&mut client, &newcomer.name, &[doc! { "find": "c" }]).await
     };
     let cancelled = cancel_beside_witness(&seawall, &user, script).await;
-    assert!(cancelled > 4, "more drops than introductions: {cancelled}");
+    assert!(
+        cancelled > 4,
+        "expected more drops than introductions, got {cancelled}"
+    );
 }
 
 #[tokio::test]
-async fn a_cancelled_relay_releases_everything() {
+async fn a_cancelled_relay_releases_all_permits_and_connections() {
     let seawall = seawall(&format!("{FEW_PLACES}deployment.mode = \"relay\"\n")).await;
     let user = writer().await;
     let text = "x".repeat(1_500_000);

@@ -18,7 +18,7 @@ use crate::scene::{
     with_password, writer,
 };
 
-/// Number of refused logins among several consecutive ones. The last login must succeed.
+/// Number of refused logins among four consecutive ones. One more login must then succeed.
 async fn refused(seawall: &Seawall, login: &Login) -> usize {
     let mut refused = 0;
     for _ in 0..4 {
@@ -51,7 +51,7 @@ async fn after_a_password_change_at_most_one_login_is_refused_and_the_old_passwo
             let new = format!("secret-{turn}");
             update_user(&root, &user, doc! { "pwd": &new }).await;
             let refused = refused(&seawall, &login_with(&new)).await;
-            assert!(refused <= 1, "{refused}");
+            assert!(refused <= 1, "{refused} logins refused");
             let (_, outcome) = log_in(&seawall, &login_with(&old)).await;
             assert_eq!(outcome.code(), Some(18), "{outcome:?}");
             // A connected client keeps its login after a password change, as on a server.
@@ -92,7 +92,7 @@ async fn after_the_same_password_is_set_again_at_most_one_login_is_refused() {
     for _ in 0..3 {
         update_user(&root().await, &user, doc! { "pwd": &user.password }).await;
         let refused = refused(&seawall, &user.login()).await;
-        assert!(refused <= 1, "{refused}");
+        assert!(refused <= 1, "{refused} logins refused");
     }
 }
 
@@ -221,5 +221,5 @@ async fn clients_of_a_recreated_user_gain_its_rights_only_by_a_new_login() {
     }
 }
 
-/// Only a failing test waits this long.
+/// Time limit of each wait. Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);

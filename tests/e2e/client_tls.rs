@@ -116,8 +116,9 @@ impl Scene {
         connector.connect(name, stream).await
     }
 
-    /// Connects and sends a `hello`. Returns the kind of the handshake, and the client if it was
-    /// served. A refusal of a certificate becomes known only after the handshake.
+    /// Connects and sends a `hello`. Returns the kind of the TLS handshake (full or resumed), and
+    /// the client if it was served. A refusal of a certificate becomes known only after the
+    /// handshake.
     async fn connect(
         &self,
         config: &Arc<ClientConfig>,
@@ -142,7 +143,7 @@ async fn is_served(client: &mut RawClient) -> bool {
     client.hello(doc! {}).await.is_ok_and(|reply| reply.is_ok())
 }
 
-/// The keys that require certificates of clients.
+/// Keys of `[listen.tls]` that make a client certificate required.
 pub(crate) const REQUIRED: &str = "listen.tls.client_certificate = \"required\"\n\
                         listen.tls.client_ca_file = \"DIR/ca.pem\"\n\
                         listen.tls.client_crl_file = \"DIR/crl.pem\"\n";
@@ -272,7 +273,7 @@ async fn clients_may_connect_with_or_without_tls_in_mode_prefer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_sessions_survive_a_new_certificate_of_seawall_but_no_change_of_client_verification() {
+async fn tls_sessions_are_resumed_unless_the_verification_of_clients_has_changed() {
     let scene = Scene::start(REQUIRED).await;
     let config = scene.config(Some(&scene.client("client")));
     let kind = async || {
@@ -294,7 +295,8 @@ async fn tls_sessions_survive_a_new_certificate_of_seawall_but_no_change_of_clie
     scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
     assert!(!is_resumed(kind().await));
     assert!(is_resumed(kind().await));
-    // A session without a certificate must not be resumed where one is required.
+    // A session that began without a client certificate must not be resumed after a certificate is
+    // required.
     let optional = REQUIRED.replace("required", "optional");
     scene
         .seawall()
@@ -324,7 +326,7 @@ async fn tls_sessions_are_not_resumed_after_the_client_certificate_has_expired()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_with_a_revoked_certificate_are_closed_only_if_configured() {
+async fn connections_with_a_revoked_certificate_are_closed_only_if_close_revoked_is_true() {
     let scene = Scene::start(REQUIRED).await;
     let (good, bad) = (scene.client("good"), scene.client("bad"));
     let connect = async |identity| {
@@ -395,7 +397,7 @@ async fn unusable_files_are_reported_and_the_previous_ones_stay_in_use() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn expiry_of_each_certificate_is_a_metric_and_in_the_status() {
+async fn the_expiry_of_each_certificate_is_in_the_metrics_and_in_the_status() {
     let scene = Scene::start(REQUIRED).await;
     let status: Status = scene.seawall().api("/api/v1/status").await;
     let names: Vec<_> = status

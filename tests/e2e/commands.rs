@@ -74,7 +74,7 @@ async fn commands_show_the_state_and_the_configuration() {
 }
 
 #[tokio::test]
-async fn the_configuration_names_the_source_of_each_value_and_what_replaces_it() {
+async fn the_configuration_shows_the_source_of_each_value_and_the_value_in_effect() {
     let scratch = Scratch::create().unwrap();
     let server = seawall_tests::mongod::shared_standalone().await.unwrap();
     let toml = format!(
@@ -109,10 +109,10 @@ async fn the_configuration_names_the_source_of_each_value_and_what_replaces_it()
         );
         assert_eq!(described.in_effect.as_deref(), in_effect, "{key}");
     }
-    // No test machine allows a million descriptors for clients, and some for servers.
+    // No test machine allows enough descriptors for a million clients and the server connections.
     let clients = described_value(process.admin(), "listen.max_client_connections").await;
     let in_effect: u64 = clients.in_effect.unwrap().parse().unwrap();
-    assert!(in_effect < 1_000_000, "{in_effect}");
+    assert!(in_effect < 1_000_000, "{in_effect} clients in effect");
     let shown = run(&["config", "--admin", process.admin()]).await;
     assert!(text(&shown).contains(r#""info" (in effect: seawall=info)"#));
 }

@@ -64,13 +64,13 @@ impl Scene {
     }
 }
 
-/// A read of 60 s, which no test waits for.
+/// A read that takes 60 s. No test waits for its end.
 fn long_read() -> Document {
     doc! {"find": "c", "filter": {"$where": "sleep(60000) || true"}}
 }
 
 #[tokio::test]
-async fn a_commit_passes_while_operations_that_wait_for_it_hold_all_slots() {
+async fn a_commit_runs_while_operations_that_wait_for_it_hold_all_slots() {
     let scene = Scene::start(1).await;
     let mut writer = scene.client().await;
     let lsid = doc! {"id": bson::Uuid::new()};
@@ -100,7 +100,7 @@ async fn a_commit_passes_while_operations_that_wait_for_it_hold_all_slots() {
 }
 
 #[tokio::test]
-async fn a_long_operation_does_not_block_others() {
+async fn a_long_operation_does_not_block_other_operations() {
     let scene = Scene::start(1).await;
     let _long = scene.running(long_read()).await;
     eventually(LIMIT, async || scene.concurrency().await.in_progress == 1)
@@ -117,8 +117,8 @@ async fn long_operations_over_the_limit_run_after_a_short_wait_and_are_counted()
     for _ in 0..6 {
         reads.push(scene.running(long_read()).await);
     }
-    // While nothing completes, a read becomes exempt from the limit at each interval, so that
-    // others can run.
+    // While no operation completes, one more read becomes exempt from the limit after each
+    // interval. So other operations can run.
     eventually(LIMIT, async || {
         let now = scene.concurrency().await;
         (now.in_progress, now.exempt, now.waiting) == (2, 4, 0)

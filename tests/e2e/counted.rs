@@ -371,7 +371,8 @@ async fn documents_and_errors_of_unacknowledged_writes_are_counted_as_the_server
     };
     client.send(&unacknowledged(modify)).await.unwrap();
     assert_eq!(scene.row("findAndModify", 1).await.documents, 1);
-    // A reply that is too large to be held is discarded, not forwarded.
+    // The server's reply is too large to be held. Seawall discards it, because the client expects
+    // no reply.
     let documents = vec![doc! { "_id": 2 }; 2000];
     let insert = doc! { "insert": "c", "documents": documents, "ordered": false, "$db": db };
     client.send(&unacknowledged(insert)).await.unwrap();

@@ -60,7 +60,7 @@ async fn lookup_mode_logs_users_in_without_a_login_at_the_server() {
 }
 
 #[tokio::test]
-async fn credential_mode_lookup_refuses_unknown_and_dropped_users_and_restricted_sources() {
+async fn credential_mode_lookup_refuses_unknown_users_dropped_users_and_forbidden_addresses() {
     let seawall = seawall_at(&service_uri(server().await.address()).await, "").await;
     let root = root().await;
     let nobody = NewUser::new("admin", &unique_name("nobody"), "p");
@@ -85,7 +85,7 @@ async fn credential_mode_lookup_refuses_unknown_and_dropped_users_and_restricted
         last = log_in(&seawall, &new).await.1.is_authenticated();
         refused += usize::from(!last);
     }
-    assert!(last && refused <= 1, "{refused}");
+    assert!(last && refused <= 1, "{refused} of 3 logins refused");
     let command = doc! { "dropUser": &user.name };
     root.run("admin", command).await.unwrap();
     assert_eq!(find(&mut connected, &user.name).await.code(), Some(13));
@@ -162,7 +162,7 @@ async fn no_login_is_needed_without_access_control() {
 }
 
 #[tokio::test]
-async fn a_server_without_users_grants_nothing_through_seawall() {
+async fn a_server_without_users_gives_clients_of_seawall_no_rights() {
     // A server without users lets any client from loopback create the first one.
     let options = Options {
         arguments: vec!["--auth".to_owned()],
@@ -184,7 +184,7 @@ async fn a_server_without_users_grants_nothing_through_seawall() {
 }
 
 #[tokio::test]
-async fn credential_mode_none_ends_when_access_control_is_switched_on() {
+async fn credential_mode_none_becomes_self_after_access_control_is_switched_on() {
     let seawall = seawall("[auth]\ncredentials = \"none\"\n").await;
     assert_eq!(mode(&seawall).await, "none");
     let mut early = connect(&seawall).await;
@@ -198,7 +198,7 @@ async fn credential_mode_none_ends_when_access_control_is_switched_on() {
     assert!(insert(&mut early, &user.name).await.is_ok());
 }
 
-/// Only a failing test waits this long.
+/// Time limit of each wait. Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The password is in a file, which a rotation of secrets replaces.

@@ -58,7 +58,7 @@ async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
 }
 
 #[tokio::test]
-async fn all_kinds_of_users_log_in_in_all_ways_and_keep_their_rights() {
+async fn users_log_in_with_all_mechanisms_and_first_messages_and_keep_their_rights() {
     let seawall = seawall("").await;
     let status: Status = seawall.api("/api/v1/status").await;
     assert_eq!(status.credentials, "self");
@@ -66,7 +66,7 @@ async fn all_kinds_of_users_log_in_in_all_ways_and_keep_their_rights() {
 }
 
 #[tokio::test]
-async fn all_kinds_of_users_of_a_replica_set_log_in_in_all_ways_and_keep_their_rights() {
+async fn users_of_a_replica_set_log_in_with_all_mechanisms_and_first_messages() {
     let set = shared_replica_set().await.unwrap();
     let seawall = seawall_at(&set.uri(), "").await;
     log_in_in_every_way(&seawall, &set.administrator().await.unwrap()).await;
@@ -112,7 +112,7 @@ async fn logins_of_a_known_user_reach_no_server() {
 }
 
 #[tokio::test]
-async fn supported_mechanisms_are_reported_as_by_a_server() {
+async fn hello_lists_the_mechanisms_of_a_user_as_a_server_does() {
     let seawall = seawall("").await;
     let root = root().await;
     let mut direct = server().await.raw_client().await.unwrap();
@@ -146,12 +146,12 @@ async fn supported_mechanisms_are_reported_as_by_a_server() {
 }
 
 #[tokio::test]
-async fn speculative_authentication_works_only_for_users_with_fresh_keys() {
+async fn speculative_authentication_works_only_for_users_whose_keys_were_read_recently() {
     let seawall = seawall("").await;
     let user = writer().await;
     let login = user.login().start(Start::SpeculativeHello);
-    // Three replies, to the hello and to two commands, because the server did not use the
-    // speculative part of the hello.
+    // The first login gets three replies, to the hello and to two commands, because Seawall ignored
+    // the speculative part of the hello.
     let (_, first) = log_in(&seawall, &login).await;
     assert_eq!((first.is_authenticated(), first.replies.len()), (true, 3));
     let reply = &first.replies[0];
@@ -168,7 +168,7 @@ async fn speculative_authentication_works_only_for_users_with_fresh_keys() {
 }
 
 #[tokio::test]
-async fn client_source_is_enforced_on_first_and_later_logins_and_through_roles() {
+async fn client_source_restrictions_of_users_and_roles_apply_to_first_and_later_logins() {
     let seawall = seawall("").await;
     let root = root().await;
     let source = doc! { "clientSource": ["127.0.0.1"] };
@@ -208,7 +208,7 @@ async fn client_source_is_enforced_on_first_and_later_logins_and_through_roles()
 }
 
 #[tokio::test]
-async fn a_restriction_added_after_a_login_is_enforced() {
+async fn a_restriction_that_is_added_after_a_login_applies_to_later_logins() {
     let seawall = seawall("").await;
     let user = writer().await;
     let restriction = doc! { "authenticationRestrictions": [{ "clientSource": ["127.0.0.1"] }] };
@@ -282,18 +282,18 @@ async fn many_users_share_few_server_connections_and_all_are_served() {
             _ = sample.tick() => {
                 most_open = most_open.max(recorder.open_count());
                 let pooled = seawall.metric("seawall_server_connections", &[]).await;
-                assert!(pooled <= f64::from(MAX_SERVER_CONNECTIONS), "{pooled}");
+                assert!(pooled <= f64::from(MAX_SERVER_CONNECTIONS), "{pooled} pooled connections");
             }
         }
     }
     assert_eq!(served, 5 * USERS);
     assert!(
         most_open <= usize::try_from(MAX_SERVER_CONNECTIONS + OUTSIDE_OF_POOLS).unwrap(),
-        "{most_open}"
+        "{most_open} server connections open"
     );
 }
 
-/// Only a failing test waits this long.
+/// Time limit of each wait. Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Time limit for one reply to one of a thousand clients, on a machine that also compiles.
 const CROWD_LIMIT: Duration = Duration::from_secs(120);

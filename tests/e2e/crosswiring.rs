@@ -1,5 +1,5 @@
-//! Checks that each reply reaches the client that sent the command, even when clients disconnect at
-//! bad moments, and that no server connection is lost.
+//! Checks that each reply reaches the client that sent the command, even when clients disconnect
+//! during operations, and that no server connection is lost.
 
 #![expect(
     clippy::unwrap_used,
@@ -83,7 +83,7 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
         }
     };
     eventually(LIMIT, is_idle).await.unwrap();
-    // Every connection of the pool can be used again, all at the same time.
+    // All connections of the pool can be used again, at the same time.
     let mut clients = JoinSet::new();
     for number in 0..i32::try_from(POOL_SIZE).unwrap() {
         let address = seawall.address().parse().unwrap();
@@ -138,7 +138,7 @@ async fn turbulence_on_server_connections_causes_no_wrong_reply() {
         done.unwrap();
     }
     let (cuts, failures) = (turbulence.cuts(), failures.load(Ordering::Relaxed));
-    assert!(cuts > 100, "{cuts}");
+    assert!(cuts > 100, "only {cuts} connections cut");
     assert!(
         failures > 0 && u64::try_from(failures).unwrap() < operations / 4,
         "{failures}"

@@ -46,7 +46,7 @@ async fn demonstration_with_the_flag_once_ends_by_itself_and_all_counts_agree() 
 }
 
 #[tokio::test]
-async fn an_interrupted_demonstration_cleans_up() {
+async fn an_interrupted_demonstration_leaves_no_process_and_no_file() {
     let _turn = crowd::turn().await;
     let directory = Scratch::create().unwrap();
     let mut child = demo(&directory, &[]).spawn().unwrap();
@@ -69,7 +69,7 @@ async fn an_interrupted_demonstration_cleans_up() {
 }
 
 #[tokio::test]
-async fn a_demonstration_interrupted_during_its_start_cleans_up() {
+async fn a_demonstration_interrupted_during_its_start_leaves_no_process_and_no_file() {
     let directory = Scratch::create().unwrap();
     let mut child = demo(&directory, &[]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

@@ -140,7 +140,7 @@ async fn a_rolling_restart_under_load_fails_no_operation() {
         assert_eq!(status.code(), Some(0), "{}", process.log());
         assert!(
             began.elapsed() < Duration::from_secs(20),
-            "clients must leave before the drain times out"
+            "expected all clients to leave before the end of the drain time"
         );
         let drained = process.said("drained").unwrap();
         assert_eq!(drained["fields"]["closed_clients"], 0, "{}", process.log());
@@ -231,7 +231,7 @@ async fn during_a_drain_hello_returns_91_and_operations_are_served_until_the_end
         let remaining = hello.body.get_i64("remainingQuiesceTimeMillis").unwrap();
         assert!((1..=10_000).contains(&remaining), "{hello:?}");
         assert_eq!(hello.body.get("topologyVersion"), None);
-        // A new client gets the same reply, and its operations are still served.
+        // A new client gets the same `hello` reply, and its operations are still served.
         let mut late = connect().await.unwrap();
         let hello = late.hello(doc! {}).await.unwrap();
         assert_eq!(hello.code(), Some(SHUTDOWN_IN_PROGRESS), "{hello:?}");
@@ -249,7 +249,7 @@ async fn during_a_drain_hello_returns_91_and_operations_are_served_until_the_end
             served += 1;
         };
         assert!(matches!(closed, RawError::Closed), "{closed:?}");
-        assert!(served > 10, "{served}");
+        assert!(served > 10, "only {served} operations served");
         assert!(began.elapsed() >= Duration::from_secs(10));
         assert_eq!(idle.read_to_close().await.unwrap(), b"");
         drop(hasten);

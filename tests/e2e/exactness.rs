@@ -67,7 +67,7 @@ async fn counts_equal_the_profiler_counts_and_times_are_at_least_the_profiler_ti
         }
     }
     let total: u64 = sent.values().sum();
-    assert!(total >= 5000, "{total}");
+    assert!(total >= 5000, "only {total} operations");
 
     // Seawall counts an operation after it has written the reply, so the client may get the reply
     // earlier.
@@ -136,7 +136,7 @@ async fn check_labels(seawall: &Seawall) {
         assert_eq!(labels, *expected, "{line}");
         compared += 1;
     }
-    assert!(compared > 100, "{compared}");
+    assert!(compared > 100, "only {compared} series compared");
 }
 
 /// Creates a user and some documents, and starts a profiler that keeps every entry.
@@ -211,8 +211,8 @@ fn commands(id: i32) -> Vec<Document> {
     if id % 10 == 0 {
         // A find whose result needs three `getMore`s.
         commands.push(doc! {"find": "read", "filter": {}, "batchSize": 100, "comment": "batches"});
-        // This command takes some milliseconds per document, so that the profiler's times are not
-        // all zero.
+        // The following command takes some milliseconds per document, so that the profiler's times
+        // are not all zero.
         commands.push(doc! {"find": "slow", "filter": {"$where": "sleep(4) || true"}});
         commands.push(doc! {"aggregate": "read", "pipeline": [], "cursor": {"batchSize": 150}});
     }
@@ -317,19 +317,22 @@ fn count_of(sums: &BTreeMap<Place, Profiled>) -> u64 {
 fn check_server_times(own: &[Shape], profiled: &BTreeMap<String, Profiled>) {
     let own: BTreeMap<_, _> = own.iter().map(|shape| (shape.id.clone(), shape)).collect();
     assert!(own.keys().eq(profiled.keys()), "{own:?} {profiled:?}");
-    assert!(own.len() > 10, "{}", own.len());
+    assert!(own.len() > 10, "only {} shapes", own.len());
     let mut compared_ms = 0;
     for (id, sums) in profiled {
         let shape = own[id];
         assert_eq!(shape.count, sums.count, "{shape:?}");
         let server = shape.phases_ms.server;
         let least: f64 = sums.milliseconds.to_string().parse().unwrap();
-        assert!(server >= least, "{shape:?}: the profiler has {least} ms");
+        assert!(
+            server >= least,
+            "{shape:?}: the server time is below the {least} ms of the profiler"
+        );
         compared_ms += sums.milliseconds;
     }
     assert!(
         compared_ms >= 500,
-        "the profiler measured almost no time: {compared_ms} ms"
+        "the profiler measured too little time to compare: {compared_ms} ms"
     );
 }
 
@@ -346,7 +349,7 @@ fn check_times(own: &[Shape], profiled: &BTreeMap<Place, Profiled>, waited: Dura
     let waited_ms = waited.as_secs_f64() * 1e3;
     assert!(
         all_ms <= waited_ms,
-        "{all_ms} ms, the clients waited {waited_ms} ms"
+        "the total time of {all_ms} ms exceeds the {waited_ms} ms for which clients waited"
     );
     let more: u64 = own.iter().map(|shape| shape.more.count).sum();
     let profiled_more = profiled.iter().filter(|(place, _)| place.1 == "getMore");

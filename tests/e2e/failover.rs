@@ -101,7 +101,8 @@ async fn no_write_is_lost_and_no_operation_fails_when_a_primary_is_killed() {
     seawall.assert_all_connected().await;
 }
 
-/// A hung primary keeps its connections open, and its kernel still acknowledges packets.
+/// A hung primary keeps its connections open, and its kernel still acknowledges packets. So no
+/// connection fails by itself.
 #[tokio::test]
 async fn operations_on_a_hung_primary_continue_on_the_next_primary() {
     let set = ReplicaSet::start(3, Options::default()).await.unwrap();

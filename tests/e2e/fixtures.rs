@@ -157,7 +157,7 @@ async fn raw_client_distinguishes_a_close_from_silence() {
 }
 
 #[tokio::test]
-async fn unix_socket_and_tls_are_served() {
+async fn raw_client_connects_over_a_unix_socket_and_over_tls() {
     let options = Options {
         auth: true,
         tls: true,
@@ -286,7 +286,7 @@ async fn replica_set_recovers_from_step_down_stop_and_kill() {
 }
 
 #[tokio::test]
-async fn restart_keeps_data_and_drop_removes_it() {
+async fn a_restarted_mongod_keeps_its_data_and_a_dropped_one_removes_it() {
     let mut server = Standalone::start(Options::with_auth()).await.unwrap();
     let insert = doc! { "insert": "c", "documents": [{ "_id": 1 }] };
     server
@@ -310,7 +310,7 @@ async fn restart_keeps_data_and_drop_removes_it() {
 }
 
 #[tokio::test]
-async fn commands_fail_the_requested_number_of_times() {
+async fn a_fail_point_makes_commands_fail_the_requested_number_of_times() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let driver = server.client().unwrap();
     let data = doc! { "failCommands": ["find"], "errorCode": 91 };
@@ -335,7 +335,7 @@ async fn commands_fail_the_requested_number_of_times() {
 }
 
 #[tokio::test]
-async fn recorder_shows_what_reached_the_server() {
+async fn recorder_shows_the_messages_that_reached_the_server() {
     let server = shared_standalone().await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();
     let mut client = RawClient::connect(recorder.address()).await.unwrap();
@@ -430,7 +430,7 @@ async fn killed_process_leaves_no_mongod() {
         let mut words = text.split(' ');
         let pid = Pid::from_raw(words.next()?.parse().ok()?)?;
         let directory = std::path::PathBuf::from(words.next()?);
-        // The file is complete if it ends with this word.
+        // The file is completely written if it ends with this word.
         words.next().map(|_| (pid, directory))
     };
     let (pid, directory) = eventually(LIMIT, read).await.unwrap();
@@ -446,7 +446,7 @@ async fn killed_process_leaves_no_mongod() {
     eventually(LIMIT, is_gone).await.unwrap();
 }
 
-/// Only a failing test waits this long.
+/// Time limit of each wait. Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);
 /// The environment variable with the path of a file. The process under test writes the process id
 /// and the directory of its mongod to this file.

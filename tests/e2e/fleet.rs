@@ -1,4 +1,4 @@
-//! Several instances in front of one deployment: merged figures.
+//! Several instances in front of one deployment: merged figures, and cursors of another instance.
 
 use std::time::Duration;
 
@@ -150,7 +150,7 @@ async fn report_of_several_instances_names_the_instance_that_did_not_reply() {
 }
 
 #[tokio::test]
-async fn replies_have_all_distributions_only_on_request() {
+async fn api_replies_contain_distributions_only_on_request() {
     let fleet = Fleet::start(1).await;
     fleet.finds(0, "one", 3).await;
     let seawall = &fleet.instances[0];
@@ -195,10 +195,10 @@ async fn open_cursor(client: &mut RawClient, db: &str, preference: &str) -> i64 
     cursor.get_i64("id").unwrap()
 }
 
-/// The driver has no `loadBalanced=true`, and one address spreads its connections over two
+/// The client does not use `loadBalanced=true`, and one address spreads its connections over two
 /// instances in front of a replica set.
 #[tokio::test]
-async fn another_instance_does_not_find_a_cursor_of_a_secondary_and_counts_the_operation() {
+async fn a_get_more_at_another_instance_is_counted_and_fails_if_the_cursor_is_on_a_secondary() {
     let set = shared_replica_set().await.unwrap();
     let first = Seawall::start(&set.uri()).await;
     let second = Seawall::start(&set.uri()).await;
@@ -236,7 +236,7 @@ async fn another_instance_does_not_find_a_cursor_of_a_secondary_and_counts_the_o
     let reply = b.command(&db, more.clone()).await.unwrap();
     assert_eq!(reply.code(), Some(43), "{reply:?}");
     assert_eq!(foreign().await, 2.0);
-    // The cursor is still open at its server, and its own instance knows it.
+    // The cursor is still open at its server, and the instance that opened it can continue it.
     assert!(a.command(&db, more).await.unwrap().is_ok());
 }
 

@@ -15,8 +15,8 @@ use seawall_tests::{
     seawall::{self, Seawall},
 };
 
-/// Time limit of each wait. It is shorter than the reads take, so a read that ends earlier was
-/// killed.
+/// Time limit of each wait. A read takes longer than this limit, so a read that ends within the
+/// limit was killed.
 const LIMIT: Duration = Duration::from_secs(25);
 
 /// Number of clients and connections. A full run sets `SEAWALL_GONE_CLIENTS=500`.
@@ -163,7 +163,7 @@ async fn reads_of_disconnected_clients_end_and_their_server_connections_are_kept
     let now = scene
         .metric("seawall_server_connections_created_total")
         .await;
-    assert!(now - created <= closed, "{created} {now}");
+    assert!(now - created <= closed, "{created} connections, then {now}");
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ async fn stall(client: &mut RawClient, user: &NewUser) {
     assert!(started.is_ok(), "{started:?}");
 }
 
-/// The users as which a connection is authenticated.
+/// The users that are logged in on a connection.
 async fn users_of(client: &mut RawClient) -> Vec<String> {
     let reply = client
         .command("admin", doc! { "connectionStatus": 1 })
@@ -125,7 +125,7 @@ async fn concurrent_first_logins_of_a_user_share_one_login_at_the_server() {
     let count = introductions(&recorder, &user.name).len();
     assert!(
         count >= 1 && u128::try_from(count).unwrap() <= most,
-        "{count} {most}"
+        "{count} introductions, expected 1 to {most}"
     );
 }
 
@@ -148,7 +148,8 @@ async fn first_logins_that_wait_for_their_client_are_limited_and_the_oldest_is_e
     eventually(LIMIT, is_closed).await.unwrap();
     let outcome = client.finish_login(&begun).await.unwrap();
     assert!(outcome.is_authenticated(), "{outcome:?}");
-    // The displaced client gets an error when it sends its proof, and may then log in again.
+    // The client whose login was ended gets an error when it sends its proof, and may then log in
+    // again.
     let continued = first
         .command(&first_user.db, sasl_continue(1))
         .await
@@ -199,18 +200,18 @@ async fn a_logged_in_client_cannot_keep_a_forwarded_login_open() {
     let user = writer().await;
     let is_served = || async { log_in(&seawall, &user.login()).await.1.is_authenticated() };
     eventually(LIMIT, is_served).await.unwrap();
-    // The stalled client is still logged in as its first user.
+    // The stalled client is still logged in as the user of its earlier login.
     let late = client.command("admin", sasl_continue(1)).await.unwrap();
     assert_eq!(late.code(), Some(17), "{late:?}");
     assert_eq!(users_of(&mut client).await.len(), 1);
 }
 
 #[tokio::test]
-async fn a_refused_client_may_try_again_on_its_connection() {
+async fn a_client_whose_login_was_refused_can_log_in_on_the_same_connection() {
     let seawall = seawall("").await;
     for mechanism in Mechanism::ALL {
         let user = writer().await;
-        // Once before and once after the first successful login.
+        // The first round runs before the user's first successful login, the second one after it.
         for _ in 0..2 {
             let mut client = connect(&seawall).await;
             let nobody = seawall_tests::raw::Login::new("admin", &unique_name("nobody"), "p");
@@ -232,7 +233,7 @@ async fn a_refused_client_may_try_again_on_its_connection() {
 }
 
 #[tokio::test]
-async fn a_mechanism_that_a_user_lacks_is_refused_and_the_other_one_works() {
+async fn a_login_is_refused_with_a_mechanism_that_the_user_lacks_and_works_with_the_other_one() {
     let seawall = seawall("").await;
     for (has, lacks) in [(0, 1), (1, 0)] {
         let (has, lacks) = (Mechanism::ALL[has], Mechanism::ALL[lacks]);
@@ -260,7 +261,7 @@ async fn failed_logins_of_unknown_users_are_cached_for_a_second() {
     let count = introductions(&recorder, &name).len();
     assert!(
         count >= 1 && u64::try_from(count).unwrap() <= most,
-        "{count} {most}"
+        "{count} introductions, expected 1 to {most}"
     );
     create_user(&root().await, &user).await.unwrap();
     let logs_in = || async { log_in(&seawall, &user.login()).await.1.is_authenticated() };
@@ -358,5 +359,5 @@ async fn errors_in_a_login_conversation_have_the_codes_of_a_server() {
 
 /// The first version in which a connection can have only one user.
 const ONE_USER: ServerVersion = ServerVersion(6, 0, 0);
-/// Only a failing test waits this long.
+/// Time limit of each wait. Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -1,5 +1,6 @@
-//! Commands that are too large to be held. Seawall forwards them while they arrive, in bounded
-//! memory. A message that ends early must do no harm.
+//! Commands that are too large to be held in memory as a whole. Seawall forwards them while they
+//! arrive, in bounded memory. A message that ends early must have no effect on the server and on
+//! other clients.
 
 use std::{sync::Arc, time::Duration};
 
@@ -249,7 +250,7 @@ async fn large_messages_stay_within_their_memory_budget() {
     assert!(client.read_reply().await.unwrap().is_ok());
     // The server reads the whole message and then refuses it, so most of the work is Seawall's.
     let message: Arc<[u8]> = largest(&db, "not a name: $", 3).into();
-    assert!(message.len() > 47_900_000, "{}", message.len());
+    assert!(message.len() > 47_900_000, "{} bytes", message.len());
     let read: Arc<[u8]> = OpMsg::new(doc! {"find": "c", "$db": &db}).to_bytes().into();
 
     let idle = process.reset_peak_memory();
@@ -258,7 +259,7 @@ async fn large_messages_stay_within_their_memory_budget() {
     let taken = process.peak_memory_bytes().saturating_sub(idle);
     assert!(
         taken <= 4 * MIB,
-        "{taken} bytes for one of the largest requests and replies"
+        "one request and one reply of the largest size took {taken} bytes"
     );
 
     let idle = process.reset_peak_memory();
@@ -277,7 +278,7 @@ async fn large_messages_stay_within_their_memory_budget() {
     let taken = process.peak_memory_bytes().saturating_sub(idle);
     assert!(
         taken <= (BUDGET_MIB + BESIDES_MIB) * MIB,
-        "{taken} bytes for {CLIENTS} clients"
+        "{CLIENTS} clients took {taken} bytes"
     );
     process.signal(Signal::TERM);
 }
@@ -319,5 +320,5 @@ async fn exchange(client: &mut RawClient, message: &[u8]) {
 async fn fetch(client: &mut RawClient, request: &[u8]) {
     client.send_bytes(request).await.unwrap();
     let reply = client.read_message().await.unwrap();
-    assert!(reply.len() > 15_990_000, "{}", reply.len());
+    assert!(reply.len() > 15_990_000, "{} bytes", reply.len());
 }

@@ -31,7 +31,7 @@ async fn start(toml: &str) -> Seawall {
     Seawall::start_with(&server.uri(), options).await
 }
 
-/// A listener on a free port of the loopback address 127.0.0.`number`.
+/// The section of a listener on a free port of the loopback address 127.0.0.`number`.
 fn listener(number: usize, more: &str) -> String {
     format!("[[listeners]]\naddress = \"127.0.0.{number}:0\"\n{more}\n")
 }
@@ -76,7 +76,7 @@ impl Files {
         files
     }
 
-    /// Writes a new certificate. Returns it.
+    /// Writes a new certificate of Seawall to the file of this name, and returns the certificate.
     fn issue(&self, name: &str) -> Identity {
         let identity = self.authority.server(&["localhost"], &ECDSA).unwrap();
         let file = format!("{name}.pem");
@@ -84,7 +84,7 @@ impl Files {
         identity
     }
 
-    /// The section with the certificate of this name.
+    /// The TLS section that names the certificate files of this name.
     fn tls(&self, name: &str, more: &str) -> String {
         let toml = format!(
             "[listeners.tls]\ncertificate_file = \"DIR/{name}.pem\"\nkey_file = \"DIR/{name}.pem\"\n{more}"
@@ -140,7 +140,7 @@ async fn each_listener_has_its_own_certificates_and_reloads_them() {
     let fresh = files.authority.client_config(None).unwrap();
     assert!(handshake(&seawall, 1, &fresh, Some(&other)).await.1);
     assert!(handshake(&seawall, 2, &fresh, Some(&third)).await.1);
-    // TLS of one listener ends.
+    // A reload removes TLS from the second listener and keeps it at the third.
     let toml = listener(1, "") + &listener(2, "") + &listener(3, &files.tls("third", ""));
     seawall.reload(&toml).await.unwrap();
     assert!(is_served(&mut connect(&seawall, 1).await).await);
@@ -173,7 +173,7 @@ async fn a_session_of_one_listener_is_not_resumed_at_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_listener_refuses_clients_and_the_others_serve_within_the_limit_of_all() {
+async fn a_full_listener_refuses_clients_and_other_listeners_serve_until_the_common_limit() {
     let toml = |max: usize| {
         let limit = format!("max_client_connections = {max}");
         "listen.max_client_connections = 4\n".to_owned() + &listener(1, &limit) + &listener(2, "")
@@ -203,14 +203,15 @@ async fn a_full_listener_refuses_clients_and_the_others_serve_within_the_limit_o
     for client in [&mut first, &mut second, &mut third, &mut fourth] {
         assert!(is_served(client).await);
     }
-    // A client that leaves frees both permits.
+    // A client that leaves frees its permit of the listener and its permit of the limit for all
+    // listeners.
     drop(first);
     let admitted = async || is_served(&mut connect(&seawall, 0).await).await;
     eventually(LIMIT, admitted).await.unwrap();
 }
 
 #[tokio::test]
-async fn only_the_listener_behind_load_balancers_requires_their_header() {
+async fn only_the_listener_with_proxy_protocol_requires_a_proxy_header() {
     let accept = "proxy_protocol = \"accept\"\nproxy_networks = \"127.0.0.0/8\"";
     let seawall = start(&(listener(1, "") + &listener(2, accept))).await;
     assert!(is_served(&mut connect(&seawall, 0).await).await);
@@ -245,7 +246,7 @@ async fn a_listener_that_needs_a_restart_keeps_tls_and_its_values_are_pending() 
     files.issue("server");
     let toml = listener(1, "") + &listener(2, &files.tls("server", ""));
     let seawall = start(&toml).await;
-    // Without its neighbour, the second listener is the first one.
+    // The new configuration lacks the first listener, so the second listener takes its index.
     let moved = listener(2, "backlog = 7");
     let reload = seawall.reload(&moved).await.unwrap();
     assert!(!reload.changes.is_empty());
@@ -270,7 +271,7 @@ async fn a_listener_that_needs_a_restart_keeps_tls_and_its_values_are_pending() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unusable_files_are_reported_with_the_path_of_their_listener() {
+async fn unusable_tls_files_are_reported_with_the_key_path_of_their_listener() {
     let files = Files::new();
     files.issue("server");
     let toml = listener(1, "") + &listener(2, &files.tls("server", ""));

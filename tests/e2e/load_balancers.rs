@@ -45,7 +45,8 @@ fn version_1(client: &str) -> Vec<u8> {
 const VERSION_2: &[u8] =
     b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\xc0\0\x02\x01\x30\x39\x69\x89";
 
-/// A header of version 2 for a connection of the load balancer itself.
+/// A header of version 2 (`LOCAL`) for a connection of the load balancer itself, such as a health
+/// check.
 const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
 async fn is_served(stream: TcpStream) -> Option<RawClient> {
@@ -95,7 +96,7 @@ async fn the_address_in_the_header_is_the_address_of_the_client() {
 async fn restrictions_of_users_apply_to_the_address_in_the_header() {
     let server = shared_standalone().await.unwrap();
     let name = unique_name("proxied");
-    // The server sees Seawall's address, so both are allowed.
+    // The server sees Seawall's address, 127.0.0.1, so the restriction also allows that address.
     let user = NewUser::new("admin", &name, "secret")
         .role("readWrite", &name)
         .restriction(doc! { "clientSource": ["192.0.2.9", "127.0.0.1"] });

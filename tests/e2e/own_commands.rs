@@ -69,7 +69,7 @@ async fn every_topic_of_the_seawall_command_is_shown_to_an_authorized_user() {
 }
 
 #[tokio::test]
-async fn each_call_needs_the_current_rights_of_its_user() {
+async fn each_seawall_command_needs_the_current_rights_of_its_user() {
     let server = shared_standalone().await.unwrap();
     let admin = server.client().unwrap();
     let (reader, nobody) = (unique_name("reader"), unique_name("nobody"));
@@ -106,7 +106,7 @@ async fn each_call_needs_the_current_rights_of_its_user() {
 }
 
 #[tokio::test]
-async fn a_host_manager_may_act_and_a_cluster_admin_may_also_look() {
+async fn host_manager_can_reload_but_not_read_and_cluster_admin_can_do_both() {
     let server = shared_standalone().await.unwrap();
     let admin = server.client().unwrap();
     let served = Served::start("").await;
@@ -124,7 +124,7 @@ async fn a_host_manager_may_act_and_a_cluster_admin_may_also_look() {
 }
 
 #[tokio::test]
-async fn a_strict_api_does_not_know_the_command() {
+async fn the_command_seawall_is_refused_with_api_strict() {
     let served = Served::start("").await;
     let mut root = logged_in(served.process.address(), ROOT, ROOT_PASSWORD).await;
     let strict = |is_strict: bool| {
@@ -147,7 +147,7 @@ async fn the_command_seawall_is_forwarded_if_admin_commands_is_false() {
 }
 
 #[tokio::test]
-async fn topics_are_shown_and_actions_refused_without_access_control() {
+async fn topics_are_shown_and_actions_are_refused_without_access_control() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let mut client = RawClient::connect(seawall.address().parse().unwrap())

@@ -198,7 +198,7 @@ async fn heat_maps_and_gauges_show_the_last_minute() {
 }
 
 #[tokio::test]
-async fn slow_operations_show_their_client_and_no_values() {
+async fn slow_operations_are_listed_with_their_client_and_without_values() {
     let scene = Scene::start("slow_log.threshold_ms = 0\nslow_log.file = \"/dev/null\"\n").await;
     let address = scene.seawall.address().parse().unwrap();
     let mut client = RawClient::connect(address).await.unwrap();
@@ -279,7 +279,7 @@ async fn annotations_of_deploys_and_reloads_are_kept_after_a_restart() {
 }
 
 #[tokio::test]
-async fn namespaces_have_a_timeline() {
+async fn a_timeline_can_be_requested_for_one_namespace() {
     let scene = Scene::start("").await;
     scene.finds(30).await;
     let mut client = scene.client().await;
@@ -337,7 +337,7 @@ async fn shapes_beyond_the_limit_are_summed_as_other() {
 }
 
 #[tokio::test]
-async fn server_rows_have_operation_times_and_reply_times() {
+async fn each_server_row_has_the_times_of_whole_operations_and_of_replies() {
     let scene = Scene::start("").await;
     scene.finds(50).await;
     let both = async || {
@@ -364,7 +364,7 @@ async fn changes_report_their_time_ranges_or_why_they_are_not_comparable() {
     let (baseline, now) = (changes.baseline.unwrap(), changes.now.unwrap());
     assert_eq!(now.to - now.from, 600.0);
     let ago = now.to - baseline.to;
-    assert!((86_400.0..87_000.0).contains(&ago), "{ago}");
+    assert!((86_400.0..87_000.0).contains(&ago), "{ago} s ago");
     assert_eq!(baseline.seconds, 0.0);
     for wrong in [
         "against=1h&window=2h",
@@ -446,8 +446,8 @@ async fn error_codes_failed_writes_and_retries_are_counted() {
             "lsid": lsid.clone(), "txnNumber": number,
         }
     };
-    // A standalone refuses writes with a transaction number (code 20). Seawall still recognises the
-    // repeated ones.
+    // A standalone refuses writes with a transaction number (code 20). Seawall still recognises
+    // that the second write repeats the first one.
     for number in [1, 1, 2] {
         send(insert(1, number)).await;
     }
@@ -482,7 +482,7 @@ async fn error_codes_failed_writes_and_retries_are_counted() {
 }
 
 #[tokio::test]
-async fn the_slow_log_has_every_operation_and_values_only_if_configured() {
+async fn the_slow_log_has_every_operation_and_has_values_only_if_redact_is_false() {
     let scratch = Scratch::create().unwrap();
     for redact in [true, false] {
         let file = scratch.path().join(format!("slow-{redact}.json"));
@@ -634,7 +634,7 @@ async fn top_and_report_show_a_running_proxy() {
 }
 
 #[tokio::test]
-async fn shape_counts_its_cursors_and_how_long_they_were_open() {
+async fn a_shape_reports_the_number_of_its_cursors_and_how_long_they_were_open() {
     let scene = Scene::start("").await;
     let mut client = scene.client().await;
     let db = &scene.user.name;
@@ -656,7 +656,8 @@ async fn shape_counts_its_cursors_and_how_long_they_were_open() {
     for _ in 0..2 {
         let more = doc! { "getMore": id, "collection": "many", "batchSize": 10 };
         client.command(db, more).await.unwrap();
-        // The client keeps the cursor open for longer than its `getMore`s take.
+        // The client waits between its `getMore`s, so the cursor is open for longer than the
+        // `getMore`s take.
         for _ in 0..20 {
             client.wait_until_counted().await.unwrap();
         }

@@ -42,7 +42,7 @@ async fn connect(seawall: &Seawall) -> RawClient {
         .unwrap()
 }
 
-/// A reply without the fields that differ between any two connections.
+/// A server's reply without the fields that differ between any two connections.
 fn comparable(reply: &RawReply, db: &str) -> (i32, u32, String) {
     const CLOCK: [&str; 8] = [
         "opTime",
@@ -192,7 +192,7 @@ async fn relayed_operations_are_observed_like_pooled_ones() {
             &[r#"result="ok""#, "SCRAM-SHA-256"],
         )
         .await;
-    assert!(logins >= 1.0, "{logins}");
+    assert!(logins >= 1.0, "{logins} logins");
     let clients: Clients = seawall.api("/api/v1/clients").await;
     let mut users = clients.clients.iter().filter_map(|row| row.user.as_ref());
     assert!(users.any(|user| user.contains("admin.")), "{clients:?}");
@@ -254,7 +254,7 @@ async fn a_relay_blocks_commands_that_servers_allow_only_from_their_own_host() {
         let mut client = connect(&seawall).await;
         let reply = client.command("admin", command.clone()).await.unwrap();
         assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
-        // The connection stays usable.
+        // The connection stays usable after the refusal.
         assert!(client.hello(doc! {}).await.unwrap().is_ok());
         client
             .send_query(&OpQuery::new(command.clone()))
@@ -313,7 +313,7 @@ async fn relay_forwards_no_command_after_a_logout() {
     for flags in [0, MORE_TO_COME] {
         let mut client = connect(&seawall).await;
         assert!(client.login(&login).await.unwrap().is_authenticated());
-        // Both messages are sent before the first reply arrives.
+        // The client sends both messages before the first reply arrives.
         let logout = OpMsg::new(doc! {"logout": 1, "$db": "admin"}).flags(flags);
         let user = doc! {"createUser": "mallory", "pwd": "x", "roles": ["root"], "$db": "admin"};
         let both = [logout.to_bytes(), OpMsg::new(user).to_bytes()].concat();
@@ -346,7 +346,7 @@ async fn a_message_that_a_server_might_read_differently_than_seawall_is_refused(
     client.send_bytes(&bytes).await.unwrap();
     let reply = client.read_reply().await.unwrap();
     assert_eq!(reply.code(), Some(MECHANISM_UNAVAILABLE), "{}", reply.body);
-    // The command is inside an array, which a server unwraps although it should not.
+    // The command is inside an array. A server wrongly unwraps the array and runs the command.
     let inner = doc! {"0": {"createUser": "mallory"}};
     let inner: Vec<_> = inner.into_iter().map(|(_, value)| value).collect();
     client
@@ -449,7 +449,7 @@ async fn encrypted_bytes_are_not_relayed_to_a_server_on_the_same_host() {
             seawall.metric("seawall_unobserved_total", &[reason]).await,
             1.0
         );
-        // Seawall uses TLS to the server, although this client does not use TLS.
+        // Seawall uses TLS to the server, although this client does not use TLS to Seawall.
         let mut plain = connect(&seawall).await;
         let ping = plain.command("admin", doc! {"ping": 1}).await.unwrap();
         assert!(ping.is_ok());
@@ -759,7 +759,7 @@ async fn an_unsupported_mechanism_is_relayed_if_allowed() {
         assert!(client.command(&db, insert).await.unwrap().is_ok());
     }
     assert_seen_on_both_sides(&seawall, &mut client, &db).await;
-    // X.509 is never relayed, even if the setting allows other mechanisms.
+    // X.509 logins are never relayed, even if `auth.other_mechanisms` is `relay`.
     let x509 = doc! {"saslStart": 1, "mechanism": "MONGODB-X509", "payload": binary(b"")};
     let reply = connect(&seawall)
         .await

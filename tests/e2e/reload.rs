@@ -67,7 +67,7 @@ fn keys(reload: &Reload, needs_restart: bool) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_configured_fault_reaches_connected_clients() {
+async fn a_fault_that_a_reload_configures_affects_connected_clients() {
     let seawall = start("").await;
     let mut client = logged_in(seawall.address()).await;
     assert_eq!(find(&mut client).await, None);
@@ -108,7 +108,7 @@ async fn a_smaller_pool_closes_server_connections_and_a_larger_one_serves_waitin
     );
     let is_small = async || connections().await <= 2;
     eventually(LIMIT, is_small).await.unwrap();
-    // With a pool of two, operations wait; a larger pool serves them.
+    // With a pool of two connections, operations wait. A larger pool serves the waiting operations.
     let mut sleeps = JoinSet::new();
     for mut client in clients {
         let slow = doc! { "find": "sleeps", "filter": { "$where": "sleep(2000) || true" } };
@@ -124,7 +124,7 @@ async fn a_smaller_pool_closes_server_connections_and_a_larger_one_serves_waitin
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn users_are_added_changed_and_removed() {
+async fn a_reload_adds_changes_and_removes_configured_users() {
     let server = shared_standalone().await.unwrap();
     let [kept, removed, added] = ["kept", "removed", "added"].map(unique_name);
     for name in [&kept, &removed, &added] {
@@ -162,7 +162,7 @@ async fn users_are_added_changed_and_removed() {
         assert!(log_in(&mut client, name, "right").await.is_authenticated());
         assert_eq!(find(&mut client).await, None);
     }
-    // A changed password is for logins from then on: connected clients stay connected.
+    // A changed password applies to later logins only. Connected clients stay logged in.
     let mut early = connect(seawall.address()).await;
     assert!(log_in(&mut early, &kept, "right").await.is_authenticated());
     assert_eq!(find(&mut early).await, None);
@@ -174,7 +174,8 @@ async fn users_are_added_changed_and_removed() {
         .await
         .unwrap();
     assert_eq!(find(&mut early).await, None);
-    // Keys that were read within the last second are used without a question to the server.
+    // Seawall uses keys that it read within the last second without reading them from the server
+    // again.
     let is_known = async || {
         let mut client = connect(seawall.address()).await;
         log_in(&mut client, &kept, "new").await.is_authenticated()
@@ -222,7 +223,7 @@ async fn the_slow_log_can_be_switched_on_and_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_loses_only_lines_of_the_slow_log_and_counts_them() {
+async fn a_full_disk_loses_only_slow_log_lines_and_the_lost_lines_are_counted() {
     let to = |file: &str| format!("slow_log.threshold_ms = 0\nslow_log.file = {file:?}\n");
     let seawall = start(&to("/dev/full")).await;
     let mut client = logged_in(seawall.address()).await;
@@ -293,7 +294,7 @@ async fn each_token_allows_only_what_its_role_allows() {
         assert_eq!(status(method, path, "monitoring").await, 403, "{path}");
         assert_eq!(status(method, path, "unknown").await, 401, "{path}");
     }
-    // The rotation of a token ends when its file is no longer listed.
+    // The rotation of a token ends when the file with the old token is no longer listed.
     let toml = format!("admin.token_file = {:?}\n", file("new"));
     seawall.reload(&toml).await.unwrap();
     assert_eq!(status("GET", "/api/v1/status", "old").await, 401);
@@ -302,7 +303,7 @@ async fn each_token_allows_only_what_its_role_allows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_clients_get_the_new_certificate_and_connected_clients_stay() {
+async fn after_a_reload_new_clients_get_the_new_certificate_and_other_clients_stay_connected() {
     let [first, second] = [(); 2].map(|()| Certificates::generate().unwrap());
     let seawall = start(&first.listen_toml()).await;
     let connect = async |trusted: &Certificates| {
@@ -354,7 +355,7 @@ async fn the_format_of_the_log_changes_at_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shorter_timeout_applies_to_the_next_client() {
+async fn a_shorter_authentication_timeout_applies_to_the_next_client() {
     let seawall = start("auth.authentication_timeout_ms = 3600000\n").await;
     seawall
         .reload("auth.authentication_timeout_ms = 50\n")
@@ -366,7 +367,7 @@ async fn a_shorter_timeout_applies_to_the_next_client() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shorter_interval_of_the_pulse_applies_to_connected_servers() {
+async fn a_shorter_pulse_interval_applies_to_servers_that_are_already_known() {
     let server = Standalone::start(MongodOptions::with_auth()).await.unwrap();
     let pulse = |ms: u32| format!("pulse.interval_ms = {ms}\n");
     let seawall = Seawall::start_with(&server.root_uri(), with(&pulse(60_000))).await;
@@ -380,7 +381,8 @@ async fn a_shorter_interval_of_the_pulse_applies_to_connected_servers() {
     };
     let reload = seawall.reload(&pulse(100)).await.unwrap();
     assert_eq!(keys(&reload, false), ["pulse.interval_ms"]);
-    // Each look at the number is a command itself, so the number must rise faster than by one.
+    // Each reading of the counter is itself a `serverStatus`. So the counter must rise by more than
+    // the number of readings.
     let (before, looks) = (samples().await, Cell::new(0));
     let are_taken = async || {
         looks.set(looks.get() + 1);
@@ -422,7 +424,7 @@ async fn new_values_that_need_a_restart_are_pending_and_the_old_ones_stay_in_eff
 }
 
 #[tokio::test]
-async fn sighup_and_the_api_read_the_configuration_again() {
+async fn sighup_and_the_api_reload_the_configuration() {
     let mut served = Served::start("").await;
     let mut client = logged_in(served.process.address()).await;
     served.write("pool.max_pool_size = 7\n");
@@ -454,7 +456,7 @@ async fn sighup_and_the_api_read_the_configuration_again() {
     assert_eq!(served.process.said_times("configuration reloaded"), 2);
 }
 
-/// A name, and a way to break the configuration.
+/// A text that the reported problems must contain, and a function that breaks the configuration.
 type Breaking = (&'static str, fn(&Served));
 
 #[tokio::test]

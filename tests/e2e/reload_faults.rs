@@ -80,7 +80,7 @@ impl Readers {
 }
 
 #[tokio::test]
-async fn watch_reloads_when_contents_change_and_only_then() {
+async fn watch_reloads_the_configuration_only_if_its_contents_change() {
     let served = Served::start("reload.watch = true\n").await;
     let next = served.scratch.join("next.toml");
     let replace = |toml: &str| {
@@ -92,10 +92,10 @@ async fn watch_reloads_when_contents_change_and_only_then() {
     };
     replace("pool.max_pool_size = 9\n");
     served.has("pool.max_pool_size", "9").await;
-    // Another file with the same content is no change.
+    // A new file with the same content causes no reload.
     replace("pool.max_pool_size = 9\n").have_compared().await;
     assert_eq!(served.process.said_times(RELOADED), 1);
-    // A broken file is reported once, however often it is read.
+    // A broken file is reported only once, even if it is read many times.
     replace("pool.max_pool_size = 0\n").have_compared().await;
     let reported = async || served.process.said_times(NOT_RELOADED) > 0;
     eventually(LIMIT, reported).await.unwrap();
@@ -183,7 +183,7 @@ impl Load {
         eventually(LIMIT, proceeds).await.unwrap();
     }
 
-    /// Ends the clients. Panics if an operation of one has failed.
+    /// Ends the clients. Panics if any of their operations has failed.
     async fn end(self) {
         self.is_stopped.store(true, Ordering::Relaxed);
         self.clients.join_all().await;
@@ -194,7 +194,7 @@ fn user(name: &str, password: &str) -> String {
     format!("[[auth.users]]\nname = {name:?}\npassword = {password:?}\n")
 }
 
-/// A configuration that runs: the user of the load, and one that may change.
+/// A valid configuration with two users: the user of the load, and the user `other`.
 fn running(other: &str) -> String {
     let users = user(ROOT, ROOT_PASSWORD) + &user(other, "password");
     format!("pool.max_pool_size = 7\n{users}")
@@ -228,7 +228,7 @@ const BREAKINGS: [Breaking; 5] = [
         &["auth.users", "pool.size"],
     ),
     (
-        // Every value is valid alone, so the parts are built, and three of them fail.
+        // Each value by itself is valid, so Seawall builds the parts, and three parts fail.
         |served| {
             let base = served.base.replace("mongodb://", "mongodb://:99999999,");
             let file = served
@@ -272,7 +272,7 @@ async fn broken_configurations_under_load_change_nothing_and_fail_no_operation()
                 fs::remove_dir(&served.file).unwrap();
             }
         }
-        // Users change under the same load.
+        // Under the same load, users are changed by reloads.
         for other in others {
             load.proceeds().await;
             served.write(&running(other));

@@ -145,7 +145,8 @@ async fn history_that_cannot_be_written_is_kept_and_written_later() {
     let directory = scratch.join("history");
     let toml = format!("admin.address = \"127.0.0.1:0\"\nhistory.directory = {directory:?}\n");
     let toml = configuration(&scratch, &toml).await;
-    // Without this, the kernel would end the process at the first write over the limit.
+    // Without this `trap`, the kernel would end the process at the first write over the file size
+    // limit.
     let launcher = ["sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\""];
     let mut seawall = Process::launch(&launcher, &toml).await;
     let db = unique_name("full");

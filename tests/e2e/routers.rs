@@ -39,7 +39,7 @@ struct Sharded {
 
 const DOCUMENTS: usize = 30;
 
-/// The time after which a server closes an idle cursor: the server's default.
+/// The default time after which a server closes an idle cursor.
 const CURSOR_IDLE_MS: u32 = 600_000;
 
 /// A latency window that is wide enough for both routers.
@@ -50,7 +50,7 @@ impl Sharded {
         Self::start_with(toml, CURSOR_IDLE_MS).await
     }
 
-    /// Like `start`, but the sets close a cursor after this idle time.
+    /// Like `start`, but the servers close a cursor after this idle time.
     async fn start_with(toml: &str, cursor_idle_ms: u32) -> Self {
         let set = async |number: i32| {
             let parameters = ["cursorTimeoutMillis", "clientCursorMonitorFrequencySecs"];
@@ -117,7 +117,7 @@ impl Sharded {
 }
 
 #[tokio::test]
-async fn cursors_stay_with_their_router() {
+async fn each_cursor_stays_on_its_router() {
     let sharded = Sharded::start(BOTH_ROUTERS).await;
     let hello = connect(&sharded.seawall)
         .await
@@ -182,7 +182,7 @@ async fn cursors_of_several_routers_are_killed_in_one_command() {
 }
 
 #[tokio::test]
-async fn transactions_stay_with_their_router() {
+async fn each_transaction_stays_on_its_router() {
     let sharded = Sharded::start(BOTH_ROUTERS).await;
     // The transactions cannot create the collection, so it must exist on both sets.
     for set in &sharded.sets {
@@ -301,13 +301,13 @@ async fn a_slow_router_gets_few_of_the_reads() {
     reads(&sharded).await;
     let after = shares(2.0 * all).await;
     let (fast, slow) = (after.0 - before.0, after.1 - before.1);
-    assert!(slow * 5.0 < fast + slow, "{fast} {slow}");
+    assert!(slow * 5.0 < fast + slow, "{fast} fast, {slow} slow");
     // The slow router must still get some reads.
-    assert!(slow > 0.0, "{fast} {slow}");
+    assert!(slow > 0.0, "{fast} fast, {slow} slow");
 }
 
 #[tokio::test]
-async fn a_router_that_drains_causes_no_error() {
+async fn a_router_that_drains_under_load_causes_no_error() {
     let sharded = Sharded::start("deployment.heartbeat_frequency_ms = 500").await;
     let mut client = connect(&sharded.seawall).await;
     let find = doc! {"find": "things"};

@@ -34,12 +34,12 @@ struct Profiled {
 }
 
 impl Profiled {
-    /// Starts a new set, whose members the test may stop.
+    /// Starts a new replica set. The test may stop its members.
     async fn alone() -> Self {
         Self::in_set(Arc::new(start_set().await)).await
     }
 
-    /// A database in a set that several tests share.
+    /// A new database in a replica set that several tests share.
     async fn shared() -> Self {
         static SET: OnceCell<Arc<ReplicaSet>> = OnceCell::const_new();
         let set = SET.get_or_init(async || Arc::new(start_set().await)).await;
@@ -164,8 +164,8 @@ fn things(client: &Client, db: &str) -> Collection<Document> {
 
 /// Reads with three different commands one after another. Checks that each returns all documents.
 ///
-/// It does not use the official driver, which sends tag sets to routers in a field that no server
-/// knows (`tagSets`).
+/// The function does not use the official driver, which sends tag sets to routers in a field that
+/// no server knows (`tagSets`).
 async fn read(client: &mut RawClient, db: &str, preference: &Document, comment: &str) {
     for n in 0..READS {
         let group = doc! {"$group": {"_id": null, "n": {"$sum": 1}}};
@@ -282,7 +282,7 @@ async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
     }
     // The profiler counts an update or a removal twice: as a statement and as its command.
     let ran: usize = profiled.ran(0, "write").await.values().sum();
-    assert!(ran >= 6, "{ran}");
+    assert!(ran >= 6, "only {ran} reads ran");
 }
 
 #[tokio::test]

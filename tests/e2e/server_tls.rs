@@ -132,7 +132,10 @@ async fn connections_are_replaced_after_a_new_certificate_and_no_operation_fails
     }
     assert!(ping(&mut client).await);
     let after = clears(&seawall).await;
-    assert!((after - before).abs() < f64::EPSILON, "{before} {after}");
+    assert!(
+        (after - before).abs() < f64::EPSILON,
+        "from {before} to {after}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -163,7 +166,7 @@ async fn files_that_no_server_accepts_are_refused_and_the_previous_ones_stay_in_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_with_a_revoked_certificate_serves_nothing() {
+async fn a_server_with_a_revoked_certificate_is_not_used() {
     let scene = Scene::new().await;
     scene.write_list(&[scene.certificates().server()]);
     let seawall = scene.start("127.0.0.1", FILES).await;
@@ -178,7 +181,7 @@ async fn a_server_with_a_revoked_certificate_serves_nothing() {
 const OTHER_NAME: &str = "127.0.0.0x1";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn host_names_of_servers_are_verified_unless_configured() {
+async fn host_names_of_servers_are_verified_unless_allow_invalid_hostnames_is_true() {
     let scene = Scene::new().await;
     let seawall = scene.start(OTHER_NAME, FILES).await;
     assert!(logged_in(&seawall).await.is_none());

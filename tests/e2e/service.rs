@@ -30,7 +30,7 @@ async fn toml() -> String {
     )
 }
 
-/// A stand-in for the service manager: the socket to which notifications are sent.
+/// Replaces the service manager: the socket to which Seawall sends notifications.
 struct Manager(UnixDatagram);
 
 impl Manager {
@@ -84,10 +84,10 @@ async fn the_service_manager_is_notified_of_start_reload_and_stop() {
     assert!(process.ended().await.success());
 }
 
-/// The feed shows that the threads run, not that clients are served soon. So a flood must not end
-/// it: the service manager would kill a process that works.
+/// Watchdog notifications show that the threads run, not that clients are served soon. So they must
+/// continue during a flood. Otherwise the service manager would kill a process that works.
 #[tokio::test]
-async fn a_flood_of_connections_does_not_end_the_watchdogs_feed_but_a_stopped_process_does() {
+async fn watchdog_notifications_continue_during_a_flood_and_end_if_the_process_is_stopped() {
     let scratch = Scratch::create().unwrap();
     let path = scratch.join("notify");
     let manager = Manager(UnixDatagram::bind(&path).unwrap());
@@ -105,7 +105,7 @@ async fn a_flood_of_connections_does_not_end_the_watchdogs_feed_but_a_stopped_pr
     for _ in 0..32 {
         let (address, connected) = (process.address().parse().unwrap(), Arc::clone(&connected));
         flood.spawn(async move {
-            // Some may be refused, as in any flood.
+            // Seawall may refuse some of the connections.
             while connected.load(Ordering::Relaxed) < MAX_FLOOD {
                 if let Ok(mut client) = RawClient::connect(address).await {
                     drop(client.hello(doc! {}).await);
@@ -183,7 +183,7 @@ async fn clients_connect_to_the_sockets_of_the_service_manager() {
 }
 
 #[tokio::test]
-async fn sockets_belong_to_the_listeners_with_their_names() {
+async fn each_socket_of_the_service_manager_belongs_to_the_listener_with_its_name() {
     let scratch = Scratch::create().unwrap();
     let path = scratch.join("seawall.sock");
     let own = scratch.join("own.sock");
@@ -227,7 +227,7 @@ async fn serve_refuses_to_run_as_root_unless_it_is_allowed() {
     let scratch = Scratch::create().unwrap();
     let file = scratch.write("seawall.toml", toml().await).unwrap();
     if !geteuid().is_root() {
-        // All users except root may run `seawall serve` without `--allow-root`.
+        // Users other than root may run `seawall serve` without `--allow-root`.
         let mut process = Process::serve(&file).await;
         process.signal(Signal::TERM);
         assert!(process.ended().await.success());

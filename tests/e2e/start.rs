@@ -125,7 +125,7 @@ async fn a_hello_reply_stays_the_same_while_no_server_is_up() {
 }
 
 #[tokio::test]
-async fn clients_that_connect_early_are_served_later_if_no_login_is_required() {
+async fn clients_that_connect_before_the_server_is_up_are_served_later_if_no_login_is_required() {
     let mut server = Standalone::start(Options::default()).await.unwrap();
     server.mongod().kill().await.unwrap();
     let toml = "deployment.heartbeat_frequency_ms = 500";
@@ -154,7 +154,7 @@ async fn check_validates_the_configuration_and_the_flag_connect_also_tries_the_d
     assert!(String::from_utf8_lossy(&silent.stderr).contains("deployment.uri"));
 }
 
-/// `SSL_CERT_FILE` stands for the authorities of the operating system.
+/// `SSL_CERT_FILE` names a file that replaces the authorities of the operating system.
 #[tokio::test]
 async fn check_with_connect_trusts_the_authorities_that_a_running_seawall_trusts() {
     let options = Options {
@@ -205,7 +205,7 @@ async fn the_official_driver_works_over_a_unix_socket() {
 }
 
 #[tokio::test]
-async fn tls_works_on_both_sides_without_plaintext() {
+async fn connections_of_clients_and_to_servers_are_encrypted_with_tls() {
     let options = Options {
         tls: true,
         ..Options::with_auth()
@@ -281,7 +281,7 @@ async fn a_server_whose_certificate_is_not_trusted_is_never_used() {
 }
 
 #[tokio::test]
-async fn a_client_over_the_limit_is_closed_without_a_byte_and_counted() {
+async fn a_client_over_the_limit_is_closed_before_it_gets_a_byte_and_is_counted() {
     let server = shared_standalone().await.unwrap();
     let seawall =
         Seawall::start_with(&server.uri(), with("listen.max_client_connections = 2")).await;
@@ -316,8 +316,8 @@ async fn a_monitor_of_a_driver_may_stay_connected_without_a_login() {
     let mut monitor = connect(&seawall).await;
     let hello = monitor.hello(doc! {"client": metadata}).await.unwrap();
     assert!(hello.is_ok(), "{hello:?}");
-    // A monitor does not count towards the limit of clients, and may stay connected longer than a
-    // client that does not log in.
+    // A monitor does not count towards the limit of clients that have not logged in. It may also
+    // stay connected longer than those clients.
     let began = Instant::now();
     let mut silent = connect(&seawall).await;
     assert_eq!(silent.read_to_close().await.unwrap(), b"");
@@ -428,7 +428,7 @@ async fn a_step_down_under_load_fails_no_retryable_operation_and_closes_no_clien
     }
     // The driver's pool may grow while operations wait, but no client may have reconnected.
     let after = seawall.metric(opened, &[]).await;
-    assert!(after - before <= 10.0, "{before} {after}");
+    assert!(after - before <= 10.0, "from {before} to {after}");
     let connected = seawall.metric("seawall_client_connections", &[]).await;
     assert!(
         (after - connected).abs() < f64::EPSILON,
@@ -438,7 +438,7 @@ async fn a_step_down_under_load_fails_no_retryable_operation_and_closes_no_clien
 }
 
 #[tokio::test]
-async fn early_clients_get_no_access_if_the_server_requires_a_login() {
+async fn clients_that_connect_before_seawall_is_ready_get_no_access_if_a_login_is_required() {
     let set = shared_replica_set().await.unwrap();
     let seawall = Seawall::launch(&set.uri(), with("")).await.unwrap();
     let mut early = connect(&seawall).await;

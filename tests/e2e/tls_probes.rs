@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// The alert `handshake_failure`, as `openssl` prints it.
 const HANDSHAKE_FAILURE: &str = "SSL alert number 40";
 
-/// Lets `openssl` itself offer everything that it can.
+/// Makes `openssl` offer every TLS version and cipher suite that it knows.
 const ALL_SUITES: &str = "ALL:COMPLEMENTOFALL:@SECLEVEL=0";
 
 fn openssl() -> Command {
@@ -42,7 +42,7 @@ async fn run_openssl(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What a probe has printed.
+/// The output of a probe.
 struct Probe(String);
 
 impl Probe {
@@ -74,7 +74,7 @@ impl Probe {
             let mut printed = Vec::new();
             while stdout.read_buf(&mut printed).await.unwrap() > 0 {
                 if Self::of(&printed).is_served() {
-                    // The client ends with its input.
+                    // The client ends when its input ends.
                     stdin = None;
                 }
             }
@@ -184,8 +184,8 @@ async fn ssl_3_is_refused() {
     assert_eq!(reply.get(5..), Some(&[2, 40][..]), "{reply:?}");
 }
 
-/// The suites of `offered` that Seawall accepts. Offers all suites that were not accepted before,
-/// until Seawall refuses.
+/// The suites of `offered` that Seawall accepts. Offers all suites and removes the accepted one,
+/// until Seawall accepts none of the remaining ones.
 async fn accepted_suites(
     scene: &Scene,
     mut offered: BTreeSet<String>,
@@ -278,7 +278,8 @@ async fn clients_without_a_common_suite_or_signature_get_the_alert_handshake_fai
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renegotiation_is_refused_at_once() {
     let scene = Scene::start("").await;
-    // `R` makes the client begin a renegotiation. It ends when it is refused.
+    // `R` makes the client begin a renegotiation. The client ends when the renegotiation is
+    // refused.
     let probe = Probe::run_with(scene.seawall(), &["-tls1_2"], b"R\n").await;
     assert!(probe.has("RENEGOTIATING"), "{}", probe.0);
     assert!(probe.has("no renegotiation"), "{}", probe.0);
@@ -328,7 +329,7 @@ impl<'a> Sessions<'a> {
 const VERSIONS: [&str; 2] = ["-tls1_2", "-tls1_3"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_without_a_certificate_is_not_resumed_where_one_is_required() {
+async fn a_session_without_a_client_certificate_is_not_resumed_after_a_certificate_is_required() {
     let optional = REQUIRED.replace("required", "optional");
     let scene = Scene::start(&optional).await;
     for version in VERSIONS {

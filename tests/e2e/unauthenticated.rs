@@ -78,7 +78,7 @@ async fn all_commands() -> Vec<Document> {
 async fn no_command_of_an_unauthenticated_client_reaches_a_server() {
     let (seawall, recorder, user, mut good, pooled) = seawall_with_client().await;
     let commands = all_commands().await;
-    assert!(commands.len() > 300, "{}", commands.len());
+    assert!(commands.len() > 300, "only {} commands", commands.len());
     let mut client = connect(&seawall).await;
     for command in commands {
         let name = command.keys().next().unwrap().clone();
@@ -334,7 +334,7 @@ async fn mutated_handshake_messages_send_no_byte_to_a_pooled_connection() {
 
     let introduced = introduced_by_seawall(&recorder, &user, &pooled);
     // Some logins reached the server, so Seawall did not refuse all messages for their framing.
-    assert!(introduced > 50, "{introduced}");
+    assert!(introduced > 50, "only {introduced} introductions");
     assert!(find(&mut good, &user.name).await.is_ok());
     for user in [user, stranger] {
         let mut client = logged_in(&seawall, &user.login()).await;
@@ -349,5 +349,5 @@ async fn mutated_handshake_messages_send_no_byte_to_a_pooled_connection() {
     assert_eq!(outcome.code(), Some(18), "{outcome:?}");
 }
 
-/// Only a failing test waits this long.
+/// Time limit of each wait. Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(60);

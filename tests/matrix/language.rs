@@ -67,14 +67,14 @@ impl Language {
     }
 
     /// The program that writes during failures, called as `PROGRAM URI DATABASE NAME`. Only some
-    /// languages have such a program.
+    /// languages have one.
     pub(crate) async fn prepare_writers(self) -> Program {
         match self {
             Self::Python => python("writers.py", None).await,
             Self::Node => node("node", None, "writers.mjs").await,
             Self::Go => go(&["writers"]).await,
             Self::Rust => Program::Rust,
-            other => panic!("{other:?} has no writers"),
+            other => panic!("{other:?} has no program that writes during failures"),
         }
     }
 
@@ -190,7 +190,7 @@ async fn go(arguments: &[&str]) -> Program {
 async fn go_1(version: &str, arguments: &[&str]) -> Program {
     let folder = installed(&versioned("go", Some(version)));
     let copies = folder.join("sources");
-    // Two tests must not copy the files at the same time.
+    // The lock stops two tests from copying the files at the same time.
     static COPYING: Mutex<()> = Mutex::const_new(());
     let _copying = COPYING.lock().await;
     // Removes the copies of an earlier run. Otherwise, the copy of a file that was renamed would be
@@ -364,7 +364,7 @@ async fn install(folder: &Path, list: &Path, installation: &mut Command) {
     let _lock = INSTALLING.lock().await;
     let list = fs::read(list).await.unwrap();
     let mark = folder.join("installed");
-    // The mark is a copy of the list, written at the end of an installation.
+    // The file `mark` is a copy of the list. It is written at the end of an installation.
     if fs::read(&mark)
         .await
         .is_ok_and(|installed| installed == list)

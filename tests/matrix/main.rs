@@ -12,8 +12,8 @@
 //! | [`program`] | runs a language's program |
 //! | [`mask`] | masks values that may differ |
 //! | [`comparison`] | lists the differences between two runs |
-//! | [`refusal`] | a server that is too old for a driver |
-//! | [`writing`] | writers with the drivers of four languages |
+//! | [`refusal`] | the error of a driver for a server that is too old for it |
+//! | [`writing`] | programs that write with the drivers of four languages |
 //! | [`failover`] | four drivers that write while primaries are killed |
 //! | [`reload`] | four drivers that write while the configuration is reloaded |
 //! | [`tls`] | TLS of clients and servers, with valid and invalid certificates |
@@ -163,7 +163,10 @@ async fn compare_all_cases(language: Language) {
         }
         let pair = Pair::start(is_tls).await;
         let is_known = |case: &&Case| APIS.contains(&case.api);
-        assert!(cases.iter().all(is_known), "a case would not run");
+        assert!(
+            cases.iter().all(is_known),
+            "a case has an API outside of APIS, so it would not run"
+        );
         for api in APIS {
             let cases = cases.iter().filter(|case| case.api == api);
             let cases: Vec<_> = cases.copied().collect();
@@ -171,7 +174,10 @@ async fn compare_all_cases(language: Language) {
             found.extend(Box::pin(compare_cases(language, &program, &pair, &cases, &masks)).await);
         }
         let served = pair.seawall.metric("seawall_operations_total", &[]).await;
-        assert!(served > 100.0, "too few went through Seawall: {served}");
+        assert!(
+            served > 100.0,
+            "too few operations went through Seawall: {served}"
+        );
         if cases.iter().any(|case| case.is_load_balanced()) {
             pair.assert_balanced(language.has_pool()).await;
         }
@@ -190,7 +196,7 @@ fn max_cases() -> usize {
     std::env::var("SEAWALL_MATRIX_CASES").map_or(usize::MAX, |limit| limit.parse().unwrap())
 }
 
-/// Compares the runs through Seawall in all of these cases with one direct run. The results do not
+/// Compares the runs through Seawall in all given cases with one direct run. The results do not
 /// depend on the mechanism, the compressor, `loadBalanced` or `useUnifiedTopology`, so a direct run
 /// of each case would show nothing more.
 async fn compare_cases(

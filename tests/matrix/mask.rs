@@ -48,7 +48,7 @@ impl Masks {
     }
 }
 
-/// One line of the list.
+/// One line of the list of masks.
 #[derive(Debug)]
 struct Mask {
     path: Vec<String>,
@@ -59,7 +59,7 @@ struct Mask {
 /// The part of a value that a mask hides.
 #[derive(Debug)]
 enum Part {
-    /// All but the type.
+    /// The whole value, which is replaced by its type.
     Value,
     /// The text after the first occurrence of this string. A text that does not contain the string
     /// is not masked.

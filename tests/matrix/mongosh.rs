@@ -1,4 +1,4 @@
-//! The command `seawall` in mongosh: operators see Seawall's state without another tool.
+//! The command `seawall` in mongosh, with which operators see Seawall's state without another tool.
 
 use seawall_tests::mongod::{NewUser, create_user, unique_name};
 use serde_json::{Value, json};
@@ -49,12 +49,13 @@ async fn mongosh_shows_the_state_of_seawall_to_users_with_the_rights_for_it() {
     let pools = value("pools")["pools"].as_array().unwrap();
     assert_eq!(pools.len(), pair.set.members().len());
     assert!(!value("clients")["clients"].as_array().unwrap().is_empty());
-    // A monitoring user may look, and must not act.
+    // A user who may only monitor can read the state, but must not reload.
     assert_eq!(*code(reload), json!(13), "{}", reload.outcome);
 
     for step in ask(&pair, &["readWriteAnyDatabase"]).await {
         assert_eq!(*code(&step), json!(13), "{}: {}", step.name, step.outcome);
         assert_eq!(step.outcome["error"]["codeName"], "Unauthorized");
     }
-    // `tests/e2e/own_commands.rs` reloads: this Seawall has no configuration file to read again.
+    // A successful reload is tested in `tests/e2e/own_commands.rs`, because this Seawall has no
+    // configuration file.
 }

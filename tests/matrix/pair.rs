@@ -9,7 +9,7 @@ use seawall_tests::{
 
 use crate::case::Case;
 
-/// Where a program connects to.
+/// The endpoint to which a program connects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     Seawall,
@@ -71,13 +71,14 @@ impl Pair {
     pub(crate) async fn assert_balanced(&self, has_pool: bool) {
         let connections = self.balancer.connections();
         assert!(connections > 0, "no connection to the load balancer");
-        // Seawall itself replies to handshakes, so they do not show that an instance is used.
+        // Seawall itself replies to handshakes, so only other operations show that the second
+        // instance is used.
         let is_ok = [r#"outcome="ok""#];
         let served = self.second.metric("seawall_operations_total", &is_ok).await;
         if has_pool || connections > 1 {
             assert!(
                 connections > 1 && served > 0.0,
-                "{connections} connections, {served} operations"
+                "{connections} connections; the second instance served {served} operations"
             );
         }
         let foreign = async |kind: &str| {
@@ -126,5 +127,5 @@ impl Pair {
     }
 }
 
-/// [`Pair::PASSWORD`] in a connection string.
+/// [`PASSWORD`] in a connection string, percent-encoded.
 const PASSWORD_ENCODED: &str = "p%40ss%20word";

@@ -1,4 +1,4 @@
-//! Runs a program and reads its output.
+//! Runs a language's program and reads its output.
 
 use std::{ffi::OsString, path::Path, process::Stdio, time::Duration};
 
@@ -20,7 +20,7 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// An external program without environment variables.
+    /// An external program that needs no additional environment variables.
     pub(crate) fn command<const N: usize>(command: [&Path; N]) -> Self {
         Self::Command {
             command: command.map(|part| part.as_os_str().to_owned()).to_vec(),
@@ -51,7 +51,7 @@ impl Program {
                 lines.lines().map(str::to_owned).collect()
             }
         };
-        // Each run has a database of its own.
+        // Each run uses a separate database.
         let lines = lines.iter().map(|line| line.replace(database, "DATABASE"));
         lines.map(|line| Step::parse(&line)).collect()
     }
@@ -96,7 +96,7 @@ impl Step {
 pub(crate) async fn output(command: &mut Command) -> String {
     let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = timeout(LIMIT, running).await;
-    let output = output.unwrap_or_else(|_| panic!("{command:?} does not end in time"));
+    let output = output.unwrap_or_else(|_| panic!("{command:?} exceeded the time limit"));
     let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (out, err) = (
         String::from_utf8_lossy(&output.stdout),

@@ -1,5 +1,5 @@
-//! A driver that is too new for the server. It must refuse the server with the same error directly
-//! and through Seawall.
+//! A driver whose version is too new for the server. It must refuse the server with the same error
+//! directly and through Seawall.
 
 use std::process::Stdio;
 
@@ -30,7 +30,7 @@ pub(crate) async fn compare_refusals(language: Language) {
     );
     assert!(
         direct.iter().any(|line| line.contains("wire version")),
-        "{language:?} supports the server: {direct:?}"
+        "expected the driver of {language:?} to refuse the server: {direct:?}"
     );
     assert_eq!(direct, through, "{language:?}");
 }

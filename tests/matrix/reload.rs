@@ -17,13 +17,13 @@ use crate::{
 
 const NAME: &str = "reload";
 
-/// Connections of all drivers.
+/// Number of connections of all drivers together.
 const CONNECTIONS: u32 = 1_000;
 
-/// Connections of the Go driver. It opens at most ten in ten seconds.
+/// Number of connections of the Go driver, which opens at most ten connections in ten seconds.
 const GO_CONNECTIONS: u32 = 10;
 
-/// Connections of each other driver.
+/// Number of connections of each of the other drivers.
 const OTHER_CONNECTIONS: u32 = 330;
 
 /// Number of reloads.
@@ -32,7 +32,8 @@ const RELOADS: usize = 20;
 /// Number of inserts between two reloads.
 const PROGRESS: f64 = 20.0;
 
-/// Configurations that are applied in turn. Each changes limits, timeouts and statistics.
+/// Configurations that the reloads apply, one after another and then from the start. Each changes
+/// limits, timeouts and statistics.
 const CONFIGURATIONS: [&str; 3] = [
     "pool.max_pool_size = 3\npool.concurrency = 2\nlimits.max_in_flight_operations = 4\n\
      shapes.max_shapes = 1\nslow_log.threshold_ms = 1000\n",

@@ -30,7 +30,8 @@ async fn rust_driver_works_with_a_standalone_and_default_options() {
         assert!(refused.to_string().contains("wire version"), "{refused}");
         return;
     }
-    // A standalone refuses a write with a transaction number, so the driver must send none.
+    // A standalone refuses a write with a transaction number, so the driver must send no
+    // transaction number.
     things
         .insert_many((0..300).map(|n| doc! {"_id": n}))
         .await

@@ -48,8 +48,8 @@ async fn other_drivers_connect_only_with_valid_certificates() {
 /// Each combination of TLS for clients and servers, and certificates for the clients.
 struct Scene {
     scratch: Scratch,
-    /// Each server with two instances of Seawall in front of it. The second instance requires TLS
-    /// from clients.
+    /// The two servers, each with two instances of Seawall in front of it. The second instance
+    /// requires TLS from clients.
     deployments: Vec<(Standalone, [Seawall; 2])>,
 }
 
@@ -98,7 +98,8 @@ impl Scene {
         for (name, outcome) in names.iter().zip(run(&program, &uris).await) {
             let error = outcome["error"].as_str().unwrap_or_default();
             assert!(!error.is_empty(), "{language:?} {name}: {outcome}");
-            // A driver that refuses Seawall's certificate says so.
+            // The error of a driver that refuses Seawall's certificate must mention the
+            // certificate.
             if ["foreign authority", "other host"].contains(name) {
                 let words = ["certif", "PKIX", "SSL"];
                 let is_clear = words.iter().any(|word| error.contains(word));
@@ -181,17 +182,17 @@ impl Scene {
     }
 }
 
-/// TLS for clients, which need a certificate. The server's certificate names only 127.0.0.1.
+/// TLS for clients. Clients need a certificate. The server's certificate names only 127.0.0.1.
 const CLIENT_TLS: &str = "listen.tls.certificate_file = \"DIR/server.pem\"\n\
                           listen.tls.key_file = \"DIR/server.pem\"\n\
                           listen.tls.client_certificate = \"required\"\n\
                           listen.tls.client_ca_file = \"DIR/ca.pem\"\n\
                           listen.tls.client_crl_file = \"DIR/crl.pem\"\n";
 
-/// Options for connections that succeed, also on a busy machine.
+/// Options of the connection string for connections that must succeed, even on a busy machine.
 const LONG: &str = "&serverSelectionTimeoutMS=30000";
 
-/// Options for connections that fail.
+/// Options of the connection string for connections that must fail.
 const SHORT: &str = "&serverSelectionTimeoutMS=1000";
 
 fn uri(address: &str, options: &str) -> String {

@@ -1,4 +1,5 @@
-//! Writers with drivers of four languages. They remember which writes were acknowledged.
+//! Writers with drivers of four languages. Each writer records which of its writes were
+//! acknowledged.
 
 use std::{collections::BTreeSet, process::Stdio};
 
@@ -34,7 +35,7 @@ const LANGUAGES: [Language; 4] = [
 /// A client with running writers.
 pub(crate) enum Writing {
     Process {
-        /// Dropping it kills the program.
+        /// The writing program. Dropping this value kills the program.
         _process: Box<Child>,
         stdin: ChildStdin,
         lines: Lines<BufReader<ChildStdout>>,
@@ -42,7 +43,7 @@ pub(crate) enum Writing {
     Here {
         stop: watch::Sender<bool>,
         writing: JoinHandle<(Written, Client)>,
-        /// Keeps the connections open until the test has counted them.
+        /// This client keeps its connections open until the test has counted them.
         client: Option<Client>,
     },
 }

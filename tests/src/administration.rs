@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use crate::mongod::{Error, NewUser};
 use crate::raw::RawClient;
 
-/// A connection with an administrator's rights, which runs commands.
+/// A connection that runs commands with the rights of an administrator.
 pub trait RunCommand {
     /// Returns the reply to a command. A reply with `ok: 0` is an error.
     fn run(
@@ -69,10 +69,10 @@ pub async fn create_user(administrator: &impl RunCommand, user: &NewUser) -> Res
     administrator.run(&user.db, command).await.map(drop)
 }
 
-/// How many commands a fail point makes fail.
+/// The number of commands that a fail point makes fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailTimes {
-    /// This many commands.
+    /// Only the next commands, in this number.
     Count(i32),
     /// All commands until [`clear_fail_command`] is called.
     Always,

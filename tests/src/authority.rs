@@ -18,7 +18,7 @@ use tokio_rustls::rustls::{
 /// The algorithm of a certificate's key.
 pub use rcgen::{PKCS_ECDSA_P256_SHA256 as ECDSA, PKCS_ED25519 as ED25519};
 
-/// The reason why a certificate could not be created or used.
+/// The reason why a certificate or a revocation list could not be created or used.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// A certificate or list could not be generated.
@@ -29,10 +29,10 @@ pub enum AuthorityError {
     Tls(#[from] rustls::Error),
 }
 
-/// The usual validity of a client's certificate.
+/// The usual validity of a client's certificate: one year.
 pub const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// A certificate authority.
+/// A certificate authority of one test, with its key.
 #[derive(Debug)]
 pub struct Authority {
     certificate: rcgen::Certificate,
@@ -233,8 +233,8 @@ impl Authority {
         Ok(Arc::new(config))
     }
 
-    /// The TLS configuration of a client that trusts only this authority, and sends the
-    /// certificate of `identity`, if any. It keeps sessions and resumes them.
+    /// The TLS configuration of a client that trusts only this authority, and sends the certificate
+    /// of `identity`, if any. It stores TLS sessions and resumes them.
     ///
     /// # Errors
     /// If the TLS library refuses a certificate.

@@ -1,4 +1,4 @@
-//! A load balancer for TCP: it forwards each connection to the next of its targets in turn.
+//! A load balancer for TCP: it forwards connections to its targets in turn.
 
 use std::{
     io,

@@ -105,7 +105,7 @@ pub enum Error {
     #[error(transparent)]
     Authority(#[from] AuthorityError),
     /// A file could not be written.
-    #[error("file of a certificate")]
+    #[error("could not write the file of a certificate")]
     File(#[from] io::Error),
 }
 

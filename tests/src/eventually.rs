@@ -32,19 +32,19 @@ where
     }
 }
 
-/// No attempt succeeded within the limit.
+/// The error if no attempt succeeded within the time limit.
 #[derive(Debug, thiserror::Error)]
-#[error("not within {limit:?}: {last}")]
+#[error("no success within {limit:?}: {last}")]
 pub struct TooLate {
-    /// The time limit.
+    /// The time limit that was exceeded.
     pub limit: Duration,
-    /// The reason for which the last completed attempt failed.
+    /// The reason why the last completed attempt failed.
     pub last: String,
 }
 
 /// The result of one attempt: a value, or the reason why there is none yet.
 pub trait Attempt {
-    /// The value of a successful attempt.
+    /// The type of a successful attempt's value.
     type Value;
 
     /// Returns the value, or the reason for the failure as text.
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_hanging_attempt_ends_at_the_limit() {
+    async fn a_hanging_attempt_ends_at_the_time_limit() {
         let late = eventually(LIMIT, pending::<bool>).await.unwrap_err();
         assert_eq!(late.limit, LIMIT);
     }

@@ -388,7 +388,7 @@ pub struct NewUser {
     pub db: String,
     /// The user's name in that database.
     pub name: String,
-    /// The user's password.
+    /// The password in plain text.
     pub password: String,
     /// The mechanisms for which the server stores keys of the user. The default is both.
     pub mechanisms: Vec<Mechanism>,
@@ -480,25 +480,25 @@ pub async fn mongod_path() -> Result<&'static PathBuf, Error> {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A mongod could not be found, started or configured.
-    #[error("mongod")]
+    #[error("could not find, start or configure a mongod")]
     Mongod(#[from] seawall_mongod::Error),
     /// A command of a driver's client failed.
-    #[error("command")]
+    #[error("a command of a driver's client failed")]
     Command(#[from] mongodb::error::Error),
     /// A server replied with an error to a command without a driver. The value is the reply.
-    #[error("command: {0}")]
+    #[error("the server refused a command: {0}")]
     Refused(Document),
     /// Certificates could not be generated.
-    #[error("certificates")]
+    #[error("could not generate certificates")]
     Certificates(#[from] certificates::Error),
-    /// A raw connection failed.
-    #[error("raw connection")]
+    /// A connection without a driver failed.
+    #[error("a connection without a driver failed")]
     Raw(#[from] RawError),
     /// The version of mongod could not be read.
-    #[error("version of mongod")]
+    #[error("could not read the version of mongod")]
     NoVersion(#[source] io::Error),
-    /// A set did not reach the expected state in time.
-    #[error("replica set")]
+    /// A replica set did not reach the expected state in time.
+    #[error("the replica set did not reach the expected state in time")]
     TooLate(#[from] TooLate),
 }
 

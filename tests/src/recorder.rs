@@ -112,7 +112,7 @@ impl Recorder {
             .send_modify(|behaviour| behaviour.is_frozen = true);
     }
 
-    /// Forwards again, beginning with the bytes that arrived in between.
+    /// Forwards again, beginning with the bytes that arrived while forwarding was stopped.
     pub fn thaw(&self) {
         self.shared
             .behaviour
@@ -141,25 +141,25 @@ impl Drop for Recorder {
     }
 }
 
-/// The way in which a connection is ended.
+/// How the recorder ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// By a FIN, as when a process exits.
+    /// With a FIN, as when a process exits.
     Close,
-    /// By a reset, as from a machine that does not know the connection any more.
+    /// With a reset, as from a machine that no longer knows the connection.
     Reset,
 }
 
 /// The bytes that were forwarded over one connection.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Bytes from the client to the server. The recorder has forwarded them, or will forward them
-    /// next.
+    /// Bytes from the client to the server, including bytes that the recorder has received but not
+    /// yet forwarded.
     pub from_client: Vec<u8>,
-    /// Bytes from the server to the client. The recorder has forwarded them, or will forward them
-    /// next.
+    /// Bytes from the server to the client, including bytes that the recorder has received but not
+    /// yet forwarded.
     pub from_server: Vec<u8>,
-    /// True if one direction had more bytes than are recorded.
+    /// True if one direction had more bytes than the recorder keeps.
     pub is_truncated: bool,
     /// True while the connection is open.
     pub is_open: bool,

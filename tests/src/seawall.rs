@@ -22,14 +22,14 @@ const READY_LIMIT: Duration = Duration::from_secs(20);
 pub struct Seawall {
     /// The running application. Tests read state from it that clients cannot see.
     pub app: App,
-    /// The part of the configuration that the fixture sets.
+    /// The part of the configuration that this fixture sets, in TOML.
     base: String,
 }
 
 /// Configuration of the Seawall under test.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// TOML that is appended to the keys that every test needs: whole sections, or dotted keys.
+    /// TOML that is appended to the keys that the fixture sets: whole sections, or dotted keys.
     pub toml: String,
     /// The address for clients; `None` means a free port on loopback. Not used if `toml` has
     /// `[[listeners]]`.
@@ -72,7 +72,7 @@ impl Seawall {
     /// Applies a new configuration: `toml` replaces [`Options::toml`].
     ///
     /// # Errors
-    /// The problems of the new configuration. Nothing has changed.
+    /// The problems of the new configuration. Seawall then keeps the earlier configuration.
     ///
     /// # Panics
     /// If the text itself has problems.
@@ -178,7 +178,7 @@ impl Seawall {
         .map(|name| sum_of(&text, name, &[]));
         assert!(
             (opened - connected).abs() < f64::EPSILON,
-            "{connected} of {opened}"
+            "{connected} of {opened} client connections are still open"
         );
     }
 }

@@ -30,8 +30,8 @@ enum Event {
     Close,
     /// Half of the chunk is forwarded, then the connection is reset.
     Reset,
-    /// Nothing is forwarded for at most one second, and neither side is notified. Then the
-    /// connection is reset.
+    /// Nothing is forwarded for at most one second, and neither the client nor the server is
+    /// notified. Then the connection is reset.
     HalfOpen,
 }
 
@@ -114,8 +114,8 @@ async fn forward(
     }
 }
 
-/// Forwards one direction. Returns the event that must end the connection; `None` if a side ended
-/// it.
+/// Forwards one direction. Returns the event that must end the connection; `None` if the client or
+/// the server ended the connection.
 async fn pump(
     mut source: ReadHalf<'_>,
     mut target: WriteHalf<'_>,

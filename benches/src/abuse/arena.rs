@@ -1,5 +1,5 @@
-//! The environment of an attack: connections to Seawall, a pace, and the counts of how attempts
-//! ended.
+//! The environment of an attack: connections to Seawall, the rate of attempts, and the counts of
+//! how attempts ended.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, thread::JoinHandle, time::Duration};
 
@@ -36,7 +36,7 @@ const FIRST_ENDING_LIMIT: Duration = Duration::from_secs(30);
 /// Number of connections established at the same time during the preparation of an attack.
 const MAX_PREPARING: usize = 16;
 
-/// The way in which an attempt ended.
+/// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ending {
     /// The attempt ended with an error that has this code.
@@ -80,7 +80,7 @@ impl From<Result<RawReply, RawError>> for Ending {
 /// The number of attempts, and how they ended.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Attempts that began.
+    /// Number of attempts that began.
     pub attempts: u32,
     /// Number of attempts by the way in which they ended.
     pub endings: BTreeMap<Ending, u32>,
@@ -100,7 +100,7 @@ impl Tally {
 pub struct Arena {
     /// The address that the attack connects to: Seawall's or, with `--direct`, the server's.
     pub target: SocketAddr,
-    /// Seawall's admin address.
+    /// The address of Seawall's admin API.
     pub admin: SocketAddr,
     /// The address of the server behind Seawall.
     pub server: SocketAddr,
@@ -135,7 +135,7 @@ impl Arena {
     pub async fn wait_for_first_ending(&self) {
         let mut tally = self.tally.subscribe();
         let is_expected = |tally: &Tally| tally.has_one_of(self.expected);
-        // After the time limit the report says which ending did not happen.
+        // If no attempt ended within the time limit, the report says which ending was expected.
         drop(timeout(FIRST_ENDING_LIMIT, tally.wait_for(is_expected)).await);
     }
 

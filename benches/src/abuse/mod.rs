@@ -1,9 +1,9 @@
 //! Attacks on Seawall while other users run operations: the parts of the bench `abuse`.
 //!
-//! Every attack is bounded in number, pace and time. Attackers connect from 127.0.0.2; the other
-//! users, called victims, connect from 127.0.0.1 and 127.0.0.3. Attackers and victims have separate
-//! threads. An attack counts how its attempts ended. The module `victims` records latencies and
-//! failures.
+//! Every attack has a limit for the number of its attempts, for their rate, and for its duration.
+//! Attackers connect from 127.0.0.2; the other users, called victims, connect from 127.0.0.1 and
+//! 127.0.0.3. Attackers and victims have separate threads. An attack counts how its attempts ended.
+//! The module `victims` records latencies and failures.
 
 pub mod arena;
 mod attacks;
@@ -16,7 +16,7 @@ use std::pin::Pin;
 use self::arena::{Arena, Ending};
 pub use self::attacks::ATTACKS;
 
-/// One attack.
+/// An attack: its load, its Seawall configuration and its expected outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct Attack {
     /// The name of the attack, for `--only` and in the table.

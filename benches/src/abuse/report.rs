@@ -27,7 +27,7 @@ pub struct Times {
     /// Length of the phase before the attack, and of the phase during the attack.
     pub phase: Duration,
     /// True if attackers connect to the server, not to Seawall. The result then shows how much the
-    /// attack slows the victims through the server and the machine alone.
+    /// attack slows the victims only because all share the server and the machine.
     pub attacks_server: bool,
 }
 

@@ -61,17 +61,17 @@ pub struct Users {
     pub newcomers: Vec<Login>,
     /// Users whose logins attackers begin and do not continue.
     pub sleepers: Vec<Login>,
-    /// [`RESTRICTED`].
+    /// The login of [`RESTRICTED`].
     pub restricted: Login,
 }
 
-/// The server with its users, and the means to start Seawall.
+/// The server with its users. Starts Seawall processes in front of it.
 #[derive(Debug)]
 pub struct Testbed {
     server: Standalone,
     /// The users of the server.
     pub users: Users,
-    /// All users as TOML: entries of `auth.users`.
+    /// All users as entries of `auth.users` in TOML.
     configured: String,
     plan: Plan,
 }

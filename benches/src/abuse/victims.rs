@@ -81,7 +81,7 @@ pub struct Phase {
     pub refused: Vec<String>,
 }
 
-/// The running victims.
+/// The thread of the victims, which runs until [`Self::stop`] is called.
 #[derive(Debug)]
 pub struct Victims {
     phase: Arc<Mutex<Phase>>,
@@ -90,7 +90,7 @@ pub struct Victims {
 }
 
 impl Victims {
-    /// Starts the victims.
+    /// Starts the thread of the victims.
     ///
     /// # Panics
     /// If the thread cannot be started.

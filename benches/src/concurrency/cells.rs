@@ -52,7 +52,7 @@ pub async fn measure(
     measured.await.0
 }
 
-/// Measures the phases of a change of load, one after another. Clients without operations in a
+/// Measures the phases of a change of load, one after another. Clients that run no operations in a
 /// phase stay connected.
 pub async fn measure_change(testbed: &Testbed, seawall: &Seawall, plan: &Plan) -> Vec<Figures> {
     let most = plan.phases.iter().copied().max().unwrap_or(0);

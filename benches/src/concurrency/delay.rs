@@ -77,7 +77,8 @@ impl Drop for DelayingRelay {
     fn drop(&mut self) {
         drop(self.running.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of the relay has already failed the operations of its clients.
+            // If the relay's thread has panicked, the operations of its clients have already
+            // failed.
             drop(thread.join());
         }
     }

@@ -22,12 +22,12 @@ const PARTIAL: [&str; 5] = [
     "--seconds",
 ];
 
-/// A situation in which the limits are compared.
+/// A load and a server behaviour with which the limits are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Situation {
     /// Small finds.
     Plain,
-    /// Small finds that reach the server 5 ms later.
+    /// Small finds that reach the server 5 ms after Seawall has sent them.
     Delay,
     /// Small finds. A tenth of them take 200 ms at the server.
     Slow,
@@ -73,7 +73,7 @@ impl Situation {
 pub struct Plan {
     /// The compared values of `pool.concurrency`.
     pub limits: Vec<String>,
-    /// The numbers of clients.
+    /// The numbers of clients with which each limit is measured.
     pub connections: Vec<usize>,
     /// Number of measurements of each cell.
     pub rounds: usize,

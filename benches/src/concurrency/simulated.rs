@@ -1,4 +1,4 @@
-//! Traces of the controller in the simulation of its tests.
+//! Traces of the concurrency controller, recorded in the simulation that its tests use.
 
 use super::trace::{Sample, Trace};
 use crate::insight::float;

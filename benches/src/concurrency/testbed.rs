@@ -17,7 +17,7 @@ use crate::{
     setup::{Clients, process_id},
 };
 
-/// How much later commands reach the server in [`Situation::Delay`].
+/// The delay of commands between Seawall and the server in [`Situation::Delay`].
 const DELAY: Duration = Duration::from_millis(5);
 
 /// How long the server keeps a slow operation in [`Situation::Slow`].
@@ -38,7 +38,7 @@ pool.connections_per_second = 0
 pool.wait_queue_timeout_ms = 60000
 ";
 
-/// The server, and the means to start Seawall in front of it.
+/// The server. Starts Seawall processes in front of it.
 #[derive(Debug)]
 pub struct Testbed {
     server: Standalone,
@@ -77,7 +77,8 @@ impl Testbed {
     /// If the server refuses the command.
     pub async fn prepare(&self, situation: Situation) {
         let changed = match situation {
-            // A blocked operation uses no CPU time, and the others do not wait for it.
+            // An operation that is blocked in this way uses no CPU time at the server, and other
+            // operations do not wait for it.
             Situation::Slow => {
                 let data = doc! {
                     "failCommands": ["find"], "namespace": format!("{DATABASE}.{}", SLOW.name),

@@ -284,7 +284,7 @@ fn report(sent: &Sent, reported: &Reported, logged: &Logged, log: &Path, plan: &
     compare_servers(&mut table, reported, logged);
     let bytes = std::fs::metadata(log).map_or(0, |log| log.len());
     say(&format!(
-        "\nRows: {}. Folded operations: {:.0}; evicted rows: {:.0}. Slow log: {} MiB.",
+        "\nRows: {}. Operations without a row of their own: {:.0}; evicted rows: {:.0}. Slow log: {} MiB.",
         levels(reported),
         sum_of(&reported.metrics, "seawall_fingerprint_folded_total", &[]),
         sum_of(&reported.metrics, "seawall_fingerprint_evicted_total", &[]),
@@ -337,7 +337,7 @@ fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: 
         )),
         false => table.same("heaviest shapes without a row", count(HEAVIEST), without, 0),
     }
-    // Shapes that have had a row since their first operation.
+    // The shapes that have had a row since their first operation. Their sums must be exact.
     let whole = fine.iter().filter_map(|(id, row)| {
         let raw = logged.shapes.get(*id)?;
         (row.count == raw.count()).then_some((*row, raw))

@@ -21,8 +21,8 @@ const SHAPES: usize = 200;
 
 const SERVERS: usize = 6;
 
-/// Number of seconds at the end of the history that are all generated. It is the retention of steps
-/// of one second, and a tenth in a quick run.
+/// Number of seconds at the end of the history for which every second is generated. It is the time
+/// for which steps of one second are kept; a quick run uses a tenth.
 const LAST: u64 = 600;
 
 /// Maximum number of operations of a series in a second.
@@ -31,7 +31,8 @@ const OPERATIONS: usize = 30;
 struct Scene {
     name: &'static str,
     namespaces: usize,
-    /// One in this many seconds is generated, but every one of the last [`LAST`] seconds.
+    /// Of every `sample_every` seconds, one is generated. Of the last [`LAST`] seconds, all are
+    /// generated.
     sample_every: u64,
 }
 

@@ -88,7 +88,7 @@ impl Paced {
     }
 }
 
-/// The times at which one connection sends its messages.
+/// The times at which one connection must send its messages.
 struct Schedule {
     began: Instant,
     first: Duration,

@@ -52,7 +52,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Returns a distribution over this many ranks.
+    /// A distribution over this many ranks.
     pub fn new(ranks: u32) -> Self {
         let weights = (1..=ranks).map(|number| 1.0 / f64::from(number));
         let cumulative = weights.scan(0.0, |sum, weight| {

@@ -74,8 +74,8 @@ impl<'a> Mutator<'a> {
         } else {
             let entry = self.entry();
             self.input.extend_from_slice(entry);
-            // Few changes are more frequent than many: an input gets far only if most of its entry
-            // is unchanged.
+            // A small number of changes is more likely than a large one: the code reads an input
+            // further if most of the corpus entry is unchanged.
             let most = self.random.random_range(1..=MAX_CHANGES);
             for _ in 0..self.random.random_range(1..=most) {
                 self.change();

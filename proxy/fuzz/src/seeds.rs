@@ -509,7 +509,7 @@ fn compressed() -> Vec<Seed> {
     ];
     for (index, compressor) in (0..).zip(Compressor::ALL) {
         let name = compressor.name();
-        let message = deflate(&message, compressor).expect("memory suffices");
+        let message = deflate(&message, compressor).expect("there is enough memory");
         seeds.push(seed(
             &format!("message_{name}"),
             [&[index, 0, 1][..], &message].concat(),
@@ -520,7 +520,7 @@ fn compressed() -> Vec<Seed> {
             [&[index, 0, 1][..], bare].concat(),
         ));
         let bomb = encode_request(7, &vec![0; 60_000]);
-        let bomb = deflate(&bomb, compressor).expect("memory suffices");
+        let bomb = deflate(&bomb, compressor).expect("there is enough memory");
         if bomb.len() < 1_000 {
             seeds.push(seed(
                 &format!("bomb_{name}"),

@@ -1,6 +1,6 @@
 //! A listener for HTTP with a maximum number of connections. A connection on which nothing is read
 //! or written for some time is closed, so that idle callers use up neither connections nor
-//! descriptors. TLS handshakes run beside the accepting of further connections.
+//! descriptors. A TLS handshake does not delay the accepting of further connections.
 
 use std::{
     fmt, io,
@@ -29,9 +29,9 @@ use seawall_transport::Stream;
 /// that are reserved at the start are enough for two addresses.
 const MAX_CONNECTIONS: usize = 64;
 
-/// A connection on which nothing is read or written for this time is closed. A stream of events is
-/// only written. The time is longer than the usual interval of scrapes, so that scrapers can
-/// keep their connections.
+/// A connection on which nothing is read or written for this time is closed. Writes count too,
+/// because a stream of events is only written. The time is longer than the usual interval of
+/// scrapes, so that scrapers can keep their connections.
 const MAX_IDLE: Duration = Duration::from_secs(90);
 
 /// Performs the TLS handshake of a caller within a time limit. Without TLS it returns at once.
@@ -134,7 +134,7 @@ impl Listener for Bounded {
     }
 }
 
-/// The other end of a connection.
+/// The caller at the other end of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) address: SocketAddr,
@@ -285,7 +285,7 @@ mod tests {
         }
         let quick = listener.accept().await;
         let [slow_caller, _, quick_caller] = callers.as_slice() else {
-            panic!("three callers");
+            panic!("expected three callers");
         };
         let subject = |(connection, _): &(Connection, SocketAddr)| {
             connection.certificate.as_ref().unwrap().subject.clone()

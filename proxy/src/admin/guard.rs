@@ -2,15 +2,16 @@
 //! client certificates are required, callers must have one. Otherwise only callers on this host are
 //! admitted. Actions are logged with the caller.
 //!
-//! Without both the admin address is a loopback address. A browser on this host can still reach
-//! this address on behalf of any web page: with a cross-origin request, or with a host name that
-//! the page's owner points at 127.0.0.1 (DNS rebinding). Therefore a request without a token is
-//! refused if it names an unknown host or comes from another origin. Health checks are not guarded:
-//! they reveal nothing, and orchestrators send them by pod IP or service name.
+//! If neither tokens nor client certificates are required, the admin address is a loopback address.
+//! A browser on this host can still reach it on behalf of any web page: with a cross-origin
+//! request, or with a host name that the page's owner points at 127.0.0.1 (DNS rebinding).
+//! Therefore a request without a token is refused if it names an unknown host or comes from another
+//! origin. Health checks are not guarded: they reveal nothing, and orchestrators send them by pod
+//! IP or service name.
 //!
-//! A browser sends the cookie of its session instead of a token, and it does so for every page on
-//! the same host, whatever its port. Therefore a request with a cookie must come from a page of
-//! this very address.
+//! A browser sends the cookie of its session instead of a token. It sends the cookie for the pages
+//! of all ports of the same host. Therefore a request with a cookie must come from a page of the
+//! admin address itself.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -30,7 +31,7 @@ use super::{
     bounded::{Caller, Certificate},
 };
 
-/// What a caller may do.
+/// The rights of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Read metrics and the API.
@@ -46,7 +47,7 @@ pub struct Token {
     pub name: String,
     /// The token.
     pub secret: String,
-    /// What callers with the token may do.
+    /// The rights of callers with the token.
     pub role: Role,
 }
 
@@ -58,7 +59,8 @@ pub struct Guard {
     /// Host names, in lower case, that requests without a token may name in addition to IP
     /// addresses and `localhost`.
     pub allowed_hosts: Vec<String>,
-    /// True if callers need a certificate. A connection may be older than this rule.
+    /// True if callers need a certificate. Each request is checked, because its connection may be
+    /// older than this rule.
     pub requires_certificate: bool,
 }
 
@@ -164,7 +166,7 @@ pub(super) async fn check_action(
     response
 }
 
-/// What a request presents to be admitted.
+/// The parts of a request that decide if it is admitted.
 pub(super) struct Presented<'r> {
     uri: &'r Uri,
     headers: &'r HeaderMap,
@@ -177,7 +179,7 @@ impl<'r> Presented<'r> {
         Self::new(request.uri(), request.headers(), request.extensions())
     }
 
-    /// What the parts of a request present.
+    /// Takes the parts that decide if a request is admitted.
     pub(super) fn of_parts(parts: &'r Parts) -> Self {
         Self::new(&parts.uri, &parts.headers, &parts.extensions)
     }
@@ -191,14 +193,14 @@ impl<'r> Presented<'r> {
     }
 }
 
-/// The other end of a request's connection; `None` only in tests without a connection.
+/// The caller that sent a request; `None` only in tests without a connection.
 pub(super) fn caller_of(extensions: &Extensions) -> Option<&Caller> {
     let caller = extensions.get::<ConnectInfo<Caller>>();
     caller.map(|ConnectInfo(caller)| caller)
 }
 
 impl Guard {
-    /// Admits a request. Returns the token that it or its session has; `None` if no token is
+    /// Admits a request. Returns the token of the request or of its session; `None` if no token is
     /// required. `session` is the token of the session that the request names.
     fn admit(
         &self,
@@ -223,8 +225,8 @@ impl Guard {
         }
     }
 
-    /// Refuses a connection without a certificate that this configuration requires, or with one
-    /// that is no longer valid.
+    /// Refuses a request if its connection has no certificate although one is required, or has a
+    /// certificate that is no longer valid.
     fn admit_certificate(&self, presented: &Presented<'_>) -> Result<(), Refusal> {
         let is_valid = presented.certificate.map(|of| (of.is_valid)());
         match is_valid.unwrap_or(!self.requires_certificate) {
@@ -233,8 +235,8 @@ impl Guard {
         }
     }
 
-    /// Admits a request for a file of the dashboard. With tokens it needs none: the page asks for
-    /// it.
+    /// Admits a request for a file of the dashboard. Such a request never needs a token: if tokens
+    /// are configured, the page asks the user for one.
     fn admit_page(&self, presented: &Presented<'_>) -> Result<(), Refusal> {
         self.admit_certificate(presented)?;
         match self.tokens.is_empty() {
@@ -243,13 +245,15 @@ impl Guard {
         }
     }
 
-    /// Admits a request without a token.
+    /// Admits a request when no tokens are configured, unless it names an unknown host or comes
+    /// from another origin.
     fn admit_own(&self, presented: &Presented<'_>) -> Result<(), Refusal> {
         let Presented { uri, headers, .. } = *presented;
         let hosts = hosts(uri, headers);
         let is_allowed =
             |host: &Option<Authority>| host.as_ref().is_some_and(|host| self.allows(host.host()));
-        // With TLS, a browser notices a foreign host name that leads to this address.
+        // A certificate shows that the connection uses TLS. With TLS, a browser notices if a
+        // foreign host name leads to this address.
         if presented.certificate.is_none() && !hosts.iter().all(is_allowed) {
             return Err(Refusal::Host);
         }
@@ -276,7 +280,7 @@ impl Guard {
 }
 
 impl Window {
-    /// Admits a request. Returns the token that it or its session has; `None` if no token is
+    /// Admits a request. Returns the token of the request or of its session; `None` if no token is
     /// required.
     pub(super) fn admit(&self, presented: &Presented<'_>) -> Result<Option<Arc<Token>>, Refusal> {
         let session = match self.has_dashboard() {

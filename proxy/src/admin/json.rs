@@ -23,11 +23,11 @@ use seawall_transport::connection::ServerAddress;
 /// The distributions that a reply contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detail {
-    /// None: only quantiles.
+    /// No distributions, only quantiles.
     Quantiles,
     /// The distribution of each shape's durations.
     Shapes,
-    /// All, so that the replies of several instances can be merged.
+    /// All distributions, so that the replies of several instances can be merged.
     AllDistributions,
 }
 

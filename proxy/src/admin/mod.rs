@@ -89,7 +89,7 @@ pub struct Window {
     pub topology: Arc<Topology>,
     /// The deadline of the drain; `None` until a drain starts.
     pub draining: watch::Receiver<Option<Instant>>,
-    /// Starts a drain when cancelled.
+    /// Cancelling this token starts a drain.
     pub drain: CancellationToken,
     /// True if faults are injected for an experiment.
     pub injects_faults: AtomicBool,

@@ -69,7 +69,8 @@ impl Sessions {
         Ok(id)
     }
 
-    /// The token of the session that a request names; `None` without a session that lasts.
+    /// The token of the session that a request names. `None` if the request names no session, or
+    /// the session has expired.
     pub(super) fn token(&self, headers: &HeaderMap, now: Instant) -> Option<Zeroizing<String>> {
         let by_hash = self.by_hash.lock();
         let named = ids(headers).filter_map(|id| by_hash.get(&hash(id)));

@@ -482,7 +482,7 @@ async fn get<T: serde::de::DeserializeOwned>(window: &Arc<Window>, path: &str) -
 }
 
 #[tokio::test]
-async fn sums_of_a_heat_map_are_the_counts_of_the_timeline() {
+async fn column_sums_of_a_heat_map_equal_the_counts_of_the_timeline() {
     let window = Arc::new(window());
     for selection in [
         String::new(),
@@ -523,7 +523,7 @@ async fn area_of_a_heat_map_has_the_shapes_with_operations_in_it() {
     let all: seawall_api::HeatmapShapes = get(&window, &path).await;
     let shapes = all.shapes.iter().map(|shape| (&*shape.id, shape.count));
     assert_eq!(shapes.collect::<Vec<_>>(), [("without_a_row", 20 * 900)]);
-    // The series of all operations has none of them in this test.
+    // In this test, no operation of this area is in the series of all operations.
     assert_eq!((all.count, all.other), (0, 0));
     let path = format!("/api/v1/heatmap/shapes?{area}&shape=without_a_row");
     let one: seawall_api::HeatmapShapes = get(&window, &path).await;

@@ -191,7 +191,7 @@ pub(super) fn topology_settings(settings: &config::Settings) -> topology::Settin
             max_life_time: pool.max_life_time,
             wait_queue_timeout: pool.wait_queue_timeout,
             wait_queue_size: pool.wait_queue_size.get(),
-            // The topology sets it after a change of TLS.
+            // The topology sets `renewal` after a change of TLS.
             renewal: None,
         },
     }

@@ -22,8 +22,8 @@ const MIN_RATE_PERIOD: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct GaugeReader {
     shared: Arc<Shared>,
-    /// The time of the last reading and the CPU time of the process then. Before the first reading,
-    /// those of the start.
+    /// The time of the last reading, and the CPU time of the process at that time. Before the first
+    /// reading: the values at the start.
     last: (Instant, Option<Duration>),
 }
 

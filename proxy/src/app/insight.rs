@@ -108,7 +108,7 @@ impl Feed {
         }))
     }
 
-    /// Reads gauges from these parts from now on.
+    /// From now on, reads the gauges of the parts in `shared`.
     pub(super) fn read_gauges_of(&self, shared: Arc<Shared>) {
         *self.gauges.lock() = Some(GaugeReader::new(shared));
     }

@@ -32,7 +32,8 @@ pub(super) struct RunningListener {
 /// If TLS cannot be set up.
 pub(super) fn start(settings: &config::Settings) -> Result<Vec<RunningListener>, StartError> {
     let places = WaitingPlaces::default();
-    // The clients of the only listener are limited by the limit of all clients.
+    // The listener of `[listen]` needs no limit of its own, because the limit of all clients
+    // applies to it.
     let has_limits = !settings.listeners.is_empty();
     let listeners = settings.listeners();
     let listeners = listeners

@@ -18,7 +18,7 @@ pub(super) fn reporter(window: Arc<Window>) -> Reporter {
             if let Some(reply) = admin::describe(&window, command.topic, command.limit).await? {
                 return Ok(reply);
             }
-            debug_assert_eq!(command.topic, Topic::Reload, "the only action");
+            debug_assert_eq!(command.topic, Topic::Reload, "reload is the only action");
             let reload = admin::request_reload(&window, command.is_dry_run).await;
             let reload = reload.ok_or(admin::CANNOT_RELOAD)?;
             match reload.problems.is_empty() {

@@ -34,13 +34,15 @@ struct Prepared {
     /// The new peers; `None` if they stay as they are.
     fleet: Option<Fleet>,
     credentials: CredentialSettings,
-    /// The new slow log; `None` if the slow log stays as it is.
+    /// The new slow log. `None` if the slow log stays as it is, and `Some(None)` if it is switched
+    /// off.
     slow_log: Option<Option<SlowLog>>,
     /// The new destination of metrics; `None` if it stays as it is.
     telemetry: Option<Option<Arc<Destination>>>,
 }
 
-/// The values that each reload hands to parts that are running. Each part ignores equal values.
+/// The values that each reload hands to running parts. Each part ignores values that have not
+/// changed.
 #[derive(Debug)]
 struct Parts {
     clients: client::Settings,
@@ -77,7 +79,8 @@ impl Found {
         }
     }
 
-    /// The value of `result`; `None` if it is an error, which is added.
+    /// Returns the value of `result`. If it is an error, adds the error to the problems and returns
+    /// `None`.
     pub(super) fn unless_failed<T, E: ToString>(&mut self, result: Result<T, E>) -> Option<T> {
         result.map_err(|error| self.add(error.to_string())).ok()
     }
@@ -244,7 +247,7 @@ impl App {
         }
     }
 
-    /// Hands new values to the parts that take all of them, whether they have changed or not.
+    /// Passes new values to the parts that accept every value, even one that has not changed.
     fn hand_over(&self, values: Parts, server_tls: Option<(Arc<ServerTls>, DriverTls)>) {
         let Parts {
             clients,

@@ -136,7 +136,8 @@ impl ServerTlsFiles {
         }
     }
 
-    /// Logs what is not verified, at each start and after each change.
+    /// Logs a warning for each check of servers' certificates that is off, at the start and after
+    /// each change.
     pub(super) fn warn(&self, has_service_account: bool) {
         match self.verification {
             Verification::Full => {}
@@ -409,7 +410,8 @@ mod tests {
             revocation_lists: Vec::new(),
             verification: Verification::Full,
         };
-        // The authorities of a file have expiries, those of Mozilla are compiled in.
+        // Authorities from a file would have expiries. Those of Mozilla are compiled in and have
+        // none.
         assert!(files.build().unwrap().expiries().is_empty());
         assert!(files.driver_tls().ca_file.is_none());
     }

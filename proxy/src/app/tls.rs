@@ -91,8 +91,8 @@ pub(super) fn section_of(listener: &config::Listener) -> String {
     format!("{}.tls", listener.path)
 }
 
-/// Sets up TLS for clients; `None` if clients connect without TLS. Sessions of `earlier` can be
-/// resumed if it verifies clients in the same way.
+/// Sets up TLS for clients; `None` if clients connect without TLS. TLS sessions of the
+/// configuration `earlier` can be resumed if both configurations verify clients in the same way.
 fn client_tls(
     section: &str,
     tls: Option<&config::Tls>,
@@ -137,7 +137,7 @@ pub(super) fn pem(file: &config::ReadFile) -> Pem<'_> {
 /// The TLS files that can expire: the files for clients and the files for servers.
 #[derive(Clone)]
 pub(super) struct Expiries {
-    /// Of each listener and of the admin address.
+    /// The TLS configurations of each listener and of the admin address.
     pub(super) clients: Vec<watch::Receiver<Option<Arc<ClientTls>>>>,
     pub(super) servers: watch::Receiver<Vec<CertificateExpiry>>,
 }

@@ -1,4 +1,4 @@
-//! Operations whose clients have left.
+//! Operations whose clients have left, which means that they have disconnected.
 //!
 //! When a client leaves during an operation, Seawall keeps the server connection, because closing
 //! it would cost the server a new login. Seawall reads and drops the reply, within limits on time
@@ -15,8 +15,8 @@ use crate::pool::Checkout;
 
 /// How long Seawall reads and drops one reply. After that, the server connection is closed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
-/// Most bytes of one reply that Seawall reads and drops. If more bytes are unread, the server
-/// connection is closed.
+/// Maximum number of bytes of one reply that Seawall reads and drops. If more bytes are unread, the
+/// server connection is closed.
 const DRAIN_BYTES: usize = 16 << 20;
 
 /// A read that still runs this long after its client has left is killed at the server.
@@ -26,7 +26,7 @@ const READ_GRACE: Duration = Duration::from_millis(500);
 pub(super) struct Abandoned {
     pub(super) checkout: Checkout,
     pub(super) request_id: i32,
-    /// The part of the reply that is still unread.
+    /// The part of the reply that Seawall has not read from the server yet.
     pub(super) unread: Unread,
     /// True for a read outside transactions, which Seawall may kill at the server. False for an
     /// operation that waits for data, because servers do not end this wait on request.

@@ -30,9 +30,9 @@ pub(super) enum Form {
     LegacyRead,
 }
 
-/// `AwaitCapable` in an `OP_REPLY`, which servers set in replies to commands.
+/// Flag bit `AwaitCapable` of an `OP_REPLY`. Servers set it in replies to commands.
 const AWAIT_CAPABLE: u32 = 8;
-/// `QueryFailure` in an `OP_REPLY`: its document is `{$err, code}`.
+/// Flag bit `QueryFailure` of an `OP_REPLY`: the document of the reply is `{$err, code}`.
 const QUERY_FAILURE: u32 = 2;
 
 impl ReplyTo {

@@ -1,14 +1,14 @@
 //! Large replies, forwarded as they arrive.
 //!
 //! For a client that reads as fast as its server sends, Seawall reads a piece of the reply into a
-//! buffer of the thread, and writes it at once. It keeps only the last piece until it has recorded
-//! the facts of the reply, such as its cursor: with the last byte, the client may send its next
-//! command. For a slower client, Seawall stops reading from the server while no other operation
-//! waits for the server connection. If another operation waits, Seawall reads the rest of the reply
-//! into the memory budget and checks the connection in. When other clients need this memory, a
-//! client that reads nothing or reads slowly ([`Progress`]) is closed. If the budget has no room
-//! for the rest of the reply, a slow client is closed as soon as another operation waits for its
-//! server connection.
+//! buffer of the thread and writes it at once. A client that has the whole reply may send its next
+//! command. So Seawall holds back the last piece until it has recorded the facts of the reply, such
+//! as its cursor. For a slower client, Seawall stops reading from the server while no other
+//! operation waits for the server connection. If another operation waits, Seawall reads the rest of
+//! the reply into the memory budget and checks the connection in. When other clients need this
+//! memory, a client that reads nothing or reads slowly ([`Progress`]) is closed. If the budget has
+//! no room for the rest of the reply, a slow client is closed as soon as another operation waits
+//! for its server connection.
 
 use std::{
     cell::RefCell,
@@ -34,21 +34,21 @@ use crate::limits::StepwiseTurn;
 use seawall_command::{ReplyFacts, ReplyScanner};
 use seawall_transport::{Evicted, MESSAGE_LIMIT, MemoryShare, Progress, Stream};
 
-/// Bytes of memory reserved at a time for a client that reads more slowly than its server sends,
-/// and bytes that are read at a time without reserved memory.
+/// Number of bytes of memory that are reserved at a time for a client that reads more slowly than
+/// its server sends. Without reserved memory, at most this number of bytes is read at a time.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Bytes that are read at a time for a client that has read everything so far. Each read and each
-/// write wakes the other side, so large pieces cost less CPU time. The memory budget must have room
-/// for them, because the client may stop reading at any time.
+/// Number of bytes that are read at a time for a client that has read everything so far. Each read
+/// and each write wakes the other side, so large pieces cost less CPU time. The memory budget must
+/// have room for these bytes, because the client may stop reading at any time.
 const LARGE_PIECE_BYTES: usize = 256 * 1024;
 
 thread_local! {
     static PIECE: RefCell<Box<[u8]>> = RefCell::new(vec![0; LARGE_PIECE_BYTES].into_boxed_slice());
 }
 
-/// Bytes of memory that a slow client may use while no other operation waits for its server
-/// connection.
+/// Number of bytes of memory that a slow client may use while no other operation waits for its
+/// server connection.
 const SMALL_BACKLOG_BYTES: usize = 256 * 1024;
 
 /// A client that reads nothing for this long is closed if the budget has no room for its reply and
@@ -73,14 +73,15 @@ enum Room {
     NotRequested,
 }
 
-/// Bytes that a task may move in one turn. After that, it lets other tasks run.
+/// Number of bytes that a task may move in one turn (see [`ForwardingTurns`]). After that, it lets
+/// other tasks run.
 const TURN_BYTES: usize = 256 * 1024;
 
-/// The right of one task to move bytes of a large reply. Tasks take turns, so that a short
-/// operation never waits behind many large replies.
+/// The right of one task to move bytes of a large reply. Only some tasks have a turn at a time, so
+/// that a short operation never waits behind many large replies.
 struct ForwardingTurns<'t> {
     turn: StepwiseTurn<'t>,
-    /// Bytes moved in this turn.
+    /// Number of bytes that the task has moved in this turn.
     moved: usize,
 }
 
@@ -204,7 +205,7 @@ impl Backlog {
         }
     }
 
-    /// The share of the budget for the rest of the reply.
+    /// The reply's share of the memory budget. It is opened at the first call.
     fn share(&mut self, awaited: &Awaited<'_>) -> &mut MemoryShare {
         let Awaited { budget, sharer, .. } = *awaited;
         self.share.get_or_insert_with(|| budget.open(sharer))
@@ -222,8 +223,8 @@ impl Backlog {
         }
     }
 
-    /// Records that the client waits for Seawall: this task has no turn. The time does not count
-    /// as slowness of the client.
+    /// Records that the client waits for Seawall, because this task waits for its turn. This time
+    /// does not count as slowness of the client.
     fn pause(&self) {
         if let Some(share) = &self.share {
             share.pause();
@@ -236,7 +237,7 @@ impl Backlog {
     fn poll_room(&mut self, cx: &mut Context<'_>, awaited: &Awaited<'_>, left: usize) -> Room {
         if self.is_empty() {
             if self.waits_for_memory {
-                // A request for no memory is granted at once and ends the wait.
+                // A request for 0 bytes is granted at once, and ends the share's wait for memory.
                 self.waits_for_memory = self.share(awaited).poll_grow(cx, 0, left).is_pending();
             }
             return Room::Given;
@@ -284,7 +285,7 @@ impl Backlog {
             });
             match timeout_at(until, written).await {
                 Ok(written) => turns.count_moved(written?).await,
-                // The task had no turn, so the client is not to blame for the timeout.
+                // This task was waiting for its turn, so the client did not cause the timeout.
                 Err(_) if turns.is_waiting() && Instant::now() < overdue_at => {}
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
@@ -299,7 +300,7 @@ impl Backlog {
 #[derive(Debug)]
 pub(super) struct Forwarded {
     pub(super) facts: ReplyFacts,
-    /// Bytes of the whole reply.
+    /// Number of bytes of the whole reply.
     pub(super) bytes: usize,
     pub(super) backlog: Backlog,
 }
@@ -392,7 +393,7 @@ pub(super) async fn forward_large(
             None => moving.await?,
             Some(until) => match timeout_at(until, moving).await {
                 Ok(moved) => moved?,
-                // The task had no turn, so the client is not to blame for the timeout.
+                // This task was waiting for its turn, so the client did not cause the timeout.
                 Err(_) if turns.is_waiting() => continue,
                 Err(_) => 0,
             },
@@ -510,7 +511,7 @@ impl Transfer<'_> {
             match Pin::new(server).poll_read(cx, &mut room) {
                 Poll::Ready(read) => read.map_err(RelayError::MidReply)?,
                 Poll::Pending => {
-                    // Releases the memory for the large piece.
+                    // No piece was read, so the memory that was reserved for it is released.
                     if self.backlog.is_empty() {
                         self.backlog.settle(0);
                     }
@@ -538,8 +539,8 @@ impl Transfer<'_> {
         if left <= PIECE_BYTES || !self.backlog.is_empty() {
             return PIECE_BYTES;
         }
-        // Reads up to one byte more than the rest of the reply, so that bytes after the reply are
-        // noticed.
+        // The read may get one byte more than the rest of the reply, so that Seawall notices bytes
+        // after the reply.
         let wanted = (left + 1).min(LARGE_PIECE_BYTES);
         match self.backlog.share(&self.awaited).try_grow(wanted) {
             true => wanted,
@@ -579,9 +580,9 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// Fails if the client has read nothing for `write_idle`, if the reply takes longer than
-    /// [`MESSAGE_LIMIT`], or if the client is slow while the budget has no room for it and other
-    /// operations wait for its server connection.
+    /// Fails if the client has read nothing for `write_idle`, or if the reply takes longer than
+    /// [`MESSAGE_LIMIT`]. Also fails if the client is slow while the budget has no room for it and
+    /// other operations wait for its server connection.
     fn check_pace(&self, client: &ClientEnd<'_>) -> Result<(), RelayError> {
         let now = Instant::now();
         let silent = now.saturating_duration_since(self.client_read_at);

@@ -17,8 +17,8 @@ const CLIENT_ELEMENT_HEAD: usize = 9;
 
 impl Client {
     /// True if this `saslStart` turns the client into a relayed one: the configuration allows it,
-    /// the client has not logged in, and Seawall cannot terminate the mechanism. False for X.509,
-    /// because the server would check Seawall's certificate instead of the client's.
+    /// the client has not logged in, and Seawall cannot check the mechanism itself. False for
+    /// X.509, because the server would check Seawall's certificate instead of the client's.
     pub(super) fn falls_back(&self, start: &[u8]) -> bool {
         let is_new = self.identity.as_ref().is_none_or(|i| i.is_anonymous());
         let start = RawDocument::from_bytes(start).ok();

@@ -28,7 +28,7 @@ pub struct Fault {
 /// The effect of a fault on an operation after the injected delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultEnd {
-    /// The operation continues.
+    /// The operation continues as if there were no fault.
     Continue,
     /// The client gets an error with this code.
     Error(i32),

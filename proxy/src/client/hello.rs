@@ -137,7 +137,8 @@ impl Hello {
     }
 }
 
-/// The elements of a hello that Seawall reads. The first of several elements with one name counts.
+/// The elements of a hello that Seawall reads. If several elements have the same name, the first
+/// one is used.
 #[derive(Default)]
 struct HelloFields<'a> {
     hello_ok: Option<RawBsonRef<'a>>,
@@ -364,8 +365,9 @@ impl Greeting<'_> {
     }
 }
 
-/// The reply to a hello while Seawall drains (`remaining` is the time until the drain ends), and
-/// before Seawall has seen a server (`None`). The reply makes drivers use another router.
+/// The reply to a hello while Seawall drains, or before Seawall has seen a server. `remaining` is
+/// the time until the drain ends; `None` means that no server has been seen. The reply makes
+/// drivers use another router.
 pub(super) fn quiesce(remaining: Option<Duration>) -> RawDocumentBuf {
     let message = match remaining {
         Some(_) => "The server is in quiesce mode and will shut down",

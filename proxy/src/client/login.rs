@@ -101,7 +101,7 @@ pub(super) struct StepOutcome {
     pub(super) identity: Option<Arc<Identity>>,
 }
 
-/// `conversationId` of all logins. Servers always send this value, too.
+/// `conversationId` of all logins. Servers also use this value in all logins.
 const CONVERSATION_ID: i32 = 1;
 
 /// The parsed parts of a `saslStart`.
@@ -416,8 +416,9 @@ impl LoginContext<'_> {
         }
     }
 
-    /// Delays a login whose result is known (`is_ok`), if its user has more successful or failed
-    /// logins than `limits.logins_per_second_per_user` allows. Fails if the client leaves.
+    /// Delays a login if its user has more successful or failed logins than
+    /// `limits.logins_per_second_per_user` allows. `is_ok` is true if this login succeeds. Fails if
+    /// the client leaves.
     async fn delay(&mut self, user: &UserName, is_ok: bool) -> Result<(), LoginError> {
         let from = Sharer::at(self.peer);
         let name = (user.name.as_str(), user.source.as_str());
@@ -438,8 +439,8 @@ impl LoginContext<'_> {
         .unwrap_or(LoginError::Credentials(error))
     }
 
-    /// Holds the reply to a refused login back, so that its time does not show the reason.
-    /// `arrived` is the time of the refused message. Other errors are replied to at once, because
+    /// Delays the reply to a refused login, so that its time does not show the reason. `arrived` is
+    /// the time at which the refused message arrived. Other errors are replied to at once, because
     /// they do not depend on the user.
     async fn hold_back(&mut self, end: LoginEnd, began: Instant, arrived: Instant) -> LoginEnd {
         let is_refusal =
@@ -453,7 +454,7 @@ impl LoginContext<'_> {
     }
 
     /// Counts a login that ends without an identity. If the client left during the delay, the
-    /// result is `ok` for a right proof and `refused` for a wrong one.
+    /// result is counted as `ok` for a right proof and as `refused` for a wrong one.
     fn fail(&self, mechanism: Mechanism, error: LoginError, began: Instant) -> LoginEnd {
         match error {
             LoginError::Credentials(error) => {

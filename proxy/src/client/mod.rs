@@ -99,10 +99,11 @@ pub struct Settings {
     /// The port of servers to which relays connect with a header of the PROXY protocol; `None` for
     /// their usual port and no header.
     pub relay_proxy_port: Option<u16>,
-    /// Networks whose addresses many clients share. After its login, a client from such an address
-    /// uses the share of resources of its user instead of the share of its address.
+    /// Networks whose addresses many clients share. After its login, a client from one of these
+    /// networks uses the share of resources of its user instead of the share of its address.
     pub shared_addresses: Vec<IpNet>,
-    /// True if a pooled client becomes a relayed one when Seawall cannot terminate its mechanism.
+    /// True if a pooled client becomes a relayed one when Seawall cannot check its login mechanism
+    /// itself.
     pub relays_other_mechanisms: bool,
     /// True if Seawall serves the command `seawall`.
     pub serves_own_commands: bool,
@@ -110,7 +111,7 @@ pub struct Settings {
     pub host: String,
 }
 
-/// A client's address.
+/// A client's address, as a value and as text.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// IP address; `None` over a unix socket.
@@ -143,7 +144,7 @@ struct LoginDue {
 /// The reason why a pooled client connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The client left.
+    /// The client left: it has disconnected.
     Gone,
     /// Seawall closed the connection.
     Closed,
@@ -293,8 +294,8 @@ impl Client {
     }
 
     async fn serve_message(&mut self, mut message: Message) -> Result<(), End> {
-        // In a storm, many clients leave before Seawall reads their first message. Seawall skips
-        // such a message, because its reply would reach no client.
+        // In a storm, many clients leave before Seawall reads their first message. Seawall does not
+        // serve the message of a client that has left, because the reply would reach no client.
         if self.identity.is_none() && self.stream.peer_has_left() {
             self.connected.record_left_unserved();
             return Err(End::Gone);
@@ -349,7 +350,7 @@ impl Client {
         read.or_else(|error| self.unreadable(&error))
     }
 
-    /// Reads the rest of a message that cannot be forwarded in pieces.
+    /// Reads the rest of a message of which only the head was read, and returns the whole message.
     async fn complete(&mut self, head: Message) -> Result<Message, End> {
         let shared = Arc::clone(&self.shared);
         let whole = self

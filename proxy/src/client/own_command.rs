@@ -269,7 +269,7 @@ fn number(value: RawBsonRef<'_>) -> Option<i64> {
         RawBsonRef::Int64(number) => Some(number),
         #[expect(
             clippy::as_conversions,
-            reason = "saturates, and a difference is refused"
+            reason = "saturates: a number out of range becomes the nearest i64"
         )]
         RawBsonRef::Double(number) if number.fract() == 0.0 => Some(number as i64),
         _ => None,

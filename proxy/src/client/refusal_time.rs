@@ -1,9 +1,9 @@
 //! Decides when the reply to a refused login is sent. No I/O, no clock.
 //!
-//! The reasons for a refusal take different times to find: a known user's proof is checked here, an
-//! unknown name costs an exchange with a server, and after a wrong proof the next login waits until
-//! the user's keys were read again. So replies are sent only at fixed times after the login's
-//! beginning. See `docs/decisions/0010-refusal-times.md`.
+//! The time that Seawall needs to find the reason for a refusal depends on the reason. For example,
+//! Seawall checks a known user's proof itself, but it asks a server about an unknown name. So
+//! replies are sent only at fixed times after the login's beginning. See
+//! `docs/decisions/0010-refusal-times.md`.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use tokio::time::Instant;
 const STEP: Duration = Duration::from_millis(50);
 
 /// Shortest time from the arrival of a refused message to the reply. Without it, a client could
-/// send its proof just before the end of a step, and see on which side of it the reply is.
+/// send its proof just before the end of a step. The time of the reply would then show if Seawall
+/// found the reason before the end of that step.
 const SHORTEST: Duration = Duration::from_millis(25);
 
 /// The time at which a refusal is sent. The login began at `began`, its refused message arrived at
@@ -31,7 +32,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn refusals_are_sent_at_multiples_of_50_ms() {
+    async fn refusals_are_sent_at_multiples_of_50_ms_at_least_25_ms_after_the_message() {
         let began = Instant::now();
         let at = |ms| began + Duration::from_millis(ms);
         for (arrived, known, sent) in [

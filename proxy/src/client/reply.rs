@@ -24,7 +24,7 @@ pub(super) enum RelayError {
     /// The server failed before the first byte of its reply. The client can still get an error.
     #[error("server failed before its reply: {0}")]
     Server(io::Error),
-    /// The server failed in mid-reply. The client cannot get an error any more.
+    /// The server failed after the first byte of its reply. The client can no longer get an error.
     #[error("server failed during its reply: {0}")]
     MidReply(io::Error),
     /// The reply belongs to another request, or is malformed.
@@ -137,7 +137,7 @@ pub(super) async fn drain_reply(
         Err(error) => Err(RelayError::MidReply(error)),
     };
     let mut left = match unread {
-        Unread::InHeader => return Err(RelayError::Foreign("header partly read")),
+        Unread::InHeader => return Err(RelayError::Foreign("the header was read only in part")),
         Unread::Rest(left) => left,
         Unread::Whole => {
             let length = loop {
@@ -158,7 +158,7 @@ pub(super) async fn drain_reply(
         }
     };
     if left > max_bytes {
-        return Err(RelayError::Foreign("too long to drain"));
+        return Err(RelayError::Foreign("the rest is too long to be dropped"));
     }
     while left > 0 {
         held.clear();

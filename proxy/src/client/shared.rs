@@ -27,13 +27,13 @@ pub struct Shared {
     pub service_id: ObjectId,
     /// Counts operations and events.
     pub recorder: Arc<Recorder>,
-    /// The connected clients.
+    /// The directory of connected clients.
     pub clients: Arc<ClientDirectory>,
     /// Limits on clients, logins, operations and CPU-heavy work.
     pub limits: Limits,
-    /// Delays new clients.
+    /// Delays new clients while the data plane is late.
     pub arrivals: Arrivals,
-    /// Checks logins.
+    /// The parts of Seawall that check logins.
     pub logins: Logins,
     /// Finds the server of an operation.
     pub routing: Routing,
@@ -65,21 +65,21 @@ pub struct Arrivals {
     pub activity: Activity,
 }
 
-/// Checks logins.
+/// The parts of Seawall that check logins.
 #[derive(Debug)]
 pub struct Logins {
     /// Users and their keys.
     pub credentials: Arc<Credentials>,
     /// Gates that delay logins while operations wait too long.
     pub gates: LoginGates,
-    /// Source of nonces.
+    /// The generator of nonces for logins.
     pub nonces: Arc<NonceSource>,
 }
 
 /// Finds the server of an operation.
 #[derive(Debug)]
 pub struct Routing {
-    /// The deployment.
+    /// The view of the deployment, from which servers are selected.
     pub topology: Arc<Topology>,
     /// The pins: which server has each of the clients' cursors and transactions.
     pub pins: Pins<Arc<ServerPool>>,
@@ -96,9 +96,9 @@ pub struct Routing {
 
 /// Limits the memory of messages.
 ///
-/// Requests and replies have separate budgets, because an operation that has memory for its request
-/// may wait for memory for its reply. With a single budget, such operations could wait for each
-/// other.
+/// Requests and replies have separate budgets. An operation that has memory for its request may
+/// wait for memory for its reply. With a single budget, operations in this state could wait for
+/// each other forever.
 #[derive(Debug)]
 pub struct MessageMemory {
     /// Memory for large requests.

@@ -3,9 +3,10 @@
 //! A request of up to a megabyte is read whole, so that a slow client holds no server connection
 //! and the operation can be sent again. A larger request would cost too much memory. When its head
 //! has arrived (the body, and everything that its fingerprint needs), Seawall checks out a
-//! connection and forwards the rest in pieces. Such a request cannot be sent again. A large request
-//! is read whole, within the memory budget, if its command cannot be forwarded in pieces, if its
-//! body comes after its sequences, if it has a checksum, or if it is compressed.
+//! connection and forwards the rest in pieces. A request that was forwarded in pieces cannot be
+//! sent again. Some large requests are still read whole, within the memory budget: if the command
+//! cannot be forwarded in pieces, if the body comes after the sequences, or if the request has a
+//! checksum or is compressed.
 
 use std::io;
 
@@ -45,7 +46,7 @@ fn statements(documents: &[u8]) -> usize {
 /// The reason why the rest of a request did not reach the server.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StreamError {
-    /// The server failed.
+    /// The server failed while it received the request.
     #[error("server failed while receiving the request: {0}")]
     Server(io::Error),
     /// The client left or was too slow.

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_keeps_its_turn_when_the_last_waiter_of_another_key_is_shed() {
+    fn the_order_of_turns_is_kept_when_the_last_waiter_of_a_key_is_shed() {
         let mut queue = TurnQueue::default();
         (1..=3).for_each(|n| queue.push(n, n));
         let shed = queue.shed().unwrap();

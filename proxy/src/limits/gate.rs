@@ -14,9 +14,9 @@
 //! byte. The machine then lacks CPU time, and the clients that Seawall already serves come first. A
 //! client that disconnects during the wait costs almost nothing.
 //!
-//! The target, and the interval for which it must be missed, follow CoDel: K. Nichols and V.
-//! Jacobson, "Controlling Queue Delay", ACM Queue 10(5), 2012. Serving the newest waiter first
-//! under overload is known as adaptive LIFO.
+//! The target, and the rule that it must be missed for a whole interval, follow CoDel: K. Nichols
+//! and V. Jacobson, "Controlling Queue Delay", ACM Queue 10(5), 2012. Serving the newest waiter
+//! first under overload is known as adaptive LIFO.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -47,14 +47,14 @@ const MIN_LOGINS_PER_SECOND: f64 = 50.0;
 /// a new client costs far less than a login and the operations after it.
 const MIN_ARRIVALS_PER_SECOND: f64 = 500.0;
 
-/// A gate opens fully when its rate per second reaches this.
+/// A gate opens fully when its rate per second reaches this value.
 const OPEN_RATE: f64 = 20_000.0;
 
 /// The factors for the rate at each tick: while the target is missed, and while it is met.
 const SLOWER: f64 = 0.9;
 const FASTER: f64 = 1.15;
 
-/// If a gate has more waiters than this, each tick removes the waiters that have left.
+/// If a gate has more waiters than this, each tick removes the waiters whose client has left.
 const PURGE_BEYOND: usize = 8_192;
 
 /// A gate at which logins or new clients wait.
@@ -71,7 +71,7 @@ struct GateState {
     rate: Option<f64>,
     /// Number of logins or clients that may pass now without waiting.
     tokens: f64,
-    /// All waiters, including waiters that have left.
+    /// All waiters, including waiters whose client has left.
     waiting: Waiters<oneshot::Sender<()>>,
     /// Number of logins or clients that have passed since the last tick.
     passed: u32,
@@ -106,7 +106,7 @@ impl Gate {
     }
 
     /// Passes this gate and the `next` one if neither needs a wait. If `next` returns false, the
-    /// caller uses no turn of this gate.
+    /// caller uses no token of this gate.
     fn try_pass_with(&self, next: impl FnOnce() -> bool) -> bool {
         let mut state = self.state.lock();
         let has_passed = state.may_pass() && next();
@@ -116,7 +116,7 @@ impl Gate {
         has_passed
     }
 
-    /// Waits until the caller may pass, and passes. Cancel safe: a dropped waiter uses no turn.
+    /// Waits until the caller may pass, and passes. Cancel safe: a dropped waiter uses no token.
     pub async fn pass(&self, from: Origin) {
         let waiting = {
             // The check and the entry into the queue share one lock. Otherwise a tick between them
@@ -224,8 +224,8 @@ impl Default for LoginGates {
 }
 
 impl LoginGates {
-    /// Passes if no user has a gate and the common gate needs no wait. Returns true if the login
-    /// has passed. The caller then need not determine the user.
+    /// Passes the common gate if it needs no wait and no user has a gate. Returns true if the login
+    /// has passed. In that case, the caller does not need to know the login's user.
     pub(crate) fn try_pass_as_anyone(&self) -> bool {
         self.users.lock().is_empty() && self.all.try_pass()
     }
@@ -239,7 +239,7 @@ impl LoginGates {
         }
     }
 
-    /// Waits until the login may pass each gate. Cancel safe: a dropped login uses no turn.
+    /// Waits until the login may pass each gate. Cancel safe: a dropped login uses no token.
     pub async fn pass(&self, user: Option<(&str, &str)>, sharer: Sharer) {
         let (user, own) = match user.map(|user| self.gate_of(user)) {
             Some((user, own)) => (Some(user), own),
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn newest_waiter_passes_first_and_the_oldest_every_fourth_time() {
+    async fn the_newest_waiter_passes_a_gate_first_and_the_oldest_every_fourth_time() {
         let gate = Arc::new(Gate::of_logins());
         tick(&gate, BUSY, 6);
         while gate.try_pass() {}
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn operations_that_wait_for_connections_of_their_own_user_delay_only_its_logins() {
+    async fn operations_that_wait_for_connections_of_their_own_user_delay_only_that_users_logins() {
         let gates = LoginGates::default();
         let (busy, other) = (("busy", "admin"), ("other", "admin"));
         for _ in 0..10 {
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn crowd_of_one_address_does_not_block_another_address() {
+    async fn many_logins_from_one_address_do_not_block_another_address() {
         let gates = Arc::new(LoginGates::default());
         let tick = |times| {
             for _ in 0..times {
@@ -565,9 +565,10 @@ mod tests {
 
     proptest! {
         /// No waiter passes twice or after it has left. Once the target has been met for a second,
-        /// each waiter that stays has passed. Before, no more waiters pass than the rates allow.
+        /// each waiter that stays has passed. Until then, no more waiters pass than the rates
+        /// allow.
         #[test]
-        fn each_waiter_that_does_not_leave_passes_exactly_once(events in events()) {
+        fn each_waiter_that_does_not_leave_passes_a_gate_exactly_once(events in events()) {
             let gate = Gate::of_logins();
             let mut waiting: Vec<_> = Vec::new();
             let (mut passed, mut arrived, mut left, mut ticks) = (0, 0, 0, 0);
@@ -601,7 +602,8 @@ mod tests {
                         passed += released;
                         let limit = gate.state.lock().rate;
                         if let Some(rate) = limit {
-                            // At most the saved tokens and the tokens of one tick are used.
+                            // No more waiters pass than there are saved tokens and tokens of one
+                            // tick.
                             let most = rate.mul_add(0.1, 1.0) + rate * 0.04;
                             let released = u32::try_from(released).unwrap();
                             prop_assert!(f64::from(released) <= most + 1.0, "{released} at {rate}");

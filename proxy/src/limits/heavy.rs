@@ -1,7 +1,7 @@
-//! Heavy work: compressing large messages, decompressing them, passes over all their bytes, and the
-//! cryptography of TLS handshakes. Heavy work would keep a thread from serving clients, so it runs
-//! on other threads. Handshakes have a lower priority than everything else, because a storm of them
-//! may come from clients that have not logged in.
+//! Runs heavy work on other threads, because it would keep a thread from serving clients. Heavy
+//! work is: compressing and decompressing large messages, passes over all bytes of a large message,
+//! and the cryptography of TLS handshakes. Handshakes have a lower priority than everything else,
+//! because a storm of them may come from clients that have not logged in.
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -38,7 +38,8 @@ pub struct Heavy<'a> {
 }
 
 impl HeavyWork {
-    /// `workers` is the number of threads that serve clients.
+    /// Allows as many jobs of each type (messages and handshakes) at a time as half of `workers`,
+    /// the number of threads that serve clients, but at least one.
     pub(super) fn new(workers: usize) -> Self {
         let count = (workers / 2).max(1);
         Self {
@@ -73,8 +74,8 @@ impl Heavy<'_> {
     }
 
     /// Runs the cryptography of a TLS handshake. It waits for the sharer's turn and runs on a
-    /// thread of low priority. Of the waiting handshakes of a sharer, mostly the newest one is
-    /// served first, because impatient clients give up and retry.
+    /// thread of low priority. A sharer's newest waiting handshake is usually served first, because
+    /// impatient clients give up and retry.
     ///
     /// # Panics
     /// If `work` panics.
@@ -116,7 +117,7 @@ impl Heavy<'_> {
         let _turn = self.work.messages.take(self.sharer).await;
         match Handle::current().runtime_flavor() {
             RuntimeFlavor::MultiThread => block_in_place(walk),
-            // A runtime with only one thread. Only unit tests have one.
+            // The runtime has only one thread. This happens only in unit tests.
             _ => walk(),
         }
     }

@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use tokio::{sync::oneshot, task::spawn_blocking};
 
 /// The niceness of the threads. While operations use all cores, the threads together get about a
-/// tenth of the CPU time of one thread that serves clients; otherwise they get all that they need.
+/// tenth of the CPU time of one thread that serves clients. While cores are free, they get all the
+/// CPU time that they need.
 const NICE: i32 = 10;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -44,8 +45,8 @@ impl LowPriority {
         }
     }
 
-    /// Runs `work` on one of the threads. The caller bounds the amount of work; work for which
-    /// there is no room runs on a thread of the runtime, with its priority.
+    /// Runs `work` on one of the threads. The queue of the threads is bounded. While it is full,
+    /// work runs on a thread of the runtime instead, with that thread's priority.
     ///
     /// # Panics
     /// If `work` panics.
@@ -55,7 +56,7 @@ impl LowPriority {
     ) -> T {
         let (sender, result) = oneshot::channel::<Result<T, Box<dyn Any + Send>>>();
         let job: Job = Box::new(move || {
-            // If the caller has left, the result is dropped.
+            // If the caller no longer waits, the result is dropped.
             drop(sender.send(catch_unwind(AssertUnwindSafe(work))));
         });
         if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) =
@@ -97,14 +98,14 @@ fn run_jobs(jobs: &Mutex<Receiver<Job>>) {
 /// Lowers the priority of this thread.
 #[cfg(target_os = "linux")]
 fn lower_priority() {
-    // On Linux, this concerns only this thread. It fails if the process has a lower priority
-    // already.
+    // On Linux, this call changes only the priority of this thread. It fails if the process already
+    // has a lower priority.
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
         tracing::debug!(%error, "could not lower the priority of a thread");
     }
 }
 
-/// Elsewhere, a niceness belongs to a whole process.
+/// Does nothing: on other systems, niceness belongs to the whole process.
 #[cfg(not(target_os = "linux"))]
 fn lower_priority() {}
 
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_runs_with_low_priority_and_other_threads_keep_theirs() {
+    async fn work_runs_with_low_priority_and_other_threads_keep_their_priority() {
         let threads = LowPriority::new(2);
         let before = getpriority_process(None).unwrap();
         let low = threads.run(|| getpriority_process(None).unwrap()).await;
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_reaches_the_caller_and_the_threads_continue() {
+    async fn a_panic_in_low_priority_work_reaches_the_caller_and_the_threads_continue() {
         let threads = LowPriority::new(1);
         for _ in 0..3 {
             let failing = threads.run(|| panic!("as the test intends"));
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_without_room_runs_on_another_thread() {
+    async fn work_runs_on_a_thread_of_the_runtime_if_the_queue_is_full() {
         let threads = LowPriority::new(1);
         let ((begun, has_begun), (go, wait)) = (oneshot::channel(), sync_channel::<()>(0));
         let blocked = threads.run(move || {
@@ -144,7 +145,7 @@ mod tests {
         });
         let others = async {
             has_begun.await.unwrap();
-            // The first of these takes the only place in the queue.
+            // The queue has room for one job. This job takes it.
             let waiting = threads.run(|| ());
             let third = async {
                 threads.run(|| ()).await;

@@ -74,7 +74,7 @@ pub struct LimitNumbers {
     pub logins_per_user: Option<u32>,
 }
 
-/// Sets a rate. If it has not changed, the events that were counted stay counted.
+/// Sets a rate. If it is the same as before, the events counted so far stay counted.
 fn set_rate<K: Copy + Eq + Hash>(rates: &ArcSwapOption<Rates<K>>, per_second: Option<u32>) {
     let is_same = rates.load().as_ref().map(|rates| rates.per_second()) == per_second;
     if !is_same {
@@ -172,7 +172,7 @@ impl LimitNumbers {
 }
 
 impl Limits {
-    /// Creates limits with these numbers. `operations` are the permits of operations.
+    /// Creates limits with these numbers. `operations` limits the operations in flight.
     pub fn new(numbers: LimitNumbers, operations: OperationPermits) -> Self {
         let limits = Self {
             clients: EvictablePermits::new(numbers.clients),
@@ -220,8 +220,9 @@ impl Limits {
         rates.is_none_or(|rates| rates.admit(Sharer::at(Some(ip)), now))
     }
 
-    /// Counts a login whose result is known (`is_ok`). Returns the time at which the client may get
-    /// the result; `None` if it may get the result now. Logins are delayed, but not refused.
+    /// Counts a login whose result is known. `is_ok` is true if it succeeded. Returns the time at
+    /// which the client may get the result; `None` if it may get the result now. Logins are
+    /// delayed, but not refused.
     ///
     /// Logins are counted by address, user and result. Otherwise a client that claims the name of
     /// another user could delay that user.
@@ -243,7 +244,7 @@ impl Limits {
     /// most clients.
     ///
     /// # Errors
-    /// The limit at which there is no such client.
+    /// The limit that is reached, if no client could be closed.
     pub(crate) fn admit_client(
         &self,
         listener: Option<&ListenerPermits>,
@@ -266,8 +267,9 @@ impl Limits {
         self.clients.close(percent);
     }
 
-    /// Returns a permit for a client that has not logged in. At the limit, closes a client of the
-    /// address with the most such clients: the oldest one. `None` if that is not possible.
+    /// Returns a permit for a client that has not logged in. At the limit, closes a client that has
+    /// not logged in: the oldest one of the address with the most of them. `None` if no client can
+    /// be closed.
     pub(crate) fn admit_handshake(
         &self,
         from: Sharer,
@@ -278,9 +280,9 @@ impl Limits {
     }
 
     /// Returns a permit for a driver's monitor. At the limit, closes a monitor of the address with
-    /// the most monitors, if its last `hello` was at least ten minutes ago. If there are several
-    /// such monitors, closes the one whose last `hello` was earliest. `None` if there is no such
-    /// monitor.
+    /// the most monitors, if its last `hello` was at least ten minutes ago. If this is true for
+    /// several monitors, closes the one whose last `hello` was earliest. `None` if no monitor can
+    /// be closed.
     pub(crate) fn admit_monitor(
         &self,
         from: Sharer,
@@ -425,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_permit_has_its_own_limit() {
+    fn clients_handshakes_monitors_and_relays_have_separate_limits() {
         let limits = Limits::new(
             LimitNumbers {
                 handshakes: 1,
@@ -476,7 +478,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_closing_of_connections_is_spread_over_time() {
+    async fn connections_that_seawall_closes_are_closed_one_after_another() {
         let limits = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
         let now = Instant::now();
         let turns: Vec<_> = (0..3).map(|_| limits.closing_turn(now) - now).collect();

@@ -37,7 +37,7 @@ struct Waiter {
 /// The user and the client of an operation that needs a permit.
 #[derive(Clone, Copy, Debug)]
 pub struct Operator<'a> {
-    /// The user's number.
+    /// The number of the user.
     pub user: u64,
     /// The client's address, or its user if several users share the address.
     pub sharer: Sharer,
@@ -91,7 +91,7 @@ impl OperationPermits {
             };
             {
                 let mut waiters = self.0.waiters.lock();
-                // Waiters that have left are removed once they are the majority.
+                // Waiters that have left are removed once they are more than half of all waiters.
                 if waiters.len() > 2 * self.0.waiting.load(Ordering::Relaxed) + 16 {
                     waiters.retain(|waiter| !waiter.permit.is_closed());
                 }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_gets_only_its_share_and_others_get_the_rest() {
+    fn one_user_gets_at_most_its_share_of_operation_permits_and_others_get_the_remaining() {
         let permits = OperationPermits::new(90);
         let [greedy, other] = [1, 2].map(User::new);
         let held = greedy.admit_all(&permits);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_permits_can_change_while_permits_are_held() {
+    fn the_number_of_operation_permits_can_change_while_permits_are_held() {
         let permits = OperationPermits::new(2);
         let user = User::new(1);
         let mut held = user.admit_all(&permits);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_users_are_served_in_turn() {
+    fn waiting_users_get_operation_permits_in_turn() {
         let permits = OperationPermits::new(4);
         let [greedy, other] = [1, 2].map(User::new);
         let mut held = greedy.admit_all(&permits);

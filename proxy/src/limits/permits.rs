@@ -2,10 +2,10 @@
 //! these users counts like an address ([`Sharer`]).
 //!
 //! One address may have all permits. If none is free and another address needs one, a connection of
-//! the address with the most permits is closed. The closed connection's address must then still
-//! have at least as many permits as the other address. So the clients of one address never lock out
-//! another address, and a single address may use all permits. Among handshakes and among monitors,
-//! the oldest connection is closed. Among clients, a silent connection is closed.
+//! the address with the most permits is closed. Afterwards, the address that lost the connection
+//! must still have at least as many permits as the other address. So the clients of one address
+//! never lock out another address, and a single address may use all permits. Among handshakes and
+//! among monitors, the oldest connection is closed. Among clients, a silent connection is closed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -32,9 +32,9 @@ pub struct Eviction(Arc<EvictionState>);
 /// Why a connection's task must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvictionReason {
-    /// Another connection gets its permit.
+    /// The connection's permit is given to another connection.
     GaveWay,
-    /// Seawall stops.
+    /// Seawall drains: it closes a share of the connections, or all of them.
     Closing,
 }
 
@@ -51,8 +51,8 @@ struct EvictionState {
 }
 
 impl Eviction {
-    /// Ready when the connection must be closed. Only one task may poll. It costs little, because
-    /// the task of a client polls it each time it runs.
+    /// Ready when the connection must be closed. Only one task may poll. Polling is cheap, because
+    /// the task of a client polls each time it runs.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<EvictionReason> {
         self.0.task.register(cx.waker());
         if self.0.gave_way.load(Acquire) {
@@ -303,8 +303,8 @@ impl PermitTable {
 }
 
 impl EvictablePermit {
-    /// Records activity of the connection. Among its sharer's connections, this one is now closed
-    /// last.
+    /// Records activity of the connection. If connections of its sharer must be closed, this
+    /// connection is now closed last.
     pub(super) fn renew(&mut self) {
         self.move_to(self.sharer);
     }
@@ -373,7 +373,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_address_gets_all_permits_and_is_then_refused() {
+    async fn one_address_may_get_all_connection_permits_and_is_then_refused() {
         let permits = EvictablePermits::new(3);
         let clients: Vec<_> = (0..4).map(|_| client(&permits, 1)).collect();
         let have: Vec<_> = clients
@@ -397,7 +397,8 @@ pub(super) mod tests {
         assert!(newcomer.permit.is_some());
         let evicted: Vec<_> = crowd.iter().map(Client::is_evicted).collect();
         assert_eq!(evicted, [true, false, false]);
-        // With a second permit, the new address would have more than the crowd has left.
+        // With a second permit, the new address would have more permits than the crowd would have
+        // left.
         assert!(client(&permits, 3).permit.is_none());
         check(&permits);
         // The drop of an evicted connection's permit must not free it a second time.
@@ -418,7 +419,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_connection_is_evicted_and_an_active_one_is_not() {
+    async fn only_silent_connections_are_evicted_for_a_new_client() {
         let permits = EvictablePermits::new(3);
         let crowd: Vec<_> = (0..3).map(|_| client(&permits, 1)).collect();
         let [active, silent, busy] = &crowd[..] else {
@@ -450,7 +451,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn eviction_among_the_connections_of_another_address_begins_with_the_oldest() {
+    async fn the_oldest_connection_of_an_address_is_examined_first_for_eviction() {
         let permits = EvictablePermits::new(4);
         let oldest = client(&permits, 2);
         let crowd: Vec<_> = (0..3).map(|_| client(&permits, 1)).collect();
@@ -499,7 +500,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn permit_is_not_evicted_while_may_evict_is_false() {
+    async fn no_connection_is_evicted_while_may_evict_is_false() {
         let permits = EvictablePermits::new(1);
         let first = client(&permits, 1);
         let lately = Instant::now();

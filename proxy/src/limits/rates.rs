@@ -1,8 +1,8 @@
 //! Rate limits for each address or user.
 //!
-//! The algorithm is the generic cell rate algorithm: each key has a time until which it has paid,
-//! and each event moves that time forward by the interval of the rate. The paid time may be up to
-//! one second ahead of now, so a burst may have as many events as the rate allows in one second.
+//! The algorithm is the generic cell rate algorithm. Each key has a time until which it has paid,
+//! and each event moves that time forward by the interval of the rate. That time may be at most one
+//! second ahead of now. So a burst may have as many events as the rate allows in one second.
 //! Source: ITU-T I.371, annex A.
 
 use std::{hash::Hash, time::Duration};
@@ -15,7 +15,7 @@ use super::recent::{RecentMap, Retired};
 /// Maximum number of keys that are remembered. The keys with the most recent events stay.
 const MAX_KEYS: usize = 10_000;
 
-/// How far a key's paid time may be ahead of now.
+/// How far the time until which a key has paid may be ahead of now.
 const BURST: Duration = Duration::from_secs(1);
 
 /// Longest delay of an event. Even after a large burst, later events of the same key are delayed by
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_table_has_at_most_max_keys_entries() {
+    async fn a_rate_limit_remembers_at_most_max_keys_keys() {
         let (rates, now) = (Rates::new(1), Instant::now());
         for key in 0..MAX_KEYS * 2 {
             assert!(rates.admit(key, now));

@@ -21,7 +21,7 @@ pub struct RecentMap<K, V> {
 /// Entries that were removed to make room. The caller drops them after it has released its lock on
 /// the map, because many entries may have to be dropped.
 #[derive(Debug)]
-#[must_use = "drop it after the lock"]
+#[must_use = "drop this value after the lock was released"]
 pub struct Retired<K, V>(#[expect(dead_code, reason = "held for its drop")] HashMap<K, V>);
 
 impl<K: Eq + Hash, V> RecentMap<K, V> {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn map_never_exceeds_its_maximum_size_and_keeps_rewritten_entries() {
+    fn a_recent_map_never_exceeds_its_maximum_size_and_keeps_rewritten_entries() {
         let mut map = RecentMap::new(10);
         for n in 0..1000 {
             drop(map.insert(n, n));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_changed_and_removed_in_either_generation() {
+    fn entries_of_a_recent_map_can_be_changed_and_removed_in_both_generations() {
         let mut map = RecentMap::new(4);
         for n in 0..3 {
             drop(map.insert(n, 0));

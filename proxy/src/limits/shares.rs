@@ -1,5 +1,5 @@
-//! Bounded resources for several holders. Each holder gets only its share, so none can use up the
-//! resource.
+//! Bounded resources that several holders share. Each holder gets only its share, so that no holder
+//! can use up the resource.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn one_holder_gets_at_most_eight_ninths_of_all_units() {
+    fn one_holder_gets_at_most_eight_ninths_of_a_shared_resource() {
         let shares = Shares::new(900);
         let first = take_all(&shares, 1);
         assert_eq!(first.len(), 800);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn one_holder_gets_all_units_if_there_are_fewer_than_nine() {
+    fn one_holder_may_get_a_whole_resource_of_fewer_than_nine_units() {
         for max in 0..9 {
             assert_eq!(take_all(&Shares::new(max), 1).len(), max);
         }

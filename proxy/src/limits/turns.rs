@@ -1,5 +1,5 @@
-//! Turns for long work. Work needs a turn to run, and only a few turns exist at a time. So a short
-//! operation never waits behind much long work.
+//! Turns: permits to run long work. Long work needs a turn to run, and only a few turns exist at a
+//! time. So a short operation never waits behind much long work.
 
 use std::{
     fmt,
@@ -60,8 +60,8 @@ impl<K: TurnKey> Turns<K> {
         Self::with_line(count, Box::new(RoundRobin::<K, OldestFirst<_>>::default()))
     }
 
-    /// Allows `count` turns at a time. Of the waiters of a key, the newest one is served first, and
-    /// the oldest one at every fourth turn.
+    /// Allows `count` turns at a time. A key's newest waiter is served first, and its oldest waiter
+    /// at every fourth turn.
     pub(crate) fn newest_first(count: usize) -> Self {
         Self::with_line(count, Box::new(RoundRobin::<K, NewestFirst<_>>::default()))
     }
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_waiter_gets_the_turn_and_waiters_that_left_get_none() {
+    fn the_newest_waiter_gets_the_turn_and_waiters_that_left_get_no_turn() {
         let turns = Turns::newest_first(1);
         let held = take_now(&turns, from(1)).unwrap();
         let mut waiters: Vec<_> = (0..4).map(|_| Box::pin(turns.take(from(1)))).collect();
@@ -307,13 +307,13 @@ mod tests {
         let mut second = turns.stepwise(from(1));
         let poll =
             |turn: &mut StepwiseTurn<'_>| poll_fn(|cx| turn.poll_take(cx)).now_or_never().is_some();
-        assert!(!first.is_waiting(), "the first was not polled yet");
+        assert!(!first.is_waiting(), "the first task was not polled yet");
         assert!(poll(&mut first) && poll(&mut first));
-        assert!(!first.is_waiting(), "the first has a turn");
+        assert!(!first.is_waiting(), "the first task has a turn");
         assert!(!poll(&mut second) && second.is_waiting());
         first.release();
-        assert!(!first.is_waiting(), "the first has released its turn");
-        assert!(!poll(&mut first), "the second is next");
+        assert!(!first.is_waiting(), "the first task has released its turn");
+        assert!(!poll(&mut first), "the second task is next");
         assert!(poll(&mut second));
         drop(second);
         assert!(poll(&mut first));

@@ -11,12 +11,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// The longest pause between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
-/// Looks at the first bytes until `decide` knows what they are. `decide` gets the bytes that have
-/// arrived, at most as many as `buffer` has room for, and returns `None` if it needs more.
+/// Looks at the first bytes until `decide` returns a result. `decide` gets the bytes that have
+/// arrived, at most as many as fit into `buffer`, and returns `None` if it needs more bytes.
 ///
 /// # Errors
-/// The error of `decide`. If the connection fails, or ends before `decide` knows. If `buffer` is
-/// full and `decide` needs more.
+/// Returns the error of `decide`. Also fails if the connection fails or ends before `decide`
+/// returns a result, or if `buffer` is full and `decide` needs more bytes.
 pub(super) async fn look<T>(
     stream: &TcpStream,
     buffer: &mut [u8],
@@ -38,7 +38,7 @@ pub(super) async fn look<T>(
                 "the beginning of the connection is too long",
             ));
         }
-        // `peek` returns at once while some bytes are there, so it cannot wait for the rest.
+        // `peek` returns at once while some bytes are there, so it cannot wait for further bytes.
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

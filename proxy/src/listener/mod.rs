@@ -53,14 +53,14 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// Host and port.
+    /// A host and a port, separated by a colon.
     Tcp(String),
     /// The path of a unix domain socket. The socket's file is created at the start and removed at
     /// the end.
     Unix(PathBuf),
 }
 
-/// A bound socket.
+/// A socket that is ready to accept clients.
 #[derive(Debug)]
 pub enum Listener {
     /// A TCP socket.
@@ -76,7 +76,7 @@ pub enum Listener {
 pub struct Inherited {
     /// The name of the socket; empty if it has none.
     pub name: String,
-    /// The socket.
+    /// The bound socket.
     pub socket: InheritedSocket,
 }
 
@@ -90,7 +90,7 @@ pub enum InheritedSocket {
 }
 
 /// The file of a unix domain socket. Dropping this value removes the file, unless another process
-/// has replaced it.
+/// has replaced the file.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -115,8 +115,8 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.id.is_some() && self.id == file_id(&self.path) {
-            // An error needs no handling, because it usually means that the file was removed
-            // before.
+            // An error needs no handling, because it usually means that the file is already
+            // removed.
             drop(std::fs::remove_file(&self.path));
         }
     }
@@ -213,7 +213,7 @@ fn path_of(listener: &UnixListener) -> String {
     path.map_or_else(String::new, |path| path.display().to_string())
 }
 
-/// Removes the file of a unix socket if no process listens on it any more.
+/// Removes the file of a unix socket if no process listens on the socket.
 ///
 /// # Errors
 /// Another process listens on the socket, or the file is not a socket. The file is kept.
@@ -269,7 +269,7 @@ fn original_destination(_: &TcpStream) -> Option<SocketAddr> {
     None
 }
 
-/// What is needed to accept the clients of one listener.
+/// Everything that is needed to accept the clients of one listener.
 #[derive(Clone)]
 pub struct Acceptor {
     /// State that all clients share.
@@ -382,7 +382,7 @@ fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
 /// Reads the client's address from the header, and starts to serve the client.
 async fn admit_proxied(acceptor: Acceptor, mut stream: TcpStream, peer: Peer, place: WaitingPlace) {
     let header = read_header(&mut stream);
-    // At the end of a drain, a header that has not arrived is not waited for.
+    // When `stop` is cancelled, Seawall no longer waits for the header.
     let Some(header) = acceptor.stop.run_until_cancelled(header).await else {
         return;
     };
@@ -430,8 +430,8 @@ async fn serve_accepted(mut acceptor: Acceptor, stream: Accepted, peer: Peer, ne
         Accepted::Tcp(stream) if asks => original_destination(stream),
         Accepted::Tcp(_) | Accepted::Plain(_) => None,
     };
-    // The configuration is marked as seen, so that only later ones are compared with the client's
-    // certificate.
+    // The configuration is marked as seen, so that the client's certificate is checked again only
+    // against later configurations.
     let tls = acceptor.tls.borrow_and_update().clone();
     let stream = match (stream, tls) {
         (Accepted::Plain(stream), _) => stream,
@@ -502,9 +502,10 @@ pub(crate) fn certificates_of(stream: &Stream) -> Arc<[CertificateDer<'static>]>
         .collect()
 }
 
-/// Waits until a new configuration closes connections with this certificate chain, and then for its
-/// turn: many clients may be closed, and their reconnects must not become a storm. The chain is
-/// verified as heavy work, because a reload makes all connections verify theirs at once.
+/// Waits until a new configuration refuses this certificate chain, and then until the connection
+/// may be closed. Closes are spread over time, so that the reconnects of many clients do not become
+/// a storm. The chain is verified as heavy work, because a reload makes all connections verify
+/// their chains at once.
 async fn until_refused(
     limits: &Limits,
     sharer: Sharer,
@@ -513,7 +514,7 @@ async fn until_refused(
 ) {
     loop {
         if tls.changed().await.is_err() {
-            // There will be no new configuration.
+            // The sender is gone, so there will be no new configuration.
             return std::future::pending().await;
         }
         let now = tls.borrow_and_update().clone();
@@ -522,7 +523,7 @@ async fn until_refused(
         };
         let chain = Arc::clone(&certificates);
         let heavy = limits.heavy(sharer);
-        // Boxed, because it would make the future of each connection larger.
+        // The future is boxed, because it would make the future of each connection larger.
         if !Box::pin(heavy.handshake(move || now.refuses(&chain))).await {
             continue;
         }

@@ -27,8 +27,8 @@ const MAX_HEADER_BYTES: usize = 2_048;
 /// Maximum number of connections whose header has not arrived, of all listeners together.
 pub(crate) const MAX_WAITING: usize = 2_048;
 
-/// Maximum number of these connections from one address, so that one host in a listed network
-/// cannot take all places.
+/// Maximum number of connections from one address whose header has not arrived. Without it, one
+/// host in a listed network could use up [`MAX_WAITING`].
 const MAX_WAITING_PER_ADDRESS: usize = 512;
 
 /// Accepts the PROXY protocol from load balancers in some networks.
@@ -38,7 +38,7 @@ pub struct ProxyProtocol {
     waiting: WaitingPlaces,
 }
 
-/// The places of connections whose header has not arrived. All listeners share them.
+/// Counts the connections whose header has not arrived. All listeners share the count.
 #[derive(Clone, Debug, Default)]
 pub struct WaitingPlaces(Arc<Mutex<Waiting>>);
 
@@ -67,7 +67,7 @@ impl Refusal {
     }
 }
 
-/// The place of a connection that waits for its header. Dropping it frees the place.
+/// Counts one connection that waits for its header. Dropping it ends the count.
 #[derive(Debug)]
 pub(super) struct WaitingPlace {
     waiting: WaitingPlaces,
@@ -83,7 +83,8 @@ impl ProxyProtocol {
         }
     }
 
-    /// Returns a place to wait for the header of a connection from this address.
+    /// Lets a connection from this address wait for its header, if the network and the limits allow
+    /// it.
     pub(super) fn admit(&self, address: IpAddr) -> Result<WaitingPlace, Refusal> {
         if !self.networks.iter().any(|of| of.contains(&address)) {
             return Err(Refusal::OtherNetwork);
@@ -131,7 +132,8 @@ pub(super) async fn read_header(stream: &mut TcpStream) -> io::Result<Option<Soc
     timeout(HEADER_LIMIT, Box::pin(read)).await?
 }
 
-/// The address in the header, and the length of the header. `None` if more bytes are needed.
+/// Parses the address in the header, and the length of the header. Returns `None` if more bytes are
+/// needed.
 pub fn parse(seen: &[u8]) -> Option<io::Result<(Option<SocketAddr>, usize)>> {
     let config = ParseConfig {
         include_tlvs: false,
@@ -174,7 +176,7 @@ mod tests {
     const ADDRESSES: [u8; 12] = [192, 0, 2, 7, 192, 0, 2, 1, 0x30, 0x39, 0x69, 0x89];
 
     #[test]
-    fn one_address_cannot_use_all_places_of_connections_that_wait_for_their_header() {
+    fn one_address_may_have_only_512_connections_that_wait_for_their_header() {
         let places = WaitingPlaces::default();
         let proxies = ProxyProtocol::new(&["10.0.0.0/8".parse().unwrap()], &places);
         let address = |host: u8| IpAddr::from([10, 0, 0, host]);
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_carry_the_address_of_the_client() {
+    fn headers_of_both_proxy_protocol_versions_carry_the_address_of_the_client() {
         let expected = "192.0.2.7:12345".parse().ok();
         let header = b"PROXY TCP4 192.0.2.7 192.0.2.1 12345 27017\r\n";
         assert_eq!(client(header), expected);
@@ -204,13 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn health_checks_and_unknown_clients_have_no_address() {
+    fn proxy_headers_of_health_checks_and_unknown_clients_have_no_address() {
         assert_eq!(client(&version_2(0, 0, &[])), None);
         assert_eq!(client(b"PROXY UNKNOWN\r\n"), None);
     }
 
     #[test]
-    fn a_partial_header_needs_more_bytes() {
+    fn a_partial_proxy_header_needs_more_bytes() {
         let headers = [
             b"PROXY TCP4 192.0.2.7 192.0.2.1 12345 27017\r\n".to_vec(),
             version_2(1, 0x11, &ADDRESSES),
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_without_a_valid_header_are_refused() {
+    fn bytes_without_a_valid_proxy_header_are_refused() {
         let hello = [60, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xdd, 7, 0, 0];
         let wrong: [&[u8]; 4] = [
             &hello,

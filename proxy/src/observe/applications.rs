@@ -8,15 +8,15 @@ use std::{collections::HashSet, sync::Arc};
 /// Maximum number of applications that are counted separately for a shape.
 const APPLICATIONS: usize = 8;
 
-/// Number of names from which the table is searched for unused names.
+/// The table searches for unused names only if it has at least this many names.
 const MIN_PURGE: usize = 64;
 
-/// The names in use. Clients with the same name share its memory, so that the data path can compare
-/// names by their address.
+/// The names in use. Clients with the same name share the memory of the name, so that the data path
+/// can compare names by their address.
 #[derive(Debug, Default)]
 pub(super) struct ApplicationNames {
     names: HashSet<Arc<str>>,
-    /// Number of names from which the unused ones are removed.
+    /// Number of names at which unused ones are removed.
     purge_at: usize,
 }
 
@@ -66,8 +66,8 @@ impl ApplicationCounts {
     }
 
     /// Adds the counts of a later period. An application that had more operations in that period
-    /// than the lightest one ever had replaces it: so a few operations with many names cannot
-    /// displace the real applications for ever.
+    /// than the lightest counted application has in total replaces it. So names with few operations
+    /// do not keep their slots forever.
     pub(super) fn merge(&mut self, later: &Self) {
         self.unnamed += later.unnamed;
         self.other += later.other;

@@ -95,7 +95,8 @@ impl ClientDirectory {
         self.authenticated.load(Ordering::Relaxed)
     }
 
-    /// Counts that a client has a user (`is`) after it had one (`was`).
+    /// Updates the number of clients with a user. `was` is true if the client had a user before,
+    /// and `is` is true if it has one now.
     fn count_user(&self, was: bool, is: bool) {
         match (was, is) {
             (false, true) => drop(self.authenticated.fetch_add(1, Ordering::Relaxed)),
@@ -151,7 +152,7 @@ pub struct ConnectedClient {
     id: i32,
     ip: Option<IpAddr>,
     peer: Arc<str>,
-    /// The name is set once: a server refuses a second one, too.
+    /// The application's name. It is set only once; servers also refuse a second name.
     application: OnceLock<Arc<str>>,
     user: Mutex<Option<Arc<str>>>,
     since: Instant,

@@ -515,8 +515,8 @@ impl Exporter {
         rows.cloned().collect()
     }
 
-    /// The latest slow operations, the latest first, at most `limit`: of one shape, by its id, or
-    /// of all shapes.
+    /// At most `limit` slow operations, the latest first. `shape` is the id of a shape; if it is
+    /// `None`, the operations of all shapes are returned.
     pub(crate) fn slow_operations(&self, shape: Option<&str>, limit: usize) -> Vec<SlowOperation> {
         let collected = self.collect_all();
         let is_wanted = |slow: &&SlowOperation| {

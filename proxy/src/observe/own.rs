@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_file_is_one_more_descriptor() {
+    fn each_open_file_is_counted_as_a_descriptor() {
         // Other tests of the process open and close files, so this test compares bounds.
         let files: Vec<_> = (0..300)
             .map(|_| fs::File::open("/dev/null").unwrap())

@@ -1,7 +1,8 @@
 //! Distributions of the time in each phase: of all operations, and of each server's operations.
 //!
-//! An operation is recorded in exactly one place, so that recording costs the same whatever the
-//! number of servers is. Sums over several places are made when the distributions are collected.
+//! An operation is recorded in only one set of distributions, so that recording costs the same for
+//! any number of servers. The sums over several sets are computed when the distributions are
+//! collected.
 
 use seawall_stats::{DenseDistribution, Distribution, PerPhase, PhaseTimes};
 
@@ -56,13 +57,13 @@ fn taken(dense: &mut PerPhase<DenseDistribution>) -> Phases {
     sums
 }
 
-/// Adds the distributions of `theirs`, phase by phase.
+/// Adds the distributions of `theirs` to `mine`, phase by phase.
 pub(super) fn merge(mine: &mut Phases, theirs: &Phases) {
     let pairs = mine.values_mut().zip(theirs.values());
     pairs.for_each(|(mine, theirs)| mine.merge(theirs));
 }
 
-/// The distributions of threads.
+/// The distributions of one thread, or the sums of several threads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PhaseSums {
     /// Operations that wait for an event.
@@ -89,7 +90,7 @@ mod tests {
     use seawall_stats::Phase;
 
     #[test]
-    fn operations_of_all_servers_are_in_the_whole_and_awaiting_ones_are_not() {
+    fn whole_has_the_operations_of_all_servers_but_no_awaiting_operations() {
         let mut tally = PhaseTally::default();
         let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
         let servers = [None, Some(0), Some(2), Some(2)];
@@ -105,7 +106,7 @@ mod tests {
         let by_server = sums.servers.iter().map(|of| of.as_deref().map(server_time));
         let by_server: Vec<_> = by_server.collect();
         assert_eq!(by_server, [Some(times_4(1)), None, Some(times_4(2))]);
-        // Nothing is returned twice, and no memory is kept for silent servers.
+        // Nothing is returned twice, and servers without operations take no memory.
         let again = tally.take();
         assert_eq!(server_time(&again.whole), (0, Duration::ZERO));
         assert!(again.servers.iter().all(Option::is_none));

@@ -49,7 +49,7 @@ pub struct Recorder {
     pub(super) servers: Mutex<Vec<Arc<str>>>,
     pub(super) slow_log: ArcSwapOption<SlowLog>,
     pub(super) slow_notes: SlowNotes,
-    /// Lines that earlier slow logs dropped.
+    /// Number of lines that earlier slow logs dropped.
     pub(super) left_out_before: AtomicU64,
     pub(super) logins: Arc<Logins>,
     shards: Arc<Shards>,

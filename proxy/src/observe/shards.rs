@@ -1,5 +1,5 @@
-//! The part of the recorder that each thread has for itself, so that threads do not wait for each
-//! other.
+//! The shards of the recorder. Each thread counts in its own shard, so that threads rarely wait for
+//! each other.
 
 use std::{
     cell::Cell,

@@ -23,14 +23,16 @@ use super::{
 pub(super) struct Sender<'a> {
     /// The client; `None` if it is unknown.
     pub(super) client: Option<&'a ConnectedClient>,
-    /// The user, whose share of the slow log's lines and of the slow operations is limited.
+    /// The user's number. Each user gets a limited share of the slow log's lines and of the list of
+    /// slow operations.
     pub(super) user: u64,
     /// The command with its values.
     pub(super) command: Option<CommandBytes<'a>>,
 }
 
 impl Recorder {
-    /// If an operation that has just ended was slow, notes it and writes a line about it.
+    /// If an operation that has just ended was slow, adds it to the list of slow operations and
+    /// writes a line about it.
     pub(super) fn log_if_slow(&self, record: &Record, sender: Sender<'_>) {
         let log = self.slow_log.load();
         let log = log.as_ref();

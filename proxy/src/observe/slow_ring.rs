@@ -111,7 +111,7 @@ impl SlowNotes {
                 user: client.and_then(|client| client.user()),
             };
             let mut all = self.noted.lock();
-            // The clock may have been set, so that the rate admitted several seconds at once.
+            // If the clock was set, the rate may have admitted the operations of several seconds.
             if all.len() < KEPT {
                 all.push(noted);
                 return;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_keeps_the_latest_thousand() {
+    fn ring_keeps_only_the_latest_thousand_operations() {
         let observer = observer();
         run(&observer, "slow", 1, Duration::from_secs(1));
         let slow = observer.exporter.slow_operations(None, 1).pop().unwrap();

@@ -218,7 +218,7 @@ pub(super) struct Tally {
     checkouts: Vec<DenseDistribution>,
 }
 
-/// The sums of threads.
+/// The sums of one thread, or of several threads together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
     pub(super) namespaces: Vec<Option<Box<NamespaceSums>>>,

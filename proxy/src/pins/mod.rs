@@ -33,7 +33,7 @@ const REMEMBERED_WRITES: usize = 65_536;
 /// write at once or as soon as they have selected a server.
 const RETRIED_WITHIN: Duration = Duration::from_secs(60);
 
-/// A cursor's pin.
+/// The server of a cursor, and the facts about the cursor that its `getMore`s need.
 #[derive(Clone, Debug)]
 pub struct CursorPin<S> {
     /// The server that holds the cursor.
@@ -42,7 +42,7 @@ pub struct CursorPin<S> {
     pub origin: Option<Origin>,
     /// True for change streams and tailable cursors: their `getMore`s wait for data.
     pub is_awaiting: bool,
-    /// True for change streams: a driver can reopen such a cursor without losing events.
+    /// True for change streams: a driver can reopen a change stream without losing events.
     pub is_resumable: bool,
 }
 
@@ -74,9 +74,10 @@ pub struct PinLimits {
 #[derive(Debug)]
 pub struct Pins<S> {
     cursors: Table<i64, CursorPin<S>>,
-    /// By session: the `txnNumber` of its last transaction, and the server of this transaction.
+    /// For each session: the `txnNumber` of its last transaction, and the server of this
+    /// transaction.
     transactions: Table<SessionKey, (i64, S)>,
-    /// By session: the `txnNumber` of its last write, commit or abort.
+    /// For each session: the `txnNumber` of its last write, commit or abort.
     writes: Table<SessionKey, i64>,
 }
 
@@ -158,7 +159,7 @@ impl<S: Clone> Pins<S> {
 struct Table<K, V> {
     shards: Vec<Mutex<HashMap<K, Pinned<V>>>>,
     shares: Arc<Shares<u64>>,
-    /// Milliseconds.
+    /// Time after which an unused entry expires, in milliseconds.
     idle_ms: AtomicU64,
 }
 

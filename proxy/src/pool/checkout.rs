@@ -13,14 +13,15 @@ use crate::observe::CloseReason;
 use seawall_auth::Identity;
 use seawall_transport::connection::Connection;
 
-/// A checked-out connection. Dropping the checkout checks the connection in. During an exchange,
-/// from [`Checkout::begin`] to [`Checkout::finish`], the connection is dirty. A dirty connection is
-/// closed at check-in, so an operation may be cancelled at any point.
+/// A checked-out connection. Dropping the checkout checks the connection in. The connection is
+/// dirty during an exchange (a command and its replies), from [`Checkout::begin`] to
+/// [`Checkout::finish`]. A dirty connection is closed at check-in, so an operation may be cancelled
+/// at any point.
 #[must_use]
 pub struct Checkout {
     pool: Arc<ServerPool>,
     identity: Arc<Identity>,
-    /// `None` only during the drop.
+    /// The connection and its slot; `None` only while the checkout is being dropped.
     held: Option<(Box<Connection>, Slot)>,
     perished: Option<CloseReason>,
     checked_out_at: Instant,
@@ -69,7 +70,7 @@ impl Checkout {
     pub fn begin(&mut self) -> &mut Connection {
         self.perished = Some(CloseReason::Broken);
         self.finished_at = None;
-        &mut self.held.as_mut().expect("taken only in drop").0
+        &mut self.held.as_mut().expect("held until the drop").0
     }
 
     /// Returns the connection during an exchange, after [`Checkout::begin`].
@@ -79,8 +80,8 @@ impl Checkout {
 
     /// Returns the connection and its pool during an exchange, after [`Checkout::begin`].
     pub(crate) fn connection_and_pool(&mut self) -> (&mut Connection, &ServerPool) {
-        debug_assert!(self.perished.is_some(), "`begin` is called before");
-        let (connection, _) = self.held.as_mut().expect("taken only in drop");
+        debug_assert!(self.perished.is_some(), "`begin` was called first");
+        let (connection, _) = self.held.as_mut().expect("held until the drop");
         (connection, &self.pool)
     }
 
@@ -113,7 +114,7 @@ impl Checkout {
         self.perished = Some(reason);
     }
 
-    /// Records that the reply came too late to be of use: the operation exceeded its time limit, or
+    /// Records that the reply came too late to be useful: the operation exceeded its time limit, or
     /// its client has left.
     pub(crate) fn mark_late(&mut self) {
         self.is_late = true;

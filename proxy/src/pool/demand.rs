@@ -2,20 +2,20 @@
 
 use seawall_transport::Sharer;
 
-/// The need of an operation besides a connection. Operations with different needs wait in different
-/// lines.
+/// The resource that an operation needs besides a connection. Each user's wait queue has a separate
+/// line for each need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing. The operation is a command of Seawall itself, at most one for each user at a time.
-    /// It is served before the operations of the user's clients.
+    /// Nothing: the operation is a command of Seawall itself. Each user has at most one such
+    /// operation at a time, and it is served before the operations of the user's clients.
     Nothing,
-    /// A permit of the lane (see `super::lane`), which the operation already has. The operation
-    /// waits for data.
+    /// A permit of the lane (see `super::lane`). The operation waits for data, and already has the
+    /// permit.
     LanePermit,
-    /// A slot or, while all slots are taken, a part of the reserve. Other operations may wait for
-    /// this one, for example for the commit of a transaction that holds locks.
+    /// A slot, or a reserved slot while all slots are taken. For operations that others may wait
+    /// for, for example the commit of a transaction that holds locks.
     SlotOrReserve,
-    /// A slot.
+    /// A slot that is not reserved.
     Slot,
 }
 
@@ -38,7 +38,7 @@ impl Need {
         }
     }
 
-    /// True if the operation uses a slot or the reserve.
+    /// True if the operation uses a slot or a reserved slot.
     pub(super) fn is_limited(self) -> bool {
         matches!(self, Self::SlotOrReserve | Self::Slot)
     }

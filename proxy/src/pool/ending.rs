@@ -29,11 +29,11 @@ use seawall_transport::connection::{Connection, Generation};
 /// How long the extra connection is kept after its last use.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
-/// How long the extra connection is kept in total.
+/// Maximum time from the login of the extra connection until it is closed, even if it is used.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
-/// Minimum time between two logins of the extra connection. The reads of each user need a login as
-/// this user, so requests are collected between two logins.
+/// Minimum time between two logins of the extra connection. Ending the reads of another user needs
+/// a login as that user, so requests are collected between two logins.
 const LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum time that the worker waits for the reply to a command.
@@ -226,8 +226,8 @@ impl ServerPool {
 }
 
 impl KillOpWorker<'_> {
-    /// The user of the extra connection if no new login is allowed yet, else `None`. The reads of
-    /// this user are ended first, because they need no login.
+    /// The user of the extra connection while no new login is allowed; `None` if a login is
+    /// allowed. The reads of this user are ended first, because they need no login.
     fn first(&self) -> Option<IdentityId> {
         let has_to_wait = Instant::now() < self.next_login;
         self.kept
@@ -265,8 +265,8 @@ impl KillOpWorker<'_> {
         Ok(())
     }
 
-    /// Returns the extra connection if it is authenticated as `user` and still usable. Closes it if
-    /// it is authenticated as `user` but not usable any more.
+    /// Returns the extra connection if it is authenticated as `user` and still usable. If it is
+    /// authenticated as `user` but no longer usable, closes it.
     fn usable(&mut self, user: IdentityId) -> Option<Kept> {
         let mut kept = self.kept.take_if(|kept| kept.user == user)?;
         let is_fit = kept.connection.generation == self.pool.generation()
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn first_request_starts_the_worker_and_batches_are_taken_by_given_user_and_then_by_age() {
+    async fn the_first_request_starts_the_worker_and_the_given_users_batch_comes_first() {
         let end_queue = EndQueue::default();
         let users = ["a", "b", "c", "d"].map(identity);
         let mut requests = Vec::new();
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn new_request_reuses_the_space_of_withdrawn_ones() {
+    async fn a_new_request_reuses_the_queue_space_of_withdrawn_requests() {
         let (end_queue, user) = (EndQueue::default(), identity("a"));
         let ask = || asked(&end_queue, &user, Generation::default()).0;
         let len_and_capacity = || {

@@ -27,7 +27,7 @@ const MAX_POLLS: u32 = 1_000_000;
 /// Minimum time between two logins.
 const LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A connection id that does not fit an `int`.
+/// A connection id that does not fit into a BSON `int`, so it is written as a `long`.
 const LONG: i64 = 1 << 40;
 
 /// The events that the scripted server has recorded.
@@ -39,7 +39,7 @@ struct Log {
     ended: Vec<(usize, String)>,
 }
 
-/// The operation that runs on a connection.
+/// The id of the operation that runs on a connection.
 fn operation_of(connection: i64) -> String {
     format!("shard:{connection}")
 }

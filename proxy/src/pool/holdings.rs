@@ -17,7 +17,7 @@ struct Holding {
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     users: HashMap<IdentityId, Holding, RandomState>,
-    /// The number of users that hold exactly this many slots, by the number of slots.
+    /// The element at index `n` is the number of users that hold exactly `n` slots.
     users_by_slots: Vec<usize>,
     /// The largest number of slots that one user holds.
     most: usize,
@@ -87,7 +87,7 @@ mod tests {
     use super::{super::tests::identity, *};
 
     #[test]
-    fn holdings_know_the_number_of_users_and_the_most_slots_that_one_user_holds() {
+    fn holdings_count_the_users_and_the_largest_number_of_slots_of_one_user() {
         let [a, b] = ["a", "b"].map(|name| identity(name).id());
         let mut holdings = Holdings::default();
         assert_eq!(holdings.users_with(a), 1);

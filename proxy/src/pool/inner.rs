@@ -31,7 +31,7 @@ use seawall_transport::{
     connection::{Connection, Generation},
 };
 
-/// Maximum number of users for which connections are established after the limit has changed.
+/// Maximum number of users for which connections are established when the limits change.
 const MAX_USERS_GROWN: usize = 64;
 
 /// The result of the start of a checkout.
@@ -46,10 +46,10 @@ pub(super) type ResultReceiver = oneshot::Receiver<Granted>;
 /// A connection that is checked in.
 pub(super) struct Returned {
     pub(super) connection: Box<Connection>,
-    /// `None` if it was just established.
+    /// The slot of the checkout; `None` if the connection was just established.
     pub(super) slot: Option<Slot>,
     pub(super) usage: Usage,
-    /// The reason to close it, if there is one.
+    /// The reason to close the connection; `None` to keep it.
     pub(super) perished: Option<CloseReason>,
 }
 
@@ -81,8 +81,8 @@ pub(super) struct Todo {
     /// The caller closes these connections by dropping them.
     pub(super) close: Vec<(Box<Connection>, CloseReason)>,
     pub(super) establish: Vec<(Arc<Identity>, Generation)>,
-    /// True if the first deadline of a waiter is earlier than before, so that the task which calls
-    /// [`Inner::expire`] must check the deadlines again.
+    /// True if the earliest deadline of all waiters is now earlier than before. The task that calls
+    /// [`Inner::expire`] must then check the deadlines again.
     pub(super) must_wake_expiry: bool,
     /// True if [`Inner::tick`] must be called regularly again.
     pub(super) must_wake_ticks: bool,
@@ -103,7 +103,7 @@ pub(super) struct Inner {
     /// For each need, the users with waiters and available connections, in the order in which slots
     /// pass to them. Users whose waiters were served or have left are skipped.
     ready: [VecDeque<IdentityId>; Need::ALL.len()],
-    /// True if the last slot went to an operation that may unblock others.
+    /// True if the last slot went to an operation that other operations may wait for.
     was_urgent: bool,
     /// The position in a list of `ready` at which the search for users that may exceed the limit
     /// continues.
@@ -124,7 +124,8 @@ pub(super) struct Inner {
 
 impl Inner {
     /// Creates a paused pool. `has_ended` is true for a connection that has ended while it was
-    /// available. `seed` makes the times of the limit's trials different for each proxy and server.
+    /// available. `seed` makes the times at which other concurrency limits are tried different for
+    /// each proxy and server.
     pub(super) fn new(
         limits: Limits,
         has_ended: fn(&mut Connection) -> bool,
@@ -161,9 +162,9 @@ impl Inner {
         self.latency.seconds(now)
     }
 
-    /// Begins a checkout. A wait is due to end at `deadline` or after
-    /// [`Limits::wait_queue_timeout`], whichever is earlier. [`Self::expire`] ends it: the caller
-    /// must call that function when the wait is due.
+    /// Begins a checkout. A waiter fails at `deadline` or after [`Limits::wait_queue_timeout`],
+    /// whichever is earlier. The caller must call [`Self::expire`] at that time, which fails the
+    /// waiter.
     pub(super) fn check_out(
         &mut self,
         identity: &Arc<Identity>,
@@ -297,7 +298,7 @@ impl Inner {
         let Some(user) = self.users.get_mut(&id) else {
             // This is impossible: a checked-out connection is counted as in use, and a user with
             // connections in use is not removed.
-            debug_assert!(false, "checked in to an unknown user");
+            debug_assert!(false, "check-in for an unknown user");
             return todo;
         };
         let is_excess = user.total() > self.limits.max_pool_size
@@ -328,7 +329,7 @@ impl Inner {
         todo
     }
 
-    /// Removes a waiter that has left.
+    /// Removes a waiter whose checkout was cancelled.
     pub(super) fn leave(&mut self, id: IdentityId, ticket: Ticket, now: Instant) {
         if let Some(user) = self.users.get_mut(&id)
             && user.waiters.remove(ticket).is_some()

@@ -127,7 +127,7 @@ mod tests {
         let mut waiting = waiting.into_iter();
         let next = waiting.next().unwrap().await;
         assert_eq!(next.slice, SHORTEST_SLICE);
-        // Waiters that were dropped do not count any more.
+        // Waiters that were dropped are not counted.
         drop(waiting);
         assert_eq!(lane.counts(), (3, 0));
     }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn users_and_their_addresses_are_served_in_turn() {
+    async fn users_get_lane_permits_in_turn_and_so_do_the_addresses_of_each_user() {
         let lane = Lane::new(4);
         let held = lane.enter(USER).await;
         let elsewhere = (1, Sharer::at(Some([192, 0, 2, 1].into())));

@@ -77,7 +77,7 @@ mod tests {
         }
         let settled = latency.seconds(after(60));
         assert!((0.0009..0.002).contains(&settled), "{settled}");
-        // Without operations the average falls.
+        // Without operations, the average falls.
         assert!(latency.seconds(after(200)) < 0.000_1);
     }
 

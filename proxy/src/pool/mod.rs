@@ -107,7 +107,7 @@ pub struct Limits {
 /// seconds, each at a moment when no operation uses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Renewal {
-    /// The new configuration.
+    /// The version of the new configuration.
     pub version: TlsVersion,
     /// The time of the change.
     pub began: Instant,
@@ -136,7 +136,7 @@ pub enum Overload {
 }
 
 impl Overload {
-    /// The reason in metrics.
+    /// The name of the reason in metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
@@ -186,7 +186,7 @@ pub struct Cost {
 
 impl Cost {
     /// True if the server with the cost `other` is the better choice. If the latencies differ by a
-    /// factor of at most two, only the loads are compared, because a random difference in latency
+    /// factor of at most two, only the loads are compared. Otherwise a random difference in latency
     /// could keep operations away from a server.
     pub(crate) fn exceeds(self, other: Self) -> bool {
         let weight = |cost: Self| {
@@ -267,18 +267,19 @@ pub struct ServerPool {
     inner: Mutex<Inner>,
     /// Spreads new connections over time.
     pace: Mutex<Pace>,
-    /// Notified when the pace has changed, so that pending connections get another turn.
+    /// Notified when the pace has changed, so that connections that wait to be begun get a new
+    /// start time.
     pace_changed: Notify,
     /// Abandoned reads that must be ended.
     end_queue: EndQueue,
     lane: Lane,
     /// Ends the waits for replies when the server hangs.
     interrupts: Interrupts,
-    /// Notified when a waiter with an earlier deadline than all others arrives, and when the pool
-    /// is dropped.
+    /// Notified when a waiter arrives whose deadline is earlier than all other deadlines, and when
+    /// the pool is dropped.
     expiry_changed: Arc<Notify>,
-    /// Notified when the limit must be updated again after a time without operations, and when the
-    /// pool is dropped.
+    /// Notified when updates of the concurrency limit must begin again after a time without
+    /// operations, and when the pool is dropped.
     ticks_wanted: Arc<Notify>,
     connector: Connector,
     metrics: ServerMetrics,
@@ -398,7 +399,8 @@ impl ServerPool {
         &self.address
     }
 
-    /// The lane of awaiting operations, such as `getMore` on a change stream.
+    /// The lane: the permits of operations that wait for data, such as `getMore` on a change
+    /// stream.
     pub(crate) fn lane(&self) -> &Lane {
         &self.lane
     }
@@ -409,7 +411,7 @@ impl ServerPool {
         self.interrupts.raise();
     }
 
-    /// The server's metrics.
+    /// The metrics of this server.
     pub fn metrics(&self) -> &ServerMetrics {
         &self.metrics
     }
@@ -424,8 +426,8 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Checks out a connection authenticated as `identity`, and a slot or a part of the reserve if
-    /// `demand` needs it. Waits until `deadline`, but at most [`Limits::wait_queue_timeout`]. Free
+    /// Checks out a connection authenticated as `identity`, and a slot or a reserved slot if
+    /// `demand` needs one. Waits until `deadline`, but at most [`Limits::wait_queue_timeout`]. Free
     /// slots pass to the users in turn. Among one user's waiters, addresses are served in turn, and
     /// each address in order of arrival. When the wait queue is full, a waiter of the user or
     /// address with the most waiters is refused.
@@ -515,7 +517,7 @@ impl ServerPool {
         Box::new(connection)
     }
 
-    /// The current generation.
+    /// The current generation of the pool.
     pub fn generation(&self) -> Generation {
         self.inner.lock().generation()
     }
@@ -577,8 +579,8 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Closes connections that are too old, have been unused for too long, or have ended.
-    /// Establishes connections up to [`Limits::min_pool_size`]. Called once a second.
+    /// Closes connections that are too old, have been unused for longer than the limit, or have
+    /// ended. Establishes connections up to [`Limits::min_pool_size`]. Called once a second.
     pub(crate) fn maintain(&self) {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let todo = self.inner.lock().maintain(Instant::now(), has_ended);
@@ -714,7 +716,7 @@ impl ServerPool {
         result
     }
 
-    /// Waits until a connection may be begun.
+    /// Waits until the pace allows one more connection to be begun.
     async fn wait_for_turn(&self) {
         loop {
             let changed = self.pace_changed.notified();
@@ -771,8 +773,8 @@ async fn expire_waiters(pool: Weak<ServerPool>, changed: Arc<Notify>) {
         let (deadline, todo) = pool.inner.lock().expire(now);
         let has_expired = !todo.fail.is_empty();
         pool.perform(todo);
-        // While many waiters expire, the pause lets each search through all waiters end several
-        // waits.
+        // If waiters have expired, the next search comes after a pause. A search goes through all
+        // waiters, so one search should end several waits.
         let earliest = if has_expired {
             now + MIN_EXPIRY_INTERVAL
         } else {

@@ -37,8 +37,8 @@ impl Pace {
         }
     }
 
-    /// Changes the number of connections per second. Returns true if it has changed;
-    /// scheduled turns are then cancelled.
+    /// Changes the number of connections per second. Returns true if it has changed: start times
+    /// that were returned before are then void, and must be scheduled again.
     pub(super) fn set_rate(&mut self, per_second: Option<NonZeroU32>) -> bool {
         let interval = interval(per_second);
         if interval == self.interval {

@@ -75,9 +75,9 @@ impl WaitQueue {
         self.line(need).map_or(0, TurnQueue::len)
     }
 
-    /// Removes a waiter of another address to make room for a waiter of `from`. Returns `None`
-    /// unless some address has, in one line, at least two waiters more than `from` has in all
-    /// lines.
+    /// Removes a waiter of another address to make room for a waiter of `from`. The other address
+    /// must have, in one line, at least two waiters more than `from` has in all lines. `None` if
+    /// there is no such address.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
         let own: usize = self.lines.iter().map(|line| line.len_of(from)).sum();
         let greediest = self.greediest()?;

@@ -20,7 +20,7 @@ fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Id
     });
     let busy = identity("busy");
     (0..4).for_each(|_| drop(obtain(&mut inner, &busy, now)));
-    // Maintenance removes the busy user, which has no waiters, from the turns.
+    // Maintenance removes the busy user, which has no waiters, from `Inner::turns`.
     inner.maintain(now, |_| false);
     let users = waiting.map(|count| {
         let user = identity("waits");
@@ -48,7 +48,7 @@ async fn user_with_its_share_of_a_full_queue_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn full_queue_refuses_a_user_if_the_user_with_most_waiters_has_just_one_more() {
+async fn full_queue_refuses_a_user_if_no_other_user_has_at_least_two_waiters_more() {
     let now = Instant::now();
     let (mut inner, [_, _, user]) = crowded([3, 3, 2], now);
     let (start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
@@ -108,7 +108,7 @@ async fn a_connection_is_adopted_only_by_a_ready_pool_below_its_limits() {
     assert_eq!(
         adopted,
         [true, true, true, false],
-        "the limit is max_pool_size"
+        "no connection is adopted over max_pool_size"
     );
     let mut full = inner(Limits {
         max_server_connections: 2,
@@ -118,6 +118,6 @@ async fn a_connection_is_adopted_only_by_a_ready_pool_below_its_limits() {
     let _held = [0; 2].map(|_| obtain(&mut full, &other, now));
     assert!(
         !is_adopted(&mut full),
-        "the limit is max_server_connections"
+        "no connection is adopted over max_server_connections"
     );
 }

@@ -117,7 +117,7 @@ async fn a_paused_pool_refuses_checkouts_until_it_is_ready() {
 }
 
 #[tokio::test]
-async fn clear_begins_a_new_generation_once_per_failed_generation() {
+async fn a_second_clear_for_the_same_failed_generation_does_nothing() {
     let scene = Scene::ready(limits()).await;
     scene.use_once().await;
     let generation = scene.pool.generation();
@@ -132,7 +132,7 @@ async fn clear_begins_a_new_generation_once_per_failed_generation() {
 }
 
 #[tokio::test]
-async fn suspicion_against_a_server_ends_with_the_reply_to_a_later_probe() {
+async fn suspicion_of_a_server_ends_when_a_later_probe_gets_a_reply() {
     let scene = Scene::ready(limits()).await;
     drop((scene.use_once().await, scene.check_out().await));
     let probed_before = Instant::now();
@@ -215,7 +215,7 @@ async fn a_connection_handed_to_a_cancelled_waiter_becomes_available() {
     let held = scene.check_out().await.unwrap();
     let mut leaver = Box::pin(scene.check_out());
     assert!(leaver.as_mut().now_or_never().is_none());
-    // The drop hands the connection to the waiter, which does not receive it.
+    // The drop hands the connection to the waiter, but the waiter is not polled again.
     drop(held);
     assert_eq!(scene.available(), 0);
     drop(leaver);
@@ -259,7 +259,7 @@ async fn the_cost_of_an_operation_grows_with_latency_and_load() {
 }
 
 #[test]
-fn server_load_alone_decides_unless_latencies_differ_more_than_twofold() {
+fn only_the_loads_of_servers_are_compared_if_latencies_differ_at_most_twofold() {
     let cost = |load, latency_seconds| Cost {
         load,
         latency_seconds,
@@ -279,7 +279,7 @@ fn server_load_alone_decides_unless_latencies_differ_more_than_twofold() {
 }
 
 #[test]
-fn random_numbers_differ() {
+fn random_chances_differ_and_are_from_0_to_1() {
     let chances: Vec<_> = (0..100).map(|_| chance()).collect();
     assert!(chances.iter().all(|chance| (0.0..=1.0).contains(chance)));
     let tenths = chances.iter().map(|chance| (chance * 10.0).to_bits());
@@ -313,7 +313,7 @@ async fn connections_over_a_new_maximum_are_closed_when_they_are_not_in_use() {
 }
 
 #[tokio::test]
-async fn a_waiter_is_served_when_the_maximum_rises() {
+async fn a_waiter_is_served_when_max_pool_size_rises() {
     let scene = Scene::with_one_connection().await;
     let first = scene.check_out().await.unwrap();
     let mut waiting = Box::pin(scene.check_out());

@@ -2,9 +2,9 @@
 //!
 //! A slot is not a connection. A user may keep more connections than it has slots, so a slot passes
 //! to another user without a login. The limit is fixed, or found by a [`Controller`], which gets a
-//! sample of each [`WINDOW`]. An operation that runs much longer than others becomes exempt: it
-//! leaves the count, and its slot becomes free. If all slots are taken, some operations may use the
-//! reserve.
+//! sample of each [`WINDOW`]. An operation that runs much longer than others becomes exempt: it no
+//! longer counts towards the limit, and its slot becomes free. The reserve is a few extra slots,
+//! which some operations may use while all slots are taken.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -24,25 +24,25 @@ use seawall_concurrency::{
 /// Time between two updates of the limit.
 pub(super) const WINDOW: Duration = Duration::from_millis(100);
 
-/// Number of operations that may run although all slots are taken. Operations that wait for a
-/// transaction's locks may fill all slots, and they end only after the commit. The number is small,
-/// because these operations load the server too.
+/// Number of reserved slots: operations that may run although all slots are taken. Operations that
+/// wait for a transaction's locks may fill all slots, and they end only after the commit. The
+/// number is small, because the operations in reserved slots load the server too.
 pub(super) const RESERVE: usize = 8;
 
 /// Minimum time between two searches for long operations.
 const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A reply whose client has left counts as late only if the operation took this many times the
-/// median, and as completed otherwise. Clients that leave at once must not look like an overloaded
-/// server.
+/// If the client of an operation has left, the operation counts as late only if it took at least
+/// this many times the median time of recent operations. Otherwise it counts as completed. Clients
+/// that leave at once must not look like an overloaded server.
 const LATE_FACTOR: u32 = 4;
 
-/// How the number of slots of a server is found.
+/// How Seawall determines the number of slots of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concurrency {
-    /// By measurement.
+    /// Seawall measures the server and adjusts the number.
     Auto,
-    /// Always this number.
+    /// The number of slots is always the configured number.
     Fixed(NonZeroU32),
     /// There is no limit.
     Off,
@@ -55,15 +55,15 @@ pub struct ConcurrencySnapshot {
     pub mode: &'static str,
     /// Maximum number of operations in progress; `None` if there is no limit.
     pub limit: Option<u32>,
-    /// The limit that the controller returns to after the current trial; `None` if there is no
-    /// limit. Equal to `limit` outside trials.
+    /// The limit that the controller returns to after the current trial of another limit; `None` if
+    /// there is no limit. Equal to `limit` while no trial runs.
     pub settled: Option<u32>,
     /// Number of operations that hold a slot.
     pub in_progress: usize,
-    /// Number of operations that use the reserve: later statements of transactions, and commands
-    /// that end transactions, sessions, cursors or operations.
+    /// Number of operations that use a reserved slot: later statements of transactions, and
+    /// commands that end transactions, sessions, cursors or operations.
     pub reserved: usize,
-    /// Number of long operations that left the count.
+    /// Number of long operations that no longer count towards the limit.
     pub exempt: usize,
     /// Number of operations that need a slot, and wait for it or for a connection.
     pub waiting: usize,
@@ -77,28 +77,28 @@ pub struct ConcurrencySnapshot {
 enum Hold {
     Slot,
     Reserve,
-    /// Nothing any more: it is exempt.
+    /// Nothing: the operation has become exempt.
     Exempt,
-    /// Nothing any more: the pool was cleared.
+    /// Nothing: the pool was cleared while the operation ran.
     Cleared,
 }
 
-/// An operation in progress that took a slot or a part of the reserve.
+/// An operation in progress that took a slot or a reserved slot.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     hold: Hold,
     user: IdentityId,
     started: Instant,
     shape: Option<u64>,
-    /// True if it began while the server had almost nothing to do.
+    /// True if the operation began while the server had almost nothing to do.
     is_quiet: bool,
-    /// Number of operations that had completed when it began.
+    /// Number of operations that had completed when this operation began.
     completed_before: u64,
-    /// The controller's epoch when it began.
+    /// The controller's epoch when this operation began.
     epoch: Epoch,
 }
 
-/// The slot or part of the reserve that a checkout holds besides its connection; `None` if it needs
+/// The slot or reserved slot that a checkout holds besides its connection; `None` if it needs
 /// neither. It must be returned with [`Slots::release`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
@@ -109,10 +109,10 @@ pub(super) struct Slot(Option<usize>);
 pub(super) struct Usage {
     /// How long the server took. `None` if it did not reply.
     pub(super) server_time: Option<Duration>,
-    /// The time from the last byte of the command to the last byte of the reply. `None` if it says
-    /// nothing about the server.
+    /// The time from the last byte of the command to the last byte of the reply. `None` if this
+    /// time says nothing about the speed of the server.
     pub(super) latency: Option<Duration>,
-    /// True if the reply was too late to be of use.
+    /// True if the reply came too late to be useful.
     pub(super) is_late: bool,
     /// True if the client decided how long the operation took, because the command or the reply was
     /// streamed.
@@ -124,7 +124,7 @@ pub(super) struct Usage {
 pub(super) struct Update {
     /// The controller's decision; `None` if the limit is fixed.
     pub(super) decision: Option<Decision>,
-    /// True if the decision changed the settled limit.
+    /// True if the decision changed the settled limit, which applies while no trial runs.
     pub(super) is_change: bool,
 }
 
@@ -137,7 +137,7 @@ struct Window {
     touched_at: Instant,
     /// The sum of the times that operations held a slot, in seconds.
     held: f64,
-    /// How long at least one operation waited.
+    /// How long at least one operation waited for a slot.
     time_with_waiting: Duration,
 }
 
@@ -164,14 +164,14 @@ pub(super) struct Slots {
     controller: Option<Controller>,
     last_decision: Option<Decision>,
     limit: u32,
-    /// The limit outside trials.
+    /// The limit while no trial of another limit runs.
     settled: u32,
     holdings: Holdings,
     running: Slab<Running>,
     in_progress: u32,
     reserved: u32,
     exempt: u32,
-    /// Maximum of `exempt`; `None` for the current limit.
+    /// Maximum number of exempt operations; `None` if it equals the current limit.
     max_exempt: Option<NonZeroU32>,
     /// Number of operations that wait and need a slot.
     waiting: usize,
@@ -190,8 +190,8 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Creates the slots of a server. `seed` makes the times of the controller's trials different
-    /// for each proxy and server.
+    /// Creates the slots of a server. `seed` makes the times of the controller's trials of other
+    /// limits different for each proxy and server.
     pub(super) fn new(limits: &Limits, seed: u64, now: Instant) -> Self {
         let mode = limits.concurrency;
         let mut slots = Self {
@@ -281,8 +281,8 @@ impl Slots {
         self.controller.is_some()
     }
 
-    /// True if an operation with this need can run now. Lets long operations leave the count if
-    /// that frees a slot.
+    /// True if an operation with this need can run now. If no slot is free, makes long operations
+    /// exempt to free one.
     pub(super) fn has_room(&mut self, need: Need, now: Instant) -> bool {
         let is_full = need.is_limited() && self.in_progress >= self.limit;
         if is_full {
@@ -301,7 +301,7 @@ impl Slots {
         }
     }
 
-    /// True if a part of the reserve is free.
+    /// True if a reserved slot is free.
     pub(super) fn has_reserve(&self) -> bool {
         count_of(self.reserved) < RESERVE
     }
@@ -322,7 +322,8 @@ impl Slots {
         count_of(self.limit).div_ceil(self.holdings.users_with(user))
     }
 
-    /// False if [`Self::may_exceed`] is false for all users.
+    /// True if some user may be allowed to exceed the limit. If false, [`Self::may_exceed`] is
+    /// false for all users.
     pub(super) fn is_unequal(&self) -> bool {
         self.holdings.most() > 1 && !self.is_doubled()
     }
@@ -331,10 +332,11 @@ impl Slots {
         self.in_progress >= self.limit.saturating_mul(2)
     }
 
-    /// True if a user may run an operation although all slots are taken: it has fewer slots than
-    /// its share, and another user has more slots than this share; or it has no slot, and another
-    /// user has several. Without this rule, long operations of one user could block all others. The
-    /// limit is exceeded until operations of the others end, and is at most doubled.
+    /// True if a user may run an operation although all slots are taken. This is allowed in two
+    /// cases. In the first case, the user has fewer slots than its share, and another user has more
+    /// slots than this share. In the second case, the user has no slot, and another user has
+    /// several. Without this rule, long operations of one user could block all other users. The
+    /// limit is exceeded until operations of the other users end, and is at most doubled.
     pub(super) fn may_exceed(&self, user: IdentityId) -> bool {
         let (share, held) = (self.share_of(user), self.held_by(user));
         let fair = if held == 0 { 1 } else { share };
@@ -410,7 +412,8 @@ impl Slots {
         }
     }
 
-    /// Ends an operation.
+    /// Ends an operation: frees its slot or reserved slot, and counts its result for the
+    /// controller.
     pub(super) fn release(&mut self, slot: Slot, usage: Usage, now: Instant) {
         let Some(running) = slot.0.and_then(|key| self.running.try_remove(key)) else {
             return;
@@ -475,7 +478,7 @@ impl Slots {
         window.touched_at = window.touched_at.max(now);
     }
 
-    /// Lets operations that run much longer than others leave the count.
+    /// Makes operations exempt that run much longer than other operations.
     fn exempt_long(&mut self, now: Instant) {
         let Some(rule) = self.exemption.filter(|_| now >= self.search_at) else {
             return;
@@ -554,7 +557,7 @@ impl Slots {
         self.is_asleep = true;
     }
 
-    /// Begins a window if updates had stopped. Returns true if they must begin again.
+    /// Begins a window if updates had stopped. Returns true if the caller must restart the updates.
     pub(super) fn wake(&mut self, now: Instant) -> bool {
         if !self.is_asleep || !self.needs_ticks() {
             return false;
@@ -569,8 +572,8 @@ impl Slots {
         true
     }
 
-    /// Takes the slots from all operations in progress, because the server has failed, so they may
-    /// never end.
+    /// Takes the slots from all operations in progress. The server has failed, so these operations
+    /// may never end.
     pub(super) fn clear(&mut self, now: Instant) {
         self.touch(now);
         let keys: Vec<_> = self.running.iter().map(|(key, _)| key).collect();

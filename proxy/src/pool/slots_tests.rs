@@ -141,7 +141,7 @@ async fn freed_slots_pass_to_users_in_turn_without_a_server_login() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_user_without_connections_gets_one_while_others_hold_all_slots() {
+async fn a_user_without_connections_gets_a_connection_while_other_users_hold_all_slots() {
     let [a, b] = ["a", "b"].map(identity);
     let now = Instant::now();
     let (mut inner, held) = full(4, &[&a], now);
@@ -149,7 +149,11 @@ async fn a_user_without_connections_gets_one_while_others_hold_all_slots() {
     let (_waits, todo) = wait(&mut inner, &b, CLIENT, now);
     assert_eq!(todo.establish.len(), 1);
     let handed = establish(&mut inner, &todo, now);
-    assert_eq!(handed.len(), 1, "it has less than its share of the slots");
+    assert_eq!(
+        handed.len(),
+        1,
+        "the user has less than its share of the slots"
+    );
     inner.check_invariants();
     drop(held);
 }
@@ -175,7 +179,7 @@ async fn operations_that_may_unblock_others_use_reserved_slots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_slot_is_needed_by_seawalls_own_commands_or_by_operations_that_wait_for_data() {
+async fn seawalls_own_commands_and_operations_that_wait_for_data_need_no_slot() {
     let (user, now) = (identity("u"), Instant::now());
     let (mut inner, _held) = full(1, &[&user], now);
     let _crowd = obtain_many(&mut inner, &user, 5, now);
@@ -223,7 +227,7 @@ async fn long_operations_become_exempt_from_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_configured_number_of_operations_can_become_exempt_from_the_limit() {
+async fn at_most_max_exempt_operations_become_exempt_from_the_limit() {
     let [long, short] = ["long", "short"].map(identity);
     for (max_exempt_operations, exempt) in [(None, 2), (NonZeroU32::new(1), 1)] {
         let mut now = Instant::now();
@@ -241,7 +245,7 @@ async fn the_configured_number_of_operations_can_become_exempt_from_the_limit() 
             run_short(&mut inner, &short, &mut now, 100);
         }
         // Both slow operations are long. Three operations fit into two slots only if one of them
-        // has left the count, and four only if both have.
+        // has become exempt, and four only if both have.
         slow.extend((0..2).filter_map(|_| take(&mut inner, &short, Need::Slot, now)));
         let snapshot = inner.snapshot().concurrency;
         assert_eq!((snapshot.exempt, slow.len()), (exempt, exempt + 2));
@@ -250,7 +254,7 @@ async fn the_configured_number_of_operations_can_become_exempt_from_the_limit() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn few_operations_become_exempt_from_the_limit_while_a_server_completes_nothing() {
+async fn one_operation_per_250_ms_becomes_exempt_while_a_server_completes_nothing() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(fixed(8));
@@ -289,7 +293,7 @@ async fn clearing_the_pool_or_a_new_server_role_resets_the_concurrency_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn updates_of_the_limit_stop_without_operations_and_resume_with_the_next_operation() {
+async fn updates_of_the_concurrency_limit_stop_without_operations_and_resume_with_the_next_one() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(Concurrency::Auto);
@@ -356,7 +360,7 @@ async fn a_user_below_its_share_runs_while_another_user_holds_all_slots() {
     let todo = inner.give_back(other.id(), first, None, now);
     let users: Vec<_> = todo.hand_over.iter().map(|h| h.identity.name()).collect();
     assert_eq!(users, ["other"]);
-    // The greedy user gets no slot before the limit is met again.
+    // The greedy user gets no slot until no more operations run than the limit allows.
     for _ in 0..2 {
         let todo = inner.give_back(greedy.id(), held.pop().unwrap(), None, now);
         assert!(todo.hand_over.is_empty());
@@ -403,7 +407,7 @@ async fn operations_that_may_unblock_others_take_only_a_share_of_freed_slots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_get_the_slots_of_long_operations_when_another_operation_arrives() {
+async fn waiters_get_the_slots_of_long_operations_when_a_new_operation_arrives() {
     let [long, short] = ["long", "short"].map(identity);
     let mut now = Instant::now();
     let mut inner = limited(fixed(4));
@@ -455,7 +459,7 @@ async fn clients_that_disconnect_at_once_do_not_lower_the_concurrency_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_of_a_user_that_waits_for_a_slot_is_not_closed_for_others() {
+async fn a_connection_of_a_user_that_waits_for_a_slot_is_not_closed_for_another_user() {
     let users = ["a", "b", "c", "d", "e"].map(identity);
     let [a, b, c, d, e] = &users;
     let now = Instant::now();
@@ -469,7 +473,7 @@ async fn a_connection_of_a_user_that_waits_for_a_slot_is_not_closed_for_others()
     }
     let held = obtain(&mut inner, a, now);
     let _waits = [b, c, d].map(|user| wait(&mut inner, user, CLIENT, now));
-    // The server has `max_server_connections`, and all of them are needed.
+    // The server has `max_server_connections` connections, and none of them can be spared.
     let (_last, todo) = wait(&mut inner, e, CLIENT, now);
     assert_eq!((todo.close.len(), todo.establish.len()), (0, 0));
     let todo = inner.give_back(a.id(), held, None, now);

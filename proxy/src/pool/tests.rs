@@ -241,7 +241,7 @@ async fn a_dirty_connection_is_closed_and_a_waiter_gets_a_new_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clear_fails_waiters_and_ignores_an_earlier_generation() {
+async fn clear_fails_waiters_and_ignores_failures_of_an_earlier_generation() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (_start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
     let first = inner.generation();
@@ -278,7 +278,7 @@ pub(super) fn suspect(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_other_connection_is_handed_out_after_one_ended_until_a_probe_gets_a_reply() {
+async fn after_a_connection_has_ended_no_other_is_handed_out_until_a_probe_gets_a_reply() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut held = held.into_iter();
@@ -300,7 +300,7 @@ async fn no_other_connection_is_handed_out_after_one_ended_until_a_probe_gets_a_
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_ended_connections_mean_a_failed_server() {
+async fn a_server_counts_as_failed_if_connections_of_two_users_or_available_connections_end() {
     let (one, other, now) = (identity("one"), identity("other"), Instant::now());
     let mut inner = inner(limits());
     assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);
@@ -323,7 +323,7 @@ fn obtain_after_recovery(inner: &mut Inner, user: &Arc<Identity>, now: Instant) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn ended_connections_pause_the_handing_out_of_others_at_most_ten_times_a_second() {
+async fn ended_connections_pause_checkouts_of_other_connections_at_most_ten_times_a_second() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let mut pauses = 0;
     for ms in 0..1000 {
@@ -336,7 +336,7 @@ async fn ended_connections_pause_the_handing_out_of_others_at_most_ten_times_a_s
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_handing_out_of_connections_can_pause_again_after_100_ms() {
+async fn an_ended_connection_can_pause_checkouts_again_after_100_ms() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
     inner.recover(now, now);
@@ -426,7 +426,7 @@ async fn connections_of_a_user_that_no_longer_exists_are_closed_and_not_counted(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_connection_attempt_fails_one_waiter_and_refused_keys_fail_all() {
+async fn a_failed_connection_attempt_fails_one_waiter_and_refused_keys_fail_all_waiters() {
     use seawall_transport::connection::EstablishError;
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let waits: Vec<_> = (0..3)
@@ -472,7 +472,7 @@ async fn waits_of_a_user_for_its_own_connections_are_reported_separately() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn full_queue_refuses_a_checkout() {
+async fn a_checkout_is_refused_if_the_wait_queue_is_full() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let waits: Vec<_> = (0..8)
         .map(|_| inner.check_out(&user, CLIENT, now, now + WAIT).0)
@@ -503,7 +503,7 @@ pub(super) fn wait(
 }
 
 #[tokio::test(start_paused = true)]
-async fn addresses_of_one_user_are_served_in_turn() {
+async fn addresses_of_one_user_get_connections_in_turn() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut waits: Vec<_> = [1, 1, 1, 2]

@@ -1,9 +1,9 @@
 //! The counters of a `serverStatus` reply. Gauges are used unchanged; totals become rates between
 //! two replies.
 //!
-//! No I/O and no clock: the input is documents and the time between them. A counter that the server
-//! does not report has no value. After a server restart, rates need two new replies, because totals
-//! start at zero again.
+//! This module does no I/O and reads no clock: its input is documents and the time between them. A
+//! counter that the server does not report has no value. After a server restart, rates need two new
+//! replies, because totals start at zero again.
 
 use std::{sync::LazyLock, time::Duration};
 

@@ -206,8 +206,8 @@ impl Server {
                     let round_trip = now.duration_since(sent_at);
                     self.record_reply(values, round_trip);
                     before = Some((reading, now));
-                    // The next tick may be due at once. A rate over such a short time would be
-                    // noise.
+                    // The next tick may be due at once. A rate over such a short time would not be
+                    // meaningful.
                     if round_trip > self.settings.interval / 2 {
                         ticks.reset();
                     }
@@ -319,7 +319,7 @@ fn options_for(
     options.max_connecting = Some(1);
     // Without streaming there is one monitoring connection per server, not two.
     options.server_monitoring_mode = Some(ServerMonitoringMode::Poll);
-    // Short, so that a server that is down is tried again at the next interval.
+    // The timeout is short, so that a server that is down is tried again at the next interval.
     options.server_selection_timeout = Some(timeout / 2);
     // A reply has 27 KB. Its compression would cost the server more than it saves.
     options.compressors = None;

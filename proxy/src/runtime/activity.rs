@@ -36,7 +36,7 @@ pub(crate) struct Ticks<'a> {
     last: Instant,
 }
 
-/// One tick.
+/// One tick of a periodic task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tick {
     /// The time since the last tick.
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn arrival_ends_a_quiet_time_at_once() {
+    async fn the_arrival_of_a_client_ends_a_quiet_time_at_once() {
         let activity = Activity::default();
         let mut ticks = activity.ticks();
         while ticks.next(false, |due| due).await.elapsed == TICK {}

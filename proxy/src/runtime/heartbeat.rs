@@ -22,7 +22,7 @@ struct Beats {
 }
 
 impl Heartbeat {
-    /// Watches these runtimes.
+    /// Creates a heartbeat that watches the runtimes of the data plane and the control plane.
     pub(crate) fn of(data: Handle, control: Handle) -> Self {
         let beats = |runtime| Beats {
             runtime,
@@ -34,7 +34,8 @@ impl Heartbeat {
         }
     }
 
-    /// True if both runtimes have run the tasks of the last call. Requests the next ones.
+    /// True if both runtimes have run their tasks from earlier calls. Gives a new task to each
+    /// runtime that has run its last one.
     pub(crate) fn has_progressed(&mut self) -> bool {
         let mut has_progressed = true;
         for beats in &mut self.runtimes {

@@ -47,7 +47,8 @@ impl Lateness {
         self.expect(now + TICK);
     }
 
-    /// Records the lateness of a tick at `now`. No tick is due before the next call of `expect`.
+    /// Records the lateness of a tick at `now`. After that, no tick is due until the next call of
+    /// `expect`.
     fn record(&self, late: Duration, now: Instant) {
         self.late_us.store(microseconds(late), Ordering::Relaxed);
         self.last_us.store(self.since_base(now), Ordering::Relaxed);
@@ -55,14 +56,14 @@ impl Lateness {
     }
 
     /// The lateness of the last tick, if that tick was recent. If the next tick is already overdue
-    /// by more, returns how long it is overdue.
+    /// by a longer time, returns that time.
     pub fn now(&self, now: Instant) -> Duration {
         let now = self.since_base(now);
         let overdue = now.saturating_sub(self.due_us.load(Ordering::Relaxed));
         let age = now.saturating_sub(self.last_us.load(Ordering::Relaxed));
         let late = match age <= microseconds(TICK * 2) {
             true => self.late_us.load(Ordering::Relaxed),
-            // In a quiet time, the last tick says nothing about the current one.
+            // In a quiet time, the last tick says nothing about the current lateness.
             false => 0,
         };
         Duration::from_micros(late.max(overdue))
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn runtime_is_late_if_no_tick_follows_an_arrival_in_a_quiet_time() {
+    fn a_runtime_is_late_if_no_tick_follows_the_arrival_of_a_client() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
         lateness.expect(begin + 500 * MS);

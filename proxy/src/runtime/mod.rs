@@ -1,5 +1,5 @@
-//! The threads: two runtimes, the sleep of their workers, their ticks and lateness. Also the limit
-//! of descriptors, and how often frequent events are logged.
+//! The threads of Seawall: two runtimes, the sleep of their workers, their ticks and their
+//! lateness. Also the limit of descriptors, and the limit on how often frequent events are logged.
 
 mod activity;
 mod descriptors;

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_logged_at_most_once_a_minute_with_their_number() {
+    fn frequent_events_are_logged_at_most_once_a_minute_with_their_number() {
         let log = OccasionalLog::default();
         let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);

@@ -7,7 +7,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::parking::gather_wake_ups;
 
-/// The two runtimes.
+/// The runtimes of the data plane and the control plane.
 #[derive(Debug)]
 pub struct Planes {
     /// Number of threads of the data plane.
@@ -57,7 +57,7 @@ impl Deref for Plane {
     type Target = Runtime;
 
     fn deref(&self) -> &Runtime {
-        self.0.as_ref().expect("taken only in drop")
+        self.0.as_ref().expect("held until the drop")
     }
 }
 

@@ -52,7 +52,7 @@ pub enum ServerType {
     Arbiter,
     /// A member in any other state.
     Other,
-    /// A mongos.
+    /// A mongos, which routes operations to the shards.
     Router,
 }
 
@@ -116,8 +116,8 @@ pub struct ServerDescription {
     pub probe: Probe,
     /// True if an operation or a probe failed at this server, and no later probe has succeeded.
     pub is_suspect: bool,
-    /// True if the server replied that it is not the primary any more, and the driver's monitoring
-    /// has not noticed this change yet.
+    /// True if the server replied that it is no longer the primary, and the driver's monitoring has
+    /// not noticed this change yet.
     pub is_demoted: bool,
 }
 
@@ -146,7 +146,7 @@ const STABLE_API_WIRE_VERSION: i32 = 13;
 /// A topology description: the facts about the whole deployment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TopologyDescription {
-    /// The topology type.
+    /// The type of the deployment, in the terms of the specification.
     pub topology_type: TopologyType,
     /// The replica set's name; `None` for other deployments.
     pub set_name: Option<String>,

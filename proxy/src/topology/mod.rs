@@ -55,7 +55,7 @@ pub struct Settings {
     /// Width of the latency window. A suitable server's round-trip time may exceed the shortest one
     /// by this time.
     pub local_threshold: Duration,
-    /// Time between heartbeats.
+    /// Time between two heartbeats of a server.
     pub heartbeat_frequency: Duration,
     /// Limits of each server's pool.
     pub pool: Limits,
@@ -73,7 +73,7 @@ pub struct SelectError;
 /// The deployment at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// The topology description.
+    /// The descriptions of the deployment and of its servers.
     pub description: TopologyDescription,
     /// The pools of the servers, in the order of `description.servers`.
     pub pools: Vec<Arc<ServerPool>>,
@@ -247,7 +247,7 @@ impl Topology {
     }
 
     /// Applies a changed latency window, and changed limits to all pools. `connect_timeout` is the
-    /// new time limit for establishing a connection. With `tls`, all connections are replaced
+    /// new time limit for establishing a connection. If `tls` is set, all connections are replaced
     /// within a short time, and the official driver connects again. The heartbeat frequency does
     /// not change. Must not be called by two threads at a time.
     pub(crate) fn configure(

@@ -289,7 +289,8 @@ async fn resolved(mut deployment: DeploymentOptions) -> ClientOptions {
 struct Source {
     topology: Weak<Topology>,
     events: Mutex<Events>,
-    /// Notified when a client that is not yet in use has a new description.
+    /// Notified when the new client of the driver, whose descriptions are not applied yet, has a
+    /// new description.
     changed: Notify,
 }
 
@@ -297,7 +298,7 @@ struct Source {
 struct Events {
     /// The number of the client whose descriptions are applied.
     selected: u64,
-    /// The latest description of a client that is not yet in use.
+    /// The latest description of the new client, whose descriptions are not applied yet.
     next: Option<TopologyDescription>,
 }
 
@@ -465,7 +466,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn debug_hides_the_connection_string() {
+    async fn debug_output_hides_the_connection_string() {
         let uri = "mongodb://account:secret@h:1/";
         let options = DeploymentOptions::parse(uri, Duration::from_secs(10)).await;
         let text = format!("{:?}", options.unwrap());

@@ -20,8 +20,8 @@ pub(super) fn candidates(description: &TopologyDescription) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the index of the chosen server among the candidates. If the chosen server is not a
-/// candidate any more, returns the index of the first candidate. `None` if there are no candidates.
+/// Returns the index of the chosen server among the candidates. If the chosen server is no longer a
+/// candidate, returns the index of the first candidate. `None` if there are no candidates.
 pub(super) fn keep_or_choose(
     chosen: Option<&ServerAddress>,
     candidates: &[&ServerAddress],

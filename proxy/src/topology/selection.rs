@@ -93,9 +93,9 @@ fn eligible(
         .unwrap_or_default()
 }
 
-/// Estimates the staleness of a secondary in milliseconds, by the formula of the specification. An
-/// unknown staleness counts as too high, because a member that has not been probed yet may be hours
-/// behind.
+/// Estimates the staleness of a secondary in milliseconds, by the formula of the specification. If
+/// the staleness is unknown, it counts as higher than any limit, because a member that has not been
+/// probed yet may be hours behind.
 fn staleness_ms(description: &TopologyDescription, index: usize) -> i64 {
     let lag = |server: &ServerDescription| {
         server
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_primary_the_preferred_modes_fall_back() {
+    fn the_preferred_modes_select_other_members_if_the_preferred_ones_are_missing() {
         let mut set = replica_set();
         set.servers[0].is_demoted = true;
         let chosen = |mode| select(&set, &preference(mode, &[]), NO_LIMIT);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_tag_set_that_matches_a_member_decides() {
+    fn only_members_of_the_first_matching_tag_set_are_selected() {
         let set = replica_set();
         let chosen =
             |mode, tags: &[&[(&str, &str)]]| select(&set, &preference(mode, tags), NO_LIMIT);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lagging_secondary_is_not_selected() {
+    fn a_secondary_staler_than_the_maximum_is_not_selected() {
         let mut set = replica_set();
         set.servers[1].probe.last_write_ms = Some(1_000_000 - 85_000);
         let limited = ReadPreference {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secondary_with_unknown_lag_is_not_selected() {
+    fn a_secondary_of_unknown_staleness_is_not_selected() {
         let mut set = replica_set();
         set.servers[1].probe.last_write_ms = None;
         let limited = ReadPreference {

@@ -87,7 +87,7 @@ types (run_t *run)
 {
    bson_t reply;
    bson_error_t error;
-   /* The driver's own check would refuse the empty field name. */
+   /* `validate: false` disables the driver's own check, which would refuse the empty field name. */
    bool ok = mongoc_collection_insert_one (run->things, document_of_all_types (), json ("{'validate': false}"), &reply,
                                            &error);
    tell ("types: written", ok, &reply, &error);

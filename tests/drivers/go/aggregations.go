@@ -38,7 +38,7 @@ func (p *program) writtenOut(stages ...string) (any, error) {
 	return all(p.db.Collection("out").Find(ctx, bson.D{}, options.Find().SetSort(byID)))
 }
 
-// keys returns only a reply's keys, because the types of their values vary.
+// keys returns only a reply's field names, because the types of the values vary.
 func keys(result *mongo.SingleResult) (any, error) {
 	reply, err := result.Raw()
 	if err != nil {

@@ -81,7 +81,7 @@ func part(result *mongo.SingleResult, name string) (any, error) {
 	return reply.LookupErr(name)
 }
 
-// nothing is for calls that return only an error.
+// nothing returns an empty result for a call that returns only an error.
 func nothing(err error) (any, error) {
 	return bson.D{}, err
 }
@@ -94,7 +94,8 @@ func after(err error, next func() (any, error)) (any, error) {
 	return next()
 }
 
-// content makes bytes that depend only on the length. No two chunks of the bytes are equal.
+// content makes bytes that depend only on the length. All chunks of the bytes differ from each
+// other.
 func content(length int) []byte {
 	bytes := make([]byte, length)
 	for at := range bytes {
@@ -103,7 +104,7 @@ func content(length int) []byte {
 	return bytes
 }
 
-// digest describes bytes that are too many to print.
+// digest returns the length and the hash of bytes that are too many to print.
 func digest(bytes []byte) bson.D {
 	sum := sha256.Sum256(bytes)
 	return bson.D{field("length", len(bytes)), field("sha256", hex.EncodeToString(sum[:]))}

@@ -20,8 +20,8 @@ func (p *program) unacknowledged() {
 	step("unacknowledged")(p.unanswered(ctx, "unacknowledged"))
 }
 
-// unanswered runs unacknowledged writes one by one, so on one connection of the driver's
-// pool. The count runs after all writes.
+// unanswered runs unacknowledged writes one by one, so all of them use the same connection of the
+// driver's pool. The count runs after all writes.
 func (p *program) unanswered(within context.Context, name string) (any, error) {
 	silent := p.db.Collection(name, options.Collection().SetWriteConcern(writeconcern.Unacknowledged()))
 	for id := range 50 {

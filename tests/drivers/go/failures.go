@@ -18,8 +18,8 @@ func (p *program) failures() {
 	}}`))))
 	step("errors: document validation")(p.invalidDocument())
 	step("errors: cursor not found")(single(p.command(`{"getMore": {"$numberLong": "123456789"}, "collection": "things"}`)))
-	// The options differ from those of the collection: later servers accept equal options as a
-	// success.
+	// The options differ from those of the collection, because later servers report success if they
+	// are equal.
 	step("errors: collection exists")(nothing(
 		p.db.CreateCollection(ctx, "things", options.CreateCollection().SetCollation(ignoringCase))))
 	step("errors: index conflict")(p.indexConflict())

@@ -80,7 +80,8 @@ func bulkWriteErrors(err mongo.BulkWriteException) []mongo.WriteError {
 	return writes
 }
 
-// bulkDetails keeps the driver's index: the server's index counts only within one batch.
+// bulkDetails prints the index that the driver reports. The server's index counts only within one
+// batch.
 func bulkDetails(result any, err mongo.BulkWriteException) json.RawMessage {
 	writes := bson.A{}
 	for _, each := range err.WriteErrors {

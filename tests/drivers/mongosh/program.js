@@ -273,7 +273,7 @@ function changeStream() {
   let token = null;
   step('change stream', () => {
     const stream = mine.watched.watch([], { maxAwaitTimeMS: 200 });
-    // Without this, mongosh prints a warning between the lines.
+    // Without this setting, mongosh prints a warning between the lines of the steps.
     stream.disableBlockWarnings();
     const nothing = stream.tryNext();
     mine.watched.insertOne({ _id: 1 });

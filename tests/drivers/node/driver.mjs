@@ -1,4 +1,5 @@
-// One program serves all versions of the driver. This file hides their differences.
+// The same program runs with all versions of the driver. This file contains the code that differs
+// between them.
 //
 // package.json pins the newest version, VERSION/package.json an old one. The test copies both
 // folders into one.

@@ -37,7 +37,7 @@ function told(error) {
   };
 }
 
-// A bulk write's result, whose fields are getters.
+// Copies the fields of a bulk write's result, because they are getters.
 export function toldResult(result) {
   const { insertedCount, matchedCount, modifiedCount, deletedCount, upsertedCount, insertedIds, upsertedIds } = result;
   return { insertedCount, matchedCount, modifiedCount, deletedCount, upsertedCount, insertedIds, upsertedIds };

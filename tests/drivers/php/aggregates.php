@@ -89,7 +89,7 @@ function cursors(Run $run): void
         $query = new Query(['group' => 3], ['batchSize' => 2, 'sort' => ['_id' => 1]]);
         $cursor = $run->manager->executeQuery($run->namespace('things'), $query);
         $cursor->rewind();
-        // The cursor ends with the function, which kills it on the server.
+        // PHP destroys the cursor at the end of the function, which also kills it on the server.
         return $cursor->current();
     });
     $run->attempt('cursors: tailable', fn () => tail($run));

@@ -7,7 +7,8 @@ use MongoDB\Driver\BulkWrite;
 use MongoDB\Driver\Command;
 use MongoDB\Driver\WriteConcern;
 
-// The server wants 64 bits, and the extension sends 64 bits only for a number that needs them.
+// The server expects a number of 64 bits, and the extension sends 64 bits only for a number that
+// needs them.
 const NO_SUCH_NUMBER = 5000000001;
 
 function dataErrors(Run $run): void

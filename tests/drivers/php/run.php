@@ -75,8 +75,8 @@ final class Run
             $line = ['step' => $step, 'value' => $action()];
             print toCanonicalExtendedJSON(fromPHP($line)) . "\n";
         } catch (DriverException $error) {
-            // The outer numbers stay plain JSON: this program writes the frame of the error, and
-            // the driver only its content.
+            // Numbers outside of the error's content are plain JSON, because this program writes
+            // them. The driver writes only the content.
             print '{ "step" : ' . json_encode($step) . ', "error" : ' . errorJson($error) . " }\n";
         }
     }
@@ -106,7 +106,7 @@ function errorJson(DriverException $error): string
     return '{' . implode(', ', $parts) . '}';
 }
 
-/** All fields of a write's result. An unacknowledged result has only that flag. */
+/** All fields of a write's result. An unacknowledged result has only the field `acknowledged`. */
 function told(WriteResult $result): object
 {
     if (!$result->isAcknowledged()) {

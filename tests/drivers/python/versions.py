@@ -1,4 +1,4 @@
-"""One program serves all versions of PyMongo. This file lists the features that PyMongo 3 lacks.
+"""The same program runs with all versions of PyMongo. This file lists what PyMongo 3 lacks.
 
 requirements.txt pins the newest version, requirements-VERSION.txt an old one.
 """

@@ -51,7 +51,7 @@ async fn silent_connections_block_no_other_address(mode: &str) {
     // The oldest connections were closed to make room.
     assert!(silent.remove(0).read_to_close().await.unwrap().is_empty());
     assert!(refused(&seawall, "gave_way").await >= 1.0);
-    // One address may use all connections if no other address needs them.
+    // One address may use all connections if no other address wants one.
     drop(silent);
     let mut client = connect_from(&seawall, HOSTILE).await;
     assert!(
@@ -107,7 +107,8 @@ async fn monitors_are_limited_and_not_closed(mode: &str) {
     }
     let mut client = logged_in(&seawall, &user.login()).await;
     assert!(find(&mut client, &user.name).await.is_ok());
-    // A client that logs in no longer counts as a monitor, even if it first looked like one.
+    // A client that logs in no longer counts as a monitor, even if its first message looked like
+    // that of a monitor.
     monitors.truncate(9);
     let mut clients = Vec::new();
     for _ in 0..3 {
@@ -199,14 +200,14 @@ async fn idle_clients_of_one_address_do_not_block_other_addresses() {
         let mut client = logged_in(&seawall, &other.login()).await;
         assert!(find(&mut client, &other.name).await.is_ok());
         clients.push(client);
-        // This client is active, so idle clients are closed before it.
+        // This client is active, so Seawall closes idle clients and not this one.
         assert!(find(&mut idle[1], &user.name).await.is_ok());
     }
     assert_eq!(refused(&seawall, "gave_way").await, 3.0);
     for closed in [0, 2, 3] {
         assert!(idle[closed].read_to_close().await.unwrap().is_empty());
     }
-    // An address that has most of the connections gets no more.
+    // The address that has most of the connections gets no further connection.
     let mut more = connect_from(&seawall, HOSTILE).await;
     assert!(more.read_to_close().await.unwrap().is_empty());
     assert_eq!(refused(&seawall, "max_client_connections").await, 1.0);

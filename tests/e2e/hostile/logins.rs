@@ -129,7 +129,7 @@ async fn anonymous_clients_lose_their_rights_when_access_control_is_switched_on(
         .await
         .unwrap();
     assert_eq!(users.body.get_array("users").unwrap().len(), 1, "{users:?}");
-    // Now the client may log in.
+    // With access control, the same client may log in.
     let outcome = client.login(&Login::new("admin", "first", "x")).await;
     assert!(outcome.unwrap().is_authenticated());
     assert!(insert(&mut client, "test").await.is_ok());
@@ -247,7 +247,7 @@ async fn stalled_logins_do_not_block_first_logins() {
 /// seconds.
 const DELAYED_CLIENTS: u32 = 20;
 
-/// Maximum number of these logins that end before their clients leave.
+/// Maximum number of the delayed logins that end before their clients leave.
 const MOST_ENDED: u32 = 5;
 
 #[tokio::test]
@@ -287,7 +287,7 @@ async fn a_delayed_login_ends_when_its_client_leaves() {
     }
 }
 
-/// The numbers of delayed logins, of logins whose client left, of refused and of successful logins.
+/// Four numbers: delayed logins, logins whose client left, refused logins, and successful logins.
 async fn counts(seawall: &Seawall) -> [f64; 4] {
     let stage = ["stage=\"logging_in\""];
     let logins = "seawall_client_authentications_total";
@@ -300,7 +300,7 @@ async fn counts(seawall: &Seawall) -> [f64; 4] {
 }
 
 #[tokio::test]
-async fn after_a_logout_sent_with_the_last_login_step_a_relay_passes_no_command() {
+async fn a_relay_forwards_no_command_after_a_logout_that_is_sent_with_the_last_login_step() {
     let (seawall, recorder) = recorded("deployment.mode = \"relay\"").await;
     let login = writer().await.login();
     let mut client = connect(&seawall).await;

@@ -51,7 +51,7 @@ async fn pools_cleared(seawall: &Seawall) -> f64 {
 }
 
 #[tokio::test]
-async fn the_largest_message_passes_even_with_client_metadata() {
+async fn the_largest_message_is_forwarded_without_client_metadata() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), "").await;
     let mut client = connect(&seawall).await;
@@ -215,7 +215,7 @@ async fn check_slow_readers(
         reader.send_bytes(&find(1).to_bytes()).await.unwrap();
         readers.push(reader);
     }
-    // Enough exchanges for Seawall to buffer those replies of the readers that fit into the budget.
+    // These exchanges give Seawall time to buffer the readers' replies that fit into the budget.
     for _ in 0..READERS {
         let reply = timeout(REPLY_LIMIT, client.exchange(&find(2))).await;
         let reply = reply.unwrap().unwrap();

@@ -6,11 +6,11 @@ use bson::doc;
 use seawall_tests::raw::{Login, RawClient, RawError, message};
 use seawall_wire::{Elements, OpMsg};
 
-/// The command that is sent after each message. Its reply marks the end of the message's replies.
-/// Servers run it without a login.
+/// The command that is sent after each message, called the fence. Its reply marks the end of the
+/// message's replies. Servers run it without a login.
 const FENCE: &str = "connectionStatus";
 
-/// The request id of the fence. No other message has it.
+/// The request id of the message with [`FENCE`]. No other message has this id.
 pub(super) const FENCE_ID: i32 = i32::MAX;
 
 /// The reaction of a server to a message.

@@ -115,7 +115,8 @@ async fn a_server_runs_the_command_that_seawall_recognises() {
     let mut agreed = 0;
     for case in cases.iter().filter(|case| !case.ran.is_empty()) {
         match View::of(&case.message) {
-            // A server that does not know the command runs no command either.
+            // The server did not know the command, so it ran no command. Seawall may refuse such a
+            // message.
             View::Refused(_) if case.ran == [UNKNOWN] => {}
             View::Refused(reason) => {
                 refused.insert(reason);
@@ -139,15 +140,19 @@ async fn a_server_runs_the_command_that_seawall_recognises() {
     let count = cases.len();
     assert!(
         differences.is_empty(),
-        "of {count}:\n{}",
+        "differences in {count} messages:\n{}",
         differences.join("\n")
     );
     let explained: BTreeSet<_> = STRICTER.iter().map(|(reason, _)| *reason).collect();
     assert_eq!(refused, explained);
-    assert!(agreed > 3000, "{agreed} of {count}");
+    assert!(
+        agreed > 3000,
+        "too few messages ran the same command: {agreed} of {count}"
+    );
 }
 
-/// Commands that Seawall itself sends too, or that are counted for other reasons.
+/// Commands that the test ignores, because Seawall itself sends them too, or because the server
+/// counts them for other reasons.
 const COUNTED_OTHERWISE: &[&str] = &[
     "buildInfo",
     "connectionStatus",
@@ -159,7 +164,7 @@ const COUNTED_OTHERWISE: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn a_message_forwarded_by_a_pool_runs_the_same_command() {
+async fn a_message_forwarded_by_a_pool_runs_the_same_command_as_a_direct_message() {
     let (_, cases) = cases().await;
     let server = start_server(false).await;
     let (seawall, recorder) = strangers::recorded(&server, "pooled").await;
@@ -179,7 +184,11 @@ async fn a_message_forwarded_by_a_pool_runs_the_same_command() {
         );
     }
     let count = strangers::forwarded(&recorder).len();
-    assert!(count > 2000, "{count} of {}", cases.len());
+    assert!(
+        count > 2000,
+        "only {count} of {} messages forwarded",
+        cases.len()
+    );
 }
 
 #[tokio::test]
@@ -206,7 +215,11 @@ async fn a_message_forwarded_by_a_relay_runs_the_command_that_seawall_recognises
         assert!(!is_x509_login(case), "{message}");
         count += 1;
     }
-    assert!(count > 3000, "{count} of {}", cases.len());
+    assert!(
+        count > 3000,
+        "only {count} of {} messages forwarded",
+        cases.len()
+    );
 }
 
 /// True if the command logs in with the connection's certificate, which is Seawall's certificate.

@@ -135,7 +135,7 @@ fn root() -> Login {
     Login::new("admin", ROOT, ROOT_PASSWORD)
 }
 
-/// The commands whose counters have changed since the last reading. Sends no fence.
+/// The commands whose counters have changed since the last reading. Assumes that no fence was sent.
 async fn changed(counters: &mut Counters) -> BTreeSet<String> {
     let without_fence = Reaction {
         is_closed: true,
@@ -172,7 +172,7 @@ fn every_command(vocabulary: &Vocabulary) -> Vec<(String, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn every_command_that_a_server_runs_before_a_login_is_known() {
+async fn every_command_that_a_server_runs_before_a_login_is_in_the_list() {
     let server = start_server(true).await;
     let vocabulary = vocabulary(&server).await;
     let mut counters = Counters::of(server.address(), Some(&root())).await;
@@ -192,10 +192,13 @@ async fn every_command_that_a_server_runs_before_a_login_is_known() {
         if !is_refused {
             run.insert(command.to_owned());
         } else if is_counted {
-            assert_eq!(command, UNKNOWN, "{name}: refused, but counted");
+            assert_eq!(
+                command, UNKNOWN,
+                "{name}: the server refused the command, but counted it"
+            );
         }
     }
-    // No version of the server has all of these commands.
+    // No version of the server has all commands of `RUN_BEFORE_LOGIN`, so the others are skipped.
     let has = |name: &&str| vocabulary.names().any(|known| known == *name);
     let known = RUN_BEFORE_LOGIN.iter().map(|(name, _)| *name).filter(has);
     let known: BTreeSet<_> = known.map(str::to_owned).collect();

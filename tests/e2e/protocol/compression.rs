@@ -243,7 +243,7 @@ async fn messages_to_servers_use_the_compressor_of_the_connection_string() {
                 cursor(&more).get_array("nextBatch").unwrap(),
                 &[doc! {"_id": 2}.into()]
             );
-            // Both sides are compressed, with different compressors.
+            // Client and server connections are both compressed, with different compressors.
             let both = request(doc! {"find": name, "$db": "servers"});
             let (like, reply) = exchange(&mut client, &both, ZLIB).await;
             assert!(reply.is_ok() && like == ZLIB);
@@ -256,7 +256,11 @@ async fn messages_to_servers_use_the_compressor_of_the_connection_string() {
             .iter()
             .filter(|message| Header::parse(message).unwrap().op_code == OP_COMPRESSED)
             .collect();
-        assert!(packed.len() >= 10, "{}", packed.len());
+        assert!(
+            packed.len() >= 10,
+            "only {} compressed messages",
+            packed.len()
+        );
         assert!(packed.iter().all(|message| message[24] == compressor));
         // The specification forbids compressing a command with a password.
         let is_plain = |message: &&&[u8]| message.windows(6).any(|w| w == b"secret");

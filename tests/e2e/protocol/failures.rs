@@ -75,7 +75,7 @@ async fn safe_commands_are_repeated_after_not_primary_errors_and_others_get_code
 }
 
 #[tokio::test]
-async fn errors_reach_clients_unchanged_if_repeating_is_off() {
+async fn errors_reach_clients_unchanged_if_deployment_repeat_is_false() {
     let rig = Rig::start("deployment.repeat = false").await;
     let mut direct = rig.direct().await;
     let mut through = rig.through().await;
@@ -239,7 +239,7 @@ async fn retryable_write_whose_reply_is_lost_is_applied_once() {
             count.body.get_i32("n").unwrap() == 1
         };
         eventually(LIMIT, is_applied).await.unwrap();
-        // The order matters: after the cut, held replies must not be forwarded.
+        // This order matters: after the connection is cut, held replies must not be forwarded.
         recorder.cut_all(Cut::Reset);
         recorder.hold_replies(false);
         let reply = through.read_reply().await.unwrap();

@@ -360,7 +360,7 @@ async fn load_balanced_clients_all_get_the_same_service_id() {
 }
 
 #[tokio::test]
-async fn metadata_is_accepted_only_in_the_first_hello() {
+async fn client_metadata_is_accepted_only_in_the_first_hello() {
     let rig = Rig::shared().await;
     let metadata = || doc! {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
     for (mut connection, whose) in [

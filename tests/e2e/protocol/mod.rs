@@ -81,7 +81,8 @@ async fn connect(seawall: &Seawall) -> RawClient {
         .unwrap()
 }
 
-/// The reaction to a message, and to a `ping` that is sent right after it.
+/// The reaction of a server or of Seawall to a message, and to a `ping` that is sent right after
+/// the message.
 #[derive(Debug, PartialEq, Eq)]
 struct Reaction {
     answers: Vec<Answer>,

@@ -37,7 +37,7 @@ async fn unacknowledged_write_is_visible_to_the_next_read_of_its_client() {
 async fn unacknowledged_write_of_a_client_that_disconnects_at_once_completes() {
     let rig = Rig::shared().await;
     let db = unique_name("leaving");
-    // A new Seawall, so the first writes find an empty pool and have to wait.
+    // This Seawall is new, so the first writes find an empty pool and must wait.
     let seawall = Seawall::start(&rig.set.uri()).await;
     for id in 0..100 {
         let insert =
@@ -55,7 +55,7 @@ async fn unacknowledged_write_of_a_client_that_disconnects_at_once_completes() {
     };
     eventually(LIMIT, are_there).await.unwrap();
     let gone = seawall.metric("seawall_clients_gone_total", &[]).await;
-    assert!(gone < 1.0, "{gone}");
+    assert!(gone < 1.0, "{gone} writes skipped");
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn pipelined_requests_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn largest_documents_and_messages_pass_intact() {
+async fn the_largest_documents_and_messages_are_forwarded_unchanged() {
     let rig = Rig::shared().await;
     let db = unique_name("large");
     let mut through = rig.through().await;
@@ -184,7 +184,7 @@ async fn largest_documents_and_messages_pass_intact() {
 }
 
 #[tokio::test]
-async fn unix_socket_is_served() {
+async fn clients_are_served_over_a_unix_socket() {
     let set = &Rig::shared().await.set;
     let scratch = Scratch::create().unwrap();
     let path = scratch.join("seawall.sock");

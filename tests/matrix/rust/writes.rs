@@ -288,8 +288,8 @@ fn sized(id: &str, length_bytes: usize) -> Document {
     ))
 }
 
-/// The pattern repeated up to this length. A cycling iterator takes seconds for 16 MB if it is not
-/// optimised.
+/// The pattern repeated up to this length. In a debug build, a cycling iterator would take seconds
+/// for 16 MB.
 fn repeated(pattern: &[u8], length_bytes: usize) -> Vec<u8> {
     let mut bytes = pattern.repeat(length_bytes.div_ceil(pattern.len()));
     bytes.truncate(length_bytes);

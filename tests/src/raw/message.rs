@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use bson::{Bson, Document};
 
-/// The 16 bytes before each message.
+/// The header of a message: its first 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Length of the whole message in bytes, including this header.
@@ -54,7 +54,7 @@ pub enum Section {
     Sequence {
         /// The field's name, such as `documents`.
         identifier: String,
-        /// The field's documents.
+        /// The documents of the sequence, in order.
         documents: Vec<Document>,
     },
     /// Bytes that are sent unchanged, including the section's kind, to build invalid sections.
@@ -111,7 +111,7 @@ impl OpMsg {
         }
     }
 
-    /// Appends a section of kind 1.
+    /// Appends a section of kind 1, which is a document sequence.
     #[must_use]
     pub fn sequence(mut self, identifier: &str, documents: Vec<Document>) -> Self {
         self.sections.push(Section::Sequence {
@@ -128,7 +128,7 @@ impl OpMsg {
         self
     }
 
-    /// Appends a CRC-32C.
+    /// Appends a CRC-32C checksum to the message.
     #[must_use]
     pub fn checksum(mut self) -> Self {
         self.has_checksum = true;

@@ -33,7 +33,7 @@ pub struct RawClient {
 }
 
 impl RawClient {
-    /// Connects over TCP.
+    /// Connects to a server or proxy over TCP, without TLS.
     pub async fn connect(address: SocketAddr) -> Result<Self, RawError> {
         let stream = within(CONNECT_LIMIT, TcpStream::connect(address)).await?;
         stream.set_nodelay(true)?;
@@ -83,7 +83,7 @@ impl RawClient {
         self.limit = limit;
     }
 
-    /// Sends bytes unchanged.
+    /// Sends bytes unchanged, whether or not they are a valid message.
     pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), RawError> {
         let stream = &mut self.stream;
         within(self.limit, async move {
@@ -189,7 +189,7 @@ impl RawClient {
         scram::finish_login(self, begun).await
     }
 
-    /// Reads until the other side closes or resets the connection, and returns the bytes received
+    /// Reads until the server or proxy closes or resets the connection. Returns the bytes received
     /// until then.
     pub async fn read_to_close(&mut self) -> Result<Vec<u8>, RawError> {
         let stream = &mut self.stream;
@@ -236,16 +236,16 @@ impl fmt::Debug for RawClient {
 /// The reason why a connection gave no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum RawError {
-    /// The other side closed the connection between two messages, or reset it.
+    /// The server or proxy closed the connection between two messages, or reset it.
     #[error("the connection was closed")]
     Closed,
-    /// The other side closed the connection inside a message.
+    /// The server or proxy closed the connection inside a message.
     #[error("the connection was closed inside a message")]
     Truncated,
     /// Within the test's time limit, no byte was received or sent.
     #[error("nothing happened within {limit:?}")]
     TimedOut {
-        /// The time limit.
+        /// The time limit that was exceeded.
         limit: Duration,
     },
     /// A message is not a reply, or its length is invalid.
@@ -260,7 +260,7 @@ pub enum RawError {
         response_to: i32,
     },
     /// An error of the operating system or of TLS.
-    #[error("connection")]
+    #[error("the connection failed")]
     Io(#[source] io::Error),
 }
 

@@ -24,7 +24,7 @@ pub struct Login {
     pub user: String,
     /// The password, as the user types it.
     pub password: String,
-    /// The SCRAM mechanism.
+    /// The SCRAM mechanism with which the client logs in.
     pub mechanism: Mechanism,
     /// The message with which the conversation begins.
     pub start: Start,
@@ -48,7 +48,7 @@ impl Login {
         }
     }
 
-    /// Sets the mechanism.
+    /// Sets the SCRAM mechanism.
     #[must_use]
     pub fn mechanism(mut self, mechanism: Mechanism) -> Self {
         self.mechanism = mechanism;
@@ -77,7 +77,7 @@ impl Login {
     }
 }
 
-/// A SCRAM mechanism.
+/// A SCRAM mechanism that servers support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mechanism {
     /// `SCRAM-SHA-1`
@@ -87,7 +87,7 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// Both, for tests that iterate over the mechanisms.
+    /// Both mechanisms, for tests that iterate over them.
     pub const ALL: [Self; 2] = [Self::ScramSha1, Self::ScramSha256];
 
     /// The name on the wire.
@@ -153,7 +153,7 @@ pub enum Start {
 /// The result of an authentication.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The way in which the authentication ended.
+    /// How the authentication ended.
     pub verdict: Verdict,
     /// All replies in order, including that to a `hello`.
     pub replies: Vec<RawReply>,
@@ -171,7 +171,7 @@ impl Outcome {
     }
 }
 
-/// The way in which an authentication ended.
+/// How an authentication ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The client and the server have proved that they know the password.

@@ -73,7 +73,7 @@ def differs(test, direct, through):
 
 
 def gone(tests, direct, through):
-    """The explained tests that pass both ways, without tests outside of a partial run."""
+    """The listed tests that pass directly and through Seawall, except tests that a partial run skips."""
     return sorted(test for test in tests if direct["tests"].get(test) == through["tests"].get(test) == "passed")
 
 

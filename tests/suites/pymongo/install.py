@@ -19,7 +19,7 @@ VERSIONS = {
     "4.20.0": "f773b0aec28687587cdeda490463a82debc4566a4a3620dcc8dada9d2c0a1acd",
 }
 
-# All packages, so that pip need not resolve any.
+# All packages, with their dependencies, so that pip need not find any dependency itself.
 PACKAGES = [
     "dnspython==2.7.0",
     "importlib_metadata==8.7.0",

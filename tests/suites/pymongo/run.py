@@ -18,8 +18,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
-# How long a process may be silent after a test's limit. pytest's own limit has to act
-# first.
+# How long a process may be silent after a test's limit. It must be long enough for pytest to end
+# the test itself.
 SILENCE_SECONDS = 30
 # Maximum number of processes per file.
 PROCESSES_PER_FILE = 5
@@ -106,7 +106,7 @@ class Suite:
             print(f"{selector}: {len(found)}, {failed} failed, {time.monotonic() - started:.0f} s", flush=True)
 
     def run_again(self):
-        """Runs each failed test once more. Without time for it, the outcome of the first attempt stays."""
+        """Runs each failed test once more. If no time is left, the outcome of the first attempt stays."""
         files = {}
         for test, outcome in self.tests.items():
             if outcome in ("failed", "error") and "::" in test:

@@ -54,7 +54,8 @@ pub(super) async fn unfinished(arena: Arena) {
 }
 
 pub(super) async fn claimed(arena: Arena) {
-    // The attack uses only victims whose first login is during the attack, or shortly before it.
+    // The attack uses only victims that log in for the first time during the attack, or shortly
+    // before it.
     let (skipped, claimed) = arena.either((8, 16), (0, 4));
     let newcomers = arena.users.newcomers.iter().skip(skipped).take(claimed);
     let users: Vec<Login> = newcomers.cloned().collect();
@@ -350,7 +351,7 @@ async fn confuse(arena: Arena, number: u32) -> Result<Ending, RawError> {
     }
 }
 
-/// A `saslStart` in a victim's name, with this mechanism.
+/// A `saslStart` with a victim's user name and this mechanism.
 fn with_mechanism(mechanism: Bson) -> RawDocumentBuf {
     let payload = payload(&format!("n,,n={ALICE},r=0123456789abcdefghij"));
     let start: Document =

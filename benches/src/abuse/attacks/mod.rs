@@ -13,13 +13,14 @@ use super::{
     testbed::CONFIGURED_USERS,
 };
 
-/// `AuthenticationFailed`.
+/// The error code `AuthenticationFailed`.
 const AUTHENTICATION_FAILED: i32 = 18;
-/// `Unauthorized`.
+/// The error code `Unauthorized`.
 const UNAUTHORIZED: i32 = 13;
-/// `MechanismUnavailable`.
+/// The error code `MechanismUnavailable`.
 const MECHANISM_UNAVAILABLE: i32 = 334;
-/// HTTP status of the admin address, not an error code of a server.
+/// The HTTP status with which the admin address refuses a request. It is not an error code of a
+/// server.
 const HTTP_FORBIDDEN: i32 = 403;
 
 /// Converts an attack's function to the type of [`Attack::run`].

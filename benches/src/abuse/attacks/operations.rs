@@ -34,7 +34,7 @@ pub(super) async fn busy_neighbour(arena: Arena) {
     }
 }
 
-/// Number of clients: more than one user can have server connections.
+/// Number of clients. It exceeds the number of server connections that one user may have.
 const CLIENTS: u32 = 150;
 
 /// JavaScript conditions for `$where` that only sleep: for 1 s in a full run, for 0.2 s in a quick

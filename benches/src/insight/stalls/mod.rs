@@ -41,7 +41,7 @@ const LEARNING_TIME: Duration = Duration::from_secs(25);
 /// Maximum error of the reported period and length, in seconds.
 const ERROR_SECONDS: f64 = 1.0;
 
-/// Time without a stall after which Seawall ends an episode, with a reserve.
+/// Time without a stall after which Seawall ends an episode, plus a reserve.
 const QUIET: Duration = Duration::from_secs(8);
 
 /// Interval of the checks for a reported recurring stall.

@@ -16,14 +16,15 @@ pub struct Annotations {
 pub struct Annotation {
     /// When the event began.
     pub at: f64,
-    /// When the event ended; `None` for an event at one moment, and for one that lasts.
+    /// When the event ended; `None` for an event at one moment, and for an event that has not
+    /// ended.
     pub end: Option<f64>,
     /// The instance that reports it. Absent unless several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// The kind: `reload`, `failover`, `storm`, `stall`, `change` or `deploy`.
     pub kind: String,
-    /// What happened.
+    /// A description of the event.
     pub text: String,
 }
 
@@ -35,6 +36,6 @@ pub struct NewAnnotation {
     pub at: Option<f64>,
     /// The kind. Callers can add only `deploy`, which is also the default.
     pub kind: Option<String>,
-    /// What happened: 1 to 200 bytes.
+    /// A description of the event, 1 to 200 bytes.
     pub text: String,
 }

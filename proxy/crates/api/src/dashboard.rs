@@ -1,4 +1,4 @@
-//! What the dashboard needs beside the other replies: `/api/v1/live`, `/api/v1/session` and
+//! The replies that only the dashboard uses: `/api/v1/live`, `/api/v1/session` and
 //! `/api/v1/sparklines`.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{as_integer, deployment::Connections, figures::Bucket};
 
-/// The most important numbers, once a second.
+/// The most important numbers of the proxy, sent once a second.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tick {
@@ -61,7 +61,7 @@ pub struct TickSecond {
     pub p99_ms: f64,
 }
 
-/// What a caller may do.
+/// The rights of a caller.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Session {
@@ -74,7 +74,7 @@ pub struct Session {
     pub token_required: bool,
 }
 
-/// The load of each shape, step by step.
+/// The load of each shape in each step of a period.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sparklines {

@@ -24,7 +24,7 @@ impl IdentityId {
     }
 }
 
-/// Says if an identity is usable, and if not, why.
+/// Says if an identity is usable, and gives the reason if it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdentityStatus {
     /// The identity is usable.
@@ -119,7 +119,7 @@ impl Identity {
         self.id
     }
 
-    /// The user's name.
+    /// The user's name; empty for the anonymous identity.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -162,7 +162,7 @@ impl Identity {
             IdentityStatus::Refused => 2,
         };
         // After a user was dropped, an operation in flight may still report that a server refused
-        // the user's keys. The clients must get error 13 nevertheless, so the first reason is kept.
+        // the user's keys. The first reason is kept, because the clients must get error 13.
         self.status
             .compare_exchange(0, value, Ordering::AcqRel, Ordering::Acquire)
             .ok();

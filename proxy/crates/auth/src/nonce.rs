@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn fill_writes_every_byte_of_the_buffer() {
+    fn fill_writes_random_data_to_every_byte_of_the_buffer() {
         let source = NonceSource::new().unwrap();
         let mut seen = [0_u8; 40];
         for _ in 0..64 {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_hides_the_state() {
+    fn debug_output_hides_the_state_of_a_nonce_source() {
         let source = NonceSource::new().unwrap();
         assert_eq!(format!("{source:?}"), "NonceSource { .. }");
     }

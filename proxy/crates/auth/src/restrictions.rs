@@ -7,8 +7,8 @@
 //!
 //! The rules are the server's, tested with mongod 6.0.5:
 //!
-//! - A user has its own set of restrictions, and one set for each restricted role that it has
-//!   directly or through other roles. **Every** set must be met.
+//! - A user has its own set of restrictions. In addition, it has one set for each restricted role
+//!   that it has directly or through other roles. **Every** set must be met.
 //! - A set is met if **any** of its restrictions is met. An empty set is always met.
 //! - A restriction is met if **all** of its clauses are met. A `clientSource` clause is met if the
 //!   address is in **any** of its ranges. An empty clause is never met.
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_contain_the_same_addresses_as_on_a_server() {
+    fn address_ranges_contain_the_same_addresses_as_on_a_server() {
         let cases: [(&str, &[&str], &[&str]); 9] = [
             (
                 "127.0.0.1",
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_ranges_are_errors() {
+    fn invalid_address_ranges_are_errors() {
         for range in [
             "",
             "localhost",
@@ -451,7 +451,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_range_contains_its_own_network(bits: u32, prefix_bits in 0_u8..=32) {
+        fn an_address_range_contains_its_own_network_address(bits: u32, prefix_bits in 0_u8..=32) {
             let range = AddressRange { network: IpAddr::V4(bits.into()), prefix_bits };
             prop_assert!(range.contains(range.network));
             let text = format!("{}/{prefix_bits}", range.network);
@@ -459,7 +459,7 @@ mod tests {
         }
 
         #[test]
-        fn parsing_a_range_never_panics(text in ".{0,40}") {
+        fn parsing_an_address_range_never_panics(text in ".{0,40}") {
             let _: Option<AddressRange> = AddressRange::parse(&text);
         }
     }

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn all_fields_of_a_server_reply_are_parsed() {
+    fn all_fields_of_a_users_info_reply_are_parsed() {
         let credentials = parse_user(user()).unwrap();
         assert_eq!(credentials.user_id, Some(USER_ID));
         assert_eq!(credentials.name, "own");
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_replies_give_equal_credentials() {
+    fn equal_users_info_replies_give_equal_credentials() {
         assert_eq!(parse_user(user()).unwrap(), parse_user(user()).unwrap());
         for other in [
             with(
@@ -406,13 +406,13 @@ mod tests {
     }
 
     #[test]
-    fn debug_hides_the_keys() {
+    fn debug_output_hides_the_keys_of_credentials() {
         let text = format!("{:?}", parse_user(user()).unwrap());
         assert!(text.contains("stored_key: Key(SCRAM-SHA-1), server_key: Key(SCRAM-SHA-1)"));
     }
 
     #[test]
-    fn missing_user_and_failed_command_are_different_errors() {
+    fn a_missing_user_and_a_failed_command_are_different_errors() {
         let no_user = parse_reply(&doc! { "users": [], "ok": 1.0 });
         assert_eq!(no_user.unwrap_err(), UsersInfoError::NoSuchUser);
         let refused = parse_reply(&doc! { "ok": 0.0, "errmsg": "not authorized", "code": 13 });
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_about_another_user_is_an_error() {
+    fn a_users_info_reply_about_another_user_is_an_error() {
         let other = UsersInfoError::OtherUser;
         assert_eq!(parse_user(with("user", "Own")).unwrap_err(), other);
         assert_eq!(parse_user(with("db", "test")).unwrap_err(), other);
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_fields_of_a_reply_are_named_in_the_error() {
+    fn malformed_fields_of_a_users_info_reply_are_named_in_the_error() {
         for (reply, field) in [
             (doc! { "users": [user()] }, "ok"),
             (doc! { "users": [user()], "ok": "1" }, "ok"),
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_restrictions_are_an_error() {
+    fn a_users_info_reply_without_valid_restrictions_is_an_error() {
         for field in [OWN, INHERITED] {
             let error = parse_user(without(field)).unwrap_err();
             assert_eq!(error, RestrictionsError::Missing { field }.into());
@@ -545,7 +545,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn damaged_replies_never_panic(
+        fn parsing_a_damaged_users_info_reply_never_panics(
             changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         ) {
             let mut bytes = raw(&doc! { "users": [user()], "ok": 1.0 }).into_bytes();

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_have_the_same_order_as_in_a_server_reply() {
+    fn fields_of_an_error_reply_have_the_same_order_as_in_a_server_reply() {
         let reply = ErrorReply::new(HOST_UNREACHABLE, "x").with_labels(&[RETRYABLE_WRITE_ERROR]);
         let document = reply.to_document();
         let names: Vec<_> = document

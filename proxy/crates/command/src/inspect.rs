@@ -69,8 +69,8 @@ pub struct Command<'a> {
     pub is_unacknowledged: bool,
 }
 
-/// The reason why a body is invalid. A server refuses such a body before it looks up the command's
-/// name.
+/// The reason why a body is invalid. A server refuses an invalid body before it looks up the
+/// command's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InspectError {
     /// The body is not valid BSON.
@@ -252,14 +252,14 @@ impl<'a> Command<'a> {
         first.and_then(|stage| stage_name(stage.value)) == Some(b"$changeStream")
     }
 
-    /// True if other operations may wait for this one: it ends other work, or continues a
+    /// True if other operations may wait for this command: it ends other work, or continues a
     /// transaction, which may hold locks.
     pub fn may_unblock_others(&self) -> bool {
         self.spec.ends_work || (self.in_transaction && !self.starts_transaction)
     }
 
-    /// True if the command only reads and is not in a transaction. Seawall may interrupt such a
-    /// command without harm; in a transaction, an interruption would abort the transaction.
+    /// True if the command only reads and is not in a transaction. An interruption does no harm to
+    /// such a command. In a transaction, an interruption would abort the transaction.
     pub fn only_reads(&self) -> bool {
         match self.class {
             Class::Read | Class::GetMore => !self.in_transaction,
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn only_safe_commands_may_be_repeated() {
+    fn only_reads_and_retryable_writes_may_be_repeated() {
         let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![0; 16] }};
         let cases = [
             (doc! {"find": "c", "$db": "d"}, true),

@@ -10,11 +10,11 @@ use seawall_wire::{ElementKind, Elements};
 /// The mode of a read preference: the members that may run an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Only the primary.
+    /// Only the primary may run the operation.
     Primary,
     /// The primary, or a secondary if there is no primary.
     PrimaryPreferred,
-    /// Only secondaries.
+    /// Only secondaries may run the operation.
     Secondary,
     /// A secondary, or the primary if no secondary is suitable.
     SecondaryPreferred,
@@ -25,7 +25,7 @@ pub enum Mode {
 /// A decoded read preference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadPreference {
-    /// Says which members may run the operation.
+    /// The members that may run the operation.
     pub mode: Mode,
     /// Tag sets in order of preference. An empty list matches every member.
     pub tag_sets: Vec<Vec<(String, String)>>,
@@ -96,7 +96,7 @@ impl ReadPreference {
 }
 
 impl Mode {
-    /// The name in the specification.
+    /// The name of the mode in the specification.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Primary => "primary",
@@ -146,7 +146,7 @@ fn parse_tag_sets(
 
 fn parse_staleness(value: ElementKind<'_>) -> Result<Option<Duration>, ReadPreferenceError> {
     match value.as_i64() {
-        // In a connection string -1 means "no limit". Some drivers send it in commands too.
+        // In a connection string, -1 means "no limit". Some drivers also send -1 in commands.
         Some(-1) => Ok(None),
         Some(seconds) if seconds >= MIN_STALENESS_SECONDS => {
             Ok(Some(Duration::from_secs(seconds.unsigned_abs())))
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_tags_and_staleness_are_read() {
+    fn mode_tags_and_staleness_of_a_read_preference_are_read() {
         let parsed = parse(doc! {
             "mode": "nearest", "tags": [{"dc": "east", "use": "report"}, {}],
             "maxStalenessSeconds": 120, "hedge": {"enabled": true},

@@ -393,8 +393,8 @@ impl ReplyScanner {
             0x12 => value.first_chunk().map(|b| (i64::from_le_bytes(*b), 8)),
             _ => value.first_chunk().map(|b| {
                 let value = f64::from_le_bytes(*b);
-                // A number with a fraction is neither a code nor a count. `ok` is true if it is not
-                // zero.
+                // Codes and counts have no fraction. `ok` is true if the number is not zero, so a
+                // number with a fraction is read as 1.
                 let number = double_to_i64(value).unwrap_or_else(|| i64::from(value != 0.0));
                 (number, 8)
             }),
@@ -656,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_scan_finds_the_same_facts_for_any_split_of_the_bytes() {
+    fn scanning_a_reply_finds_the_same_facts_for_any_split_of_the_bytes() {
         for (form, reply, facts) in replies() {
             let bytes = reply.to_vec().unwrap();
             for piece in 1..=bytes.len() {
@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_counted_in_every_form_of_reply() {
+    fn the_scanner_counts_documents_in_every_form_of_reply() {
         let documents: Vec<_> = replies()
             .iter()
             .map(|(_, _, facts)| facts.documents())
@@ -708,7 +708,7 @@ mod tests {
     }
 
     #[test]
-    fn corrupt_replies_never_panic_and_replies_with_invalid_types_are_marked_opaque() {
+    fn scanning_a_corrupt_reply_never_panics_and_marks_unknown_types_as_opaque() {
         for (form, reply, _) in replies() {
             let bytes = reply.to_vec().unwrap();
             for at in 0..bytes.len() {
@@ -721,7 +721,7 @@ mod tests {
         }
         let is_opaque = |bytes: &[u8]| scan(ReplyForm::Plain, bytes, 5).is_opaque;
         assert!(is_opaque(&[1, 0, 0, 0, 0]));
-        // An unknown type.
+        // The type of the element is unknown.
         let mut unknown = doc! {"r": 1}.to_vec().unwrap();
         unknown[4] = 0x20;
         assert!(is_opaque(&unknown));

@@ -1,4 +1,4 @@
-//! The controller: the order in which its rules apply.
+//! The controller: evaluates each window and applies its rules in a fixed order.
 
 use std::time::Duration;
 
@@ -18,11 +18,13 @@ use crate::{
 /// many.
 const START: u32 = 32;
 
-/// The lowest limit. It is 1 because a thousand proxies in front of one server multiply it.
+/// The lowest limit. It is 1, because each of up to a thousand proxies in front of one server has
+/// its own limit.
 const FLOOR: u32 = 1;
 
-/// Minimum length of a slice: during the search, after the search, and while arrivals bound the
-/// load. In the last case, the times vary with the bursts of arrivals.
+/// Minimum length of a slice during the search, after the search, and while the rate of arriving
+/// operations limits the throughput. In the last case, operation times vary with bursts of
+/// arrivals.
 const SEARCH_SLICE: Duration = Duration::from_millis(100);
 const SETTLED_SLICE: Duration = Duration::from_millis(200);
 const LATENCY_SLICE: Duration = Duration::from_millis(500);
@@ -65,8 +67,9 @@ const RECOVERY: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_millis(500);
 const MOST: u64 = 9;
 
-/// A trial while arrivals bound the load: its step, its rounds, and the time between two trials.
-/// The times vary, so a trial that fails takes long. So the time between trials doubles after each
+/// A trial while the rate of arriving operations limits the throughput: the factor by which it
+/// raises the limit, its number of rounds, and the time between two trials. Operation times vary
+/// then, so a failing trial takes long. Therefore the time between trials doubles after each
 /// failure.
 const LATENCY_STEP: f64 = 1.19;
 const LATENCY_ROUNDS: usize = 2;
@@ -140,8 +143,8 @@ struct RateReference {
 }
 
 impl Controller {
-    /// A controller that begins at a limit of 32. `ceiling` is the highest limit. `seed` makes the
-    /// jitter of probes different for each proxy and server.
+    /// Creates a controller with an initial limit of 32. `ceiling` is the highest limit. `seed`
+    /// makes the jitter of probes different for each proxy and server.
     pub fn new(ceiling: u32, seed: u64) -> Self {
         let ceiling = ceiling.max(FLOOR);
         let start = START.min(ceiling);
@@ -426,7 +429,7 @@ impl Controller {
             _ if self.search.is_settled() => SETTLED_SLICE,
             _ => SEARCH_SLICE,
         };
-        // Values of shorter slices are not independent of each other.
+        // The values of shorter slices would depend on each other.
         least.max(self.transit() / 2)
     }
 

@@ -15,8 +15,8 @@ use crate::{random::Random, rounded};
 /// mongod works best with 16 to 32 operations, which take 6 to 8 times as long as a single one.
 const CROWDED: f64 = 8.0;
 
-/// If operations take less than this many times as long, other clients have left. A limit that was
-/// found by yielding may then be exceeded.
+/// If operations take less than this many times as long as without load, other clients have left. A
+/// limit that was found by yielding may then be exceeded.
 const ROOMY: f64 = 3.0;
 
 /// Time for which the server must be crowded before the limit is lowered. It is five windows, so a
@@ -62,14 +62,14 @@ struct Yielding {
     has_lost: bool,
 }
 
-/// The next action.
+/// The next action of the controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Action {
-    /// The server is not crowded.
+    /// Leave the limit unchanged: the server is not crowded, or yielding recently did not help.
     None,
-    /// The server is crowded, and the last step has not taken effect yet.
+    /// Wait: the server is crowded, and the last step has not taken effect yet.
     Wait,
-    /// Lower the limit.
+    /// Set this lower limit.
     Lower(u32),
     /// The limit is low enough now.
     Done,
@@ -80,7 +80,7 @@ pub(crate) enum Action {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Crowd {
     smoothed: Option<f64>,
-    /// Smoothed work per second.
+    /// Smoothed amount of completed work per second.
     rate: f64,
     /// The time until a change of limit has taken effect.
     transit: Duration,
@@ -106,8 +106,9 @@ impl Crowd {
         }
     }
 
-    /// `crowding` is the server time of the last operations as a multiple of the unloaded server's,
-    /// if it is known. `rate` is the work per second of the window.
+    /// Evaluates a window and returns the next action. `crowding` is the server time of the last
+    /// operations as a multiple of the unloaded server's, if it is known. `rate` is the work per
+    /// second of the window.
     pub(crate) fn update(
         &mut self,
         crowding: Option<f64>,
@@ -155,7 +156,8 @@ impl Crowd {
         }
     }
 
-    /// Continues to yield, or ends it.
+    /// The next action while the controller yields: lower the limit further, wait, or end the
+    /// yielding.
     fn step(
         &mut self,
         mut yielding: Yielding,
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn server_is_not_crowded_if_a_lower_limit_does_not_make_it_faster() {
+    fn limit_is_restored_if_a_lower_limit_does_not_make_the_server_faster() {
         let mut crowd = Crowd::default();
         assert_eq!(run(&mut crowd, 100, 20, |_| 50.0), 100);
         assert_eq!(crowd.cap(Duration::from_secs(20)), u32::MAX);

@@ -121,10 +121,10 @@ impl Exemption {
 
     /// True if an operation may become exempt. `running` is the time that it has run, and `exempt`
     /// is the number of exempt operations. `completed_since` is the number of other operations that
-    /// have completed since it began. In a stall this number stays low before any sample can show
+    /// have completed since it began. In a stall, this number stays low even before a sample shows
     /// the stall. `quiet_for` is the time for which no operation has completed or become exempt.
-    /// After `PROBE_INTERVAL`, one operation may become exempt even over the bound. So long
-    /// operations never block all others for long.
+    /// After `PROBE_INTERVAL`, one operation may become exempt even over the bound. Therefore, long
+    /// operations cannot block all others for a long time.
     pub fn applies(
         &self,
         running: Duration,
@@ -187,14 +187,17 @@ mod tests {
     };
 
     #[test]
-    fn only_a_long_and_overtaken_operation_becomes_exempt_while_few_others_are_exempt() {
+    fn long_operation_becomes_exempt_if_many_others_completed_and_few_are_exempt() {
         let none = Duration::ZERO;
         let applies =
             |ms, exempt, since| RULE.applies(Duration::from_millis(ms), exempt, since, none);
         assert!(applies(10, 31, 16));
-        assert!(!applies(9, 0, 1_000), "not long");
-        assert!(!applies(1_000, 32, 1_000), "too many are exempt");
-        assert!(!applies(3_000, 0, 15), "a stalled server");
+        assert!(!applies(9, 0, 1_000), "the operation is not long");
+        assert!(!applies(1_000, 32, 1_000), "too many operations are exempt");
+        assert!(
+            !applies(3_000, 0, 15),
+            "too few other operations have completed"
+        );
         let closed = Exemption {
             is_open: false,
             ..RULE

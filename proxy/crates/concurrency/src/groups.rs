@@ -14,7 +14,7 @@ const ENTRIES: u64 = 1_024;
 /// Weight of a new server time in the mean of its shape.
 const SMOOTHING: f32 = 1.0 / 64.0;
 
-/// A shape gets a new group if the binary logarithm of its usual time has changed by this.
+/// A shape gets a new group if the binary logarithm of its usual time has changed by this amount.
 const MOVES_AT: f32 = 2.0;
 
 /// Upper bound of the first group, as a binary logarithm of seconds: 244 µs.

@@ -1,5 +1,5 @@
-//! Compares like with like: measures the usual server time of each group of operations, and its
-//! server time without load.
+//! Makes operations of different lengths comparable. For each group of operations, measures the
+//! usual server time and the server time without load.
 //!
 //! Completed operations are counted as *work*. The weight of an operation is the mean server time
 //! of its group when the weights were fixed. If a group of long operations becomes more frequent,
@@ -20,8 +20,8 @@ const MIN_OPERATIONS: f64 = 16.0;
 /// A proxy that starts on a busy server, as one of many, may get only its first two.
 const MIN_QUIET: f64 = 2.0;
 
-/// Weights of a new quiet time that is shorter or longer than before. A longer one may have met
-/// other clients' load; a shorter one cannot have been shortened by load.
+/// Weights of a new quiet time that is shorter or longer than the mean. Other clients' load can
+/// make a time longer, but never shorter, so a shorter time has more weight.
 const SHORTER: f64 = 0.25;
 const LONGER: f64 = 0.02;
 

@@ -15,8 +15,8 @@ const MAX_SEARCH: Duration = Duration::from_secs(8);
 /// The step of a trial after the limit has settled. Trials in both directions stay within 20 %.
 const SMALL_STEP: f64 = 1.1;
 
-/// Mean time between trials after the limit has settled, at first and at most. A trial of five
-/// rounds takes about 2 s at a limit that differs by a tenth, so it costs well under 1 % of
+/// Mean time between trials after the limit has settled: the first value and the maximum. A trial
+/// of five rounds takes about 2 s and changes the limit by a tenth, so it costs well under 1 % of
 /// throughput.
 const FIRST_INTERVAL: Duration = Duration::from_secs(4);
 const MAX_INTERVAL: Duration = Duration::from_secs(16);
@@ -174,7 +174,7 @@ impl Search {
         random: &mut Random,
     ) {
         match self {
-            // The previous limit is worse, so the opposite direction has been tried.
+            // The limit before this one was worse, so the opposite direction counts as tried.
             Self::Searching {
                 step,
                 up_failed,

@@ -1,4 +1,4 @@
-//! A trial: two limits take turns, and their rates are compared.
+//! A trial: runs two limits alternately, and compares their rates.
 //!
 //! ```text
 //!   base   trial   base   trial   base          values: a0 b0 a1 b1 a2
@@ -13,11 +13,11 @@
 const STANDARD_ERRORS: f64 = 2.5;
 
 /// The minimum gain for which a tried limit is kept. Real servers vary by more than 1 % from minute
-/// to minute, so a smaller gain would be gone before it paid for the trial.
+/// to minute, so a smaller gain may disappear before it makes up for the cost of the trial.
 const MIN_GAIN: f64 = 0.01;
 
 /// The minimum gain per factor of e in the limit: 3.5 % for a doubling of the limit. A higher limit
-/// costs connections and memory on the server, so it must pay.
+/// costs connections and memory on the server, so it needs a larger gain.
 const MIN_ELASTICITY: f64 = 0.05;
 
 /// A gain of this size cannot come from a steady change, so the trial does not wait for the second
@@ -27,10 +27,11 @@ const OBVIOUS_GAIN: f64 = 0.3;
 const LARGEST_ELASTICITY: f64 = 1.2;
 
 /// Two values at the same limit that differ by more than this and by more than the noise show that
-/// the server changes. They are no basis for a comparison.
+/// the server changes. Such values are not compared.
 const UNSTEADY: f64 = 0.15;
 
-/// A trial begins again if the server changes. It is given up at this number of changes.
+/// A trial begins again if the server changes. At this number of changes, it ends, and the tried
+/// limit is dropped.
 const MAX_RESTARTS: u32 = 2;
 
 /// The quantity that a trial compares.
@@ -58,10 +59,11 @@ pub(crate) enum Verdict {
 pub(crate) struct Trial {
     /// The limit in use before.
     pub(crate) base: u32,
-    /// The limit that is compared with it.
+    /// The limit that is compared with `base`.
     pub(crate) tried: u32,
     pub(crate) metric: Metric,
-    /// Values at the base limit and at the tried limit, in turn. The first is at the base limit.
+    /// Values at the base limit and at the tried limit, alternately. The first is at the base
+    /// limit.
     values: Vec<f64>,
     rounds: usize,
     restarts: u32,

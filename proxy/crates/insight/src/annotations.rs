@@ -1,8 +1,9 @@
 //! Annotations: events that explain a change in the figures, such as a deploy or a failover.
 //!
-//! At most [`MAX_ANNOTATIONS`] are kept. At this limit the oldest of the most frequent kind is
-//! removed, so that a flood of one kind removes no other. Annotations are stored in the history
-//! file. Times are arguments.
+//! At most [`MAX_ANNOTATIONS`] are kept. At this limit, the oldest annotation of the most frequent
+//! kind is removed, so that many annotations of one kind do not replace those of other kinds.
+//! Annotations are stored in the history file. This module reads no clock: the caller passes all
+//! times.
 
 use std::{
     collections::BTreeMap,
@@ -58,21 +59,23 @@ impl AnnotationKind {
     }
 }
 
-/// An event at a time or during a time.
+/// An event at one moment, or over a period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Annotation {
     /// When the event began.
     pub at: SystemTime,
-    /// When the event ended; `None` for an event at one moment, and for one that lasts.
+    /// When the event ended; `None` for an event at one moment, and for an event that has not
+    /// ended.
     pub end: Option<SystemTime>,
     /// The kind.
     pub kind: AnnotationKind,
-    /// What happened, for people. At most [`MAX_ANNOTATION_BYTES`], without control characters.
+    /// A description of the event, for people. At most [`MAX_ANNOTATION_BYTES`], without control
+    /// characters.
     pub text: Box<str>,
 }
 
 impl Annotation {
-    /// An annotation. A text that is too long is cut, and control characters become spaces.
+    /// Creates an annotation. A text that is too long is cut, and control characters become spaces.
     pub fn new(kind: AnnotationKind, at: SystemTime, end: Option<SystemTime>, text: &str) -> Self {
         let end_of_text = text.floor_char_boundary(MAX_ANNOTATION_BYTES.min(text.len()));
         let text = text.get(..end_of_text).unwrap_or_default();
@@ -103,7 +106,7 @@ impl Annotation {
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         put(&mut bytes, milliseconds(self.at));
-        // Zero stands for no end.
+        // Zero means that there is no end.
         put(
             &mut bytes,
             self.end.map_or(0, |end| milliseconds(end).max(1)),
@@ -176,8 +179,9 @@ impl Annotations {
         }
     }
 
-    /// Adds a stall of a server, or of the deployment (`None`). A stall of several servers is one
-    /// event, and a stall of one server stalls the sums of the deployment too.
+    /// Adds a stall of a server, or of the deployment (`None`). Stalls that overlap in time become
+    /// one annotation: a stall of one server is usually also detected in the sums of the
+    /// deployment.
     pub(super) fn add_stall(&mut self, server: Option<&str>, at: SystemTime, end: SystemTime) {
         const ALL: &str = "stall of the deployment";
         let text = match server {
@@ -268,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn long_text_and_control_characters_do_not_pass() {
+    fn long_text_is_cut_and_control_characters_become_spaces() {
         let text = format!("a\u{1b}[31m\n{}", "\u{20ac}".repeat(100));
         let annotation = Annotation::new(AnnotationKind::Deploy, at(1), None, &text);
         assert!(annotation.text.starts_with("a [31m \u{20ac}"));
@@ -293,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_has_the_events_that_last_into_it() {
+    fn events_that_last_into_a_period_are_listed_for_it() {
         let mut annotations = Annotations::default();
         let storm = Annotation::new(AnnotationKind::Storm, at(10), None, "storm");
         let number = annotations.add(storm);

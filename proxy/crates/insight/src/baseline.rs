@@ -23,7 +23,7 @@ pub enum Window {
     AtMost(Duration),
 }
 
-/// The two periods of a comparison cannot be determined.
+/// The reason why the two periods of a comparison cannot be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpanError {
     /// The baseline ends in the future.

@@ -86,8 +86,8 @@ pub struct Insight {
 struct Added {
     /// The last added second.
     last: Option<u64>,
-    /// Figures that arrived when the clock showed the last added second again. They are added to
-    /// the next second.
+    /// Figures that could not be added yet, because the clock showed the last added second again.
+    /// They are added to the next second.
     left: Option<Second>,
 }
 
@@ -283,7 +283,7 @@ impl Insight {
         self.annotations.lock().list(from, to)
     }
 
-    /// Takes the changes of the annotations over into the changes that are written next.
+    /// Adds the changes of the annotations to the changes that the next write stores in the file.
     fn note(&self, mut annotations: MutexGuard<'_, Annotations>) {
         let changes = annotations.take_changes();
         if let Some(unwritten) = &mut *self.unwritten.lock() {
@@ -449,7 +449,8 @@ impl Insight {
         self.storms.lock().list()
     }
 
-    /// True while the detector of storms still learns the normal churn.
+    /// True while the storm detector still learns the normal churn: the usual number of short-lived
+    /// connections.
     pub fn is_learning_churn(&self) -> bool {
         self.storms.lock().is_learning()
     }

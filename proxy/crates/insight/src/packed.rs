@@ -138,7 +138,7 @@ fn skip(bytes: &mut &[u8], count: u64) -> Result<(), Damaged> {
     Ok(())
 }
 
-/// Packs gauges; nothing if there are none. Each gauge is identified by its position in
+/// Packs gauges. Without gauges, the result is empty. Each gauge is identified by its position in
 /// [`Gauge::ALL`].
 pub(super) fn pack_gauges(gauges: &Gauges) -> Vec<u8> {
     if gauges.is_empty() {

@@ -32,8 +32,8 @@ const FILE: &str = "history.redb";
 const FILE_MODE: u32 = 0o600;
 
 /// The version of the file's contents. Version 1 had no gauges, no annotations and no series of
-/// phases. It is read, and becomes a file of this version. Without another number, a Seawall that
-/// writes version 1 would remove the frames whose labels it does not know.
+/// phases; a file of version 1 is read and converted. The number had to change, because a Seawall
+/// that writes version 1 would remove the frames with labels that it does not know.
 const VERSION: u64 = 2;
 
 /// The versions that can be read.
@@ -42,7 +42,7 @@ const READABLE: [u64; 2] = [1, VERSION];
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const LABELS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("labels");
 const FRAMES: TableDefinition<'_, (u8, u64), &[u8]> = TableDefinition::new("frames");
-/// The packed gauges of the frames that have some.
+/// The packed gauges of the frames that have gauges.
 const GAUGES: TableDefinition<'_, (u8, u64), &[u8]> = TableDefinition::new("gauges");
 const ANNOTATIONS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("annotations");
 

@@ -3,8 +3,8 @@
 //!
 //! A long step is the sum of the short steps that it covers. So its percentiles are computed from
 //! all operations, and are never means of percentiles. Steps are packed. One limit bounds the bytes
-//! of all tiers together: if it is reached, the oldest step of the largest tier is dropped. Times
-//! are arguments, in seconds since the epoch.
+//! of all tiers together: if it is reached, the oldest step of the largest tier is dropped. This
+//! module reads no clock: the caller passes all times, in seconds since the epoch.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -444,7 +444,8 @@ impl History {
         selection
     }
 
-    /// Sums of all series in `from..to`. The length of the result is the time with data.
+    /// Sums of all series in `from..to`. The length of the result is the time for which there is
+    /// data.
     pub fn period(&self, from: u64, to: u64) -> Period {
         self.select(from, to, 1).period()
     }
@@ -521,7 +522,7 @@ impl Selection {
             .collect()
     }
 
-    /// Sums of all series. The length of the result is the time with data.
+    /// Sums of all series. The length of the result is the time for which there is data.
     pub fn period(&self) -> Period {
         self.period_of(&|_| true)
     }

@@ -22,13 +22,13 @@ const BODY_OFFSET: usize = HEADER_BYTES + 5;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// The reply did not arrive within the client's timeout.
-    #[error("no reply in time")]
+    #[error("no reply within the client's timeout")]
     TimedOut,
     /// The connection was refused, closed or reset.
     #[error("{0}")]
     Closed(#[from] io::Error),
     /// The reply was an error with this code.
-    #[error("the reply is error {0}")]
+    #[error("the reply has error code {0}")]
     Refused(i32),
     /// The reply does not match the command.
     #[error("wrong reply: {0}")]

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::link::Failure;
 use seawall_stats::Distribution;
 
-/// One step of a client.
+/// One step of a client. Each step has the client's timeout, and is counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Connect,

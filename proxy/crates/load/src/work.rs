@@ -74,7 +74,7 @@ impl FromStr for Mix {
     }
 }
 
-/// One operation.
+/// An operation to send. The number is the `_id` of the document.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ask {
     Find(u32),

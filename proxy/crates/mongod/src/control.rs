@@ -101,6 +101,6 @@ const BODY_SECTION: u8 = 0;
 const PREFIX_BYTES: usize = 16 + 4 + 1;
 /// Maximum size of a reply. Replies to administrative commands are far smaller.
 const MAX_REPLY_BYTES: usize = 1024 * 1024;
-/// Time limit for a command. It is long enough to replicate a new user to a majority while the
-/// machine also compiles.
+/// Time limit for a command. It is long enough to replicate a new user to a majority on a machine
+/// that is busy compiling.
 const COMMAND_LIMIT: Duration = Duration::from_secs(30);

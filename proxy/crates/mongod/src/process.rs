@@ -239,7 +239,8 @@ impl Mongod {
         self.log_start_bytes = fs::metadata(self.log_path()).map_or(0, |log| log.len());
         let arguments = arguments(&self.options, self.port, self.data_dir());
         let next = Supervisor::spawn(self.data_dir(), &self.program, arguments)?;
-        // The old shell must leave the directory now, because the new shell is responsible for it.
+        // From now on the new shell is responsible for the directory, so the old shell must not
+        // remove it.
         self.supervisor.leave_directory();
         self.supervisor = next;
         self.ready().await

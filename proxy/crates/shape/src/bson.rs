@@ -82,12 +82,12 @@ impl Value<'_> {
 }
 
 impl<'a> Value<'a> {
-    /// The value of a boolean.
+    /// Converts a boolean to a value.
     pub(super) fn boolean(value: bool) -> Self {
         if value { Self::True } else { Self::False }
     }
 
-    /// The value of an element.
+    /// Reads the value of an element. `None` if its bytes are too short for its type.
     #[inline(always)]
     fn of(element: RawElement<'a>) -> Option<Self> {
         let RawElement { kind, value, .. } = element;
@@ -130,7 +130,7 @@ impl<'a> Document<'a> {
         Some((Self::whole(document)?, rest))
     }
 
-    /// The document that consists of all these bytes.
+    /// The document that consists of all these bytes; `None` if they are too few for a document.
     #[inline]
     fn whole(bytes: &'a [u8]) -> Option<Self> {
         let fields = bytes.get(4..bytes.len().checked_sub(1)?)?;
@@ -149,7 +149,7 @@ impl<'a> Document<'a> {
         self.fields.is_empty()
     }
 
-    /// The first field.
+    /// The first field; `None` if there is none.
     pub(super) fn first(self) -> Option<Field<'a>> {
         self.fields().next()
     }
@@ -199,7 +199,7 @@ impl<'a> Array<'a> {
         }
     }
 
-    /// The first element.
+    /// The value of the first element; `None` if there is none.
     pub(super) fn first(self) -> Option<Value<'a>> {
         self.elements().next().map(|element| element.value)
     }

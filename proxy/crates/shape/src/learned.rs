@@ -62,7 +62,7 @@ pub(super) struct Names<'n> {
 }
 
 impl<'n> Names<'n> {
-    /// A walk that prints names, or their hashes if there is a key.
+    /// Creates the names of a walk that prints names, or their hashes if there is a key.
     pub(super) fn new(learned: &'n LearnedNames, key: Option<&'n NameKey>) -> Self {
         Self {
             learned,
@@ -72,7 +72,7 @@ impl<'n> Names<'n> {
         }
     }
 
-    /// A walk that collects the names below prefixes.
+    /// Creates the names of a walk that collects the names below prefixes.
     pub(super) fn collecting(learned: &'n LearnedNames) -> Self {
         Self {
             collected: Some(RefCell::default()),

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn order_of_the_gauges_is_that_of_their_numbers() {
+    fn gauges_are_ordered_by_their_numbers_in_the_history_file() {
         assert!(Gauge::ALL.is_sorted());
         assert_eq!(Gauge::ALL[0], Gauge::ClientConnections);
         assert_eq!(Gauge::ALL[20], Gauge::OpenDescriptors);

@@ -5,8 +5,7 @@ use std::time::SystemTime;
 /// One sample of a server's counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSample {
-    /// When the reply arrived; if there was no reply in time, when Seawall recorded the sample
-    /// without it.
+    /// When the reply arrived. If there was no reply in time: when Seawall recorded the sample.
     pub at: SystemTime,
     /// True if the server replied.
     pub answered: bool,

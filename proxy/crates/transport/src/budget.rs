@@ -3,8 +3,8 @@
 //!
 //! A message with charged bytes is a holder. A message is charged for the bytes that have arrived,
 //! not for the length in its header, so a large length alone costs nothing. The messages of one
-//! address may hold at most eight times the free memory, so a single address leaves memory for
-//! others. A message that gets no memory waits before its next read. Two rules prevent a deadlock:
+//! address may hold at most eight times the free memory, so that other addresses can get memory. A
+//! message that gets no memory waits before its next read. Two rules prevent a deadlock:
 //!
 //! - One message at a time may also use a reserve beside the budget, so that it can finish. Seawall
 //!   selects it from the waiting messages: from the address that holds the least memory, the
@@ -12,11 +12,11 @@
 //!   progress.
 //! - A holder may be evicted, which closes its connection. A silent holder is evicted if a message
 //!   of an address with less memory waits. A slow holder ([`Progress`]) is evicted if any message
-//!   waits. Holders of the address with the most memory are evicted first; among them, the holder
-//!   that has been silent longest. A holder that itself waits for memory counts as neither silent
-//!   nor slow, because the cause is Seawall and not the client. If no holder can be evicted by
-//!   these rules, and the message with the reserve still has to wait, another waiting holder is
-//!   evicted: the one that would be the last to get the reserve.
+//!   waits. Holders of the address with the most memory are evicted first. Among them, the holder
+//!   that has been silent longest is evicted first. A holder that itself waits for memory counts as
+//!   neither silent nor slow, because the cause is Seawall and not the client. Sometimes no holder
+//!   can be evicted by these rules, and the message with the reserve still has to wait. Then
+//!   Seawall evicts the waiting holder that would be the last to get the reserve.
 //!
 //! Invariant: the charged bytes are at most the budget plus the reserve, or a single message that
 //! is larger than both.
@@ -62,7 +62,7 @@ struct Shared {
     is_short: AtomicBool,
 }
 
-/// Identifies a holder.
+/// Identifies a holder in its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct HolderId(u64);
 
@@ -160,14 +160,15 @@ struct Inner {
     holders: HashMap<HolderId, Holder>,
     by_sharer: HashMap<Sharer, usize>,
     waiting: Waiting,
-    /// The message that may use the reserve.
+    /// The message that may use the reserve now; `None` if no message uses it.
     finisher: Option<HolderId>,
     /// When the last search for holders to evict began; `None` before the first.
     evicted_at: Option<Instant>,
 }
 
-/// Determines the order in which messages may use the reserve: the number of bytes that the sharer
-/// holds, the number of bytes left of the message, and the holder's id.
+/// Determines the order in which messages may use the reserve. The parts are: the number of bytes
+/// that the sharer holds, the number of bytes of the message that have not arrived, and the
+/// holder's id.
 type Rank = (usize, usize, HolderId);
 
 impl Inner {
@@ -286,7 +287,8 @@ impl Inner {
         self.by_sharer.get(&sharer).copied().unwrap_or_default()
     }
 
-    /// Charges `bytes` bytes to a holder. `from_reserve` of them come from the reserve.
+    /// Charges `bytes` bytes to a holder, including `from_reserve` bytes that come from the
+    /// reserve.
     fn charge(&mut self, id: HolderId, bytes: usize, from_reserve: usize) {
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.bytes += bytes;
@@ -443,7 +445,7 @@ fn reserve_of(bytes: usize) -> usize {
 }
 
 impl MemoryBudget {
-    /// Creates a budget of `bytes` bytes in total. The reserve is a part of them. It has the size
+    /// Creates a budget of `bytes` bytes in total, including the reserve. The reserve has the size
     /// of the largest message, but at most half of `bytes`.
     pub fn of_bytes(bytes: usize) -> Self {
         let reserve = reserve_of(bytes);
@@ -581,7 +583,7 @@ impl MemoryShare {
     /// not arrived. Cancel safe.
     ///
     /// # Errors
-    /// [`Evicted`] if the share was evicted for others.
+    /// [`Evicted`] if the share was evicted because other messages needed its memory.
     pub async fn grow(&mut self, bytes: usize, left: usize) -> Result<(), Evicted> {
         loop {
             let grown = poll_fn(|cx| self.poll_grow(cx, bytes, left));
@@ -621,7 +623,7 @@ impl MemoryShare {
         inner.record_progress(self.id, moved, waker, Instant::now());
     }
 
-    /// True if the share was evicted for others.
+    /// True if the share was evicted because other messages needed its memory.
     pub fn is_evicted(&self) -> bool {
         let inner = self.budget.shared.inner.lock();
         inner

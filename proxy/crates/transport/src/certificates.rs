@@ -20,31 +20,31 @@ pub enum PemError {
     /// A file is not PEM.
     #[error("{path}: {source}")]
     Pem {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the PEM parser.
         source: pem::Error,
     },
     /// A file has none of the expected items.
     #[error("{path}: no {item} in the file")]
     Missing {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The expected item.
+        /// The kind of item that was expected, such as `certificate`.
         item: &'static str,
     },
     /// rustls refuses the content of a file, for example because key and certificate differ.
     #[error("{path}: {source}")]
     Refused {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The error of rustls.
         source: rustls::Error,
     },
     /// A certificate or revocation list is malformed.
     #[error("{path}: malformed certificate or revocation list")]
     Malformed {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
 }
@@ -65,7 +65,7 @@ impl fmt::Debug for Pem<'_> {
 }
 
 impl Pem<'_> {
-    /// All certificates in the file, at least one, and when the first of them expires.
+    /// Returns all certificates in the file (at least one), and when the first of them expires.
     ///
     /// # Errors
     /// If the file has no certificate, or a malformed one.
@@ -81,8 +81,8 @@ impl Pem<'_> {
         Ok((certificates, expiry))
     }
 
-    /// All revocation lists in the file, at least one, and when the first of them must be replaced.
-    /// A list without such a time is valid for ever.
+    /// Returns all revocation lists in the file (at least one), and when the first of them must be
+    /// replaced. A list without such a time is valid for ever.
     ///
     /// # Errors
     /// If the file has no revocation list, or a malformed one.
@@ -105,7 +105,7 @@ impl Pem<'_> {
         Ok((lists, expiry))
     }
 
-    /// The first private key in the file.
+    /// Returns the first private key in the file.
     ///
     /// # Errors
     /// If the file has no private key, or a malformed one.
@@ -114,7 +114,7 @@ impl Pem<'_> {
             .map_err(|source| self.malformed(source))
     }
 
-    /// The error if rustls refuses the content of this file.
+    /// Converts the error with which rustls refused the content of this file.
     #[must_use]
     pub fn refused(&self, source: rustls::Error) -> PemError {
         PemError::Refused {
@@ -130,7 +130,8 @@ impl Pem<'_> {
         }
     }
 
-    /// All items of one kind in the file, at least one.
+    /// Parses all items of one type in the file. There is at least one; `item` names the type in
+    /// errors.
     fn items<T: PemObject>(&self, item: &'static str) -> Result<Vec<T>, PemError> {
         let items = T::pem_slice_iter(self.content.as_bytes());
         let items = items.collect::<Result<Vec<_>, _>>();
@@ -144,7 +145,8 @@ impl Pem<'_> {
         }
     }
 
-    /// The first of these times; `None` if an item of the file is malformed.
+    /// Returns the earliest of `times`. Fails if `times` is `None`, because an item of the file is
+    /// malformed.
     fn first(&self, times: Option<Vec<i64>>) -> Result<CertificateExpiry, PemError> {
         let first = times.and_then(|times| times.into_iter().min());
         Ok(CertificateExpiry {
@@ -156,8 +158,8 @@ impl Pem<'_> {
     }
 }
 
-/// All certificates in several files of authorities, and the store that verifies with them. Adds
-/// the expiry of each file to `expiries`.
+/// Reads the certificates of authorities in several files. Returns the store that verifies with
+/// them, and the certificates. Adds the expiry of each file to `expiries`.
 ///
 /// # Errors
 /// If a file is malformed, or rustls refuses one of its certificates.
@@ -178,7 +180,7 @@ pub fn authorities(
     Ok((roots, all))
 }
 
-/// All revocation lists in several files. Adds to `expiries` when each file must be replaced.
+/// Reads the revocation lists in several files. Adds to `expiries` when each file must be replaced.
 ///
 /// # Errors
 /// If a file has no revocation list, or a malformed one.
@@ -195,8 +197,8 @@ pub fn revocation_lists(
     Ok(all)
 }
 
-/// The subject of a certificate, as in `CN=monitoring, O=Example`; `None` if the certificate is
-/// malformed.
+/// Returns the subject of a certificate, such as `CN=monitoring, O=Example`; `None` if the
+/// certificate is malformed.
 pub fn subject(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, certificate) = parse_x509_certificate(certificate).ok()?;
     Some(certificate.subject().to_string())
@@ -207,6 +209,7 @@ pub fn subject(certificate: &CertificateDer<'_>) -> Option<String> {
 pub struct CertificateExpiry {
     /// The path of the file.
     pub file: String,
-    /// The end of the validity in seconds since the epoch. For several certificates, the first end.
+    /// The end of the validity in seconds since the Unix epoch. If the file has several
+    /// certificates, the earliest end.
     pub not_after: i64,
 }

@@ -1,8 +1,8 @@
-//! The minimum rate at which a peer must send or read a message while others wait for the resources
-//! that the message holds.
+//! The minimum rate at which a peer must send or read a message while other clients wait for the
+//! resources that the message holds.
 //!
 //! Time counts only while Seawall waits for the peer to send or read bytes. The rate is an average
-//! over [`RATE_WINDOW`] of this time. Callers enforce the rate only while others wait.
+//! over [`RATE_WINDOW`] of this time. Callers enforce the rate only while other clients wait.
 //! [`MESSAGE_LIMIT`] always applies.
 
 use std::time::Duration;

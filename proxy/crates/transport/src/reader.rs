@@ -6,8 +6,8 @@
 //!
 //! If a message is incomplete after its first read, its bytes are charged to the memory budget of
 //! all connections. If a client has sent bytes after a complete message (bytes sent ahead), these
-//! bytes are charged before that message is returned. Without a charge, a reader holds at most
-//! [`FREE_BYTES`], and the bytes of one read while it waits for memory.
+//! bytes are charged before that message is returned. In addition to charged bytes, a reader holds
+//! at most [`FREE_BYTES`], and the bytes of one read while it waits for memory.
 //!
 //! A message over [`LARGE_MESSAGE_BYTES`] is read into a buffer of its declared length. For a
 //! message over [`STREAMED_MESSAGE_BYTES`], the reader first returns only the message's head. The
@@ -103,7 +103,7 @@ pub enum ReadError {
     /// The rest of a message did not arrive, or arrived too slowly.
     #[error("a partial message arrives too slowly")]
     Stalled,
-    /// The sender was too slow while others waited for memory.
+    /// The sender was too slow while other messages waited for memory.
     #[error("the sender was too slow while memory for messages was short")]
     Evicted,
 }
@@ -167,8 +167,8 @@ impl MessageReader {
     /// Cancel safe: the reader keeps all bytes that it has read.
     ///
     /// # Errors
-    /// See [`ReadError`]. After an error, the caller must close the stream. Only after
-    /// [`ReadError::Frame`] it may call again, with another limit.
+    /// See [`ReadError`]. The caller must close the stream after any error except
+    /// [`ReadError::Frame`]. After that error, it may also call again with another limit.
     pub async fn next<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
@@ -193,7 +193,7 @@ impl MessageReader {
                     }
                     let is_headed = self.is_headed(header);
                     if is_headed && self.buffer.len() >= HEAD_BYTES {
-                        // The pieces that are read later need memory, too.
+                        // The pieces that are read later also need memory.
                         let left = STREAM_SHARE_BYTES - HEAD_BYTES;
                         let share = self.share(budget);
                         share.grow(STREAM_SHARE_BYTES, left).await?;
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn any_split_of_the_bytes_gives_the_same_messages() {
+    async fn the_reader_returns_the_same_messages_for_any_split_of_the_bytes() {
         let sent = [request(1, 10), request(2, 1000), request(3, 0)];
         let stream = sent.concat();
         for piece in [1, 2, 15, 16, 17, 100, stream.len()] {

@@ -31,7 +31,8 @@ impl Sharer {
 }
 
 /// A sharer may get more of a resource while it holds less than the free amount times this factor.
-/// So one sharer gets at most eight ninths of a resource, and the rest stays free for others.
+/// So one sharer gets at most eight ninths of a resource, and at least one ninth stays free for
+/// other sharers.
 ///
 /// Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
 /// switches", 1998.

@@ -83,8 +83,9 @@ fn is_closed(ready: Option<io::Result<Ready>>) -> bool {
     matches!(ready, Some(Ok(ready)) if ready.is_read_closed())
 }
 
-/// Reads from a TLS stream. Then sends what the read has made the TLS library queue, such as the
-/// refusal of a renegotiation: `tokio-rustls` alone would send it only with the next write.
+/// Reads from a TLS stream. The read may make the TLS library queue bytes, such as the refusal of a
+/// renegotiation. This function then sends these bytes, because `tokio-rustls` alone would send
+/// them only with the next write.
 fn poll_read_tls(
     stream: &mut TlsStream<TcpStream>,
     cx: &mut Context<'_>,
@@ -92,8 +93,8 @@ fn poll_read_tls(
 ) -> Poll<io::Result<()>> {
     let read = Pin::new(&mut *stream).poll_read(cx, buf);
     if stream.get_ref().1.wants_write() {
-        // If the kernel has no room for all bytes, the next write sends the rest. An error needs no
-        // handling, because the next write reports it too.
+        // If the kernel has no room for all bytes, the next write sends the remaining ones. An
+        // error needs no handling, because the next write also reports it.
         drop(match stream {
             TlsStream::Server(stream) => {
                 let (socket, session) = stream.get_mut();

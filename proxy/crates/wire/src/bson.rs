@@ -38,7 +38,7 @@ pub enum ElementKind<'a> {
     Int32(i32),
     /// A 64-bit integer.
     Int64(i64),
-    /// Null.
+    /// The null value.
     Null,
     /// The type byte of any other type.
     Other(u8),
@@ -51,7 +51,7 @@ pub struct Element<'a> {
     pub name: &'a [u8],
     /// Offset of the value's first byte from the document's first byte.
     pub value_offset: usize,
-    /// The value.
+    /// The decoded value.
     pub value: ElementKind<'a>,
 }
 
@@ -151,7 +151,7 @@ pub fn document_at(bytes: &[u8]) -> Result<&[u8], BsonError> {
 /// One element as bytes. All readers of documents find element boundaries with this type.
 #[derive(Clone, Copy, Debug)]
 pub struct RawElement<'a> {
-    /// The type byte.
+    /// The byte that says which BSON type the value has.
     pub kind: u8,
     /// The name, without its NUL; not necessarily UTF-8.
     pub name: &'a [u8],
@@ -206,7 +206,8 @@ fn value_length(kind: u8, bytes: &[u8]) -> Result<usize, BsonError> {
         0x05 => with_prefix(0, 5),
         0x0b => regex_length(bytes),
         0x0c => with_prefix(1, 4 + 12),
-        // The minimum is the length field (4 bytes), an empty string (5) and an empty document (5).
+        // The minimum of a code-with-scope value is its length field (4 bytes), an empty string (5
+        // bytes) and an empty document (5 bytes).
         0x0f => with_prefix(14, 0),
         unknown => Err(BsonError::UnknownType(unknown)),
     }
@@ -284,8 +285,8 @@ pub const fn head_of(name: &[u8]) -> u64 {
     u64::from_le_bytes([a, b, c, 0, 0, 0, 0, 0])
 }
 
-/// A mask with the high bit of the first zero byte, and perhaps of bytes after it; 0 if there is no
-/// zero byte.
+/// A mask in which the high bit of the first zero byte is set, and perhaps high bits of bytes after
+/// it. 0 if there is no zero byte.
 #[inline]
 const fn zero_bytes(word: u64) -> u64 {
     const LOW_BITS: u64 = u64::from_le_bytes([0x01; 8]);
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_after_values_of_every_type_are_found() {
+    fn the_element_after_a_value_of_any_bson_type_is_found() {
         let bytes = every_type();
         let elements: Vec<_> = Elements::of(&bytes).map(Result::unwrap).collect();
         assert_eq!(elements.len(), 19);
@@ -417,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_or_altered_bytes_never_panic() {
+    fn parsing_truncated_or_altered_bson_never_panics() {
         let bytes = every_type();
         for cut in 0..bytes.len() {
             if let Ok(document) = document_at(&bytes[..cut]) {
@@ -453,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_is_read_as_it_was_written() {
+    fn every_bson_value_is_read_as_it_was_written() {
         let bytes = every_type();
         let value = |name: &str| Elements::find(&bytes, name).unwrap().value;
         assert_eq!(value("binary"), ElementKind::Binary(0, &[1, 2]));

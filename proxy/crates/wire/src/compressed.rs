@@ -25,7 +25,7 @@ pub const COMPRESSED_HEAD_BYTES: usize = HEADER_BYTES + 4 + 4 + 1;
 /// The compression level for Zstandard, the same that servers use.
 const ZSTD_LEVEL: i32 = 3;
 
-/// A compression algorithm.
+/// A compression algorithm of the wire protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compressor {
     /// Raw Snappy blocks.
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_declared_size_is_refused() {
+    fn a_compressed_message_with_a_wrong_declared_size_is_refused() {
         for compressor in Compressor::ALL {
             for change in [-1, 1, 100] {
                 let lying = with_size(deflate(&message(), compressor).unwrap(), change);

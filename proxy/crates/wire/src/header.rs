@@ -45,7 +45,7 @@ impl From<i32> for OpCode {
     }
 }
 
-/// A message's header.
+/// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Size of the message in bytes, including this header.
@@ -64,11 +64,11 @@ pub enum FrameError {
     /// `messageLength` is outside the range that the sender may use.
     #[error("message length {length} is not from {min} to {max}")]
     LengthOutOfRange {
-        /// The declared length.
+        /// The length that the header declares, in bytes.
         length: i32,
-        /// The minimum.
+        /// The minimum length, in bytes.
         min: usize,
-        /// The maximum that this sender may use now.
+        /// The maximum length that this sender may use now, in bytes.
         max: usize,
     },
 }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_outside_the_limits_are_refused() {
+    fn message_lengths_outside_the_limits_are_refused() {
         for length in [15, 0, -1, i32::MIN, 48_000_001, i32::MAX] {
             let error = Header::parse(&with_length(length), 48_000_000).unwrap_err();
             assert_eq!(

@@ -18,8 +18,8 @@ pub const EXHAUST_ALLOWED: u32 = 1 << 16;
 const REQUIRED_FLAGS: u32 = 0xffff;
 const KNOWN_REQUIRED_FLAGS: u32 = CHECKSUM_PRESENT | MORE_TO_COME;
 
-/// Maximum number of document sequences in one message. A server closes the connection if there are
-/// three (6.0.5).
+/// Maximum number of document sequences in one message. A server (mongod 6.0.5) closes the
+/// connection if a message has three.
 pub const MAX_SEQUENCES: usize = 2;
 
 /// A section of kind 1: an identifier, and documents without gaps.
@@ -27,7 +27,7 @@ pub const MAX_SEQUENCES: usize = 2;
 pub struct Sequence<'a> {
     /// The name of the command's field that these documents belong to.
     pub identifier: &'a [u8],
-    /// The documents, not yet checked.
+    /// The bytes of the documents, which have not been checked yet.
     pub documents: &'a [u8],
 }
 
@@ -43,8 +43,8 @@ pub struct OpMsg<'a> {
     sequences: [Option<Sequence<'a>>; MAX_SEQUENCES],
 }
 
-/// The reason why a message is invalid. A server (6.0.5) replies with an error or closes the
-/// connection, depending on the reason.
+/// The reason why a message is invalid. Depending on the reason, a server (mongod 6.0.5) replies
+/// with an error or closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// The message has no section.
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_are_found_in_any_order() {
+    fn sections_of_a_message_are_found_in_any_order() {
         let ping = body(&doc! {"ping": 1, "$db": "admin"});
         for sections in [
             [ping.clone(), sequence("a", b"xx"), sequence("b", b"")].concat(),
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_has_the_same_code_as_on_a_server() {
+    fn each_message_error_has_the_same_code_as_on_a_server() {
         let ping = body(&doc! {"ping": 1});
         let mut bad_length = ping.clone();
         bad_length[1] = 0xff;
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn optional_flags_are_ignored() {
+    fn unknown_optional_flags_of_a_message_are_ignored() {
         let message = message(1 << 30 | EXHAUST_ALLOWED, &body(&doc! {"ping": 1}));
         assert!(OpMsg::parse(&message).is_ok());
     }
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_has_its_label_in_metrics() {
+    fn each_message_error_has_its_label_in_metrics() {
         for (error, reason) in [
             (MessageError::Empty, "empty_message"),
             (MessageError::UnknownRequiredFlags(4), "unknown_flags"),
@@ -503,13 +503,13 @@ mod tests {
     }
 
     #[test]
-    fn flags_have_the_bits_of_the_specification() {
+    fn op_msg_flags_have_the_bits_of_the_specification() {
         let flags = [CHECKSUM_PRESENT, MORE_TO_COME, EXHAUST_ALLOWED];
         assert_eq!(flags, [1, 2, 65_536]);
     }
 
     #[test]
-    fn flags_are_read_independently() {
+    fn op_msg_flags_are_read_independently() {
         for (flags, more_to_come) in [
             (0, false),
             (EXHAUST_ALLOWED, false),

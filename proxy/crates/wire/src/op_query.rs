@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn database_and_document_of_a_command_are_parsed() {
+    fn database_and_document_of_an_op_query_command_are_parsed() {
         let query = doc! {"isMaster": 1}.to_vec().unwrap();
         let message = [
             &[0u8; 20][..],

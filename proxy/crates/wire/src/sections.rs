@@ -1,9 +1,9 @@
 //! Parses the sections of a streamed message, which is forwarded before its end has arrived.
 //!
-//! A message that is read whole is checked before its first byte is forwarded. Of a streamed
-//! message, only the head is checked before forwarding begins; the rest is checked while it is
-//! forwarded. So an invalid message never reaches a server completely. If a server closes its
-//! connection because of an invalid message, the server does not count as failed.
+//! A message that is read whole is checked before its first byte is forwarded. For a streamed
+//! message, only the head is checked before forwarding begins. The remaining bytes are checked
+//! while they are forwarded. So an invalid message never reaches a server completely. If a server
+//! closes its connection because of an invalid message, the server does not count as failed.
 
 use super::op_msg::{MAX_SEQUENCES, MessageError};
 
@@ -13,7 +13,7 @@ const SIZE_BYTES: usize = 4;
 /// Maximum length of a sequence's identifier, in bytes. Servers know only a few short identifiers.
 const MAX_IDENTIFIER_BYTES: usize = 256;
 
-/// Counts documents that follow each other without gaps. The bytes may arrive in any pieces.
+/// Counts documents that follow one another without gaps. The bytes may arrive in any pieces.
 #[derive(Debug, Default)]
 pub struct DocumentWalk {
     /// The bytes of the next document's size field that have arrived.

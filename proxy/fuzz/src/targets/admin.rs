@@ -47,8 +47,8 @@ const MAX_RESPONSE_BYTES: usize = 1 << 20;
 /// Number of past operations. Requests can read their statistics.
 const OPERATIONS: u8 = 40;
 
-/// No request causes an internal error. Each response fits its content type. Requests without the
-/// token, or from another site, are refused.
+/// Checks that no request causes an internal error, that each response fits its content type, and
+/// that requests without the token or from another site are refused.
 pub fn admin(data: &[u8]) {
     let mut choices = Choices::new(data);
     let needs_token = choices.bool();
@@ -72,8 +72,8 @@ fn parse_request(text: &[u8]) -> Option<Request<Body>> {
 }
 
 thread_local! {
-    // Not dropped at the end of a thread: the thread-local state of its runtime may already be
-    // gone.
+    // The fixture is never dropped, because at the end of a thread the thread-local state of its
+    // runtime may already be gone.
     static FIXTURE: ManuallyDrop<Fixture> = ManuallyDrop::new(Fixture::new());
 }
 

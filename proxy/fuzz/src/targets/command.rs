@@ -14,8 +14,8 @@ use crate::{
     documents,
 };
 
-/// The inspected fields are those of the body, and the walk over the body agrees with the `bson`
-/// crate.
+/// Checks that the inspected fields are those of the body, and that the walk over the body agrees
+/// with the `bson` crate.
 pub fn command(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();

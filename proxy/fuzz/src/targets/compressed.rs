@@ -1,8 +1,8 @@
 //! Compressed messages: messages that we receive, and messages that we compress.
 //!
-//! Input: two bytes that select the compressor, one byte that selects between the two, then a
-//! received message, or alterations with their length in front and the content of a message to
-//! compress.
+//! Input: two bytes that select the compressor, one byte that selects between receiving and
+//! compressing, then a received message, or alterations with their length in front and the content
+//! of a message to compress.
 
 use seawall_wire::{
     COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, HEADER_BYTES, Header, InflateError,
@@ -14,8 +14,8 @@ use crate::choices::{Choices, altered};
 /// The limit of message sizes. It is small, so that a wrong declared size costs little memory.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// A message inflates to exactly its declared size, within the limit, or is refused. A message that
-/// we compressed inflates to the original.
+/// Checks that a received message inflates to exactly its declared size, within the limit, or is
+/// refused. Checks that a message that we compress inflates to the original.
 pub fn compressed(data: &[u8]) {
     let mut choices = Choices::new(data);
     let compressor = *Compressor::ALL
@@ -57,14 +57,14 @@ fn check_received(message: &[u8]) -> bool {
 /// Puts a valid head in front of the bytes. Without it, random bytes are mostly refused at the
 /// head.
 fn check_content(compressor: Compressor, content: &[u8]) {
-    let valid = deflate(&encode_request(7, content), compressor).expect("memory suffices");
+    let valid = deflate(&encode_request(7, content), compressor).expect("there is enough memory");
     let head = valid.get(..COMPRESSED_HEAD_BYTES).unwrap_or_default();
     check_received(&[head, content].concat());
 }
 
 fn check_round_trip(compressor: Compressor, content: &[u8], alterations: &mut Choices<'_>) {
     let message = encode_request(7, content);
-    let deflated = deflate(&message, compressor).expect("memory suffices");
+    let deflated = deflate(&message, compressor).expect("there is enough memory");
     let head = CompressedHead::parse(&deflated, message.len());
     let head = head.expect("a message that we compressed has a valid head");
     assert_eq!(head.compressor, compressor);

@@ -1,6 +1,7 @@
 //! Configuration: the text of a file, or environment variables.
 //!
-//! Input: one byte that selects between the two, then the text, or lines of `NAME=value`.
+//! Input: one byte that selects a file or the environment, then the text of the file, or lines of
+//! `NAME=value`.
 
 use std::collections::HashSet;
 
@@ -10,14 +11,14 @@ use seawall_config::{
 
 use crate::choices::Choices;
 
-/// A longer text takes long and shows nothing new.
+/// Maximum length of the text. Longer texts take more time, and find no further errors.
 const MAX_TEXT_BYTES: usize = 16 * 1024;
 
 /// Minimum message memory of accepted settings. Less could not hold one large message and its
 /// reply.
 const LEAST_MESSAGE_MEMORY_BYTES: usize = 64 << 20;
 
-/// Accepted settings keep their invariants. Each problem is one line.
+/// Checks that accepted settings keep their invariants, and that each problem is one line.
 pub fn config(data: &[u8]) {
     let mut choices = Choices::new(data);
     let is_environment = choices.bool();

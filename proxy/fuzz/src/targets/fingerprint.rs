@@ -18,8 +18,8 @@ use crate::{
 /// Longest text of a shape.
 const MAX_TEXT_BYTES: usize = 4_096;
 
-/// Values never appear and never matter. The order of sets never matters. Two commands have the
-/// same hash if and only if they have the same text.
+/// Checks that values are neither printed nor hashed, and that the order of a set's members has no
+/// influence. Checks that two commands have the same hash if and only if they have the same text.
 pub fn fingerprint(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();
@@ -70,7 +70,11 @@ struct Shaped {
 
 fn check_command(input: &CommandBytes<'_>) -> Shaped {
     let print = print_of(input);
-    assert_eq!(print_of(input), print, "a fingerprint is always the same");
+    assert_eq!(
+        print_of(input),
+        print,
+        "equal commands have equal fingerprints"
+    );
     let text = describe(input);
     assert_eq!(text.op, print.op);
     assert_eq!(text.db, print.readable_db());
@@ -82,7 +86,7 @@ fn check_command(input: &CommandBytes<'_>) -> Shaped {
     );
 
     let mut names = LearnedNames::default();
-    assert_eq!(names.fingerprint(input), print, "nothing is learned yet");
+    assert_eq!(names.fingerprint(input), print, "no names are learned yet");
     let children = names.child_names(input);
     children.iter().for_each(|(prefix, _)| names.learn(*prefix));
     let learned = names.fingerprint(input);

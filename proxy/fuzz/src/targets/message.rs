@@ -16,8 +16,8 @@ const SECTIONS_OFFSET: usize = HEADER_BYTES + 4;
 /// Longest identifier that the walk over sections accepts.
 const MAX_IDENTIFIER_BYTES: usize = 256;
 
-/// The parts of a parsed message add up to its length. A message that is built from them again has
-/// the same parts, and so has a message that arrives in pieces.
+/// Checks that the parts of a parsed message add up to its length. Checks that a message that is
+/// built from these parts, or that arrives in pieces, has the same parts.
 pub fn message(data: &[u8]) {
     let mut choices = Choices::new(data);
     let pieces = choices.byte();
@@ -125,7 +125,7 @@ fn check_heads(message: &[u8], pieces: u8) {
     }
 }
 
-/// The walk over pieces agrees with the parser of the whole message.
+/// Checks that the walk over pieces agrees with the parser of the whole message.
 fn check_section_walk(message: &[u8], pieces: Pieces) {
     let flags = message.get(HEADER_BYTES..).and_then(|r| r.first_chunk());
     let flags = flags.map(|bytes| u32::from_le_bytes(*bytes));

@@ -4,8 +4,8 @@
 
 use seawall::listener::parse_proxy_header;
 
-/// A header is parsed as soon as all of its bytes have arrived, and not before. The bytes after it
-/// do not change the result.
+/// Checks that a header is parsed as soon as all of its bytes have arrived, and not before. Checks
+/// that the bytes after the header do not change the result.
 pub fn proxy_header(data: &[u8]) {
     let Some(Ok((address, length))) = parse_proxy_header(data) else {
         return;

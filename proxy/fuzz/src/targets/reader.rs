@@ -26,7 +26,7 @@ use crate::choices::{Choices, Pieces};
 /// Limits of message sizes: small ones as before a login, large ones as after a login.
 const LIMITS: [usize; 4] = [16, 16 * 1024, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTES];
 
-/// Enough for everything that one reader holds.
+/// The memory budget. It is enough for everything that one reader holds.
 const BUDGET_BYTES: usize = 8 << 20;
 
 /// After this many small pieces, the rest of the stream comes in large ones, to bound the time of
@@ -34,7 +34,8 @@ const BUDGET_BYTES: usize = 8 << 20;
 const MOST_PIECES: usize = 4_096;
 
 thread_local! {
-    // Not dropped at the end of a thread: the thread-local state that it needs may already be gone.
+    // The runtime is never dropped, because at the end of a thread the thread-local state that it
+    // needs may already be gone.
     static RUNTIME: ManuallyDrop<Runtime> = ManuallyDrop::new(
         Builder::new_current_thread()
             .enable_time()
@@ -44,7 +45,8 @@ thread_local! {
     );
 }
 
-/// Any split of the bytes gives the same messages and the same end. No byte is lost or repeated.
+/// Checks that every split of the bytes into pieces gives the same messages and the same end, and
+/// that no byte is lost or repeated.
 pub fn reader(data: &[u8]) {
     let mut choices = Choices::new(data);
     let pieces = Pieces::new(choices.byte());
@@ -95,8 +97,8 @@ impl Treatment {
     }
 }
 
-/// One in this many of the inputs that select a large message gets it: reading it takes a thousand
-/// times as long as reading a small one.
+/// Only one in this many of the inputs that select a large message gets it, because reading a large
+/// message takes a thousand times as long as reading a small one.
 pub(crate) const LARGE_SHARE: u8 = 16;
 
 /// Puts a large message in front of some inputs, because small inputs cannot contain one. Its size
@@ -139,7 +141,11 @@ async fn read_all(mut input: Input<'_>, limit: usize, treatment: Treatment) -> O
         }
     };
     drop(reader);
-    assert_eq!(budget.used_bytes(), 0, "every share is returned");
+    assert_eq!(
+        budget.used_bytes(),
+        0,
+        "all memory is returned to the budget"
+    );
     Outcome { messages, end }
 }
 

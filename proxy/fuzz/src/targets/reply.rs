@@ -15,8 +15,8 @@ use crate::{
 /// Longest head of an element that is kept across pieces.
 const MAX_HEAD_BYTES: usize = 96;
 
-/// Any split of the bytes gives the same facts. The facts agree with the `bson` crate. A concealed
-/// reply has no state change left.
+/// Checks that every split of the bytes into pieces gives the same facts, and that the facts agree
+/// with the `bson` crate. Checks that a rewritten reply no longer reports a state change.
 pub fn reply(data: &[u8]) {
     let mut choices = Choices::new(data);
     let form = match choices.byte() % 4 {
@@ -111,7 +111,7 @@ fn check_concealed(document: &[u8]) {
     );
 }
 
-/// An error of our own is read back as it was built.
+/// Checks that an error reply that Seawall builds is read back unchanged.
 fn check_own_error(document: &[u8], code: u8) {
     let text = String::from_utf8_lossy(document);
     let labels = ["RetryableWriteError", "SystemOverloadedError"];

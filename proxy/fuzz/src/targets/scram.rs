@@ -16,8 +16,8 @@ const USER: &str = "us=er, with signs";
 const CLIENT_NONCE: &str = "fyko+d2lbbFgONRv9qkxdawL";
 const SERVER_NONCE: &str = "3rfcNHYJY1ZVvWVs7j";
 
-/// A client without the keys is refused. A client with the keys is refused if a byte of its
-/// messages was changed.
+/// Checks that a client without the keys is refused, and that a client with the keys is refused if
+/// a byte of its messages was changed.
 pub fn scram_server(data: &[u8]) {
     let Case {
         honest,
@@ -52,8 +52,8 @@ pub fn scram_server(data: &[u8]) {
     }
 }
 
-/// A server without the keys is refused. A server with the keys is refused if a byte of its
-/// messages was changed.
+/// Checks that a server without the keys is refused, and that a server with the keys is refused if
+/// a byte of its messages was changed.
 pub fn scram_client(data: &[u8]) {
     let Case {
         honest,
@@ -86,7 +86,8 @@ pub fn scram_client(data: &[u8]) {
     }
 }
 
-/// A carried conversation reveals the client's key only if no message of it was changed.
+/// Checks that a carried conversation reveals the client's key only if none of its messages was
+/// changed.
 pub fn scram_carried(data: &[u8]) {
     let Case {
         honest,

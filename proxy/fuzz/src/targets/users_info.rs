@@ -12,7 +12,8 @@ use crate::{choices::Choices, documents};
 /// The user of the corpus, and its database.
 const USER: (&str, &str) = ("user", "admin");
 
-/// Accepted credentials are those of the requested user, with keys of the right length.
+/// Checks that accepted credentials are those of the requested user, and have keys of the right
+/// length.
 pub fn users_info(data: &[u8]) {
     let mut choices = Choices::new(data);
     let mut alterations = Choices::new(choices.short());

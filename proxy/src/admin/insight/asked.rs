@@ -304,7 +304,7 @@ impl SeriesFilter {
         }
     }
 
-    /// True unless the selected series must exist, and the period has no such series.
+    /// False if the selected series must exist, but the period has no such series.
     pub(super) fn finds_series(&self, insight: &Insight, range: Range) -> bool {
         if !self.must_exist() {
             return true;
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_is_since_or_from_and_until() {
+    fn a_period_is_given_by_since_or_by_from_and_until() {
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         let range = |query: &str| {
             let range = parameters(query).range(at(10_000)).ok();
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_selects_one_dimension() {
+    fn a_request_selects_one_kind_of_series_or_is_refused() {
         let kind = |query: &str| {
             let filter = parameters(query).series_or_phase();
             filter.map_or("refused", |filter| filter.kind())
@@ -410,7 +410,7 @@ mod tests {
             .series()
             .unwrap_or(SeriesFilter::Whole)
         else {
-            panic!("namespace expected");
+            panic!("expected a namespace");
         };
         assert_eq!(
             (filter.db.as_deref(), filter.collection.as_deref()),

@@ -28,7 +28,7 @@ pub(in crate::admin) async fn sparklines(
 }
 
 fn sparklines_of(insight: &Insight, range: Range) -> seawall_api::Sparklines {
-    // Twice as long as the steps of a timeline: the pictures are small.
+    // The steps are twice as long as those of a timeline, because the pictures are small.
     let step = step_for(range.length() * 2);
     let is_shape = |label: &Label| matches!(label, Label::Shape { .. });
     let timeline = insight.timeline(range.from, range.to, step, &is_shape);

@@ -5,8 +5,8 @@ use seawall_config::{KEYS, Key, Kind};
 
 use super::*;
 
-/// Keys whose values the configuration compares as a whole: `reload.rs:
-/// users_are_added_changed_and_removed`.
+/// Keys whose values the configuration compares as a whole. The end-to-end test
+/// `a_reload_adds_changes_and_removes_configured_users` covers them.
 const USERS: &str = "auth.users[]";
 
 /// The beginning of the paths of listeners' keys.

@@ -42,13 +42,13 @@ pub(super) struct Arguments {
 enum Failure {
     #[error("mongod")]
     Mongod(#[from] seawall_mongod::Error),
-    #[error("the settings of the demonstration: {0}")]
+    #[error("the demonstration's settings are invalid: {0}")]
     Settings(Problems),
     #[error("Seawall: {0}")]
     Start(StartError),
     #[error("Seawall did not discover the mongod within {0:?}")]
     NotSeen(Duration),
-    #[error("the driver")]
+    #[error("the driver failed")]
     Driver(#[from] mongodb::error::Error),
     #[error("a cursor returned {found} documents instead of {expected}")]
     CursorCutShort { expected: usize, found: usize },

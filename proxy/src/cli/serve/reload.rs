@@ -39,7 +39,7 @@ pub(super) struct Reloader {
 
 /// Decides when contents that were read are due for a reload.
 struct Watch<T> {
-    /// The contents that the last reload read, or the start if there was no reload.
+    /// The contents that the last reload read, or that the start read if there was no reload.
     attempted: T,
     /// The contents that the last check for changes read.
     seen: T,
@@ -280,7 +280,8 @@ fn record(app: &App, reload: &api::Reload) {
 mod tests {
     use super::*;
 
-    /// The contents that are due, if a reload attempts all due contents.
+    /// Returns the contents that are due, one for each check at most. A reload attempts all
+    /// contents that are due.
     fn due(checks: &[&'static str]) -> Vec<&'static str> {
         let mut watch = Watch::new("start");
         let mut due = Vec::new();

@@ -25,7 +25,8 @@ fn reply(length: usize) -> Vec<u8> {
     encode_op_msg_like(0, 1, 7, rawdoc! { "ok": 1, "text": text }.as_bytes())
 }
 
-/// Forwards a reply of `length` bytes. Its first bytes have been read as they are in `relay_reply`.
+/// Forwards a reply of `length` bytes, whose first bytes have been read before, as in
+/// `relay_reply`.
 async fn forward(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -61,7 +62,8 @@ fn limits() -> Limits {
 }
 
 /// Forwards a reply of 1 MiB to a client that reads fast. Returns the number of bytes that the
-/// client has before the backlog is sent, and its bytes in the end.
+/// client has before the backlog is sent, all bytes that it has read, and all bytes that the server
+/// has sent.
 async fn forward_to_reader(budget: &MemoryBudget) -> (usize, Vec<u8>, Vec<u8>) {
     let sent = reply(1 << 20);
     let (mut server, mut far_server) = pair();
@@ -89,8 +91,14 @@ async fn forward_to_reader(budget: &MemoryBudget) -> (usize, Vec<u8>, Vec<u8>) {
 async fn the_client_gets_the_end_of_a_large_reply_only_after_the_reply_is_inspected() {
     let budget = MemoryBudget::of_bytes(64 << 20);
     let (before, read, sent) = forward_to_reader(&budget).await;
-    assert!(before < sent.len(), "the client had the whole reply");
-    assert!(read == sent, "other bytes than the server sent");
+    assert!(
+        before < sent.len(),
+        "the client had the whole reply too early"
+    );
+    assert!(
+        read == sent,
+        "the client got other bytes than the server sent"
+    );
     assert_eq!(budget.used_bytes(), 0);
 }
 
@@ -98,7 +106,10 @@ async fn the_client_gets_the_end_of_a_large_reply_only_after_the_reply_is_inspec
 async fn without_free_memory_a_large_reply_is_forwarded_in_small_pieces() {
     let budget = MemoryBudget::of_bytes(2 * PIECE_BYTES);
     let (_, read, sent) = forward_to_reader(&budget).await;
-    assert!(read == sent, "other bytes than the server sent");
+    assert!(
+        read == sent,
+        "the client got other bytes than the server sent"
+    );
     assert_eq!(budget.used_bytes(), 0);
 }
 

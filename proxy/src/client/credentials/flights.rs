@@ -13,6 +13,7 @@ use super::store::UserName;
 use seawall_transport::Sharer;
 
 /// How long an introduction may delay other introductions of the same user from the same address.
+/// After that, the next introduction of this user from this address replaces it.
 const STALLED_AFTER: Duration = Duration::from_millis(250);
 
 /// How long introductions from other addresses may delay a login in total. The limit is short, so

@@ -2,9 +2,9 @@
 //! proof.
 //!
 //! Seawall carries only parsed SCRAM payloads, in commands that it builds itself, on a connection
-//! that is in no pool. The connection joins a pool only under three conditions: the server reports
-//! that exactly this user is logged in on it, the client's proof yields the ClientKey of the keys
-//! that Seawall then reads, and the server's signature matches these keys.
+//! that is in no pool. The connection joins a pool only under three conditions. The server reports
+//! that exactly this user is logged in on it. The client's proof yields the ClientKey of the keys
+//! that Seawall then reads. The server's signature matches these keys.
 
 use std::sync::Arc;
 
@@ -98,8 +98,8 @@ impl Credentials {
         Ok(known.map_or_else(|| Obtained::Introduce(introduction), Obtained::Known))
     }
 
-    /// Returns an unauthenticated connection to the primary, or to a router or standalone: a spare
-    /// one if there is any, else a new one.
+    /// Returns an unauthenticated connection to the primary, or to a router or standalone. It is a
+    /// spare connection if there is one, otherwise a new connection.
     async fn unauthenticated(
         &self,
         deadline: Instant,

@@ -10,8 +10,8 @@
 //!
 //! Invariants:
 //!
-//! - A login succeeds only with a proof against keys from a server or the configuration, and only
-//!   if these keys are still the latest ones at the last step of the login.
+//! - A login succeeds only if its proof matches keys from a server or the configuration. At the
+//!   last step of the login, these keys must still be the latest ones.
 //! - In every mode, the user's restrictions have been read before a login succeeds.
 //! - Keys that cannot be confirmed expire.
 //! - A user that was dropped and created again is a new identity.
@@ -90,7 +90,7 @@ pub(super) enum CredentialError {
     Unavailable,
 }
 
-/// A login that needs keys.
+/// A request for the keys that a login needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyRequest<'a> {
     /// The user that a client claims to be.
@@ -113,7 +113,7 @@ pub(super) enum Obtained {
 
 /// Users of the deployment and their keys.
 pub struct Credentials {
-    /// The configured users.
+    /// The users in the configuration, with their secrets.
     users: RwLock<HashMap<UserName, UserSecret>>,
     mode: watch::Sender<CredentialMode>,
     /// The identity of clients that need no login.
@@ -201,7 +201,7 @@ impl Credentials {
         }
     }
 
-    /// The current mode.
+    /// The current mode, which says where Seawall gets users' keys.
     pub fn mode(&self) -> CredentialMode {
         *self.mode.borrow()
     }
@@ -281,9 +281,10 @@ impl Credentials {
         }
     }
 
-    /// Returns the keys of a known user for a login that begins now: fresh keys if no other login
-    /// uses them, or keys from a reading that was requested after the login began. If no reading
-    /// completes within a short limit, returns the cached keys. `None` if the user is not known.
+    /// Returns the keys of a known user for a login that begins now. Returns fresh keys if no other
+    /// login uses them, or keys from a reading that was requested after the login began. If no
+    /// reading completes within a short limit, returns the cached keys. `None` if the user is not
+    /// known.
     async fn freshened(self: &Arc<Self>, user: &UserName) -> Option<Known> {
         let began = Instant::now();
         let mut readings = 0;
@@ -429,15 +430,16 @@ impl Credentials {
         self.apply_reading(&user, identity, reading, Instant::now());
     }
 
-    /// Records that a server no longer knows a connection's user: the user was dropped. This must
-    /// be recorded before a server refuses the user's keys, because a refusal closes the user's
-    /// clients.
+    /// Records that a server no longer knows a connection's user, because the user was dropped.
+    /// This must be recorded before a server refuses the user's keys, because a refusal closes the
+    /// user's clients.
     pub(super) fn user_unknown_on_connection(&self, identity: &Arc<Identity>) {
         let user = UserName::of(identity);
         self.apply_reading(&user, identity, Reading::Gone, Instant::now());
     }
 
-    /// Returns a user's mechanisms, from the cache or a server; empty if there is no such user.
+    /// Returns a user's mechanisms, from the cache or from a server. The list is empty if the user
+    /// does not exist.
     pub(super) async fn mechanisms(&self, user: &UserName) -> Result<Vec<String>, CredentialError> {
         let now = Instant::now();
         if let Some(mechanisms) = self.store.lock().mechanisms(user, now) {

@@ -45,14 +45,14 @@ impl CredentialMode {
     }
 }
 
-/// A configured user.
+/// A user that the configuration names, with its secret.
 #[derive(Clone, Debug)]
 pub struct ConfiguredUser {
     /// The user's name.
     pub name: String,
     /// The database in which the user is defined.
     pub source: String,
-    /// The user's secret.
+    /// The user's secret: its password or its keys.
     pub secret: UserSecret,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn by_name(users: Vec<ConfiguredUser>) -> HashMap<UserName, UserSecre
 /// A configured user's secret.
 #[derive(Clone)]
 pub enum UserSecret {
-    /// The password.
+    /// The password in plain text.
     Password(Zeroizing<String>),
     /// Keys as a server stores them.
     Keys {
@@ -91,7 +91,7 @@ pub struct CredentialSettings {
     /// The source of keys. `Undecided` for `auto` if neither users nor a service account are
     /// configured.
     pub mode: CredentialMode,
-    /// The configured users.
+    /// The users that the configuration names.
     pub users: Vec<ConfiguredUser>,
     /// How long keys are used after the last reading that confirmed them.
     pub max_stale: Duration,
@@ -162,7 +162,7 @@ mod tests {
     use super::CredentialMode::{Lookup, None, Own, Undecided, Users};
 
     #[test]
-    fn each_mode_has_its_name_in_the_configuration() {
+    fn each_credential_mode_has_its_name_in_the_configuration() {
         let names = [Undecided, Own, Lookup, Users, None].map(|mode| mode.as_str());
         assert_eq!(names, ["auto", "self", "lookup", "users", "none"]);
     }

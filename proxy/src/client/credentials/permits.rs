@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_number_of_permits_follows_its_setting() {
+    async fn set_changes_the_number_of_permits_while_permits_are_taken() {
         let permits = AdjustableSemaphore::new(2);
         let held = Arc::clone(permits.semaphore()).acquire_owned().await;
         permits.set(5, &Handle::current());

@@ -115,7 +115,7 @@ impl Known {
 /// Result of reading a user's keys.
 #[derive(Clone, Debug)]
 pub(in crate::client) enum Reading {
-    /// The current keys.
+    /// The current keys of the user.
     Keys(Box<seawall_auth::Credentials>),
     /// The user no longer exists.
     Gone,
@@ -149,7 +149,7 @@ pub(super) type Evicted<V> = Retired<NameHash, V>;
 /// Entries that were evicted when a reading was applied. The caller drops them after it has
 /// released the store's lock, because dropping them takes time.
 #[derive(Debug, Default)]
-#[must_use = "drop it after the lock"]
+#[must_use = "drop this value after the lock was released"]
 pub(super) struct Confirmed {
     #[expect(dead_code, reason = "held for its drop")]
     known: Option<Evicted<Known>>,
@@ -183,7 +183,8 @@ impl Store {
         }
     }
 
-    /// Applies changed limits.
+    /// Applies changed limits: the number of users in each table, and the time after which
+    /// unconfirmed keys expire.
     pub(super) fn set_limits(&mut self, max_users: usize, max_stale: Duration) {
         self.max_stale = max_stale;
         self.known.set_max(max_users);
@@ -315,8 +316,8 @@ impl Store {
         (Some(known), Some(evicted))
     }
 
-    /// Returns the identity for a user's new keys: the identity of `same`, or else a new one. A new
-    /// identity ends the earlier one.
+    /// Returns the identity for a user's new keys: the identity of `same` if it is set, or a new
+    /// one. A new identity ends the user's earlier identity.
     fn identity_of(
         &self,
         user: &UserName,
@@ -527,7 +528,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_reading_requested_earlier_never_replaces_a_newer_one() {
+    async fn a_key_reading_never_replaces_a_key_reading_that_was_requested_later() {
         let (mut store, now) = (store(), Instant::now());
         let newer = learn(&mut store, "u", "two", 1, now);
         let earlier = now.checked_sub(Duration::from_millis(1)).unwrap();
@@ -577,14 +578,14 @@ mod tests {
     }
 
     #[test]
-    fn names_longer_than_the_limits_are_refused() {
+    fn user_and_database_names_longer_than_the_limits_are_refused() {
         assert!(UserName::new(&"n".repeat(1024), &"s".repeat(63)).is_some());
         assert!(UserName::new(&"n".repeat(1025), "admin").is_none());
         assert!(UserName::new("n", &"s".repeat(64)).is_none());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_recreated_user_gets_a_new_identity_and_the_old_one_is_gone() {
+    async fn a_recreated_user_gets_a_new_identity_and_its_old_identity_is_gone() {
         let (mut store, now) = (store(), Instant::now());
         let before = learn(&mut store, "u", "one", 1, now);
         let after = learn(&mut store, "u", "one", 2, now);
@@ -641,7 +642,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refusal_of_replaced_keys_changes_nothing() {
+    async fn a_refusal_of_keys_that_were_already_replaced_changes_nothing() {
         let (mut store, now) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, now);
         let before = known.identity.login_version();
@@ -668,7 +669,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tables_hold_at_most_max_users_entries() {
+    async fn credential_tables_hold_at_most_max_users_entries() {
         let (mut store, now) = (store(), Instant::now());
         for n in 0..10 {
             learn(&mut store, &format!("u{n}"), "p", n, now);

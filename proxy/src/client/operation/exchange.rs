@@ -88,8 +88,8 @@ impl Operation<'_> {
             sharer: self.sharer,
             is_wanted: &|| pool.has_waiting(),
         };
-        // Seawall waits for the reply even if the client wants none, so that the client's next
-        // operation runs after this one.
+        // Seawall waits for the reply even if the client wants none. So the client's next operation
+        // runs after the current one.
         let server = &mut connection.stream;
         let relayed = relay_reply(end, server, awaited, &interrupt, observation).await;
         match relayed {
@@ -170,7 +170,7 @@ impl Operation<'_> {
     ) -> Attempt {
         let topology = &self.shared.routing.topology;
         match error.kind() {
-            // The server sends nothing any more on any of its connections. No request can cause
+            // The server no longer sends bytes on any of its connections. No request can cause
             // that, so the server has failed.
             io::ErrorKind::TimedOut => topology.report_failure(checkout.pool(), generation),
             _ => topology.report_connection_ended(checkout, generation),
@@ -182,7 +182,7 @@ impl Operation<'_> {
         );
         let has_ended = error.kind() != io::ErrorKind::TimedOut;
         if has_ended && !self.shared.settings().repeats {
-            // Without Seawall, the client's connection would end here, too.
+            // Without Seawall, the client's own connection would end in this case.
             return Attempt::Ended(AttemptEnd::Close(Outcome::ServerFailed));
         }
         Attempt::Again(self.error(&Failure::ServerFailed(

@@ -295,7 +295,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Waits for the client's turn to be closed. Closes are spread over time, so that they cause no
+    /// Waits until Seawall may close the client. Closes are spread over time, so that they cause no
     /// reconnect storm.
     async fn close_in_turn(&self, end: &mut ClientEnd<'_>) -> AttemptEnd {
         let turn = self.shared.limits.closing_turn(Instant::now());

@@ -23,7 +23,7 @@ pub(super) struct Wait {
     until: Instant,
 }
 
-/// One slice of a wait.
+/// One slice of a wait: when it began, and how long the server may wait for data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice {
     began: Instant,

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_outside_the_list_are_refused_before_a_login() {
+    fn a_relay_refuses_commands_outside_the_list_before_a_login() {
         for name in ["hello", "isMaster", "saslStart", "ping", "buildInfo"] {
             assert_eq!(refused(doc! {name: 1}, true), None, "{name}");
         }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn logins_with_x509_are_refused() {
+    fn a_relay_refuses_logins_with_x509() {
         let start = doc! {"saslStart": 1, "mechanism": X509};
         let logins = [
             doc! {"authenticate": 1, "mechanism": X509},
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn legacy_queries_whose_command_is_unclear_are_ambiguous() {
+    fn a_legacy_query_is_ambiguous_if_a_server_might_run_another_command() {
         let authenticate = doc! {"authenticate": 1, "mechanism": X509};
         let mut with_options = doc! {"$queryOptions": {}};
         with_options.extend(authenticate.clone());

@@ -1,9 +1,10 @@
 //! Relays: each client connection has its own server connection. All bytes pass unchanged, and
 //! Seawall only observes them.
 //!
-//! A client is relayed in three cases: its mechanism authenticates a single connection (as a
-//! fallback of pooled mode, if the configuration allows it), the client was redirected to Seawall
-//! without a new connection string, or Seawall should only measure.
+//! A client is relayed in three cases. In the first case, its mechanism can authenticate only a
+//! single connection, and the configuration allows this fallback of pooled mode. In the second
+//! case, the client was redirected to Seawall without a new connection string. In the third case,
+//! Seawall should only measure.
 //!
 //! ```text
 //! client ──► requests: read whole or by their heads, watched, forwarded ──► server
@@ -14,12 +15,12 @@
 //!
 //! - If the server requires a login, only the commands of [`guard`]'s list pass before the login. A
 //!   server without users lets a client from its own host create the first user. Seawall asks the
-//!   server on the same connection if it requires a login.
+//!   server whether it requires a login, on the same connection.
 //! - MONGODB-X509 never passes, because the server would check Seawall's certificate.
-//! - A legacy query does not pass if the server might run a command other than the one that the
-//!   query's first field names, or if the name of its database is not UTF-8.
-//! - Seawall cannot guard traffic that the client encrypts for the server. Such traffic does not
-//!   pass to a server on the same host.
+//! - Some legacy queries do not pass: if the server might run a command that the query's first
+//!   field does not name, or if the name of the database is not UTF-8.
+//! - Seawall cannot guard traffic that the client encrypts for the server. Encrypted traffic does
+//!   not pass to a server on the same host.
 
 mod admission;
 mod guard;
@@ -56,7 +57,8 @@ use self::{
 const TLS_HANDSHAKE: u8 = 0x16;
 const TLS_ALERT: u8 = 0x15;
 
-/// First bytes of a TLS handshake: the record's type and its major version.
+/// The types of the TLS records that a server may send as its first reply: a handshake record or an
+/// alert.
 const TLS_RECORD: [u8; 2] = [TLS_HANDSHAKE, 0x03];
 
 /// A client that is to be relayed.
@@ -86,7 +88,8 @@ pub(super) async fn serve_relayed(
         client: _client,
         handshake,
         eviction,
-        // The client and the server agree on compressors.
+        // The list of compressors is not needed, because the client and the server agree on
+        // compressors.
         compressors: _,
     } = newcomer;
     let sharer = Sharer::at(peer.ip);

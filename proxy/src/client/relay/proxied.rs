@@ -1,4 +1,4 @@
-//! Tells a server the address of a relayed client, with a header of the PROXY protocol, version 2.
+//! Sends a server the address of a relayed client, in a header of the PROXY protocol, version 2.
 //!
 //! Source: <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>.
 
@@ -41,9 +41,10 @@ impl Proxied {
     }
 }
 
-/// A header with the addresses of the client and of Seawall. Without them, and for a client on
-/// Seawall's own host, the header says that Seawall itself is the client: a server must not take
-/// this client for one on the server's own host, because it would get more rights.
+/// Encodes a header with the addresses of the client and of Seawall. Without addresses, the header
+/// says that Seawall itself is the client. It says the same for a client on Seawall's own host.
+/// Otherwise a server could take this client for a client on the server's own host, which has more
+/// rights.
 fn encode(addresses: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
     let header = match addresses.map(same_family) {
         Some((client, here)) if !client.ip().to_canonical().is_loopback() => {
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_has_the_addresses_of_the_client_unless_it_is_on_the_same_host() {
+    fn a_proxy_header_has_the_address_of_a_client_unless_the_client_is_on_this_host() {
         let signature = b"\r\n\r\n\0\r\nQUIT\n";
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
         let of = |client, here| encode(Some((address(client), address(here))));
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_port_of_a_tcp_address_is_replaced() {
+    fn the_relay_proxy_port_replaces_only_the_port_of_a_tcp_address() {
         let proxied = Proxied {
             port: 27_117,
             header: encode(None),

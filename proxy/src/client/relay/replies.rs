@@ -16,12 +16,12 @@ const KEPT_BYTES: usize = 1024 * 1024;
 /// Largest uncompressed size of a compressed reply that is parsed, in bytes.
 const INFLATED_BYTES: usize = 4 * 1024 * 1024;
 
-/// Bytes between the header and the document of a reply. An `OP_MSG` has its flags and the kind of
-/// its section there, an `OP_REPLY` its fixed fields.
+/// Number of bytes between the header and the document of an `OP_MSG` or `OP_REPLY`. An `OP_MSG`
+/// has its flags and the kind of its section there. An `OP_REPLY` has its fixed fields there.
 const MSG_HEAD_BYTES: usize = 5;
 const REPLY_HEAD_BYTES: usize = 20;
 
-/// A complete reply.
+/// A reply that has arrived completely.
 #[derive(Debug)]
 pub(super) struct Passed {
     pub(super) header: Header,
@@ -85,8 +85,8 @@ impl Replies {
     }
 
     /// Parses bytes up to the next event. Returns the number of parsed bytes, and the event, if
-    /// there was one. The caller calls it again with the remaining bytes. `expected` returns the
-    /// facts about the reply to a request, by the request's id.
+    /// there was one. The caller then calls this function again with the remaining bytes.
+    /// `expected` returns the facts about the reply to a request, by the request's id.
     pub(super) fn feed(
         &mut self,
         bytes: &[u8],
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_messages_are_an_error() {
+    fn reply_bytes_that_are_not_messages_are_an_error() {
         assert!(
             Replies::default()
                 .feed(&[0xff; 20], |_| Expected::default())

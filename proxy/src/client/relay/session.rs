@@ -1,4 +1,5 @@
-//! The two directions of a relay.
+//! The two directions of a relay: the client's requests to the server, and the server's replies to
+//! the client.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -28,7 +29,7 @@ use seawall_wire::{MAX_MESSAGE_BYTES, OpCode, OpMsg};
 /// the client.
 const MAX_PENDING: usize = 256;
 
-/// Bytes read from a server at a time.
+/// Maximum number of bytes that one read from a server returns.
 const CHUNK_BYTES: usize = 16 * 1024;
 
 /// How long Seawall waits for the server to end the connection after the client has left.

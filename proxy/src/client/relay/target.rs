@@ -24,8 +24,8 @@ const ELSEWHERE: &str = "original_destination";
 pub(in crate::client) struct Target {
     pub(super) server: Stream,
     pub(super) counted: Relayed,
-    /// The server's address in the deployment. `None` for the client's original destination; such a
-    /// relay never moves to another server.
+    /// The server's address in the deployment. `None` if the server is the client's original
+    /// destination. The relay then never moves to another server.
     pub(super) address: Option<ServerAddress>,
     /// True if the server requires a login. Seawall asks on this connection, because the reply can
     /// depend on the connection.
@@ -69,8 +69,8 @@ pub(super) async fn destination(
     let connect = async |address: &ServerAddress| {
         let address = &proxied.map_or_else(|| address.clone(), |proxied| proxied.port_of(address));
         match is_bare {
-            // Seawall does not ask the server if it requires a login, because encrypted traffic
-            // cannot be guarded anyway.
+            // Seawall does not ask the server if it requires a login, because it cannot guard
+            // encrypted traffic.
             true => connector
                 .connect_without_tls(address, header)
                 .await

@@ -27,7 +27,8 @@ use seawall_stats::{Outcome, Phase};
 use seawall_transport::Message;
 use seawall_wire::{Elements, Header, OpCode, OpMsg, OpQuery};
 
-/// Mechanisms besides SCRAM that have their own metric label. All others share the label `other`.
+/// Mechanisms other than SCRAM that have their own metric label. All remaining mechanisms share the
+/// label `other`.
 const MECHANISMS: [&str; 4] = ["PLAIN", "GSSAPI", "MONGODB-AWS", "MONGODB-OIDC"];
 
 /// The user's number in the keys of all relayed sessions. Seawall does not know every relayed
@@ -40,7 +41,7 @@ pub(super) enum Verdict {
     Pass,
     /// Seawall refuses the request with this reply; `None` if the client wants no reply.
     Refuse(Option<Vec<u8>>),
-    /// Seawall closes the client for this reason.
+    /// Seawall closes the client. The text is the reason in the log.
     Close(&'static str),
 }
 
@@ -63,7 +64,7 @@ struct Pending<'a> {
 enum RequestKind {
     /// A command outside the handshake.
     Operation,
-    /// A hello.
+    /// `hello` or one of its legacy forms.
     Greeting,
     /// `saslStart` or `saslContinue`.
     Login,
@@ -359,7 +360,8 @@ impl<'a> Watch<'a> {
         }
         let is_greeting = request_kind(command) == RequestKind::Greeting;
         if is_greeting && Elements::find(command.body, "maxAwaitTimeMS").is_some() {
-            // A driver's monitor waits for topology changes.
+            // This is the hello of a driver's monitor. The server delays its reply until the
+            // topology changes or `maxAwaitTimeMS` is over.
             observation.mark_awaiting();
         }
         observation

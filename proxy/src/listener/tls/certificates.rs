@@ -18,7 +18,7 @@ pub enum ServerTlsError {
     #[error(transparent)]
     File(#[from] PemError),
     /// The authorities or revocation lists are unusable.
-    #[error("certificates of clients: {0}")]
+    #[error("cannot set up the verification of clients' certificates: {0}")]
     Verifier(#[from] VerifierBuilderError),
     /// TLS cannot be set up.
     #[error("cannot set up TLS: {0}")]

@@ -49,7 +49,7 @@ pub(crate) struct TlsSettings<'a> {
     pub(crate) allows_plain: bool,
     /// How clients' certificates are verified; `None` if they are not requested.
     pub(crate) client_certificates: Option<ClientCertificates<'a>>,
-    /// True if connections are closed whose certificate a later configuration refuses.
+    /// True if connections are closed when a later configuration refuses their certificate.
     pub(crate) closes_revoked: bool,
 }
 
@@ -137,9 +137,9 @@ impl ClientTls {
         self.allows_plain
     }
 
-    /// Performs the handshake of a client. Nearly all of its cryptography runs as heavy work, and
-    /// all of the verification of the client's certificate. `None` if the client has left while it
-    /// waited for its turn.
+    /// Performs the handshake of a client. Nearly all of its cryptography, and the whole
+    /// verification of the client's certificate, run as heavy work. Returns `None` if the client
+    /// has left while it waited for its turn.
     ///
     /// # Errors
     /// If the handshake fails, or the certificate of a resumed session is no longer valid.
@@ -165,7 +165,7 @@ impl ClientTls {
         Ok(Some(stream))
     }
 
-    /// True if connections are closed whose certificate this configuration refuses.
+    /// True if this configuration closes connections whose certificate it refuses.
     pub(super) fn closes_revoked(&self) -> bool {
         self.closes_revoked
     }

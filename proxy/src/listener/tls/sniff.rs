@@ -1,4 +1,4 @@
-//! Tells a TLS handshake from a MongoDB message by the first bytes of a connection.
+//! Distinguishes a TLS handshake from a MongoDB message by the first bytes of a connection.
 
 use std::io;
 
@@ -19,10 +19,10 @@ pub(crate) async fn begins_with_tls(stream: &TcpStream) -> io::Result<bool> {
     look(stream, &mut buffer, |seen| is_tls(seen).map(Ok)).await
 }
 
-/// True for the beginning of a TLS record with a `ClientHello` (RFC 8446, sections 4 and 5.1):
-/// content type 22, major version 3, handshake type 1, and the major version of the hello. In a
-/// MongoDB message, the last of these bytes belongs to `responseTo`, which is 0 in a request.
-/// `None` if more bytes are needed.
+/// True if the bytes are the beginning of a TLS record with a `ClientHello` (RFC 8446, sections 4
+/// and 5.1). Such a record has content type 22, major version 3, handshake type 1, and the major
+/// version of the hello. In a MongoDB message, the last of these bytes belongs to `responseTo`,
+/// which is 0 in a request. `None` if more bytes are needed.
 fn is_tls(seen: &[u8]) -> Option<bool> {
     let expected = [(0, 22), (1, 3), (5, 1), (9, 3)];
     let mut known = expected
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn client_hello_is_distinguished_from_messages_of_any_length() {
+    fn a_tls_client_hello_is_distinguished_from_messages_of_any_length() {
         let hello = [22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 7];
         assert_eq!(is_tls(&hello), Some(true));
         for known in 1..10 {

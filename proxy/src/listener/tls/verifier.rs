@@ -19,8 +19,8 @@ pub(crate) struct ClientCertificates<'a> {
     pub(crate) is_required: bool,
     /// Files with the certificates of authorities.
     pub(crate) authorities: Vec<Pem<'a>>,
-    /// Files with revocation lists. If there are any, each authority that issued a client's
-    /// certificate needs a list.
+    /// Files with revocation lists. If there are any, a client's certificate is accepted only if
+    /// there is a list of its issuer.
     pub(crate) revocation_lists: Vec<Pem<'a>>,
 }
 
@@ -59,8 +59,8 @@ impl Verifier {
         let builder =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), super::provider())
                 .with_crls(revocation_lists.clone())
-                // As a server does: only the client's own certificate needs a list of its issuer,
-                // and the list must not be outdated.
+                // The rule is the same as in a server: only the issuer of the client's own
+                // certificate needs a list, and the list must not be outdated.
                 .only_check_end_entity_revocation()
                 .enforce_revocation_expiration();
         let builder = match settings.is_required {

@@ -149,7 +149,7 @@ fn a_coarse_shape_has_at_most_64_fine_rows_and_one_coarse_row() {
 }
 
 #[test]
-fn late_heavy_shape_replaces_the_lightest_row() {
+fn heavy_shape_that_occurs_late_replaces_the_lightest_row() {
     let mut table = Table::new(10);
     for field in 0..10 {
         table.run(&find("orders", field, 0), MS * 10);

@@ -53,7 +53,7 @@ pub struct SlowLogSettings {
     pub threshold: Duration,
     /// Thresholds that apply to single shapes, by shape id, in any order.
     pub shape_thresholds: Vec<(u64, Duration)>,
-    /// Of the operations that reach their threshold, the percentage (0 to 100) that is logged.
+    /// The percentage (0 to 100) that is logged of the operations that reach their threshold.
     pub sample_percent: f64,
     /// The file to which lines are appended; `None` means standard error.
     pub file: Option<PathBuf>,

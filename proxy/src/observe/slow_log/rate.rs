@@ -135,9 +135,17 @@ mod tests {
     fn one_user_cannot_use_all_lines_of_a_second() {
         let rate = Rate::new(NonZeroU32::new(90));
         let lines = |user, times| (0..times).filter(|_| rate.admits(user, at(1_000))).count();
-        assert_eq!(lines(1, 1_000), 80, "eight ninths");
+        assert_eq!(
+            lines(1, 1_000),
+            80,
+            "one user gets eight ninths of the lines"
+        );
         assert_eq!(lines(2, 5), 5);
         assert_eq!(lines(1, 1_000), 0);
-        assert_eq!(lines(2, 1_000) + lines(3, 1_000), 5, "the remaining lines");
+        assert_eq!(
+            lines(2, 1_000) + lines(3, 1_000),
+            5,
+            "others get the remaining lines"
+        );
     }
 }

@@ -18,8 +18,9 @@ const MAX_USERS_TRIED: usize = 8;
 const LIMITED: [Need; 2] = [Need::SlotOrReserve, Need::Slot];
 
 impl Inner {
-    /// True if an operation that has just arrived may begin, if a connection is available. If long
-    /// operations leave the count now, their slots go to waiters first.
+    /// True if an operation that has just arrived may begin, provided that a connection is
+    /// available. If long operations become exempt during this call, waiters get the freed slots
+    /// first.
     pub(super) fn may_begin(
         &mut self,
         id: IdentityId,
@@ -43,9 +44,9 @@ impl Inner {
         self.slots.has_room(need, now) || (!has_older && self.slots.may_exceed(id))
     }
 
-    /// Hands available connections to waiters: to the waiters of user `id` that need no slot, and,
-    /// as long as slots are free, to the waiters of all users that need a slot. Each waiter gets a
-    /// connection of its own user.
+    /// Hands available connections to waiters. Waiters of user `id` that need no slot get
+    /// connections first. As long as slots are free, waiters of all users that need a slot get
+    /// connections. Each waiter gets a connection of its own user.
     pub(super) fn hand_over(&mut self, id: IdentityId, now: Instant, todo: &mut Todo) {
         if self.state != PoolState::Ready || self.waiting == 0 {
             return;
@@ -65,7 +66,7 @@ impl Inner {
 
     /// The need of the user's next waiter that needs no slot, if a connection is available for it.
     /// A command of Seawall itself comes first. A waiter with a permit of the lane is next only if
-    /// no waiter for a slot is older. `None` if there is no such waiter.
+    /// no waiter for a slot is older. `None` if no waiter without a slot can be served next.
     fn next_without_slot(&self, id: IdentityId) -> Option<Need> {
         let user = self.users.get(&id)?;
         if user.is_ready(Need::Nothing) {
@@ -123,8 +124,8 @@ impl Inner {
         }
     }
 
-    /// The need of the next waiter that can get a slot or a part of the reserve. While both kinds
-    /// of operations wait for slots, they are served in turn.
+    /// The need of the next waiter that can get a slot or a reserved slot. While waiters of both
+    /// needs wait for slots, the two needs are served alternately.
     fn next_need(&mut self, now: Instant) -> Option<Need> {
         let [urgent, other] = LIMITED.map(|need| {
             let list = self.ready.get(need.index());

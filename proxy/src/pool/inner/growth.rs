@@ -12,10 +12,10 @@ use crate::observe::CloseReason;
 use seawall_auth::{Identity, IdentityId};
 use seawall_transport::connection::Connection;
 
-/// At `max_server_connections`, a connection of a user with waiters is closed to make room for
-/// another user only if the connection is at least this old and an operation of the other user has
-/// waited at least this long. The limit exists because each new connection costs the server a
-/// login.
+/// At `max_server_connections`, a connection of a user with waiters may be closed to make room for
+/// another user. The connection must be at least this old, and an operation of the other user must
+/// have waited at least this long. This minimum exists because each new connection costs the server
+/// a login.
 const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 
 /// Maximum number of users with waiters that are examined to find the user for a new connection.

@@ -13,7 +13,8 @@ impl Merge for Storms {
         }
     }
 
-    /// Lists the storms of both instances: each instance detects storms of its own clients.
+    /// Lists the storms of both instances, because each instance detects only storms of its own
+    /// clients.
     fn merge(&mut self, other: Self) {
         self.active |= other.active;
         self.learning |= other.learning;
@@ -33,7 +34,8 @@ impl Merge for Stalls {
         }
     }
 
-    /// Lists the stalls of both instances: each instance detects stalls of its own operations.
+    /// Lists the stalls of both instances, because each instance detects only stalls of its own
+    /// operations.
     fn merge(&mut self, other: Self) {
         self.episodes.extend(other.episodes);
         self.episodes

@@ -45,7 +45,8 @@ macro_rules! add {
 }
 use add;
 
-/// Sets a text to [`MIXED`] if it differs from another one. An empty text is unknown.
+/// Sets a text to [`MIXED`] if it differs from another one. If one of the texts is empty, and thus
+/// unknown, the other is used.
 fn merge_text(text: &mut String, other: String) {
     if text.is_empty() {
         *text = other;

@@ -20,8 +20,8 @@ impl ClientFirst {
     ///
     /// # Errors
     /// The payload is malformed, requests channel binding (`p=`), or has a mandatory extension
-    /// (`m=`), the authorization identity of another user, an escape other than `=2C` and `=3D`, or
-    /// a nonce shorter than servers accept.
+    /// (`m=`). Or it contains the authorization identity of another user, an escape other than
+    /// `=2C` and `=3D`, or a nonce shorter than servers accept.
     pub fn parse(payload: &[u8]) -> Result<Self, ScramError> {
         let message = ScramMessage::ClientFirst;
         let text = text(message, payload)?;
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_the_nonce_and_the_header_of_a_plain_message_are_parsed() {
+    fn user_nonce_and_header_of_a_client_first_message_are_parsed() {
         let client_first = parse("n,,n=user,r=fyko+d2lbbFgONRv9qkxdawL").unwrap();
         assert_eq!(client_first.user(), "user");
         assert_eq!(client_first.nonce(), "fyko+d2lbbFgONRv9qkxdawL");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_and_forbidden_messages_are_refused_with_a_reason() {
+    fn malformed_client_first_messages_are_refused_with_a_reason() {
         let message = ScramMessage::ClientFirst;
         let cases = [
             ("", malformed("a GS2 header")),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_that_is_not_utf_8_is_refused() {
+    fn a_client_first_payload_that_is_not_utf_8_is_refused() {
         assert_eq!(
             ClientFirst::parse(b"n,,n=\xff,r=abcd").unwrap_err(),
             malformed("UTF-8")
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_above_the_limit_is_refused() {
+    fn a_client_first_payload_above_the_length_limit_is_refused() {
         let payload = format!("n,,n=user,r={}", "a".repeat(20_000));
         let message = ScramMessage::ClientFirst;
         let error = ScramError::PayloadTooLong {
@@ -269,12 +269,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn parsing_arbitrary_bytes_as_client_first_never_panics(
+            payload in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
             drop(ClientFirst::parse(&payload));
         }
 
         #[test]
-        fn almost_valid_messages_never_panic(
+        fn parsing_an_almost_valid_client_first_message_never_panics(
             payload in "[nypma],?(a=)?[a=,]{0,3},?[nmr]?=?[=23CDx,]{0,12},?r?=?.{0,8}",
         ) {
             drop(ClientFirst::parse(payload.as_bytes()));

@@ -60,7 +60,7 @@ pub enum ScramError {
     /// CPU time.
     #[error("the iteration count {iterations} is not from {min} to {max}")]
     IterationsOutOfRange {
-        /// The iteration count.
+        /// The iteration count in the message or in the keys.
         iterations: u32,
         /// The minimum, [`MIN_ITERATIONS`](super::MIN_ITERATIONS).
         min: u32,
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_names_the_side_at_fault() {
+    fn every_scram_error_names_the_side_at_fault() {
         let message = ScramMessage::ClientFirst;
         let cases = [
             (

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_differ_if_any_byte_differs() {
+    fn two_keys_differ_if_any_byte_differs() {
         for mechanism in BOTH {
             let zeros = key(mechanism, 0);
             assert_eq!(zeros, zeros.clone());
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_hides_every_secret() {
+    fn debug_output_hides_every_secret_of_derived_keys() {
         let derived =
             derive_from_password(Mechanism::ScramSha1, "user", "pencil", b"salt", 4_096).unwrap();
         let text = format!("{derived:?}");
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_prepared_for_their_mechanism() {
+    fn passwords_are_prepared_as_their_mechanism_requires() {
         let derive = |mechanism, user: &str, password: &str| {
             derive_from_password(mechanism, user, password, b"salt", 4_096)
         };

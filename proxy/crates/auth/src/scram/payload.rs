@@ -406,7 +406,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn parsing_arbitrary_scram_payloads_never_panics(
+            payload in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
             for mechanism in Mechanism::ALL {
                 drop(ServerFirst::parse(&payload, "abcd"));
                 drop(ClientFinal::parse(&payload, mechanism, "n,,", "abcdWXYZ"));
@@ -415,7 +417,7 @@ mod tests {
         }
 
         #[test]
-        fn almost_valid_payloads_never_panic(
+        fn parsing_almost_valid_scram_payloads_never_panics(
             server_first in "r=(abcd)?.{0,6},(s=[A-Za-z0-9+/=]{0,12})?,?(i=[0-9+-]{0,12})?,?x?",
             client_final in "c=(biws|[A-Za-z=]{0,6}),?r=(abcdWXYZ)?(,p=[A-Za-z0-9+/=]{0,44}){0,2}",
         ) {

@@ -356,7 +356,7 @@ fn no_proof_is_sent_with_outdated_keys() {
 }
 
 #[test]
-fn keys_of_another_mechanism_are_refused() {
+fn conversations_refuse_keys_of_another_mechanism() {
     let sha1 = Vector::rfc_5802();
     let sha256 = Vector::rfc_7677();
     let respond = |client_key, keys| {
@@ -525,7 +525,9 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_payloads_never_panic(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn conversations_with_arbitrary_payloads_never_panic(
+        payload in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
         let vector = Vector::rfc_5802();
         let DerivedKeys { client_key, keys } = &vector.derived;
         drop(vector.server().verify(&payload));

@@ -50,7 +50,7 @@ const NAME_COUNT: usize = {
 
 #[expect(
     clippy::as_conversions,
-    reason = "const code cannot call try_from; the table is that small"
+    reason = "const code cannot call try_from; the table has few rows"
 )]
 #[expect(
     clippy::indexing_slicing,
@@ -85,7 +85,7 @@ const fn make_names() -> [Name; NAME_COUNT] {
 #[inline]
 #[expect(
     clippy::as_conversions,
-    reason = "const code cannot call try_from; the result is small"
+    reason = "const code cannot call try_from; the result fits any usize"
 )]
 const fn first_slot(head: u64) -> usize {
     // Fibonacci hashing: the multiplier is 2^64 divided by the golden ratio, and the high bits are
@@ -98,7 +98,7 @@ static SLOTS: [u8; SLOT_COUNT] = make_slots();
 
 #[expect(
     clippy::as_conversions,
-    reason = "const code cannot call try_from; the table is that small"
+    reason = "const code cannot call try_from; the table has few names"
 )]
 #[expect(
     clippy::indexing_slicing,

@@ -11,7 +11,7 @@ pub static UNKNOWN: CommandSpec = command("<unknown>").secret().uncounted();
 
 /// All known commands.
 pub static COMMANDS: &[CommandSpec] = &[
-    // Documents.
+    // Commands on documents.
     command("find").reads().syntax(Syntax::Find),
     command("aggregate")
         .class(Class::Aggregate)
@@ -28,7 +28,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         .writes()
         .on_collection()
         .statements("documents")
-        // The shape of an insert does not contain its documents.
+        // The shape of an insert does not contain its documents, so they need not have arrived.
         .streaming(Streaming::AfterBody),
     command("update")
         .writes()
@@ -60,7 +60,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         .ends_work(),
     command("explain").syntax(Syntax::Explain),
     command("filemd5"),
-    // Transactions and sessions.
+    // Commands of transactions and sessions.
     command("commitTransaction")
         .class(Class::EndTransaction)
         .ends_work(),
@@ -73,7 +73,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("killSessions").ends_work(),
     command("killAllSessions").ends_work(),
     command("killAllSessionsByPattern").ends_work(),
-    // Collections, indexes and databases.
+    // Commands on collections, indexes and databases.
     command("create").writes().on_collection(),
     command("drop").writes().on_collection(),
     command("collMod").writes().on_collection(),
@@ -110,7 +110,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("dropDatabase").writes(),
     command("dbStats").aliases(&["dbstats"]).reads(),
     command("dbHash"),
-    // The connection and the login.
+    // Commands of the connection and the login.
     command("hello")
         .handshake(Handshake::Hello)
         .passes_relay_before_login()
@@ -160,7 +160,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("getLastError")
         .aliases(&["getlasterror"])
         .reply_before_login(ReplyBeforeLogin::GetLastError),
-    // Users and roles.
+    // Commands on users and roles.
     command("createUser").writes().credentials(),
     command("updateUser").writes().credentials(),
     command("dropUser").writes(),
@@ -172,7 +172,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("updateRole").writes(),
     command("dropRole").writes(),
     command("rolesInfo"),
-    // One server.
+    // Commands about one server.
     command("serverStatus"),
     command("hostInfo"),
     command("features"),
@@ -195,7 +195,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("fsyncUnlock"),
     command("shutdown"),
     command("driverOIDTest"),
-    // The replica set.
+    // Commands about the replica set.
     command("replSetGetStatus"),
     command("replSetGetConfig"),
     command("replSetFreeze"),
@@ -204,7 +204,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("replSetInitiate"),
     command("getDefaultRWConcern"),
     command("setDefaultRWConcern"),
-    // Sharding.
+    // Commands about sharding.
     command("isdbgrid"),
     command("addShard"),
     command("removeShard"),
@@ -226,7 +226,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("balancerStart"),
     command("balancerStop"),
     command("balancerStatus"),
-    // Commands of old servers.
+    // Commands that only old servers have.
     command("eval"),
     command("group"),
     command("geoNear"),

@@ -32,8 +32,8 @@ pub struct CommandSpec {
     pub may_be_compressed: bool,
     /// False if the command is counted under the name of [`UNKNOWN`](super::UNKNOWN).
     pub is_counted: bool,
-    /// True for the command `seawall`, which asks Seawall about itself. If such commands are off,
-    /// it is forwarded like an unknown command.
+    /// True for the command `seawall`, which asks Seawall about itself. If the configuration
+    /// switches this command off, it is forwarded like an unknown command.
     pub is_about_seawall: bool,
     /// True if the command ends other work: a transaction, a session, a cursor or an operation. It
     /// must not wait until this work ends.
@@ -157,12 +157,12 @@ pub enum ReplyForm {
 /// have arrived must contain everything that the fingerprint reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streaming {
-    /// Never.
+    /// A large command is always read whole.
     Never,
-    /// As soon as the command's body has arrived.
+    /// It can be forwarded as soon as its body has arrived.
     AfterBody,
-    /// As soon as the command's body and as many of its statements as a fingerprint reads have
-    /// arrived.
+    /// It can be forwarded as soon as its body and as many of its statements as a fingerprint reads
+    /// have arrived.
     AfterStatements,
 }
 
@@ -271,7 +271,7 @@ impl CommandSpec {
         }
     }
 
-    /// A command that carries credentials is secret too.
+    /// Marks a command that carries credentials. Its values are secret, and it is never compressed.
     pub(super) const fn credentials(self) -> Self {
         Self {
             may_be_compressed: false,

@@ -73,7 +73,7 @@ fn compare(scenario: &Scenario, seed: u64) -> Row {
         auto,
         ratio: match is_more_better {
             true => auto / best.1,
-            // A tenth of a second is the resolution of a recovery.
+            // Recovery times are measured in steps of 0.1 s, so this much is added to both of them.
             false if scenario.goal != Goal::P99 => (best.1 + 0.1) / (auto + 0.1),
             false => best.1 / auto,
         },
@@ -145,7 +145,7 @@ fn two_users_complete_equally_many_operations() {
     let scenario = group.iter().find(|s| s.users == 2).unwrap();
     let outcome = run(scenario, Policy::Auto(512), 5.0, 10.0, 1);
     let [first, second] = outcome.by_user[..] else {
-        panic!("two users");
+        panic!("expected two users");
     };
     assert!(first.abs_diff(second) * 20 < first, "{first} {second}");
 }

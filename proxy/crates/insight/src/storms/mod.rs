@@ -1,5 +1,5 @@
-//! Client storms: when they happened, which clients connected, how they left, and how many
-//! connections and logins of clients caused none at the servers.
+//! Client storms: when they happened, which clients connected, how their connections ended, and how
+//! many client connections and logins caused no connection or login at a server.
 
 use std::{
     collections::VecDeque,

@@ -240,7 +240,8 @@ impl<'a> Dice<'a> {
                 1 => Bson::Boolean(true),
                 2 => doc! { "$slice": dice.scalar() }.into(),
                 3 => doc! { "$elemMatch": dice.path_filter() }.into(),
-                // Inside an operator, because a bare number or boolean would be a flag.
+                // The expression is inside an operator, because a plain number or boolean would be
+                // a flag.
                 _ => doc! { "$add": [dice.expression()] }.into(),
             };
             (name, flag)

@@ -357,7 +357,7 @@ fn op_db_and_collection_come_from_the_command() {
 }
 
 #[test]
-fn explained_commands_show_their_inner_shape() {
+fn shape_of_explain_contains_the_shape_of_the_explained_command() {
     let explain = doc! { "explain": { "find": "c", "filter": { "a": 1 } }, "$db": "d" };
     assert_eq!(shape(&explain), "{find:{filter:{a:?}}}");
     let aggregate = doc! { "aggregate": "c", "pipeline": [], "explain": true, "$db": "d" };

@@ -52,7 +52,7 @@ async fn messages_use_the_reserve_one_at_a_time_with_the_fewest_missing_bytes_fi
     assert_eq!(
         inner.grow(c, CHUNK, 250_000, now),
         Grant::Wait,
-        "b has fewer bytes left"
+        "message b has fewer bytes left"
     );
     assert_eq!(inner.grow(b, CHUNK, 200_000, now), Grant::Granted);
     assert!(inner.used <= ALL + RESERVE);
@@ -77,7 +77,7 @@ async fn address_that_holds_the_least_memory_uses_the_reserve_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_address_cannot_use_all_memory() {
+async fn one_address_cannot_use_all_memory_of_the_budget() {
     const MESSAGE: usize = 60_000;
     let (mut inner, now) = inner();
     loop {
@@ -134,7 +134,8 @@ async fn for_a_message_of_the_same_address_only_slow_memory_holders_are_evicted(
     let (mut inner, now) = inner();
     let [slow, fast] = [1, 1].map(|last| holder(&mut inner, sharer(last), 400_000, now));
     for id in [slow, fast] {
-        // A new measurement begins, without the bytes that arrived at once.
+        // The measurement of the rate begins again, so that the bytes that arrived at once do not
+        // count.
         let mut owing = Progress::default();
         owing.mark_owing(now);
         inner.holders.get_mut(&id).unwrap().progress = owing;
@@ -167,8 +168,8 @@ async fn message_larger_than_the_budget_gets_memory_if_no_other_message_holds_an
     assert_eq!((inner.used, inner.by_sharer.len()), (0, 0));
 }
 
-/// When the budget is exhausted, each sender has sent half of its message. Without the reserve they
-/// would block each other.
+/// When the budget is exhausted, each sender has sent half of its message. Without the reserve, the
+/// messages would wait for each other forever.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_half_sent_messages_complete_within_the_budget() {
     const SENDERS: usize = 1_000;
@@ -384,7 +385,7 @@ async fn the_next_message_that_may_use_the_reserve_is_woken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_between_two_evictions_is_at_least_the_interval() {
+async fn the_time_between_two_memory_evictions_is_at_least_the_interval() {
     const MS: Duration = Duration::from_millis(1);
     let (mut inner, now) = inner();
     let silent = holder(&mut inner, sharer(1), ALL, now);
@@ -399,7 +400,7 @@ async fn the_time_between_two_evictions_is_at_least_the_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn last_waiting_message_is_evicted_if_no_message_can_finish() {
+async fn the_last_waiting_message_is_evicted_if_no_message_can_finish() {
     let (mut inner, now) = inner();
     let full = inner.open(sharer(1), now);
     assert_eq!(inner.grow(full, ALL, ALL, now), Grant::Granted);

@@ -9,7 +9,7 @@ pub enum ServerAddress {
     Tcp {
         /// The host's name or IP address. IPv6 addresses have no brackets here.
         host: String,
-        /// The port.
+        /// The port number.
         port: u16,
     },
     /// A unix domain socket.
@@ -18,10 +18,10 @@ pub enum ServerAddress {
 
 /// Error: a text is not a server address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid server address: {0:?}")]
+#[error("invalid server address: {0:?}; expected host:port or the path of a unix socket")]
 pub struct AddressError(String);
 
-/// MongoDB's default port.
+/// The port of a server address without a port.
 const DEFAULT_PORT: u16 = 27017;
 
 impl fmt::Display for ServerAddress {

@@ -91,10 +91,10 @@ impl Connection {
     }
 }
 
-/// True if the server requires clients to log in. The check runs on this connection, because the
-/// server process behind a connection cannot change. It sends a command that servers run in every
-/// state. If logins are required, a server refuses it to a client without a login, even on the
-/// server's own host.
+/// True if the server requires clients to log in. The check runs on this connection, because all
+/// commands on one connection reach the same server process. The check sends a command that servers
+/// run in every state. A server that requires logins refuses this command before a login, even to
+/// clients on its own host.
 ///
 /// # Errors
 /// See [`ControlError`].

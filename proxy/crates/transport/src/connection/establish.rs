@@ -40,7 +40,7 @@ pub enum Step {
     Tls,
     /// Sending `hello` and reading its reply.
     Hello,
-    /// Authenticating with SCRAM.
+    /// Logging in with SCRAM.
     Authenticate,
 }
 
@@ -63,15 +63,15 @@ pub enum EstablishError {
     Io {
         /// The step that failed.
         step: Step,
-        /// The server.
+        /// The address of the server.
         address: ServerAddress,
-        /// The cause.
+        /// The error of the socket or of TLS.
         source: io::Error,
     },
     /// The steps took longer than the limit.
     #[error("{address} did not reply within {limit:?}")]
     TimedOut {
-        /// The server.
+        /// The address of the server.
         address: ServerAddress,
         /// The time limit for all steps together.
         limit: Duration,
@@ -81,9 +81,9 @@ pub enum EstablishError {
     Exchange {
         /// The step that failed.
         step: Step,
-        /// The server.
+        /// The address of the server.
         address: ServerAddress,
-        /// The cause.
+        /// The error of the exchange.
         source: ControlError,
     },
     /// The server replied with an error.
@@ -91,7 +91,7 @@ pub enum EstablishError {
     Refused {
         /// The step that failed.
         step: Step,
-        /// The server.
+        /// The address of the server.
         address: ServerAddress,
         /// The error code in the server's reply.
         code: i32,
@@ -101,9 +101,9 @@ pub enum EstablishError {
     /// The SCRAM conversation failed in Seawall, for example because of a wrong server signature.
     #[error("authentication at {address} failed: {source}")]
     Scram {
-        /// The server.
+        /// The address of the server.
         address: ServerAddress,
-        /// The cause.
+        /// The error of the conversation.
         source: ScramError,
     },
     /// The identity has no keys, so Seawall cannot log in as this user.
@@ -112,7 +112,7 @@ pub enum EstablishError {
     /// The server requires a login, but the connection is for anonymous clients.
     #[error("{address} requires authentication")]
     RequiresAuthentication {
-        /// The server.
+        /// The address of the server.
         address: ServerAddress,
     },
 }
@@ -168,10 +168,10 @@ impl EstablishError {
 /// and time limit.
 #[derive(Clone)]
 pub struct Connector {
-    /// All clones of the connector share it.
+    /// The TLS configuration, shared by all clones of the connector.
     tls: Arc<ArcSwap<VersionedTls>>,
     compressors: Vec<Compressor>,
-    /// Nanoseconds. All clones of the connector share it.
+    /// The time limit in nanoseconds, shared by all clones of the connector.
     limit: Arc<AtomicU64>,
     nonces: Arc<NonceSource>,
 }
@@ -179,7 +179,7 @@ pub struct Connector {
 /// TLS towards servers, and the version of its configuration.
 struct VersionedTls {
     version: TlsVersion,
-    /// `None` if servers are connected without TLS.
+    /// The TLS configuration; `None` if Seawall connects to servers without TLS.
     tls: Option<Arc<ServerTls>>,
 }
 
@@ -266,8 +266,9 @@ impl Connector {
     }
 
     /// Establishes a connection for anonymous clients. Fails if the server requires a login. The
-    /// check runs for each connection: if access control was switched on and no user exists yet, a
-    /// server on the same host would let an anonymous client create the first user.
+    /// check runs for each connection, because access control may have been switched on. If no user
+    /// exists yet, a server on the same host would then let an anonymous client create the first
+    /// user.
     async fn establish_anonymous(
         &self,
         address: &ServerAddress,

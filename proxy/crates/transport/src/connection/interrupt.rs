@@ -19,7 +19,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Begins a wait: an earlier interrupt does not end it.
+    /// Begins a wait. An interrupt that was raised before does not end this wait.
     pub fn reset(&self) {
         self.is_raised.store(false, Ordering::Release);
     }
@@ -60,7 +60,7 @@ impl Interrupts {
         let mut all = self.0.lock();
         let current: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
         *all = current.iter().map(Arc::downgrade).collect();
-        // A woken task may need the lock.
+        // The lock is released first, because a woken task may need it.
         drop(all);
         current.iter().for_each(|interrupt| interrupt.raise());
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_interrupt_ends_current_waits_and_no_later_ones() {
+    async fn an_interrupt_ends_current_waits_but_no_later_waits() {
         let (all, own, other) = <(Interrupts, Arc<Interrupt>, Arc<Interrupt>)>::default();
         all.add(&own);
         all.add(&other);

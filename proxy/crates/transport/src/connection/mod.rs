@@ -1,5 +1,5 @@
-//! One connection to a server. After it is established, it serves one operation or one command of
-//! Seawall itself at a time.
+//! One connection to a server. After it is established, it serves one command at a time: an
+//! operation of a client, or a command of Seawall itself.
 //!
 //! This module establishes connections (connect, TLS, `hello`, authenticate) and knows when a
 //! connection is unusable. It does not know pools: its callers decide how long a connection is
@@ -41,7 +41,7 @@ pub struct ConnectionId(u64);
 pub struct Generation(u64);
 
 impl Generation {
-    /// The generation after this one.
+    /// The generation that follows this generation.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
@@ -110,7 +110,7 @@ impl Connection {
         }
     }
 
-    /// The connection's id.
+    /// The number that identifies the connection in this process.
     pub fn id(&self) -> ConnectionId {
         self.id
     }
@@ -132,7 +132,7 @@ impl ConnectionId {
 
     /// A number from 0 to 1. Numbers of consecutive connections are spread evenly.
     pub fn spread(self) -> f64 {
-        // Fibonacci hashing.
+        // This is Fibonacci hashing, which spreads consecutive numbers evenly.
         let hash = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
         f64::from(u16::try_from(hash).unwrap_or(u16::MAX)) / f64::from(u16::MAX)
     }

@@ -28,7 +28,7 @@ pub enum TlsError {
     #[error(transparent)]
     File(#[from] PemError),
     /// The authorities or revocation lists are unusable.
-    #[error("certificates of servers: {0}")]
+    #[error("cannot set up the verification of servers' certificates: {0}")]
     Verifier(#[from] VerifierBuilderError),
     /// TLS cannot be set up.
     #[error(transparent)]
@@ -38,11 +38,11 @@ pub enum TlsError {
 /// The authorities that servers' certificates must come from.
 #[derive(Clone, Copy, Debug)]
 pub enum Authorities<'a> {
-    /// Those of Mozilla, which are compiled in.
+    /// The authorities of Mozilla, which are compiled into Seawall.
     Mozilla,
-    /// Those of the operating system. Unusable ones are skipped.
+    /// The authorities of the operating system. Unusable certificates are skipped.
     System(Pem<'a>),
-    /// Those of a file.
+    /// The authorities in a file.
     File(Pem<'a>),
 }
 
@@ -62,16 +62,18 @@ pub enum Verification {
 pub struct TlsSettings<'a> {
     /// The authorities of servers.
     pub authorities: Authorities<'a>,
-    /// A file with Seawall's own certificate chain and its key; `None` if it has none.
+    /// A file with Seawall's own certificate chain and its key; `None` if Seawall has no
+    /// certificate.
     pub identity: Option<Pem<'a>>,
-    /// Files with revocation lists. If there are any, the issuer of a server's certificate needs
-    /// one.
+    /// Files with revocation lists. If there are any, a server's certificate is accepted only if
+    /// there is a list of its issuer.
     pub revocation_lists: Vec<Pem<'a>>,
     /// How certificates are verified.
     pub verification: Verification,
 }
 
-/// TLS towards servers, with one configuration. It resumes its own sessions, and no others.
+/// TLS towards servers, with one configuration. It resumes only TLS sessions that began with this
+/// configuration.
 pub struct ServerTls {
     config: Arc<ClientConfig>,
     verifier: Arc<dyn ServerCertVerifier>,
@@ -115,7 +117,7 @@ impl ServerTls {
         })
     }
 
-    /// The configuration, for a client with its own connections.
+    /// The configuration for rustls, for callers that open their own connections.
     pub fn config(&self) -> &ClientConfig {
         &self.config
     }
@@ -181,8 +183,8 @@ fn verifier(
     let verifier =
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
             .with_crls(lists)
-            // As a server does: only the peer's own certificate needs a list of its issuer, and
-            // the list must not be outdated.
+            // The rule is the same as in a server: only the issuer of the peer's own certificate
+            // needs a list, and the list must not be outdated.
             .only_check_end_entity_revocation()
             .enforce_revocation_expiration()
             .build()?;
@@ -234,7 +236,7 @@ impl ServerCertVerifier for LenientVerifier {
         let verified =
             verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
-            // The name is verified last, so everything else is valid.
+            // rustls verifies the name last, so everything else in the certificate is valid.
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),

@@ -37,7 +37,7 @@ fn noise(bytes: usize) -> Vec<u8> {
     iter::repeat_with(next).take(bytes).collect()
 }
 
-/// A TLS record.
+/// Builds a TLS record with this content.
 fn record(content: &[u8]) -> Vec<u8> {
     let length = u16::try_from(content.len()).unwrap();
     [&[22, 3, 1][..], &length.to_be_bytes(), content].concat()
@@ -202,7 +202,7 @@ async fn a_message_is_read_if_the_free_memory_is_exactly_its_length() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_memory_is_short_a_reader_reads_only_the_bytes_outside_the_budget() {
+async fn while_memory_is_short_a_reader_reads_only_bytes_that_need_no_memory_charge() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut full = budget.open(Sharer::User(2));
     full.grow(1 << 20, 1).await.unwrap();
@@ -331,7 +331,7 @@ async fn the_scratch_buffer_is_zero_after_a_read() {
 }
 
 #[tokio::test]
-async fn peek_header_reads_no_more_than_the_bytes_outside_the_budget() {
+async fn peek_header_reads_only_bytes_that_need_no_memory_charge() {
     let (mut near, mut far) = duplex(1 << 16);
     far.write_all(&request_of(60_000)).await.unwrap();
     let mut reader = MessageReader::default();

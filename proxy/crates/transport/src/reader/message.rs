@@ -19,11 +19,11 @@ use crate::{
 /// One message in its wire format, header included.
 #[derive(Debug)]
 pub struct Message {
-    /// The message's header.
+    /// The parsed header of the message.
     pub header: Header,
     /// All bytes of the message, or the bytes of its head.
     pub bytes: Vec<u8>,
-    /// When the message's first bytes arrived, if this is only a head.
+    /// When the first bytes of a head arrived; `None` for a whole message.
     pub head_since: Option<Instant>,
     /// The compressor; `None` if the message was not compressed.
     pub compressor: Option<Compressor>,

@@ -21,14 +21,15 @@ use crate::progress::{MESSAGE_LIMIT, Progress};
 /// Maximum size of a piece, in bytes.
 pub(super) const PIECE_BYTES: usize = 256 * 1024;
 
-/// While no byte arrives, the reader checks at this interval if others wait for the resource.
+/// While no byte arrives, the reader checks at this interval if other clients wait for the resource
+/// that the message holds.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The rest of a message. While the rest is read, the message holds memory and another resource,
 /// usually a server connection.
 pub struct RestOfMessage<'a> {
     share: Option<&'a MemoryShare>,
-    /// Returns true if others wait for the resource that the message holds.
+    /// Returns true if other clients wait for the resource that the message holds.
     is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
     progress: Progress,
     moved_at: Instant,
@@ -37,7 +38,7 @@ pub struct RestOfMessage<'a> {
 
 impl<'a> RestOfMessage<'a> {
     /// Begins to read the rest of the message whose head was returned last. `is_wanted` returns
-    /// true if others wait for the resource that the message holds.
+    /// true if other clients wait for the resource that the message holds.
     pub fn of(head: &'a Message, is_wanted: &'a (dyn Fn() -> bool + Send + Sync)) -> Self {
         let now = Instant::now();
         Self {
@@ -111,8 +112,9 @@ impl<'a> RestOfMessage<'a> {
         read.map_err(|error: io::Error| error.into())
     }
 
-    /// Fails if the share was evicted, if the sender is slow while others wait, if it has been
-    /// silent for [`PARTIAL_MESSAGE_IDLE`], or if the message has taken longer than its limit.
+    /// Fails if the share was evicted, or if the sender is slow while other clients wait. Also
+    /// fails if the sender has been silent for [`PARTIAL_MESSAGE_IDLE`], or if the message has
+    /// taken longer than its limit.
     fn check(&self, now: Instant) -> Result<(), ReadError> {
         if self.share.is_some_and(MemoryShare::is_evicted) {
             return Err(ReadError::Evicted);
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_sender_is_closed_only_while_others_wait() {
+    async fn a_slow_sender_is_closed_only_while_other_clients_wait() {
         let (seconds, read) = rest_at(2_000, &budget(), &|| false).await;
         assert!(read.is_ok() && seconds > 1_900, "{seconds} {read:?}");
         let (seconds, read) = rest_at(2_000, &budget(), &|| true).await;
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_sender_is_evicted_while_others_wait_for_memory() {
+    async fn a_slow_sender_is_evicted_while_other_messages_wait_for_memory() {
         let budget = MemoryBudget::of_bytes(2 << 20);
         let has_room = AtomicBool::new(false);
         let waiter = async {

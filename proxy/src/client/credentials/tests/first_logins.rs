@@ -129,7 +129,7 @@ async fn a_first_login_sends_an_empty_exchange_to_a_server_that_requires_it() {
 }
 
 #[tokio::test]
-async fn a_concurrent_first_login_waits_for_the_one_in_progress() {
+async fn a_concurrent_first_login_of_a_user_waits_for_the_first_login_in_progress() {
     let scene = Scene::new().await;
     let (client, carried, server_first) = scene.start("u").await.unwrap();
     let u = user("u");
@@ -250,7 +250,7 @@ async fn clients_are_anonymous_while_the_server_requires_no_login() {
     assert!(scene.credentials.anonymous().is_none());
     assert_eq!(scene.credentials.decided_mode().await, CredentialMode::None);
     let anonymous = scene.credentials.anonymous().unwrap();
-    // A client that logs in nevertheless is verified.
+    // A client that logs in although it need not is verified.
     assert!(refused(scene.log_in("u", "wrong").await));
     assert!(scene.log_in("u", "secret").await.is_ok());
     scene.credentials.keys_refused(&anonymous, 0);
@@ -276,10 +276,10 @@ async fn credential_mode_lookup_stays_after_a_refused_anonymous_client() {
     let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
     scene.credentials.anonymous_refused();
     assert_eq!(scene.credentials.mode(), CredentialMode::Lookup);
-    // There is no service account to look users up.
+    // There is no service account that could look users up, so the login fails.
     let unavailable = scene.obtain(&user("u")).await.err();
     assert_eq!(unavailable, Some(CredentialError::Unavailable));
-    // The user is not remembered as unknown.
+    // The user was not remembered as unknown, so the second login fails in the same way.
     let unavailable = scene.obtain(&user("u")).await.err();
     assert_eq!(unavailable, Some(CredentialError::Unavailable));
 }

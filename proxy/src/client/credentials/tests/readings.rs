@@ -143,7 +143,7 @@ async fn fresh_keys_serve_one_login_at_a_time_without_a_new_key_reading() {
     drop(lent);
     assert!(credentials.fresh(&u, Instant::now()).is_some());
     assert_eq!(scene.server.count("usersInfo"), 1);
-    // Old keys are read again first.
+    // Keys that are older than a second are read again before they are used.
     let later = Instant::now() + Duration::from_secs(2);
     assert!(credentials.fresh(&u, later).is_none());
     scene.read_again(&known).await;

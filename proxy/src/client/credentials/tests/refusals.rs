@@ -1,4 +1,4 @@
-//! Tests of the time of refusals.
+//! Tests of the time at which the reply to a refused login is sent.
 
 use std::time::Duration;
 

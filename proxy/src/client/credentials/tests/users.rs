@@ -33,7 +33,7 @@ pub(super) fn stored_keys(name: &str, password: &str) -> ScramKeys {
 pub(super) struct Behaviour {
     pub(super) users: HashMap<String, ScramKeys>,
     pub(super) requires_login: bool,
-    /// Replies that the server sends instead of its usual ones, by command.
+    /// For each command, the reply that the server sends instead of its usual reply.
     pub(super) instead: HashMap<&'static str, RawDocumentBuf>,
     /// Commands at which the server closes the connection, once for each entry.
     pub(super) closes_at: Vec<&'static str>,
@@ -145,7 +145,7 @@ impl ConnectionState {
             if behaviour.users.contains_key(name) {
                 let mut names = RawArrayBuf::new();
                 names.push("SCRAM-SHA-256");
-                // Seawall must ignore elements that are not names.
+                // Seawall must ignore elements of this list that are not names of mechanisms.
                 names.push(7);
                 reply.append(cstr!("saslSupportedMechs"), names);
             }

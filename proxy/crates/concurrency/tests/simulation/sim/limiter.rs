@@ -86,7 +86,7 @@ impl Limiter {
         self.waiting += 1;
     }
 
-    /// Takes the next operation. The users take turns.
+    /// Takes the next waiting operation. Users are served in rotation.
     pub(crate) fn dequeue(&mut self, now: f64) -> Option<u32> {
         self.touch(now);
         for _ in 0..self.queues.len() {
@@ -186,7 +186,8 @@ impl Limiter {
         sample.waiting = self.waiting;
         sample.in_progress = u64::from(self.in_progress);
         sample.exempt = u64::from(self.exempt);
-        // A fixed limit has the same exemption, so that only the limits are compared.
+        // Long operations become exempt with a fixed limit too, so that the policies differ only in
+        // their limits.
         let controller = match &mut self.controller {
             Some(controller) => controller,
             None => &mut Controller::new(self.limit, 0),

@@ -119,7 +119,7 @@ fn delay(share: f64, delay_us: f64, group: usize) -> Kind {
     }
 }
 
-/// Of the operations, 90 % take 1 ms and 10 % take 200 ms.
+/// 90 % of the operations take 1 ms, and 10 % take 200 ms.
 fn bimodal(group: usize) -> Vec<Vec<Kind>> {
     vec![vec![delay(0.9, 900.0, 0), delay(0.1, 200_000.0, group)]]
 }
@@ -316,8 +316,9 @@ fn several() -> Vec<Scenario> {
                 (2.0, Change::Clients(1_000)),
                 (3.0, Change::Clients(2_000)),
             ],
-            // A raised limit takes throughput from the other proxies, and looks like a gain.
-            // Proxies that started when the server was already busy do not know that it is crowded.
+            // A proxy that raises its limit takes throughput from the other proxies. So the raised
+            // limit looks like a gain. Proxies that started when the server was already busy do not
+            // know that it is crowded.
             least: Least {
                 ratio: 0.85,
                 swing: 1.0,

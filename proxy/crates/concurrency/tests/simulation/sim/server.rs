@@ -49,7 +49,8 @@ impl Ord for Ordered {
 pub(crate) enum Contention {
     /// As measured for mongod.
     Mongod,
-    /// A lock convoy: each runnable operation adds this share of the cost for each other one.
+    /// A lock convoy: the cost grows with the square of the number of runnable operations. Among 8
+    /// operations, each of the others adds this share to the cost of an operation.
     Convoy(f64),
 }
 
@@ -112,7 +113,7 @@ impl Server {
             .collect();
     }
 
-    /// An operation becomes runnable. It needs `cpu_us` at best cost.
+    /// Makes an operation runnable. `cpu_us` is the CPU time that it needs at best cost.
     pub(crate) fn begin(&mut self, operation: u32, cpu_us: f64, now: f64) {
         self.advance(now);
         self.runnable

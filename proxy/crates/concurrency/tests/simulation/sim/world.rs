@@ -136,7 +136,7 @@ pub(crate) struct World {
     rate_epoch: u32,
     proxies: usize,
     servers: Vec<Server>,
-    /// By proxy, then by server.
+    /// The limiters, ordered by proxy and then by server.
     pub(crate) limiters: Vec<Limiter>,
     operations: Vec<Operation>,
     free: Vec<u32>,
@@ -209,7 +209,9 @@ impl World {
         loop {
             let next = self.events.peek().map_or(f64::INFINITY, |e| e.0.0.0);
             let ends = self.servers.iter().map(Server::next_end).enumerate();
-            let (server, ending) = ends.min_by(|a, b| a.1.total_cmp(&b.1)).expect("a server");
+            let (server, ending) = ends
+                .min_by(|a, b| a.1.total_cmp(&b.1))
+                .expect("there is at least one server");
             if next.min(ending) > end {
                 self.now = end;
                 return;
@@ -294,7 +296,7 @@ impl World {
     }
 
     fn open_arrival(&mut self, epoch: u32) {
-        // Arrivals of an earlier rate stop.
+        // Arrivals at the rate before the last change are ignored.
         if epoch == self.rate_epoch {
             let next = self.dice.exponential() * 1e6 / self.rate;
             self.at(self.now + next, Event::OpenArrival(epoch));
@@ -347,7 +349,7 @@ impl World {
         let of_proxy = proxy * servers..(proxy + 1) * servers;
         let limiter = of_proxy
             .min_by_key(|index| self.limiters[*index].load())
-            .expect("a server");
+            .expect("there is at least one server");
         let operation = self.new_operation(Operation {
             client,
             proxy: proxy as u32,

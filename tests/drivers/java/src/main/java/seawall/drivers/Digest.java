@@ -12,7 +12,7 @@ final class Digest {
     private Digest() {
     }
 
-    /** Bytes that depend only on the length. No two chunks of the bytes are equal. */
+    /** Bytes that depend only on the length. All chunks of the bytes differ from each other. */
     static byte[] content(int length) {
         byte[] content = new byte[length];
         for (int at = 0; at < length; at++) {

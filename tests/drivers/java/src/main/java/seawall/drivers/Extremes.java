@@ -42,8 +42,8 @@ final class Extremes {
     }
 
     /**
-     * These run one after another, so on one connection of the driver's pool. The count follows all
-     * of them.
+     * The inserts run one after another, so they use one connection of the driver's pool. The count
+     * runs after all of them.
      */
     private static BsonInt64 unacknowledged(Context context, ClientSession session) {
         MongoCollection<BsonDocument> collection = context.collection("unacknowledged");

@@ -56,8 +56,8 @@ final class Failures {
 
     private void collections() {
         failure("collection exists", () -> {
-            // The options differ from those of the collection: later servers accept equal options
-            // as a success.
+            // The options differ from those of the collection, because later servers report success
+            // if they are equal.
             context.database().createCollection("things", new CreateCollectionOptions().collation(Finds.IGNORING_CASE));
             return document("{}");
         });
