@@ -8,7 +8,10 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use seawall_tests::{crowd, process::binary, scratch::Scratch};
+use seawall_api::Status;
+use seawall_tests::{
+    crowd, eventually::eventually, process::binary, scratch::Scratch, seawall::http,
+};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::Command,
@@ -53,14 +56,27 @@ async fn an_interrupted_demonstration_leaves_no_process_and_no_file() {
     let stdout = child.stdout.take().unwrap();
     let mut lines = BufReader::new(stdout).lines();
     let report = async {
+        let mut admin = None;
         while let Some(line) = lines.next_line().await.unwrap() {
+            if let Some((_, address)) = line.split_once("dashboard   http://") {
+                admin = Some(address.trim_end_matches('/').to_owned());
+            }
             if line.starts_with("Ctrl-C ends") {
-                return true;
+                break;
             }
         }
-        false
+        admin
     };
-    assert!(timeout(DEMO_LIMIT, report).await.unwrap());
+    let admin = timeout(DEMO_LIMIT, report).await.unwrap().unwrap();
+    let operations = async || {
+        let host = format!("Host: {admin}\r\n");
+        let (_, body) = http(&admin, "GET", "/api/v1/status", &host).await;
+        let status: Status = serde_json::from_str(&body).unwrap();
+        status.operations
+    };
+    let before = operations().await;
+    let goes_on = async || operations().await > before + 20;
+    eventually(DEMO_LIMIT, goes_on).await.unwrap();
     assert!(!processes_of(directory.path()).is_empty());
     interrupt(&child);
     let status = timeout(DEMO_LIMIT, child.wait()).await.unwrap().unwrap();

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  find or fetch a mongod ─► start it, two users ─► Seawall in front of it, all defaults
-//!         ─► traffic of the official driver ─► a burst of short connections ─► report ─► serve
+//!         ─► traffic of the official driver ─► a burst of short connections ─► report
+//!         ─► serve a light traffic
 //! ```
 //!
 //! Invariant: everything that is started belongs to the one future that [`run`] polls. If that
@@ -123,7 +124,10 @@ async fn demonstrate(once: bool) -> Result<Exit, Failure> {
     }
     if !once {
         say_all(&report::where_to_look(&app, &deployment));
-        app.drain_requested().await;
+        tokio::select! {
+            () = app.drain_requested() => {}
+            ended = traffic::keep_going(&options) => ended?,
+        }
     }
     Ok(Exit::Success)
 }

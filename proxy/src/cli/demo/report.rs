@@ -182,7 +182,9 @@ pub(super) fn comparison(figures: &Figures) -> Vec<String> {
 pub(super) fn where_to_look(app: &App, deployment: &Deployment) -> Vec<String> {
     let admin = app.admin_address().unwrap_or("off");
     vec![
-        "\nStill running. Where to look next:\n".to_owned(),
+        "\nStill running, with light traffic. Where to look next:\n".to_owned(),
+        format!("  dashboard   http://{admin}/"),
+        format!("  terminal    seawall top --admin http://{admin}"),
         format!("  metrics     http://{admin}/metrics"),
         format!("  shapes      http://{admin}/api/v1/shapes"),
         format!("  pools       http://{admin}/api/v1/pools"),

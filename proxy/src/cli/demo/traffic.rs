@@ -1,6 +1,6 @@
 //! The traffic of a small shop: writes, reads, a long cursor, aggregations and transactions.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::TryStreamExt as _;
 use mongodb::{
@@ -10,6 +10,7 @@ use mongodb::{
     options::ClientOptions,
 };
 use parking_lot::Mutex;
+use tokio::{time::interval, try_join};
 
 use super::Failure;
 
@@ -58,6 +59,49 @@ pub(super) async fn drive(options: ClientOptions) -> Result<(), Failure> {
     }
     client.shutdown().await;
     Ok(())
+}
+
+/// Runs a light traffic of two applications until the future is dropped, so that the dashboard and
+/// `seawall top` have something to show.
+pub(super) async fn keep_going(options: &ClientOptions) -> Result<(), Failure> {
+    let [web, jobs] = ["shop-web", "shop-jobs"].map(|application| {
+        let mut options = options.clone();
+        options.app_name = Some(application.to_owned());
+        Client::with_options(options)
+    });
+    let (web, jobs) = (web?, jobs?);
+    try_join!(visit(&web), visit(&web), visit(&web), work(&jobs))?;
+    Ok(())
+}
+
+/// The operations of customers: about 60 per second.
+async fn visit(client: &Client) -> Result<(), Failure> {
+    let orders = client.database(DATABASE).collection::<Document>(ORDERS);
+    let mut due = interval(Duration::from_millis(100));
+    for number in (0..ORDER_COUNT - 10).cycle() {
+        due.tick().await;
+        orders.find_one(doc! { "_id": number }).await?;
+        let seen = doc! { "$inc": { "views": 1 } };
+        orders.update_one(doc! { "_id": number }, seen).await?;
+        if number % 4 == 0 {
+            let of_customer = orders.find(doc! { "customer": number % 40, "status": "open" });
+            let newest = of_customer.sort(doc! { "_id": -1 }).limit(5).await?;
+            newest.try_collect::<Vec<_>>().await?;
+        }
+    }
+    Ok(())
+}
+
+/// The operations of a job that reads all orders and sums them up, every two seconds.
+async fn work(client: &Client) -> Result<(), Failure> {
+    let orders = client.database(DATABASE).collection::<Document>(ORDERS);
+    let mut due = interval(Duration::from_secs(2));
+    loop {
+        due.tick().await;
+        aggregate(&orders).await?;
+        let all = orders.find(doc! {}).batch_size(BATCH_SIZE).await?;
+        all.try_collect::<Vec<_>>().await?;
+    }
 }
 
 async fn write(orders: &Collection<Document>) -> Result<(), Failure> {
