@@ -11,6 +11,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::Once,
+    time::Duration,
 };
 
 use bson::doc;
@@ -18,7 +20,8 @@ use mongodb::{Client, options::ClientOptions};
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options as ServerOptions, Standalone},
-    process::binary,
+    process::{Process, binary},
+    raw::RawClient,
     scratch::Scratch,
     seawall::{Options, Seawall},
 };
@@ -45,8 +48,13 @@ fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)]) {
     assert!(status.success(), "{program} {arguments:?}: {status}");
 }
 
-/// Installs the packages of the lock file, unless they are installed.
+/// Installs the packages of the lock file, unless they are installed. The tests run in parallel.
 fn install() {
+    static INSTALLATION: Once = Once::new();
+    INSTALLATION.call_once(install_packages);
+}
+
+fn install_packages() {
     let installed = folder().join("node_modules/.package-lock.json");
     let is_newer = |path: &Path| {
         let time = |path: &Path| fs::metadata(path).and_then(|of| of.modified()).ok();
@@ -103,7 +111,7 @@ async fn wait_for_history(seawall: &Seawall) {
             false => Err(format!("{known} of {OPERATIONS}")),
         }
     };
-    let limit = std::time::Duration::from_secs(20);
+    let limit = Duration::from_secs(20);
     if let Err(error) = eventually(limit, counted).await {
         panic!("{error}");
     }
@@ -146,9 +154,8 @@ fn program() -> String {
     binary().display().to_string()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs Node and Chromium; run by .ci/run"]
-async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
+/// Checks types and layout of the page and of its tests.
+fn check_sources() {
     install();
     let compiler = folder().join("node_modules/.bin/tsc");
     run(compiler.to_str().unwrap(), &["-p", "tsconfig.json"], &[]);
@@ -161,6 +168,22 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
         "*.mjs",
     ];
     run(formatter.to_str().unwrap(), &files, &[]);
+}
+
+/// The folder of the screenshots.
+const SCREENSHOTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
+
+/// Runs one file of browser tests.
+fn browse(files: &[&str], variables: &[(&str, &str)]) {
+    let mut variables = variables.to_vec();
+    variables.push(("SEAWALL_SCREENSHOTS", SCREENSHOTS));
+    tokio::task::block_in_place(|| run("node", &[&["--test"], files].concat(), &variables));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Node and Chromium; run by .ci/run"]
+async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
+    tokio::task::block_in_place(check_sources);
     let server = Standalone::start(ServerOptions::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let _clients = shop(&seawall).await;
@@ -188,7 +211,6 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
     let guarded = Seawall::launch(&server.uri(), options).await.unwrap();
     let address = |of: &Seawall| format!("http://{}", of.app.admin_address().unwrap());
     let reports = Reports::write(&files, &address(&seawall));
-    let screenshots = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
     let variables = [
         ("SEAWALL_ADMIN", &*address(&seawall)),
         ("SEAWALL_MERGED", &address(&second)),
@@ -198,8 +220,32 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
         ("SEAWALL_REPORT_HTML", &reports.html),
         ("SEAWALL_REPORT_JSON", &reports.json),
         ("SEAWALL_COMPARISON_HTML", &reports.comparison),
-        ("SEAWALL_SCREENSHOTS", screenshots),
     ];
-    let tests = ["--test", "views.test.mjs", "report.test.mjs"];
-    tokio::task::block_in_place(|| run("node", &tests, &variables));
+    browse(&["views.test.mjs", "report.test.mjs"], &variables);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Node and Chromium; run by .ci/run"]
+async fn a_typed_word_reloads_the_configuration_and_drains() {
+    tokio::task::block_in_place(install);
+    let server = Standalone::start(ServerOptions::default()).await.unwrap();
+    let files = Scratch::create().unwrap();
+    let token = files.write("act", ACT_TOKEN).unwrap();
+    let toml = format!(
+        "listen.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\nadmin.address = \"127.0.0.1:0\"\n\
+         admin.token_file = {token:?}\nshutdown.drain_ms = 600000\npool.max_pool_size = 7\n",
+        server.uri()
+    );
+    let configuration = files.write("seawall.toml", toml).unwrap();
+    let mut process = Process::serve(&configuration).await;
+    // The drain lasts as long as this client stays.
+    let client = RawClient::connect(process.address().parse().unwrap()).await;
+    let variables = [
+        ("SEAWALL_ACTED", &*format!("http://{}", process.admin())),
+        ("SEAWALL_ACT_TOKEN", ACT_TOKEN),
+        ("SEAWALL_CONFIGURATION", configuration.to_str().unwrap()),
+    ];
+    browse(&["actions.test.mjs"], &variables);
+    drop(client.unwrap());
+    assert!(process.ended().await.success());
 }

@@ -167,6 +167,9 @@ function show() {
       ),
     ),
   );
+  // On a phone, the navigation is wider than the screen.
+  const current = /** @type {HTMLElement | null} */ (nav.querySelector("[aria-current]"));
+  if (current) nav.scrollLeft = current.offsetLeft - nav.offsetLeft;
   fill(picker, ...(WITHOUT_RANGE.includes(name) ? [] : rangePicker()));
   view(page);
 }

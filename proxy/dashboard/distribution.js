@@ -35,9 +35,12 @@ export function distribution(buckets, options = {}) {
     });
     return svg("path", { class: `bars ${tone}`, d: path.join("") });
   };
-  const lines = marks.map(([name, ms]) =>
-    h("i", { class: "quantile", "--at": `${scale.at(ms) * 100}%` }, h("span", {}, name)),
-  );
+  const lines = marks.map(([name, ms], i) => {
+    // A label that would cover the one before it is lower.
+    const isClose = i > 0 && scale.at(ms) - scale.at(marks[i - 1][1]) < 0.08;
+    const style = isClose ? "quantile low" : "quantile";
+    return h("i", { class: style, "--at": `${scale.at(ms) * 100}%` }, h("span", {}, name));
+  });
   const text = `Durations from ${duration(low)} to ${duration(high)}; ${marks.map(([name, ms]) => `${name} ${duration(ms)}`).join(", ")}`;
   const picture = svg(
     "svg",

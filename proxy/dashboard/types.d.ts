@@ -348,7 +348,7 @@ export interface Configuration {
     instance?: string;
     key: string;
     origin: string;
-    pending?: string | null;
+    pending: string | null;
     value: string;
   }[];
 }

@@ -14,7 +14,7 @@ import {
   words,
 } from "./format.js";
 import { address, opened, range } from "./state.js";
-import { BASELINES } from "./view-shape.js";
+import { baselineOptions } from "./view-shape.js";
 
 /** @typedef {import("./types.js").Page} Page */
 /** @typedef {import("./types.js").Named} Named */
@@ -23,18 +23,21 @@ import { BASELINES } from "./view-shape.js";
 /** @typedef {(id: string) => string | null} Href the address of a shape; `null` if it is not shown */
 
 /**
+ * The addresses of shapes.
  * @param {Page} page
+ * @param {string} [against] the baseline with which the shapes are compared
  * @returns {Href}
  */
-function shapeAddress(page) {
-  return (id) => address(opened(page.state, { view: "shape", id }));
+export function shapeAddress(page, against = "") {
+  return (id) => address(opened(page.state, { view: "shape", id, against }));
 }
 
 /**
+ * The name of a shape, which leads to its view.
  * @param {Href} href
  * @param {SeriesName | null} of
  */
-function shapeLink(href, of) {
+export function shapeLink(href, of) {
   if (!of?.id) return of?.text ?? "all shapes together";
   const names = [h("b", {}, `${of.command} ${namespace(of)}`), h("code", {}, of.text)];
   const to = href(of.id);
@@ -271,7 +274,7 @@ export function changesView(page) {
   const select = h(
     "select",
     { onchange: () => page.go({ against: select.value }) },
-    ...BASELINES.map(([value, text]) => h("option", { value, selected: value === against }, text)),
+    ...baselineOptions(against),
   );
   fill(
     page.main,
@@ -287,7 +290,7 @@ export function changesView(page) {
       /** @type {Promise<import("./types.js").Changes>} */ (
         get(`changes?against=${encodeURIComponent(against)}`, signal)
       ),
-    (changes) => fill(body, ...changesShown(changes, shapeAddress(page))),
+    (changes) => fill(body, ...changesShown(changes, shapeAddress(page, against))),
     { seconds: 30, into: body },
   );
 }

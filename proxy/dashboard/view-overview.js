@@ -4,8 +4,19 @@ import { get, getIfKnown } from "./api.js";
 import { TimeChart, points } from "./chart.js";
 import { bar } from "./distribution.js";
 import { fill, h, note, section, table } from "./dom.js";
-import { duration, integer, moment, namespace, number, percent, span, words } from "./format.js";
+import {
+  counted,
+  duration,
+  integer,
+  moment,
+  namespace,
+  number,
+  percent,
+  span,
+  words,
+} from "./format.js";
 import { address, opened, period, range, stepFor, stepText } from "./state.js";
+import { baselineName } from "./view-shape.js";
 
 /** @typedef {import("./types.js").Page} Page */
 /** @typedef {import("./types.js").Tick} Tick */
@@ -89,12 +100,9 @@ const PANELS = [
     title: "Waiting operations",
     view: "servers",
     format: number,
-    now: (tick) => integer(tick.wait_queue + tick.waiting),
-    gauges: [
-      ["for a connection", "wait_queue_length"],
-      ["for the limit", "concurrency_waiting"],
-    ],
-    live: (tick) => tick.wait_queue + tick.waiting,
+    now: (tick) => integer(tick.wait_queue),
+    gauges: [["for a connection or the limit", "wait_queue_length"]],
+    live: (tick) => tick.wait_queue,
   },
   {
     title: "Concurrency limit",
@@ -290,17 +298,14 @@ function loadEvents(page, findings, events) {
           getIfKnown(`stalls?${range(page.state)}`, signal)
         ),
         /** @type {Promise<import("./types.js").Topology>} */ (get("topology", signal)),
-        /** @type {Promise<import("./types.js").Changes | null>} */ (
-          getIfKnown("changes?against=1h&window=5m", signal)
-        ),
+        latestChanges(signal),
       ]),
     ([status, storms, stalls, topology, changes]) => {
       const found = problems(status, storms, stalls, topology, link);
       const worse = changes?.comparable
         ? changes.changes.filter((of) => ["new", "slower"].includes(of.kind))
         : [];
-      if (worse.length > 0)
-        found.push(link("changes", `${worse.length} shapes are new or slower than an hour ago.`));
+      if (changes) found.push(...changeFindings(page, changes, worse));
       fill(
         findings,
         ...(found.length > 0
@@ -369,6 +374,63 @@ function loadEvents(page, findings, events) {
     },
     { seconds: 10, into: findings },
   );
+}
+
+/** Baselines of the findings. The first one for which there is data is used. */
+const BASELINES = /** @type {[string, string][]} */ ([
+  ["1h", "5m"],
+  ["10m", "5m"],
+  ["2m", "2m"],
+]);
+
+/**
+ * The changes since the earliest of the baselines.
+ * @param {AbortSignal} signal
+ * @returns {Promise<import("./types.js").Changes | null>}
+ */
+async function latestChanges(signal) {
+  for (const [against, window] of BASELINES) {
+    const path = `changes?against=${against}&window=${window}`;
+    const changes = /** @type {import("./types.js").Changes | null} */ (
+      await getIfKnown(path, signal)
+    );
+    if (!changes || changes.comparable) return changes;
+  }
+  return null;
+}
+
+/** Number of changed shapes that the findings name. */
+const NAMED_CHANGES = 3;
+
+/**
+ * Says which shapes are new or slower. A click compares the shape with its past.
+ * @param {Page} page
+ * @param {import("./types.js").Changes} changes
+ * @param {import("./types.js").Change[]} worse
+ */
+function changeFindings(page, { against }, worse) {
+  const named = worse.slice(0, NAMED_CHANGES).map(({ kind, shape, before, now }) => {
+    const name = shape ? `${shape.command} ${namespace(shape)} ${shape.text}` : "All shapes";
+    const was = kind === "new" ? "" : `: ${duration(before.p50_ms)} → ${duration(now.p50_ms)}`;
+    const verb = kind === "new" ? "New since" : "Slower than";
+    const target = shape ? { view: "shape", id: shape.id, against } : { view: "changes", against };
+    return h(
+      "a",
+      { href: address(opened(page.state, target)) },
+      `${verb} ${baselineName(against)}${was}. `,
+      h("code", {}, name),
+    );
+  });
+  const more = worse.length - named.length;
+  if (more > 0)
+    named.push(
+      h(
+        "a",
+        { href: address(opened(page.state, { view: "changes", against })) },
+        `${counted(more, "further shape")} new or slower than ${baselineName(against)}.`,
+      ),
+    );
+  return named;
 }
 
 /**

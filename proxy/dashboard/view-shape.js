@@ -22,13 +22,32 @@ import { address, opened, period, range } from "./state.js";
 /** @typedef {import("./types.js").Changes} Changes */
 
 /** The baselines, with their names. */
-export const BASELINES = /** @type {[string, string][]} */ ([
+const BASELINES = /** @type {[string, string][]} */ ([
+  ["2m", "2 minutes ago"],
   ["10m", "10 minutes ago"],
   ["1h", "an hour ago"],
   ["6h", "6 hours ago"],
   ["yesterday", "yesterday"],
   ["last_week", "last week"],
 ]);
+
+/**
+ * The options of a choice of baselines. An address may hold another one, such as `35s` or a moment.
+ * @param {string} chosen
+ */
+export function baselineOptions(chosen) {
+  const isListed = !chosen || BASELINES.some(([value]) => value === chosen);
+  const all = isListed ? BASELINES : [[chosen, chosen], ...BASELINES];
+  return all.map(([value, text]) => h("option", { value, selected: value === chosen }, text));
+}
+
+/**
+ * The name of a baseline in a sentence.
+ * @param {string} against
+ */
+export function baselineName(against) {
+  return BASELINES.find(([value]) => value === against)?.[1] ?? against;
+}
 
 /** @param {Page} page */
 export function shapeView(page) {
@@ -119,15 +138,16 @@ function heading(page, shape) {
           row.statements === undefined ? "–" : integer(row.statements),
         ],
         ["First seen", shape.first_seen ? moment(shape.first_seen) : "–"],
+        ["Id", shape.id],
         [
-          "Id",
+          "Heat map",
           h(
             "a",
             {
               href: address(opened(page.state, { view: "heatmap", of: `shape:${shape.id}` })),
               title: "Show in the heat map",
             },
-            shape.id,
+            "of this shape",
           ),
         ],
       ],
@@ -255,9 +275,7 @@ function compareControls(page) {
     "select",
     { onchange: () => page.go({ against: select.value }) },
     h("option", { value: "" }, "nothing"),
-    ...BASELINES.map(([value, text]) =>
-      h("option", { value, selected: value === page.state.against }, text),
-    ),
+    ...baselineOptions(page.state.against),
   );
   return h(
     "form",

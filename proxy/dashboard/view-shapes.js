@@ -154,7 +154,8 @@ class Rows {
     const href = address(opened(this.page.state, { view: "shape", id: shape.id }));
     const cells = COLUMNS.map((column) => {
       const trend = column.key === "trend" && this.trends[shape.id];
-      const content = trend ? sparkline(trend) : column.show(shape, this.totals);
+      const content =
+        trend && trend.length > 1 ? sparkline(trend) : column.show(shape, this.totals);
       const isName = column.key === "name";
       return h(
         "div",
@@ -284,11 +285,22 @@ export function shapesView(page) {
   page.poll(
     (signal) => getIfKnown(`sparklines?${range(page.state)}`, signal),
     (result) => {
-      rows.trends = /** @type {import("./types.js").Sparklines | null} */ (result)?.shapes ?? {};
+      const reply = /** @type {import("./types.js").Sparklines | null} */ (result);
+      rows.trends = reply ? wholeSteps(reply) : {};
       rows.draw();
     },
     { seconds: 60 },
   );
+}
+
+/**
+ * The loads without the step that has not ended. Its load would look like a fall.
+ * @param {import("./types.js").Sparklines} reply
+ */
+export function wholeSteps({ from, step_seconds: length, shapes }, now = Date.now() / 1000) {
+  const ended = Math.floor((now - from) / length);
+  const loads = Object.entries(shapes).map(([id, steps]) => [id, steps.slice(0, ended)]);
+  return Object.fromEntries(loads);
 }
 
 /**

@@ -1,8 +1,9 @@
 /** Clients, servers and the configuration, with the actions. */
 
-import { act, get } from "./api.js";
+import { act, get, getIfKnown } from "./api.js";
 import { fill, h, instanceCell, instanceHead, note, section, table, terms } from "./dom.js";
-import { bytes, counted, duration, integer, moment, span, words } from "./format.js";
+import { bytes, counted, duration, integer, moment, number, span, words } from "./format.js";
+import { shapeAddress, shapeLink } from "./view-events.js";
 
 /** @typedef {import("./types.js").Page} Page */
 
@@ -97,7 +98,14 @@ function grouped(rows) {
 export function serversView(page) {
   const topology = h("div", {});
   const pools = h("div", {});
-  fill(page.main, section("Topology", topology), section("Pools", pools));
+  const holders = h("div", {});
+  fill(
+    page.main,
+    section("Topology", topology),
+    section("Pools", pools),
+    section("Shapes that hold connections", holders),
+  );
+  loadHolders(page, holders);
   page.poll(
     async (signal) =>
       Promise.all([
@@ -160,6 +168,54 @@ export function serversView(page) {
   );
 }
 
+/** Number of listed shapes that hold connections. */
+const HOLDERS = 8;
+
+/**
+ * Lists the shapes whose operations hold the most server connections. An operation holds one from
+ * the checkout to the end of the server's reply.
+ * @param {Page} page
+ * @param {HTMLElement} into
+ */
+function loadHolders(page, into) {
+  page.poll(
+    (signal) =>
+      /** @type {Promise<import("./types.js").Shapes | null>} */ (
+        getIfKnown("shapes?since=5m&limit=200", signal)
+      ),
+    (reply) => {
+      const seconds = reply?.since_seconds;
+      if (!reply || !seconds) {
+        fill(into, note("There is no history of the last five minutes."));
+        return;
+      }
+      const held = (/** @type {import("./types.js").Shape} */ { phases_ms: of }) =>
+        (of.forward + of.server + of.receive) / 1e3 / seconds;
+      const rows = reply.shapes
+        .sort((one, other) => held(other) - held(one))
+        .slice(0, HOLDERS)
+        .map((of) => [
+          shapeLink(shapeAddress(page), { ...of, text: of.shape }),
+          number(held(of)),
+          duration((held(of) * seconds * 1e3) / (of.count || 1)),
+          number(of.count / seconds),
+        ]);
+      fill(
+        into,
+        h("p", { class: "hint" }, "On average over the last five minutes."),
+        rows.length > 0
+          ? table(
+              "Shapes that hold connections",
+              ["Shape", "#Connections", "#Each for", "#Per second"],
+              rows,
+            )
+          : note("No operations yet."),
+      );
+    },
+    { seconds: 10, into },
+  );
+}
+
 /** @param {import("./types.js").Pool} of */
 export function pool(of) {
   const { concurrency: limit } = of;
@@ -180,10 +236,9 @@ export function pool(of) {
         ["In use", integer(of.in_use)],
         ["Available", integer(of.available)],
         ["Pending", integer(of.pending)],
-        ["Wait for a connection", integer(of.wait_queue)],
+        ["Waiting", integer(of.wait_queue)],
         ["Concurrency limit", limit.limit === null ? "none" : integer(limit.limit)],
         ["In progress", integer(limit.in_progress)],
-        ["Wait for the limit", integer(limit.waiting)],
         ["Mode", limit.reason ? `${limit.mode}: ${words(limit.reason)}` : limit.mode],
       ],
       "figures",
@@ -208,19 +263,21 @@ export function configurationView(page) {
     value: page.state.q,
   });
   const canAct = page.session?.role === "act";
+  const reload = h(
+    "button",
+    { type: "button", disabled: !canAct, onclick: () => confirmReload(page) },
+    "Reload the configuration …",
+  );
+  const drain = h(
+    "button",
+    { type: "button", disabled: !canAct, class: "danger", onclick: () => confirmDrain(page) },
+    "Drain …",
+  );
   const actions = h(
     "div",
     { class: "controls" },
-    h(
-      "button",
-      { type: "button", disabled: !canAct, onclick: () => confirmReload(page) },
-      "Reload the configuration …",
-    ),
-    h(
-      "button",
-      { type: "button", disabled: !canAct, class: "danger", onclick: () => confirmDrain(page) },
-      "Drain …",
-    ),
+    reload,
+    drain,
     !canAct && h("p", { class: "hint" }, "Your token may only read."),
     page.state.instances === "all" &&
       h("p", { class: "hint" }, "Actions apply only to this instance, not to the others."),
@@ -234,6 +291,8 @@ export function configurationView(page) {
   page.poll(
     (signal) => /** @type {Promise<import("./types.js").Status>} */ (get("status", signal)),
     (of) => {
+      // A drain cannot be undone, and Seawall reloads nothing during a drain.
+      [reload, drain].forEach((button) => (button.disabled = !canAct || of.draining));
       fill(
         status,
         terms(

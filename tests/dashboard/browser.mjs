@@ -7,18 +7,6 @@ import { chromium } from "playwright-core";
 const require = createRequire(import.meta.url);
 const axeSource = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 
-/** The address of the Seawall whose operations have ended, so that its numbers do not change. */
-export const ADMIN = variable("SEAWALL_ADMIN");
-/** The address of a Seawall with tokens and without a history. */
-export const GUARDED = variable("SEAWALL_GUARDED");
-/** The address of a Seawall that shows its own figures and those of `ADMIN`. */
-export const MERGED = variable("SEAWALL_MERGED");
-export const ACT_TOKEN = variable("SEAWALL_ACT_TOKEN");
-export const READ_TOKEN = variable("SEAWALL_READ_TOKEN");
-/** Files that `seawall report` has written about the first Seawall. */
-export const REPORT_HTML = variable("SEAWALL_REPORT_HTML");
-export const REPORT_JSON = variable("SEAWALL_REPORT_JSON");
-export const COMPARISON_HTML = variable("SEAWALL_COMPARISON_HTML");
 const OUTPUT = variable("SEAWALL_SCREENSHOTS");
 
 const FLAGS = [
@@ -31,8 +19,11 @@ const FLAGS = [
   "--disable-sync",
 ];
 
-/** @param {string} name */
-function variable(name) {
+/**
+ * A variable of the environment, which the Rust test sets.
+ * @param {string} name
+ */
+export function variable(name) {
   const value = process.env[name];
   if (!value)
     throw new Error(`${name} is not set: run \`cargo test --test dashboard -- --ignored\``);
@@ -66,11 +57,12 @@ export async function open(browser, options = {}) {
 
 /**
  * The JSON reply of the API.
+ * @param {string} admin the address of a Seawall
  * @param {string} path
  * @param {RequestInit} [options]
  */
-export async function api(path, options) {
-  const response = await fetch(`${ADMIN}/api/v1/${path}`, options);
+export async function api(admin, path, options) {
+  const response = await fetch(`${admin}/api/v1/${path}`, options);
   if (!response.ok) throw new Error(`${path}: ${response.status} ${await response.text()}`);
   return response.json();
 }

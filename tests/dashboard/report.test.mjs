@@ -4,15 +4,12 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { pathToFileURL } from "node:url";
-import {
-  COMPARISON_HTML,
-  REPORT_HTML,
-  REPORT_JSON,
-  launch,
-  open,
-  screenshot,
-  seriousFindings,
-} from "./browser.mjs";
+import { launch, open, screenshot, seriousFindings, variable } from "./browser.mjs";
+
+/** Files that `seawall report` has written. */
+const REPORT_HTML = variable("SEAWALL_REPORT_HTML");
+const REPORT_JSON = variable("SEAWALL_REPORT_JSON");
+const COMPARISON_HTML = variable("SEAWALL_COMPARISON_HTML");
 
 /** @type {import("playwright-core").Browser} */
 let browser;

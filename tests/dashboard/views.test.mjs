@@ -2,19 +2,17 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import {
-  ACT_TOKEN,
-  ADMIN,
-  GUARDED,
-  MERGED,
-  READ_TOKEN,
-  api,
-  launch,
-  open,
-  screenshot,
-  seriousFindings,
-} from "./browser.mjs";
+import { api, launch, open, screenshot, seriousFindings, variable } from "./browser.mjs";
 import { CHANGES, STALLS, STORMS, manyShapes } from "./fabricated.mjs";
+
+/** The address of the Seawall whose operations have ended, so that its numbers do not change. */
+const ADMIN = variable("SEAWALL_ADMIN");
+/** The address of a Seawall with tokens and without a history. */
+const GUARDED = variable("SEAWALL_GUARDED");
+/** The address of a Seawall that shows its own figures and those of `ADMIN`. */
+const MERGED = variable("SEAWALL_MERGED");
+const ACT_TOKEN = variable("SEAWALL_ACT_TOKEN");
+const READ_TOKEN = variable("SEAWALL_READ_TOKEN");
 
 /** @type {import("playwright-core").Browser} */
 let browser;
@@ -42,7 +40,7 @@ async function view(path, look, options) {
 }
 
 test("the overview shows live figures and the heaviest shapes", async () => {
-  const { shapes } = await api("shapes?since=1h&limit=8");
+  const { shapes } = await api(ADMIN, "shapes?since=1h&limit=8");
   await view("/", async (page) => {
     await page.getByText("live", { exact: true }).waitFor();
     const panel = page.getByRole("region", { name: "Operations per second" });
@@ -59,7 +57,7 @@ test("the overview shows live figures and the heaviest shapes", async () => {
 });
 
 test("the sums of the heat map equal the counts of the timeline", async () => {
-  const { steps } = await api("timeline?since=1h&step=1m");
+  const { steps } = await api(ADMIN, "timeline?since=1h&step=1m");
   const expected = steps.reduce(
     (/** @type {number} */ sum, /** @type {any} */ step) => sum + step.count,
     0,
@@ -112,7 +110,7 @@ test("an area of the heat map can be selected with the keyboard", async () => {
 });
 
 test("the table of shapes has the rows of the API, sorted and filtered", async () => {
-  const { shapes } = await api("shapes?since=1h&limit=10000");
+  const { shapes } = await api(ADMIN, "shapes?since=1h&limit=10000");
   const byCount = [...shapes].sort((one, other) => other.count - one.count);
   const found = shapes.filter((/** @type {any} */ of) => of.collection === "orders");
   await view("/?view=shapes", async (page) => {
@@ -137,8 +135,20 @@ test("the table of shapes has the rows of the API, sorted and filtered", async (
   });
 });
 
+test("a step of the load that has not ended is not drawn", async () => {
+  await view("/?view=shapes", async (page) => {
+    await page.getByRole("table", { name: "Shapes" }).locator("a").first().waitFor();
+    const drawn = await page.evaluate(async () => {
+      const path = new URL("view-shapes.js", document.querySelector("script")?.src).href;
+      const { wholeSteps } = await import(path);
+      return wholeSteps({ from: 100, step_seconds: 10, shapes: { a: [1, 2, 3] } }, 125);
+    });
+    assert.deepEqual(drawn, { a: [1, 2] });
+  });
+});
+
 test("one shape has the figures of the API and the operations that were slow", async () => {
-  const { shapes } = await api("shapes?since=1h&limit=10000");
+  const { shapes } = await api(ADMIN, "shapes?since=1h&limit=10000");
   const shape = shapes.find(
     (/** @type {any} */ of) => of.collection === "orders" && of.command === "find",
   );
@@ -233,10 +243,10 @@ test("storms, stalls and changes name who, how long and which shapes", async () 
 
 test("clients, servers and the configuration are those of the API", async () => {
   const [clients, pools, configuration, status] = await Promise.all([
-    api("clients"),
-    api("pools"),
-    api("config"),
-    api("status"),
+    api(ADMIN, "clients"),
+    api(ADMIN, "pools"),
+    api(ADMIN, "config"),
+    api(ADMIN, "status"),
   ]);
   await view("/?view=clients", async (page) => {
     await page.getByText(new RegExp(`^${clients.count} clients?`)).waitFor();
@@ -247,6 +257,10 @@ test("clients, servers and the configuration are those of the API", async () => 
     const rows = page.getByRole("region", { name: "Configuration" }).locator("tbody tr");
     await rows.first().waitFor();
     assert.equal(await rows.count(), configuration.values.length);
+    for (const [i, of] of configuration.values.slice(0, 20).entries()) {
+      const cells = await rows.nth(i).locator("td, th").allTextContents();
+      assert.deepEqual(cells, [of.key, of.value, of.origin, of.pending ?? ""]);
+    }
   });
 });
 
@@ -348,7 +362,7 @@ test("a token is exchanged for a session with the rights of the token, and the h
 });
 
 test("no view has a serious finding of axe-core, in light and dark, on a desktop and a phone", async () => {
-  const { shapes } = await api("shapes?since=1h&limit=1");
+  const { shapes } = await api(ADMIN, "shapes?since=1h&limit=1");
   const paths = {
     overview: "/?since=15m",
     heatmap: "/?view=heatmap&since=15m",
@@ -385,6 +399,17 @@ test("no view has a serious finding of axe-core, in light and dark, on a desktop
         () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
       );
       assert.ok(overflow <= 0, `${name} ${device} is ${overflow} pixels too wide`);
+      const link = page.locator("nav [aria-current=page]");
+      if (name !== "wall")
+        assert.ok(
+          await link.evaluate((of) => {
+            const [inner, outer] = [of, of.parentElement].map((one) =>
+              one?.getBoundingClientRect(),
+            );
+            return inner && outer && inner.left >= outer.left - 1 && inner.right <= outer.right + 1;
+          }),
+          `${name} ${device} is not visible in the navigation`,
+        );
       await screenshot(page, `${name}-${device}`, name !== "shapes");
     }
     assert.deepEqual(errors, []);

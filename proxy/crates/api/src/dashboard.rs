@@ -32,9 +32,9 @@ pub struct Tick {
     /// The time since the start.
     #[serde(serialize_with = "as_integer")]
     pub uptime_seconds: f64,
-    /// Number of operations that wait for a server connection.
+    /// Number of operations that wait for a server connection or for the concurrency limit.
     pub wait_queue: u64,
-    /// Number of operations that wait because of a concurrency limit.
+    /// Number of operations of `wait_queue` that the concurrency limit applies to.
     pub waiting: u64,
 }
 
