@@ -1,0 +1,49 @@
+//! Blocks: the unit of compression and of the checksum.
+
+/// First bytes of each part.
+pub(crate) const MAGIC: &[u8; 8] = b"SWCAPT\r\n";
+
+/// The version of the format that this crate reads and writes.
+pub(crate) const VERSION: u32 = 1;
+
+/// Size of a block's head in bytes: two lengths and the checksum.
+pub(crate) const HEAD_BYTES: usize = 12;
+
+/// Largest block in bytes, before compression. It holds one record with the largest message.
+pub const MAX_BLOCK_BYTES: usize = 50_000_000;
+
+/// Size in bytes, before compression, at which a writer closes a block.
+pub(crate) const BLOCK_BYTES: usize = 256 * 1024;
+
+const _: () = assert!(MAX_BLOCK_BYTES > seawall_wire::MAX_MESSAGE_BYTES + 64 * 1024);
+
+/// The head of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// Size of the compressed bytes that follow.
+    pub compressed_bytes: u32,
+    /// Size of the records after decompression, in bytes.
+    pub plain_bytes: u32,
+    /// CRC-32C of the compressed bytes.
+    pub checksum: u32,
+}
+
+impl Head {
+    pub(crate) fn parse(bytes: [u8; HEAD_BYTES]) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = bytes;
+        Self {
+            compressed_bytes: u32::from_le_bytes([a, b, c, d]),
+            plain_bytes: u32::from_le_bytes([e, f, g, h]),
+            checksum: u32::from_le_bytes([i, j, k, l]),
+        }
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; HEAD_BYTES] {
+        let mut bytes = [0; HEAD_BYTES];
+        let values = [self.compressed_bytes, self.plain_bytes, self.checksum];
+        for (chunk, value) in bytes.chunks_exact_mut(4).zip(values) {
+            chunk.copy_from_slice(&value.to_le_bytes());
+        }
+        bytes
+    }
+}

@@ -1,0 +1,31 @@
+//! The file format of captured traffic: its records, a writer and a reader.
+//!
+//! A capture holds the commands of whole clients, and what the servers replied. It is a sequence of
+//! files, the *parts*. This crate reads and writes bytes through `std::io`; it opens no files and
+//! knows nothing of the proxy.
+//!
+//! ```text
+//! part   = magic(8) version(4) block*
+//! block  = compressedBytes(4) plainBytes(4) CRC-32C(4) zstd frame      integers little-endian
+//! frame  = (length record)*                                            length as a varint
+//! record = Header | ClientBegan | ClientEnded | Command | Reply | Omitted | Event | End
+//! ```
+//!
+//! Records are protocol buffers ([`record`]). The first record of each part is a
+//! [`Header`](record::Header), the last one is an [`End`](record::End). A part without an `End` was
+//! cut off. The checksum is computed over the compressed bytes. A reader refuses an unknown version
+//! and an unknown record.
+
+mod block;
+mod reader;
+pub mod record;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use self::{
+    block::MAX_BLOCK_BYTES,
+    reader::{ReadError, Reader},
+    writer::{WriteError, Writer},
+};

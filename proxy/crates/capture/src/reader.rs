@@ -1,0 +1,193 @@
+//! Reads one part of a capture.
+
+use std::io::{self, Read};
+
+use bytes::{Buf as _, Bytes};
+use prost::Message as _;
+
+use crate::{
+    block::{HEAD_BYTES, Head, MAGIC, MAX_BLOCK_BYTES, VERSION},
+    record::{Content, Header, Record},
+};
+
+/// The part cannot be read, or cannot be read further.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The source failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The file does not begin as a capture does.
+    #[error("not a capture of Seawall")]
+    NotACapture,
+    /// Another version of Seawall wrote the file.
+    #[error("format version {0} is not known; this program reads version {VERSION}")]
+    UnknownVersion(u32),
+    /// The file ends within a block, or without an `End` record.
+    #[error("the file was cut off at byte {at_byte}")]
+    Truncated {
+        /// Offset of the incomplete block, in bytes.
+        at_byte: u64,
+    },
+    /// A block is damaged.
+    #[error("damaged block at byte {at_byte}: {problem}")]
+    Damaged {
+        /// Offset of the block, in bytes.
+        at_byte: u64,
+        /// The problem.
+        problem: &'static str,
+    },
+}
+
+/// Reads the records of one part. Memory is limited to one block.
+#[derive(Debug)]
+pub struct Reader<R> {
+    source: R,
+    header: Header,
+    /// The records of the current block that have not been returned.
+    block: Bytes,
+    /// Offset of the current block in bytes.
+    block_at: u64,
+    /// Offset of the next block in bytes.
+    at: u64,
+    has_ended: bool,
+}
+
+impl<R: Read> Reader<R> {
+    /// Opens a part and reads its header.
+    ///
+    /// # Errors
+    /// If the source fails, is not a capture, has an unknown version, or has no header.
+    pub fn new(mut source: R) -> Result<Self, ReadError> {
+        let mut head = [0; 12];
+        let read = fill(&mut source, &mut head)?;
+        if !head.starts_with(MAGIC) {
+            return Err(ReadError::NotACapture);
+        }
+        if read < head.len() {
+            return Err(ReadError::Truncated { at_byte: 0 });
+        }
+        let [.., a, b, c, d] = head;
+        let version = u32::from_le_bytes([a, b, c, d]);
+        if version != VERSION {
+            return Err(ReadError::UnknownVersion(version));
+        }
+        let mut reader = Self {
+            source,
+            header: Header::default(),
+            block: Bytes::new(),
+            block_at: 12,
+            at: 12,
+            has_ended: false,
+        };
+        match reader.read_content()? {
+            Some(Content::Header(header)) => reader.header = header,
+            _ => return Err(reader.damaged("the first record is not a header")),
+        }
+        Ok(reader)
+    }
+
+    /// The part's header.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Reads the next record; `None` after the `End` record.
+    ///
+    /// # Errors
+    /// If the source fails, or if the part is damaged or was cut off. Records returned before the
+    /// error are valid.
+    pub fn next_record(&mut self) -> Result<Option<Content>, ReadError> {
+        if self.has_ended {
+            return Ok(None);
+        }
+        match self.read_content()? {
+            Some(Content::Header(_)) => Err(self.damaged("a second header")),
+            Some(content) => {
+                self.has_ended = matches!(content, Content::End(_));
+                Ok(Some(content))
+            }
+            None => Err(ReadError::Truncated { at_byte: self.at }),
+        }
+    }
+
+    /// Reads the next record; `None` at the end of the file.
+    fn read_content(&mut self) -> Result<Option<Content>, ReadError> {
+        while !self.block.has_remaining() {
+            if !self.read_block()? {
+                return Ok(None);
+            }
+        }
+        let record = Record::decode_length_delimited(&mut self.block)
+            .map_err(|_| self.damaged("not a record"))?;
+        let content = record.content;
+        content
+            .map(Some)
+            .ok_or_else(|| self.damaged("a record of an unknown type"))
+    }
+
+    /// Reads the next block; false at the end of the file.
+    fn read_block(&mut self) -> Result<bool, ReadError> {
+        self.block_at = self.at;
+        let mut head = [0; HEAD_BYTES];
+        match fill(&mut self.source, &mut head)? {
+            0 => return Ok(false),
+            HEAD_BYTES => {}
+            _ => return Err(self.truncated()),
+        }
+        let head = Head::parse(head);
+        let compressed_bytes = usize::try_from(head.compressed_bytes).unwrap_or(usize::MAX);
+        let plain_bytes = usize::try_from(head.plain_bytes).unwrap_or(usize::MAX);
+        if plain_bytes > MAX_BLOCK_BYTES
+            || compressed_bytes > zstd::zstd_safe::compress_bound(MAX_BLOCK_BYTES)
+        {
+            return Err(self.damaged("a block over the limit"));
+        }
+        let mut compressed = Vec::new();
+        let limit = u64::from(head.compressed_bytes);
+        self.source
+            .by_ref()
+            .take(limit)
+            .read_to_end(&mut compressed)?;
+        if compressed.len() < compressed_bytes {
+            return Err(self.truncated());
+        }
+        if crc32c::crc32c(&compressed) != head.checksum {
+            return Err(self.damaged("the checksum does not match"));
+        }
+        let plain = zstd::bulk::decompress(&compressed, plain_bytes)
+            .map_err(|_| self.damaged("not a zstd frame of the declared size"))?;
+        if plain.len() != plain_bytes || plain.is_empty() {
+            return Err(self.damaged("not a zstd frame of the declared size"));
+        }
+        self.block = Bytes::from(plain);
+        self.at += u64::try_from(HEAD_BYTES).unwrap_or(u64::MAX) + limit;
+        Ok(true)
+    }
+
+    fn truncated(&self) -> ReadError {
+        ReadError::Truncated {
+            at_byte: self.block_at,
+        }
+    }
+
+    fn damaged(&self, problem: &'static str) -> ReadError {
+        ReadError::Damaged {
+            at_byte: self.block_at,
+            problem,
+        }
+    }
+}
+
+/// Reads until `buffer` is full or the source ends. Returns the number of bytes read.
+fn fill(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match source.read(rest) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}

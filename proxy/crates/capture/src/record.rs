@@ -1,0 +1,343 @@
+//! The records of a capture.
+//!
+//! Records of one operation are ordered: its [`Command`] precedes its [`Reply`]. Records of
+//! different clients are in the order in which Seawall saw them: if one operation's `Reply` precedes
+//! another operation's `Command`, the first operation ended before the second began.
+//!
+//! All times named `at_us` are microseconds since the capture began.
+
+use bytes::Bytes;
+use prost::{Enumeration, Message, Oneof};
+
+/// One record.
+#[derive(Clone, PartialEq, Message)]
+pub struct Record {
+    /// The content; `None` if a reader does not know the type of the record.
+    #[prost(oneof = "Content", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    pub content: Option<Content>,
+}
+
+/// The content of a record.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Content {
+    /// The first record of a part.
+    #[prost(message, tag = "1")]
+    Header(Header),
+    /// The capture of a client begins.
+    #[prost(message, tag = "2")]
+    ClientBegan(ClientBegan),
+    /// A captured client disconnected.
+    #[prost(message, tag = "3")]
+    ClientEnded(ClientEnded),
+    /// A client sent a command.
+    #[prost(message, tag = "4")]
+    Command(Command),
+    /// An operation ended.
+    #[prost(message, tag = "5")]
+    Reply(Reply),
+    /// Operations are missing here.
+    #[prost(message, tag = "6")]
+    Omitted(Omitted),
+    /// Something happened that helps a reader to understand the capture.
+    #[prost(message, tag = "7")]
+    Event(Event),
+    /// The last record of a part.
+    #[prost(message, tag = "8")]
+    End(End),
+}
+
+impl From<Content> for Record {
+    fn from(content: Content) -> Self {
+        Self {
+            content: Some(content),
+        }
+    }
+}
+
+/// The description of a capture. All parts of a capture have the same header, except `part`.
+#[derive(Clone, PartialEq, Message)]
+pub struct Header {
+    /// Random bytes that identify the capture.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub capture: Bytes,
+    /// The position of this part in the capture, from 0.
+    #[prost(uint32, tag = "2")]
+    pub part: u32,
+    /// When the capture began, in microseconds since 1970.
+    #[prost(uint64, tag = "3")]
+    pub began_at_us: u64,
+    /// The program that wrote the capture, with its version.
+    #[prost(string, tag = "4")]
+    pub program: String,
+    /// The servers of the deployment when the capture began.
+    #[prost(message, repeated, tag = "5")]
+    pub servers: Vec<Server>,
+    /// The part of the replies that is recorded.
+    #[prost(enumeration = "ReplyDetail", tag = "6")]
+    pub reply_detail: i32,
+    /// How values are replaced.
+    #[prost(enumeration = "Redaction", tag = "7")]
+    pub redaction: i32,
+    /// The clients that are captured.
+    #[prost(message, optional, tag = "8")]
+    pub selection: Option<Selection>,
+}
+
+/// A server of the captured deployment.
+#[derive(Clone, PartialEq, Message)]
+pub struct Server {
+    /// Host and port.
+    #[prost(string, tag = "1")]
+    pub address: String,
+    /// `topologyVersion.processId`, 12 bytes; empty if it is not known.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub process_id: Bytes,
+}
+
+/// The part of each reply that is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum ReplyDetail {
+    /// Only [`Facts`].
+    Facts = 0,
+    /// The facts and the whole message.
+    Whole = 1,
+}
+
+/// How values in commands and replies are replaced before they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum Redaction {
+    /// Values are recorded as they are.
+    None = 0,
+    /// A value is replaced by a keyed pseudonym of the same type and length. Equal values have
+    /// equal pseudonyms.
+    Equality = 1,
+    /// As `Equality`, and the pseudonyms of numbers, dates and ObjectIds keep their order.
+    Ordered = 2,
+}
+
+/// The clients that are captured. A client must match each list that is not empty.
+#[derive(Clone, PartialEq, Message)]
+pub struct Selection {
+    /// Share of the clients, from 0 to 1.
+    #[prost(double, tag = "1")]
+    pub sample: f64,
+    /// Namespaces, as `database.collection`, or a database alone. A client is captured from its
+    /// first operation on one of them.
+    #[prost(string, repeated, tag = "2")]
+    pub namespaces: Vec<String>,
+    /// Users, as `database.user`.
+    #[prost(string, repeated, tag = "3")]
+    pub users: Vec<String>,
+    /// Application names.
+    #[prost(string, repeated, tag = "4")]
+    pub applications: Vec<String>,
+}
+
+/// The capture of a client begins.
+#[derive(Clone, PartialEq, Message)]
+pub struct ClientBegan {
+    /// The client's number in this capture.
+    #[prost(uint64, tag = "1")]
+    pub client: u64,
+    /// The time of this record, in microseconds since the capture began.
+    #[prost(uint64, tag = "2")]
+    pub at_us: u64,
+    /// `application.name` of the client's `hello`; empty if it has none.
+    #[prost(string, tag = "3")]
+    pub application: String,
+    /// `driver.name` and `driver.version`, with a space between them; empty if not known.
+    #[prost(string, tag = "4")]
+    pub driver: String,
+    /// The user, as `database.user`; empty without access control.
+    #[prost(string, tag = "5")]
+    pub user: String,
+    /// True if the client had run operations before. Its open cursors, sessions and transactions
+    /// are not part of the capture.
+    #[prost(bool, tag = "6")]
+    pub was_active: bool,
+}
+
+/// A captured client disconnected.
+#[derive(Clone, PartialEq, Message)]
+pub struct ClientEnded {
+    /// The client's number in this capture.
+    #[prost(uint64, tag = "1")]
+    pub client: u64,
+    /// The time of this record, in microseconds since the capture began.
+    #[prost(uint64, tag = "2")]
+    pub at_us: u64,
+}
+
+/// A client sent a command.
+#[derive(Clone, PartialEq, Message)]
+pub struct Command {
+    /// The client's number in this capture.
+    #[prost(uint64, tag = "1")]
+    pub client: u64,
+    /// The operation's number in this capture. Numbers are unique and increase.
+    #[prost(uint64, tag = "2")]
+    pub operation: u64,
+    /// When the command's last byte arrived, in microseconds since the capture began.
+    #[prost(uint64, tag = "3")]
+    pub at_us: u64,
+    /// The whole `OP_MSG` with its header, not compressed.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub message: Bytes,
+}
+
+/// An operation ended.
+#[derive(Clone, PartialEq, Message)]
+pub struct Reply {
+    /// The operation's number, from its [`Command`].
+    #[prost(uint64, tag = "1")]
+    pub operation: u64,
+    /// When the operation ended, in microseconds since the capture began.
+    #[prost(uint64, tag = "2")]
+    pub at_us: u64,
+    /// How the operation ended.
+    #[prost(enumeration = "Outcome", tag = "3")]
+    pub outcome: i32,
+    /// Time from the command's last byte to the reply's last byte, in microseconds.
+    #[prost(uint64, tag = "4")]
+    pub duration_us: u64,
+    /// The size of the reply's message in bytes, not compressed; 0 if there is no reply.
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+    /// The values in the reply that a comparison needs; `None` if there is no reply.
+    #[prost(message, optional, tag = "6")]
+    pub facts: Option<Facts>,
+    /// The whole `OP_MSG` with its header, not compressed; empty if only facts are recorded.
+    #[prost(bytes = "bytes", tag = "7")]
+    pub message: Bytes,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum Outcome {
+    /// The client got the server's reply. The reply may be an error.
+    Replied = 0,
+    /// The client wanted no reply (`moreToCome`).
+    Unacknowledged = 1,
+    /// Seawall replied with an error of its own, for example because of overload.
+    Refused = 2,
+    /// The server's connection failed.
+    ServerFailed = 3,
+    /// The client left before it had its reply.
+    ClientGone = 4,
+}
+
+/// The values in a reply that a comparison needs.
+#[derive(Clone, PartialEq, Message)]
+pub struct Facts {
+    /// True if `ok` is 1.
+    #[prost(bool, tag = "1")]
+    pub ok: bool,
+    /// `code` of a reply with `ok: 0`; 0 without an error.
+    #[prost(int32, tag = "2")]
+    pub code: i32,
+    /// `cursor.id`; 0 if the reply has no cursor, or an exhausted one.
+    #[prost(int64, tag = "3")]
+    pub cursor_id: i64,
+    /// Number of documents that the operation returned, wrote or counted.
+    #[prost(uint64, tag = "4")]
+    pub documents: u64,
+    /// Number of failed writes.
+    #[prost(uint64, tag = "5")]
+    pub write_errors: u64,
+    /// The code of the first failed write; 0 if no write failed.
+    #[prost(int32, tag = "6")]
+    pub write_error_code: i32,
+    /// The code of the `writeConcernError`; 0 without one.
+    #[prost(int32, tag = "7")]
+    pub write_concern_code: i32,
+}
+
+/// Operations are missing at this point of the capture.
+#[derive(Clone, PartialEq, Message)]
+pub struct Omitted {
+    /// The client's number in this capture; 0 if the operations are of several clients.
+    #[prost(uint64, tag = "1")]
+    pub client: u64,
+    /// The time of this record, in microseconds since the capture began.
+    #[prost(uint64, tag = "2")]
+    pub at_us: u64,
+    /// Number of operations.
+    #[prost(uint64, tag = "3")]
+    pub operations: u64,
+    /// Bytes of their messages.
+    #[prost(uint64, tag = "4")]
+    pub bytes: u64,
+    /// Why the operations are missing.
+    #[prost(enumeration = "OmissionReason", tag = "5")]
+    pub reason: i32,
+}
+
+/// Why operations are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum OmissionReason {
+    /// The command, or its reply, has or may have a secret.
+    Secret = 0,
+    /// The queue to the writer was full.
+    QueueFull = 1,
+    /// The limit of bytes per second was reached.
+    RateLimit = 2,
+    /// A message was too large to record.
+    TooLarge = 3,
+}
+
+/// Something happened that helps a reader to understand the capture.
+#[derive(Clone, PartialEq, Message)]
+pub struct Event {
+    /// The time of the event, in microseconds since the capture began. Events that precede the
+    /// capture have the time 0.
+    #[prost(uint64, tag = "1")]
+    pub at_us: u64,
+    /// The kind of the event: `storm`, `stall` or `change` for an event that began the capture.
+    #[prost(string, tag = "2")]
+    pub kind: String,
+    /// A short description. It has no values of commands.
+    #[prost(string, tag = "3")]
+    pub text: String,
+}
+
+/// The last record of a part.
+#[derive(Clone, PartialEq, Message)]
+pub struct End {
+    /// The time of this record, in microseconds since the capture began.
+    #[prost(uint64, tag = "1")]
+    pub at_us: u64,
+    /// Number of clients captured up to this part.
+    #[prost(uint64, tag = "2")]
+    pub clients: u64,
+    /// Number of operations recorded up to this part.
+    #[prost(uint64, tag = "3")]
+    pub operations: u64,
+    /// Number of operations omitted up to this part.
+    #[prost(uint64, tag = "4")]
+    pub omitted: u64,
+    /// Why the part ended.
+    #[prost(enumeration = "EndReason", tag = "5")]
+    pub reason: i32,
+}
+
+/// Why a part ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum EndReason {
+    /// The next part continues the capture.
+    NextPart = 0,
+    /// The requested duration was over.
+    Duration = 1,
+    /// An operator stopped the capture.
+    Stopped = 2,
+    /// The limit of bytes on disk was reached.
+    DiskLimit = 3,
+    /// Writing failed, for example because the disk was full.
+    WriteFailed = 4,
+    /// Seawall ended.
+    Shutdown = 5,
+}

@@ -1,0 +1,153 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "tests end with a panic"
+)]
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use crate::{
+    ReadError, Reader, WriteError, Writer,
+    block::{BLOCK_BYTES, MAX_BLOCK_BYTES},
+    record::{Command, Content, End, Event, Header, Reply},
+};
+
+fn header() -> Header {
+    Header {
+        capture: Bytes::from_static(b"0123456789abcdef"),
+        began_at_us: 1_700_000_000_000_000,
+        program: "seawall 0.1.0".to_owned(),
+        ..Header::default()
+    }
+}
+
+fn command(operation: u64, bytes: usize) -> Content {
+    Content::Command(Command {
+        client: 1,
+        operation,
+        at_us: operation * 10,
+        message: vec![7; bytes].into(),
+    })
+}
+
+fn part(contents: &[Content]) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), header()).unwrap();
+    for content in contents {
+        writer.push(&content.clone().into()).unwrap();
+    }
+    writer.finish(End::default()).unwrap()
+}
+
+/// Reads a part up to its end or its first error.
+fn read(part: &[u8]) -> (Vec<Content>, Option<ReadError>) {
+    let mut contents = Vec::new();
+    let mut reader = match Reader::new(part) {
+        Ok(reader) => reader,
+        Err(error) => return (contents, Some(error)),
+    };
+    loop {
+        match reader.next_record() {
+            Ok(Some(content)) => contents.push(content),
+            Ok(None) => return (contents, None),
+            Err(error) => return (contents, Some(error)),
+        }
+    }
+}
+
+#[test]
+fn reader_returns_the_records_that_were_written() {
+    let contents = vec![
+        command(1, 100),
+        Content::Reply(Reply {
+            operation: 1,
+            duration_us: 450,
+            ..Reply::default()
+        }),
+        Content::Event(Event {
+            kind: "storm".to_owned(),
+            ..Event::default()
+        }),
+        command(2, 2 * BLOCK_BYTES),
+        command(3, 0),
+    ];
+    let part = part(&contents);
+    assert_eq!(Reader::new(part.as_slice()).unwrap().header(), &header());
+    let (mut read, error) = read(&part);
+    assert!(error.is_none());
+    assert_eq!(read.pop(), Some(Content::End(End::default())));
+    assert_eq!(read, contents);
+}
+
+#[test]
+fn a_message_of_48_mb_fits() {
+    let largest = command(1, seawall_wire::MAX_MESSAGE_BYTES);
+    let (read, error) = read(&part(std::slice::from_ref(&largest)));
+    assert!(error.is_none());
+    assert!(read.first() == Some(&largest));
+}
+
+#[test]
+fn a_record_over_the_limit_is_refused_and_changes_nothing() {
+    let mut writer = Writer::new(Vec::new(), header()).unwrap();
+    let error = writer
+        .push(&command(1, MAX_BLOCK_BYTES).into())
+        .unwrap_err();
+    assert!(matches!(error, WriteError::RecordTooLarge { .. }));
+    let part = writer.finish(End::default()).unwrap();
+    assert_eq!(read(&part).0, [Content::End(End::default())]);
+}
+
+#[test]
+fn a_part_that_was_cut_off_is_reported_at_every_length() {
+    let part = part(&[command(1, 300), command(2, 300)]);
+    for length in 0..part.len() {
+        let (contents, error) = read(&part[..length]);
+        assert!(error.is_some(), "{length} of {} bytes", part.len());
+        assert!(
+            !contents
+                .iter()
+                .any(|content| matches!(content, Content::End(_)))
+        );
+    }
+}
+
+#[test]
+fn an_unknown_version_is_refused() {
+    let mut part = part(&[]);
+    part[8] = 2;
+    let (_, error) = read(&part);
+    assert!(matches!(error, Some(ReadError::UnknownVersion(2))));
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused() {
+    let (_, error) = read(b"PK\x03\x04 and more bytes than a head");
+    assert!(matches!(error, Some(ReadError::NotACapture)));
+}
+
+#[test]
+fn a_block_that_declares_more_than_the_limit_is_refused_before_allocation() {
+    let mut part = part(&[]);
+    part[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
+    let (_, error) = read(&part);
+    assert!(matches!(
+        error,
+        Some(ReadError::Damaged { at_byte: 12, .. })
+    ));
+}
+
+proptest! {
+    /// A changed bit never leads to wrong records, only to an error.
+    #[test]
+    fn a_changed_bit_is_found(position in 0_usize..10_000, bit in 0_u8..8) {
+        let whole = part(&[command(1, 3000), command(2, 40)]);
+        let (expected, _) = read(&whole);
+        let mut changed = whole;
+        let position = position % changed.len();
+        changed[position] ^= 1 << bit;
+        let (contents, error) = read(&changed);
+        prop_assert!(error.is_some());
+        prop_assert!(expected.starts_with(&contents));
+    }
+}
