@@ -343,6 +343,9 @@ impl Topology {
     }
 
     fn choose(&self, snapshot: &Snapshot, preference: &ReadPreference) -> Option<Arc<ServerPool>> {
+        if let Some(only) = selection::select_only(&snapshot.description, preference) {
+            return snapshot.pools.get(only).cloned();
+        }
         let window = self.settings.load().local_threshold;
         let suitable = selection::select(&snapshot.description, preference, window);
         let pool = |index: &usize| snapshot.pools.get(*index);

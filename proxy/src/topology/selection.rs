@@ -26,6 +26,26 @@ pub(super) fn select(
     within_latency_window(description, suitable, local_threshold)
 }
 
+/// Returns the index of the only suitable server, for the usual cases: one server, or operations
+/// that need the primary. `None` if [`select`] must decide. Most operations are such cases, and this
+/// function allocates no memory.
+pub(super) fn select_only(
+    description: &TopologyDescription,
+    preference: &ReadPreference,
+) -> Option<usize> {
+    let only = |fits: fn(&ServerDescription) -> bool| {
+        let servers = description.servers.iter().enumerate();
+        let mut suitable = servers.filter(|(_, server)| fits(server));
+        let (index, _) = suitable.next()?;
+        suitable.next().is_none().then_some(index)
+    };
+    match (description.topology_type, preference.mode) {
+        (TopologyType::Single | TopologyType::Sharded, _) => only(ServerDescription::is_usable),
+        (TopologyType::ReplicaSetWithPrimary, Mode::Primary) => only(is_primary),
+        _ => None,
+    }
+}
+
 fn servers_where(
     description: &TopologyDescription,
     fits: impl Fn(&ServerDescription) -> bool,
@@ -298,6 +318,46 @@ mod tests {
         let nearest = preference(Mode::Nearest, &[]);
         assert_eq!(select(&set, &nearest, Duration::from_millis(15)), [0, 1]);
         assert_eq!(select(&set, &nearest, Duration::ZERO), [0]);
+    }
+
+    #[test]
+    fn select_only_agrees_with_select_and_decides_only_for_one_suitable_server() {
+        let modes = [
+            Mode::Primary,
+            Mode::PrimaryPreferred,
+            Mode::Secondary,
+            Mode::SecondaryPreferred,
+            Mode::Nearest,
+        ];
+        let types = [
+            (TopologyType::Unknown, ServerType::Unknown),
+            (TopologyType::Single, ServerType::Standalone),
+            (TopologyType::Sharded, ServerType::Router),
+            (TopologyType::ReplicaSetNoPrimary, ServerType::Secondary),
+            (TopologyType::ReplicaSetWithPrimary, ServerType::Primary),
+        ];
+        let mut decided = 0;
+        for (topology_type, server_type) in types {
+            for (servers, suspects) in [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (3, 2)] {
+                let mut set = replica_set();
+                set.topology_type = topology_type;
+                set.servers = (0..servers)
+                    .map(|n| server(n, server_type, 5, &[]))
+                    .collect();
+                for suspect in set.servers.iter_mut().take(suspects) {
+                    suspect.is_suspect = true;
+                }
+                for mode in modes {
+                    let preference = preference(mode, &[]);
+                    if let Some(only) = select_only(&set, &preference) {
+                        assert_eq!(select(&set, &preference, NO_LIMIT), [only]);
+                        decided += 1;
+                    }
+                }
+            }
+        }
+        // Two topology types with five modes, and the primary of a set, with one usable server each.
+        assert_eq!(decided, 3 * (2 * 5 + 1));
     }
 
     #[test]
