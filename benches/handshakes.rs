@@ -3,6 +3,7 @@
 //! - How many full and resumed handshakes a core of Seawall and of HAProxy computes in a second,
 //!   with ECDSA and RSA keys.
 //! - The latency of clients without TLS beside a storm of full handshakes.
+//! - The memory of a client that has logged in and is idle, with and without TLS.
 //!
 //! Targets and cases alternate. `--rounds N` sets the number of rounds, `--seawall NAME=BINARY`
 //! adds another Seawall; `--quick` is a short run for CI, which asserts counts only.
@@ -14,7 +15,7 @@ use seawall_benches::{
     load::{Load, SMALL, Work, run as run_load},
     options::{option, options},
     output::say,
-    process::cpu_time,
+    process::{cpu_time, resident_bytes},
     run::Run,
     setup::Clients,
     spread::Spread,
@@ -50,6 +51,8 @@ struct Plan {
     counted: Duration,
     calm: Duration,
     storm: Duration,
+    /// Number of idle clients.
+    idle: usize,
 }
 
 struct Bench {
@@ -67,12 +70,14 @@ fn main() {
             counted: Duration::from_millis(200),
             calm: Duration::from_millis(500),
             storm: Duration::from_millis(500),
+            idle: 50,
         },
         false => Plan {
             rounds: rounds.unwrap_or(5),
             counted: Duration::from_secs(2),
             calm: Duration::from_secs(4),
             storm: Duration::from_secs(6),
+            idle: 4_000,
         },
     };
     let runtime = Builder::new_current_thread().enable_all().build();
@@ -97,6 +102,7 @@ async fn run(plan: Plan) {
         .to_string();
     let scratch = Scratch::create().expect("the directory can be created");
     write_certificates(&scratch);
+    idle(&clients, plan.idle, &scratch, &server).await;
     let mut targets = vec![seawall("Seawall", binary(), &scratch, &server)];
     for other in options("--seawall") {
         let (name, path) = other.split_once('=').expect("--seawall takes NAME=BINARY");
@@ -115,6 +121,31 @@ async fn run(plan: Plan) {
     }
     bench.count_handshakes().await;
     bench.weather_storms().await;
+}
+
+/// Measures the memory of idle clients in two new processes, because a process keeps memory that it
+/// has used.
+async fn idle(clients: &Clients, count: usize, scratch: &Scratch, server: &str) {
+    say(&format!("\n## {count} idle clients that have logged in\n"));
+    say("| clients | memory before | bytes per client |\n|---|---|---|");
+    for (name, is_tls) in [("without TLS", false), ("with TLS 1.3", true)] {
+        let target = seawall(name, binary(), scratch, server);
+        let (clients, at) = match is_tls {
+            true => (&clients.with_tls(), address(target.tls())),
+            false => (clients, address(target.plain)),
+        };
+        let is_up = || async { clients.connect(&at).await.is_ok() };
+        let is_up = eventually(START_LIMIT, is_up).await;
+        is_up.expect("Seawall accepts logins");
+        // The first connections fill caches that all connections share.
+        drop(clients.connect_all(&at, 200).await);
+        let resident = || resident_bytes(target.id()).expect("Seawall runs");
+        let before = resident();
+        let open = clients.connect_all(&at, count).await;
+        let each = resident().saturating_sub(before) / u64::try_from(count).unwrap_or(1);
+        say(&format!("| {name} | {} KiB | {each} |", before / 1024));
+        drop(open);
+    }
 }
 
 fn address(address: SocketAddr) -> ServerAddress {

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::setpriority_process;
+use rustix::thread::gettid;
 use seawall_tests::scratch::Scratch;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -39,10 +39,6 @@ use crate::process::{Process, free_port, haproxy_with, serve};
 
 /// Time limit for one handshake.
 const LIMIT: Duration = Duration::from_secs(10);
-
-/// The niceness of the threads that make handshakes, so that they do not take the CPU time of the
-/// measured processes.
-const NICE: i32 = 19;
 
 /// The algorithm of a certificate's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +101,12 @@ impl TlsTarget {
     /// The process id of the target.
     pub fn id(&self) -> u32 {
         self.process.id()
+    }
+
+    /// The address for connections with TLS. Seawall accepts both keys there.
+    pub fn tls(&self) -> SocketAddr {
+        let [address, ..] = self.tls;
+        address
     }
 }
 
@@ -238,8 +240,7 @@ impl Handshakes {
         let shared = Arc::clone(&state);
         let thread = thread::Builder::new().name("handshakes".to_owned());
         let thread = thread.spawn(move || {
-            // On Linux, this is the niceness of the thread, and not of the process.
-            setpriority_process(None, NICE).expect("the niceness may be raised");
+            yield_to_others();
             let runtime = Builder::new_current_thread().enable_all().build();
             runtime.expect("the runtime starts").block_on(async {
                 let mut clients = JoinSet::new();
@@ -290,6 +291,17 @@ impl Handshakes {
         drop(stream.read_to_end(&mut Vec::new()).await);
         Ok(stream.get_ref().1.handshake_kind())
     }
+}
+
+/// Gives this thread the scheduling policy `SCHED_IDLE`. The clients of a real storm run on other
+/// machines, so they must not take CPU time from the measured processes here. A high niceness does
+/// not suffice, because the kernel lets such a thread finish its time slice of some milliseconds.
+fn yield_to_others() {
+    let thread = gettid().as_raw_nonzero().to_string();
+    let mut command = Command::new("chrt");
+    let output = command.args(["--idle", "--pid", "0", &thread]).output();
+    let output = output.expect("chrt (package util-linux) is installed");
+    assert!(output.status.success(), "{output:?}");
 }
 
 #[derive(Debug, Default)]

@@ -18,7 +18,10 @@ use seawall_tests::{
     process::binary,
     scratch::Scratch,
 };
-use seawall_transport::connection::{Connection, Connector, EstablishError, ServerAddress};
+use seawall_transport::connection::{
+    Authorities, Connection, Connector, EstablishError, ServerAddress, ServerTls, TlsSettings,
+    Verification,
+};
 
 use crate::{
     load::{Collection, DATABASE, HUGE, LARGE, SMALL},
@@ -35,6 +38,9 @@ pub const RELAY: &str = "relay";
 /// The user as which the load logs in.
 const USER: &str = "load";
 const PASSWORD: &str = "only-a-bench";
+
+/// Time limit for a connection and its login.
+const LOGIN_LIMIT: Duration = Duration::from_secs(30);
 
 /// A target of the load.
 #[derive(Debug)]
@@ -194,7 +200,7 @@ pub fn process_id(mongod: &Mongod) -> u32 {
 /// measured.
 #[derive(Debug)]
 pub struct Clients {
-    identity: Identity,
+    identity: Arc<Identity>,
     connector: Connector,
 }
 
@@ -222,8 +228,27 @@ impl Clients {
         }
         let nonces = Arc::new(NonceSource::new().expect("the system has random bytes"));
         Self {
-            identity: identity(root).await,
-            connector: Connector::new(None, Vec::new(), Duration::from_secs(30), nonces),
+            identity: Arc::new(identity(root).await),
+            connector: Connector::new(None, Vec::new(), LOGIN_LIMIT, nonces),
+        }
+    }
+
+    /// The same clients, but over TLS. They accept every certificate.
+    ///
+    /// # Panics
+    /// If TLS cannot be set up.
+    pub fn with_tls(&self) -> Self {
+        let tls = ServerTls::new(&TlsSettings {
+            authorities: Authorities::Mozilla,
+            identity: None,
+            revocation_lists: Vec::new(),
+            verification: Verification::Off,
+        });
+        let tls = Some(Arc::new(tls.expect("TLS can be set up")));
+        let nonces = Arc::new(NonceSource::new().expect("the system has random bytes"));
+        Self {
+            identity: Arc::clone(&self.identity),
+            connector: Connector::new(tls, Vec::new(), LOGIN_LIMIT, nonces),
         }
     }
 
