@@ -143,7 +143,7 @@ async fn reload_command_reports_changes_and_problems() {
 }
 
 #[tokio::test]
-async fn shutdown_command_returns_when_the_process_has_ended() {
+async fn seawall_shutdown_returns_only_after_the_process_has_ended() {
     let mut served = Served::start("").await;
     show(&served, &["shutdown"]).await;
     assert!(served.process.ended().await.success());

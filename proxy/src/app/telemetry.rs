@@ -164,7 +164,7 @@ fn note(exporter: &Exporter, exported: &Exported, is_failing: &mut bool) {
     let has_failed = *outcome != Outcome::Ok;
     match (mem::replace(is_failing, has_failed), outcome) {
         (false, Outcome::Ok) | (true, Outcome::Partial) => {}
-        (true, Outcome::Ok) => tracing::info!("metrics are exported again"),
+        (true, Outcome::Ok) => tracing::info!("export of metrics recovered"),
         (false, Outcome::Partial) => {
             tracing::warn!(rejected, reason, "collector refused some metrics");
         }

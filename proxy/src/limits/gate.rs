@@ -39,12 +39,13 @@ const LATENESS_TARGET: Duration = Duration::from_millis(50);
 /// How long a target must be missed before its gate begins to limit the rate.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The lowest rate of logins, per second. It lets clients log in even if a deployment is always
-/// busy.
+/// The limit on logins per second never falls below this value, so clients can log in even if a
+/// deployment is always busy.
 const MIN_LOGINS_PER_SECOND: f64 = 50.0;
 
-/// The lowest rate of new clients, per second. It is higher than the lowest rate of logins, because
-/// a new client costs far less than a login and the operations after it.
+/// The limit on new clients per second never falls below this value. It is higher than
+/// [`MIN_LOGINS_PER_SECOND`], because a new client costs far less than a login and the operations
+/// after it.
 const MIN_ARRIVALS_PER_SECOND: f64 = 500.0;
 
 /// A gate opens fully when its rate per second reaches this value.

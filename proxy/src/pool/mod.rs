@@ -130,8 +130,9 @@ pub enum Overload {
     /// Too many operations already wait.
     #[error("the wait queue is full")]
     QueueFull,
-    /// No connection or no slot became available in time.
-    #[error("no connection or slot became available in time")]
+    /// While the operation waited, either no connection became available, or the server's limit of
+    /// concurrent operations was reached the whole time.
+    #[error("timed out waiting for a connection or for the limit of concurrent operations")]
     TimedOut,
 }
 

@@ -223,7 +223,7 @@ async fn a_connection_handed_to_a_cancelled_waiter_becomes_available() {
 }
 
 #[tokio::test]
-async fn an_adopted_connection_can_be_checked_out() {
+async fn a_connection_established_outside_the_pool_can_be_adopted_and_checked_out() {
     let scene = Scene::ready(limits()).await;
     let connection = scene.connector.connect(scene.pool.address()).await.unwrap();
     let id = connection.id();

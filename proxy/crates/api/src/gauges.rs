@@ -10,7 +10,7 @@ use super::as_integer;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GaugeTimeline {
-    /// The length of each step.
+    /// The duration of each step, in seconds.
     #[serde(serialize_with = "as_integer")]
     pub step_seconds: f64,
     /// The steps with data, ascending.

@@ -32,7 +32,7 @@ pub struct Traffic {
     pub users: Names,
     /// Number of logins of clients at Seawall.
     pub client_authentications: u64,
-    /// Number of established server connections.
+    /// Number of server connections established in this time.
     pub server_connections: u64,
     /// Number of logins of Seawall at servers.
     pub server_authentications: u64,

@@ -89,7 +89,7 @@ impl Batch {
         }
     }
 
-    /// Adds a number.
+    /// Adds one value of a metric that has a single number per set of attributes.
     pub fn add_number(
         &mut self,
         of: Instrument<'_>,

@@ -18,8 +18,8 @@ use super::{
     header::{HEADER_BYTES, Header, OpCode},
 };
 
-/// Size of the part of an `OP_COMPRESSED` before the compressed content, in bytes, including the
-/// header.
+/// Size of everything that precedes the compressed content of an `OP_COMPRESSED` message, in bytes:
+/// the header, the original opcode, the original size and the compressor.
 pub const COMPRESSED_HEAD_BYTES: usize = HEADER_BYTES + 4 + 4 + 1;
 
 /// The compression level for Zstandard, the same that servers use.
