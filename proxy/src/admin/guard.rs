@@ -13,7 +13,7 @@
 //! of all ports of the same host. Therefore a request with a cookie must come from a page of the
 //! admin address itself.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{ConnectInfo, Request, State},
@@ -41,7 +41,6 @@ pub enum Role {
 }
 
 /// A token that callers may send.
-#[derive(Debug)]
 pub struct Token {
     /// The path of the token's file. It identifies the caller in the log.
     pub name: String,
@@ -49,6 +48,16 @@ pub struct Token {
     pub secret: String,
     /// The rights of callers with the token.
     pub role: Role,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The secret must not reach a log.
+        f.debug_struct("Token")
+            .field("name", &self.name)
+            .field("role", &self.role)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The rules that decide if a request is admitted.
@@ -327,6 +336,17 @@ fn origin_authority(origin: &HeaderValue) -> Option<Authority> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn debug_output_of_a_token_hides_its_secret() {
+        let token = Token {
+            name: "file".to_owned(),
+            secret: "s3cret".to_owned(),
+            role: Role::Act,
+        };
+        let text = format!("{token:?}");
+        assert!(text.contains("file") && !text.contains("s3cret"), "{text}");
+    }
 
     fn admit(guard: &Guard, request: &[(&str, &str)]) -> Result<(), Refusal> {
         admit_in(guard, request, None).map(drop)

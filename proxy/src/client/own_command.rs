@@ -229,7 +229,12 @@ fn parse(command: &Command<'_>) -> Result<OwnCommand, ErrorReply> {
         let value = element
             .value()
             .map_err(|_| ErrorReply::new(22, "invalid BSON"))?;
-        let wrong = || ErrorReply::new(14, format!("seawall.{name} has the wrong type"));
+        let wrong = || {
+            ErrorReply::new(
+                14,
+                format!("BSON field 'seawall.{name}' has the wrong type"),
+            )
+        };
         match name {
             "limit" => {
                 let limit = number(value).and_then(|limit| usize::try_from(limit).ok());
