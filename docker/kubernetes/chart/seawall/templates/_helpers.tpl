@@ -57,6 +57,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/* "true" if the configuration declares its own listeners, empty otherwise. */}}
+{{- define "seawall.ownListeners" -}}
+{{- if regexMatch `(?m)^\s*\[\[\s*listeners\s*\]\]` .Values.config }}true{{ end }}
+{{- end }}
+
 {{/* The wait of preStop, the drain, and 5 s to close the remaining clients and exit. */}}
 {{- define "seawall.gracePeriodSeconds" -}}
 {{- add (int .Values.shutdown.preStopSeconds) (int .Values.shutdown.drainSeconds) 5 }}
