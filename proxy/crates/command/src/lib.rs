@@ -11,6 +11,7 @@ mod inspect;
 mod read_preference;
 mod reply;
 mod rewrite;
+mod secrets;
 mod statements;
 pub mod table;
 
@@ -28,6 +29,7 @@ pub use self::{
     read_preference::{Mode, ReadPreference, ReadPreferenceError},
     reply::{ReplyFacts, ReplyScanner},
     rewrite::conceal_state_change,
+    secrets::{command_may_be_shown, exchange_may_be_shown},
     statements::statements,
     table::{Class, Handshake, ReplyForm},
 };

@@ -10,7 +10,6 @@
 
 mod line;
 mod rate;
-mod secrets;
 mod writer;
 
 use std::{
@@ -32,7 +31,7 @@ use self::{
     line::Values,
     writer::{Destination, Queued},
 };
-use seawall_command::CommandBytes;
+use seawall_command::{CommandBytes, command_may_be_shown};
 
 /// Maximum number of lines in the queue: enough for a disk that is blocked for one second at 1,000
 /// lines per second. It limits memory too, because the shape's text and `max_command_bytes` limit
@@ -151,7 +150,7 @@ impl SlowLog {
 
     /// The command's values, or `None` if the line must not contain them.
     fn values(&self, command: &CommandBytes<'_>) -> Option<Values> {
-        let is_shown = !self.redact && secrets::may_be_shown(command);
+        let is_shown = !self.redact && command_may_be_shown(command);
         is_shown.then(|| Values::of(command, self.max_command_bytes))
     }
 

@@ -165,7 +165,8 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("updateUser").writes().credentials(),
     command("dropUser").writes(),
     command("dropAllUsersFromDatabase"),
-    command("usersInfo"),
+    // The reply to `usersInfo` may have keys of users.
+    command("usersInfo").secret(),
     command("grantRolesToUser").writes(),
     command("revokeRolesFromUser").writes(),
     command("createRole").writes(),

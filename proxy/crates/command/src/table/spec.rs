@@ -26,7 +26,8 @@ pub struct CommandSpec {
     /// user exists, a server lets clients on its own host run `createUser` and similar commands,
     /// and a relay may be on the server's host.
     pub passes_relay_before_login: bool,
-    /// True if the command's values may be secrets: the slow log never contains them.
+    /// True if the values of the command or of its reply may be secrets: neither the slow log nor a
+    /// capture contains them.
     pub is_secret: bool,
     /// False for commands that carry credentials (compression specification).
     pub may_be_compressed: bool,

@@ -131,9 +131,10 @@ fn commands_with_credentials_are_never_compressed() {
 }
 
 #[test]
-fn setparameter_unknown_commands_and_commands_with_credentials_are_secret() {
+fn setparameter_usersinfo_unknown_commands_and_commands_with_credentials_are_secret() {
     let mut expected = names(|command| !command.may_be_compressed);
     expected.insert("setParameter");
+    expected.insert("usersInfo");
     assert_eq!(names(|command| command.is_secret), expected);
     assert!(UNKNOWN.is_secret);
 }

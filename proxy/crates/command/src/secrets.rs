@@ -1,0 +1,184 @@
+//! Finds commands whose values, or whose replies, may be secrets. The slow log and captures never
+//! contain them, whatever the configuration says.
+
+use bson::raw::{RawBsonRef, RawDocument};
+
+use crate::{
+    CommandBytes,
+    table::{self, CommandSpec, Syntax},
+};
+
+/// The database in which servers store users with their keys, and into which restore tools write
+/// them.
+const USERS_DATABASE: &str = "admin";
+
+/// The database of the oplog, in which servers record changes of users too.
+const OPLOG_DATABASE: &str = "local";
+
+/// The field that lists the namespaces of a `bulkWrite`.
+const NAMESPACES: &str = "nsInfo";
+
+/// True if neither the command's values nor its reply can be secrets. `killCursors` and commands
+/// without a collection may be on any database. All others must not be on a database in which
+/// servers store users or record their changes: a reply may contain keys of users.
+pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
+    if !command_may_be_shown(command) {
+        return false;
+    }
+    let Some((spec, target)) = named(command.body) else {
+        return false;
+    };
+    let reads_documents = match spec.syntax {
+        // The first field is the cursor's id.
+        Syntax::GetMore | Syntax::Aggregate | Syntax::Explain => true,
+        _ => matches!(target, RawBsonRef::String(_)),
+    };
+    !reads_documents || !is_on(command.body, &[USERS_DATABASE, OPLOG_DATABASE])
+}
+
+/// True if the command's values cannot be secrets. Values of unknown commands may be: a server may
+/// know the command, or the client may have misspelled `createUser`.
+pub fn command_may_be_shown(command: &CommandBytes<'_>) -> bool {
+    let Some((mut spec, mut target)) = named(command.body) else {
+        return false;
+    };
+    if let (Syntax::Explain, RawBsonRef::Document(inner)) = (spec.syntax, target) {
+        // The value is the explained command. An explained `bulkWrite` has its namespaces at a
+        // depth that the check below does not reach, so its values are hidden.
+        match named(inner.as_bytes()) {
+            Some(inner) if inner.0.syntax != Syntax::BulkWrite => (spec, target) = inner,
+            _ => return false,
+        }
+    }
+    let is_harmless = spec.syntax != Syntax::Explain && !spec.is_secret;
+    is_harmless && !may_be_of_users(command, spec.syntax, target)
+}
+
+/// The row of a command in the table of commands, and the value of the command's first field.
+fn named(command: &[u8]) -> Option<(&'static CommandSpec, RawBsonRef<'_>)> {
+    let (name, value) = RawDocument::from_bytes(command).ok()?.iter().next()?.ok()?;
+    Some((table::find(name.as_str().as_bytes()), value))
+}
+
+/// True if the command may read or write users' keys.
+fn may_be_of_users(command: &CommandBytes<'_>, syntax: Syntax, target: RawBsonRef<'_>) -> bool {
+    let Ok(body) = RawDocument::from_bytes(command.body) else {
+        return true;
+    };
+    let is_there = is_on(command.body, &[USERS_DATABASE]);
+    match syntax {
+        Syntax::BulkWrite => {
+            // Each write of a `bulkWrite` may go to any of its namespaces.
+            let sequences = command.sequences.iter();
+            let named = sequences.filter(|sequence| sequence.identifier == NAMESPACES.as_bytes());
+            let mut in_sequences = named.map(|sequence| sequence.documents);
+            let prefix = format!("{USERS_DATABASE}.");
+            in_sequences.any(|documents| contains(documents, &prefix))
+                || field_contains(body, NAMESPACES, &prefix)
+        }
+        // `$merge` and `$out` may write to any database.
+        Syntax::Aggregate => {
+            let has = |text| field_contains(body, "pipeline", text);
+            is_there || ((has("$merge") || has("$out")) && has(USERS_DATABASE))
+        }
+        _ => is_there && matches!(target, RawBsonRef::String(_)),
+    }
+}
+
+/// True if the command's `$db` is one of these databases. An unreadable `$db` may name any
+/// database.
+fn is_on(body: &[u8], databases: &[&str]) -> bool {
+    match RawDocument::from_bytes(body).map(|body| body.get("$db")) {
+        Ok(Ok(Some(RawBsonRef::String(db)))) => databases.contains(&db),
+        Ok(Ok(None)) => false,
+        Ok(Ok(Some(_)) | Err(_)) | Err(_) => true,
+    }
+}
+
+/// True if the array contains the text at any depth, or cannot be read.
+fn field_contains(body: &RawDocument, name: &str, text: &str) -> bool {
+    match body.get(name) {
+        Ok(Some(RawBsonRef::Array(array))) => contains(array.as_bytes(), text),
+        Ok(Some(_)) | Err(_) => true,
+        Ok(None) => false,
+    }
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    let mut parts = bytes.windows(text.len());
+    parts.any(|part| part == text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Document, doc};
+
+    use super::*;
+
+    #[test]
+    fn an_exchange_is_secret_if_its_command_or_its_reply_may_have_keys_or_passwords() {
+        let is_shown = |command: Document| {
+            let body = command.to_vec().unwrap();
+            let command = CommandBytes {
+                body: &body,
+                sequences: &[],
+            };
+            (
+                command_may_be_shown(&command),
+                exchange_may_be_shown(&command),
+            )
+        };
+        for (command, expected) in [
+            (doc! {"find": "orders", "$db": "shop"}, (true, true)),
+            (
+                doc! {"getMore": 7_i64, "collection": "orders", "$db": "shop"},
+                (true, true),
+            ),
+            (doc! {"ping": 1, "$db": "admin"}, (true, true)),
+            (doc! {"listDatabases": 1, "$db": "admin"}, (true, true)),
+            (
+                doc! {"killCursors": "orders", "cursors": [7_i64], "$db": "shop"},
+                (true, true),
+            ),
+            (doc! {"commitTransaction": 1, "$db": "admin"}, (true, true)),
+            // Keys of users are in the replies.
+            (doc! {"usersInfo": 1, "$db": "shop"}, (false, false)),
+            (
+                doc! {"find": "system.users", "$db": "admin"},
+                (false, false),
+            ),
+            (
+                doc! {"getMore": 7_i64, "collection": "system.users", "$db": "admin"},
+                (true, false),
+            ),
+            (doc! {"find": "oplog.rs", "$db": "local"}, (true, false)),
+            (
+                doc! {"getMore": 7_i64, "collection": "oplog.rs", "$db": "local"},
+                (true, false),
+            ),
+            (
+                doc! {"explain": {"find": "oplog.rs"}, "verbosity": "queryPlanner", "$db": "local"},
+                (true, false),
+            ),
+            // Passwords are in the commands.
+            (
+                doc! {"createUser": "u", "pwd": "p", "roles": [], "$db": "shop"},
+                (false, false),
+            ),
+            (
+                doc! {"updateUser": "u", "pwd": "p", "$db": "shop"},
+                (false, false),
+            ),
+            (
+                doc! {"createuser": "u", "pwd": "p", "$db": "shop"},
+                (false, false),
+            ),
+            (
+                doc! {"saslStart": 1, "payload": "p", "$db": "admin"},
+                (false, false),
+            ),
+        ] {
+            assert_eq!(is_shown(command.clone()), expected, "{command}");
+        }
+    }
+}
