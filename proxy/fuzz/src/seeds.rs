@@ -1,6 +1,8 @@
 //! The corpora: a few inputs for each target, in the format that it takes. They are generated here
 //! and kept in the repository.
 
+mod captures;
+
 use std::{fs, io, path::Path};
 
 use bson::{Bson, Document, RawDocumentBuf, doc, spec::BinarySubtype};
@@ -53,6 +55,7 @@ fn all() -> Vec<(&'static str, Vec<Seed>)> {
         ("admin", requests()),
         ("config", configurations()),
         ("proxy_header", proxy_headers()),
+        ("capture", captures::parts()),
     ]
 }
 

@@ -1,6 +1,7 @@
 //! The targets, by name.
 
 mod admin;
+mod capture;
 mod command;
 mod compressed;
 mod config;
@@ -15,6 +16,7 @@ mod users_info;
 pub(crate) use self::reader::LARGE_SHARE;
 pub use self::{
     admin::admin,
+    capture::capture,
     command::command,
     compressed::compressed,
     config::config,
@@ -45,4 +47,5 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("admin", admin),
     ("config", config),
     ("proxy_header", proxy_header),
+    ("capture", capture),
 ];

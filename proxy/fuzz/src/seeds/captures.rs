@@ -1,0 +1,79 @@
+//! Seeds of the targets that read captured traffic.
+
+use prost::Message as _;
+use seawall_capture::{
+    Writer,
+    record::{ClientBegan, Command, Content, End, Event, Facts, Header, Record, Reply},
+};
+use seawall_wire::encode_request;
+
+use super::{Seed, seed};
+
+/// Returns seeds for the target `capture`: whole parts, records without a part, and choices.
+pub(super) fn parts() -> Vec<Seed> {
+    let of = |name: &str, kind: u8, bytes: &[u8]| {
+        let alterations = [4, 2, 60, 0, 3, 9];
+        let length = u8::try_from(alterations.len()).unwrap_or_default();
+        seed(name, [&[kind, length][..], &alterations, bytes].concat())
+    };
+    let header = Header {
+        capture: vec![7; 16].into(),
+        began_at_us: 1_700_000_000_000_000,
+        program: "seawall".to_owned(),
+        ..Header::default()
+    };
+    let mut plain = Vec::new();
+    let mut writer = Writer::new(Vec::new(), header.clone()).expect("a header fits a block");
+    let records = records().into_iter().map(Record::from);
+    for record in [Record::from(Content::Header(header))]
+        .into_iter()
+        .chain(records)
+    {
+        if !matches!(record.content, Some(Content::Header(_))) {
+            writer.push(&record).expect("a record fits a block");
+        }
+        plain.extend(record.encode_length_delimited_to_vec());
+    }
+    let whole = writer.finish(End::default()).expect("a vector takes bytes");
+    let ended = Record::from(Content::End(End::default())).encode_length_delimited_to_vec();
+    let choices: Vec<u8> = (0..200_u8).map(|n| n.wrapping_mul(29) % 61).collect();
+    vec![
+        of("whole", 0, &whole),
+        of("cut", 0, whole.get(..whole.len() - 9).unwrap_or_default()),
+        of("records", 1, &[&plain[..], &ended].concat()),
+        of("records_without_end", 1, &plain),
+        of("choices", 2, &choices),
+        of(
+            "other_choices",
+            2,
+            choices.get(31..).expect("there are enough"),
+        ),
+    ]
+}
+
+fn records() -> Vec<Content> {
+    vec![
+        Content::ClientBegan(ClientBegan {
+            client: 1,
+            application: "shop".to_owned(),
+            ..ClientBegan::default()
+        }),
+        Content::Command(Command {
+            client: 1,
+            operation: 1,
+            at_us: 5,
+            message: encode_request(1, b"\x05\0\0\0\0").into(),
+        }),
+        Content::Reply(Reply {
+            operation: 1,
+            at_us: 9,
+            duration_us: 4,
+            facts: Some(Facts::default()),
+            ..Reply::default()
+        }),
+        Content::Event(Event {
+            kind: "storm".to_owned(),
+            ..Event::default()
+        }),
+    ]
+}
