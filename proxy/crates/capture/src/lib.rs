@@ -1,4 +1,5 @@
-//! The file format of captured traffic: its records, a writer and a reader.
+//! The file format of captured traffic: its records, a writer and a reader. Also the files of
+//! mongod's own traffic recorder ([`recorder`]).
 //!
 //! A capture holds the commands of whole clients, and what the servers replied. It is a sequence of
 //! files, the *parts*. This crate reads and writes bytes through `std::io`; it opens no files and
@@ -17,8 +18,11 @@
 //! and an unknown record.
 
 mod block;
+mod facts;
 mod reader;
 pub mod record;
+pub mod recorder;
+mod secret;
 mod writer;
 
 #[cfg(test)]
@@ -27,5 +31,6 @@ mod tests;
 pub use self::{
     block::MAX_BLOCK_BYTES,
     reader::{ReadError, Reader},
+    secret::is_secret,
     writer::{WriteError, Writer},
 };

@@ -179,7 +179,7 @@ impl<R: Read> Reader<R> {
 }
 
 /// Reads until `buffer` is full or the source ends. Returns the number of bytes read.
-fn fill(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn fill(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
         match source.read(rest) {

@@ -1,0 +1,462 @@
+//! Converts the packets of a recorder's file to the records of a capture.
+//!
+//! Packets do not say which message is a command. A message is a reply if it responds to a command
+//! of its session that has no reply yet. In an exhaust cursor the server sends several replies to
+//! one `getMore`; mongod 6.0 records a `getMore` of its own before each of them. If it is missing,
+//! the first `getMore` is repeated in the capture, so that each reply has a command.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use seawall_command::{Class, Command as Inspected, Handshake, ReplyFacts, ReplyForm};
+use seawall_wire::{
+    CompressedHead, Elements, HEADER_BYTES, Header as MessageHeader, MAX_MESSAGE_BYTES, OpCode,
+    OpMsg, OpQuery, document_at,
+};
+
+use super::{Layout, Packet, PacketEvent};
+use crate::{
+    is_secret,
+    record::{
+        ClientBegan, ClientEnded, Command, Content, End, EndReason, Facts, Header, OmissionReason,
+        Omitted, Outcome, Reply, ReplyDetail, Server,
+    },
+};
+
+/// Most sessions that are remembered at a time. In a file with more, the session with the lowest
+/// number is forgotten; its later messages begin a new client.
+const MAX_SESSIONS: usize = 50_000;
+
+/// Most commands without a reply that are remembered at a time. The replies to further commands are
+/// not found.
+const MAX_PENDING: usize = 100_000;
+
+/// Largest `getMore` that is kept for exhaust cursors without recorded commands, in bytes.
+const MAX_EXHAUST_BYTES: usize = 4096;
+
+/// The packets that have no record in the capture, and the reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImportCounts {
+    /// Commands that are in the capture.
+    pub operations: u64,
+    /// Commands that have or may have a secret. The capture says where they are missing.
+    pub secret: u64,
+    /// Handshakes and logins (`hello`, `saslStart` and the like), in any opcode.
+    pub handshakes: u64,
+    /// Messages of old opcodes that are not part of a handshake.
+    pub legacy: u64,
+    /// Messages that are damaged.
+    pub damaged: u64,
+    /// Replies whose command is not in the file.
+    pub unmatched_replies: u64,
+}
+
+/// A conversion from packets to records.
+#[derive(Debug)]
+pub struct Import {
+    layout: Layout,
+    /// The time of the first packet in microseconds, in the clock of the packets.
+    began_at_us: u64,
+    sessions: BTreeMap<u64, Session>,
+    pending: usize,
+    clients: u64,
+    last_at_us: u64,
+    counts: ImportCounts,
+}
+
+/// One connection of the recording.
+#[derive(Debug, Default)]
+struct Session {
+    /// The client's number in the capture; `None` before its first operation.
+    client: Option<u64>,
+    /// True if the recording contains the begin of the session.
+    has_begun: bool,
+    application: String,
+    driver: String,
+    /// The commands without a reply, by `requestID`.
+    pending: BTreeMap<i32, Pending>,
+    exhaust: Option<Exhaust>,
+}
+
+/// A command without a reply.
+#[derive(Clone, Debug)]
+struct Pending {
+    /// The operation's number; `None` if the command is not in the capture.
+    operation: Option<u64>,
+    at_us: u64,
+    form: ReplyForm,
+    /// The `getMore` of an exhaust cursor.
+    exhaust: Option<Bytes>,
+}
+
+/// An exhaust cursor whose last reply announced another one.
+#[derive(Debug)]
+struct Exhaust {
+    /// `requestID` of the last reply. The next reply responds to it.
+    last_reply: i32,
+    /// The `getMore`.
+    message: Bytes,
+}
+
+/// A message that was inflated and parsed.
+struct Parsed {
+    header: MessageHeader,
+    message: Bytes,
+}
+
+impl Import {
+    /// Begins a conversion at the first packet.
+    pub fn new(layout: Layout, first: &Packet) -> Self {
+        Self {
+            layout,
+            began_at_us: first.at_us,
+            sessions: BTreeMap::new(),
+            pending: 0,
+            clients: 0,
+            last_at_us: 0,
+            counts: ImportCounts::default(),
+        }
+    }
+
+    /// The header of the capture. `capture` are random bytes that identify it, and `program` wrote
+    /// it. `first` is the first packet.
+    pub fn header(&self, capture: Bytes, program: String, first: &Packet) -> Header {
+        let server = match self.layout {
+            Layout::Addresses => Some(first.local.as_str()),
+            Layout::Sessions | Layout::Events => quoted_local(&first.local),
+        };
+        let servers = server.map(|address| Server {
+            address: address.to_owned(),
+            process_id: Bytes::new(),
+        });
+        Header {
+            capture,
+            began_at_us: match self.layout.has_dates() {
+                true => self.began_at_us,
+                false => 0,
+            },
+            program,
+            servers: servers.into_iter().collect(),
+            reply_detail: ReplyDetail::Whole.into(),
+            ..Header::default()
+        }
+    }
+
+    /// Converts the next packet. Returns its records, at most four.
+    pub fn convert(&mut self, packet: Packet) -> Vec<Content> {
+        let mut records = Vec::new();
+        let at_us = packet.at_us.saturating_sub(self.began_at_us);
+        // Two packets of different threads may have times in another order than they are written.
+        let at_us = at_us.max(self.last_at_us);
+        self.last_at_us = at_us;
+        match packet.event {
+            PacketEvent::Message => {
+                self.message(packet.session, packet.message, at_us, &mut records)
+            }
+            PacketEvent::SessionBegan if !self.sessions.contains_key(&packet.session) => {
+                self.session(packet.session).has_begun = true;
+            }
+            PacketEvent::SessionBegan | PacketEvent::SessionEnded => {
+                let session = self.remove(packet.session);
+                let client = session.and_then(|session| session.client);
+                records.extend(
+                    client.map(|client| Content::ClientEnded(ClientEnded { client, at_us })),
+                );
+            }
+        }
+        records
+    }
+
+    /// The last record of the capture.
+    pub fn end(&self) -> End {
+        End {
+            at_us: self.last_at_us,
+            clients: self.clients,
+            operations: self.counts.operations,
+            omitted: self.counts.secret,
+            reason: EndReason::Stopped.into(),
+        }
+    }
+
+    /// The numbers of packets so far.
+    pub fn counts(&self) -> ImportCounts {
+        self.counts
+    }
+
+    /// Number of commands without a reply that are remembered.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        let sessions = self.sessions.values();
+        sessions.map(|session| session.pending.len()).sum()
+    }
+
+    fn session(&mut self, number: u64) -> &mut Session {
+        if self.sessions.len() >= MAX_SESSIONS && !self.sessions.contains_key(&number) {
+            let lowest = self.sessions.keys().next().copied();
+            lowest.and_then(|lowest| self.remove(lowest));
+        }
+        self.sessions.entry(number).or_default()
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Session> {
+        let session = self.sessions.remove(&number)?;
+        self.pending = self.pending.saturating_sub(session.pending.len());
+        Some(session)
+    }
+
+    fn message(&mut self, session: u64, message: Bytes, at_us: u64, records: &mut Vec<Content>) {
+        let Some(parsed) = Parsed::of(message) else {
+            self.counts.damaged += 1;
+            return;
+        };
+        let state = self.session(session);
+        let response_to = parsed.header.response_to;
+        if let Some(pending) = state.pending.remove(&response_to) {
+            self.pending -= 1;
+            return self.reply(session, &pending, &parsed, at_us, records);
+        }
+        let exhausted = state
+            .exhaust
+            .take_if(|exhaust| exhaust.last_reply == response_to);
+        if let Some(exhaust) = exhausted {
+            return self.exhaust_reply(session, exhaust.message, &parsed, at_us, records);
+        }
+        if parsed.is_reply() {
+            self.counts.unmatched_replies += 1;
+            return;
+        }
+        self.command(session, &parsed, at_us, records);
+    }
+
+    /// Records a reply of an exhaust cursor whose command was not recorded.
+    fn exhaust_reply(
+        &mut self,
+        session: u64,
+        command: Bytes,
+        reply: &Parsed,
+        at_us: u64,
+        records: &mut Vec<Content>,
+    ) {
+        let header = MessageHeader {
+            request_id: reply.header.response_to,
+            message_length: command.len(),
+            response_to: 0,
+            op_code: OpCode::Msg,
+        };
+        let content = command.get(HEADER_BYTES..).unwrap_or_default();
+        let message = Bytes::from([&header.to_bytes()[..], content].concat());
+        self.command(session, &Parsed { header, message }, at_us, records);
+        let pending = self.session(session).pending.remove(&header.request_id);
+        if let Some(pending) = pending {
+            self.pending -= 1;
+            self.reply(session, &pending, reply, at_us, records);
+        }
+    }
+
+    fn command(&mut self, session: u64, parsed: &Parsed, at_us: u64, records: &mut Vec<Content>) {
+        let mut pending = Pending {
+            operation: None,
+            at_us,
+            form: ReplyForm::Plain,
+            exhaust: None,
+        };
+        if parsed.header.op_code != OpCode::Msg {
+            self.legacy(session, parsed);
+            return self.await_reply(session, parsed.header.request_id, pending);
+        }
+        let Ok(op_msg) = OpMsg::parse(&parsed.message) else {
+            self.counts.damaged += 1;
+            return;
+        };
+        let Ok(command) = Inspected::inspect(op_msg.body) else {
+            self.counts.damaged += 1;
+            return;
+        };
+        let wants_reply = !op_msg.more_to_come();
+        if let Class::Handshake(handshake) = command.class {
+            self.handshake(session, handshake, op_msg.body);
+        } else if is_secret(&command) {
+            self.counts.secret += 1;
+            let client = self.client(session, at_us, records);
+            records.push(Content::Omitted(Omitted {
+                client,
+                at_us,
+                operations: 1,
+                bytes: u64::try_from(parsed.message.len()).unwrap_or(u64::MAX),
+                reason: OmissionReason::Secret.into(),
+            }));
+        } else {
+            let client = self.client(session, at_us, records);
+            self.counts.operations += 1;
+            let operation = self.counts.operations;
+            records.push(Content::Command(Command {
+                client,
+                operation,
+                at_us,
+                message: parsed.message.clone(),
+            }));
+            pending.operation = Some(operation);
+            pending.form = command.spec.reply_form;
+            let is_kept =
+                command.class == Class::GetMore && parsed.message.len() <= MAX_EXHAUST_BYTES;
+            pending.exhaust = is_kept.then(|| Bytes::copy_from_slice(&parsed.message));
+            if !wants_reply {
+                records.push(unacknowledged(operation, at_us));
+            }
+        }
+        if wants_reply {
+            self.await_reply(session, parsed.header.request_id, pending);
+        }
+    }
+
+    fn await_reply(&mut self, session: u64, request_id: i32, pending: Pending) {
+        if self.pending >= MAX_PENDING {
+            return;
+        }
+        let earlier = self.session(session).pending.insert(request_id, pending);
+        self.pending += usize::from(earlier.is_none());
+    }
+
+    /// Reads the client's metadata from a handshake.
+    fn handshake(&mut self, session: u64, handshake: Handshake, body: &[u8]) {
+        self.counts.handshakes += 1;
+        if !matches!(handshake, Handshake::Hello | Handshake::LegacyHello) {
+            return;
+        }
+        let state = self.session(session);
+        let client = Elements::find(body, "client").and_then(|client| client.value.as_document());
+        let Some(client) = client.filter(|_| state.client.is_none()) else {
+            return;
+        };
+        state.has_begun = true;
+        let text = |document: &str, field: &str| {
+            let document = Elements::find(client, document)?.value.as_document()?;
+            Elements::find(document, field)?.value.as_str()
+        };
+        state.application = text("application", "name").unwrap_or_default().to_owned();
+        let driver = [text("driver", "name"), text("driver", "version")];
+        let driver: Vec<_> = driver.into_iter().flatten().collect();
+        state.driver = driver.join(" ");
+    }
+
+    fn legacy(&mut self, session: u64, parsed: &Parsed) {
+        let query = match parsed.header.op_code {
+            OpCode::Query => OpQuery::parse(&parsed.message),
+            OpCode::Reply | OpCode::Compressed | OpCode::Msg | OpCode::Other(_) => None,
+        };
+        let db = query.and_then(|query| std::str::from_utf8(query.command_database()?).ok());
+        let command = query
+            .zip(db)
+            .and_then(|(query, db)| Inspected::inspect_legacy(query.query, db).ok());
+        match command.map(|command| (command.class, command.body)) {
+            Some((Class::Handshake(handshake), body)) => self.handshake(session, handshake, body),
+            _ => self.counts.legacy += 1,
+        }
+    }
+
+    /// The client of a session. Records its begin at its first operation.
+    fn client(&mut self, session: u64, at_us: u64, records: &mut Vec<Content>) -> u64 {
+        let next = self.clients + 1;
+        let state = self.session(session);
+        if let Some(client) = state.client {
+            return client;
+        }
+        state.client = Some(next);
+        records.push(Content::ClientBegan(ClientBegan {
+            client: next,
+            at_us,
+            application: state.application.clone(),
+            driver: state.driver.clone(),
+            user: String::new(),
+            was_active: !state.has_begun,
+        }));
+        self.clients = next;
+        next
+    }
+
+    fn reply(
+        &mut self,
+        session: u64,
+        pending: &Pending,
+        parsed: &Parsed,
+        at_us: u64,
+        records: &mut Vec<Content>,
+    ) {
+        let Some(operation) = pending.operation else {
+            return;
+        };
+        let Ok(op_msg) = OpMsg::parse(&parsed.message) else {
+            self.counts.damaged += 1;
+            return;
+        };
+        let exhaust = pending.exhaust.clone().filter(|_| op_msg.more_to_come());
+        self.session(session).exhaust = exhaust.map(|message| Exhaust {
+            last_reply: parsed.header.request_id,
+            message,
+        });
+        let facts = ReplyFacts::of(pending.form, op_msg.body);
+        records.push(Content::Reply(Reply {
+            operation,
+            at_us,
+            outcome: Outcome::Replied.into(),
+            duration_us: at_us.saturating_sub(pending.at_us),
+            bytes: u64::try_from(parsed.message.len()).unwrap_or(u64::MAX),
+            facts: Some(Facts::from(&facts)),
+            message: parsed.message.clone(),
+        }));
+    }
+}
+
+impl Parsed {
+    /// Inflates and parses a message; `None` if it is damaged.
+    fn of(message: Bytes) -> Option<Self> {
+        let header = header_of(&message)?;
+        if header.op_code != OpCode::Compressed {
+            return Some(Self { header, message });
+        }
+        let head = CompressedHead::parse(&message, MAX_MESSAGE_BYTES).ok()?;
+        let message = Bytes::from(head.inflate(&message).ok()?);
+        let header = header_of(&message)?;
+        Some(Self { header, message })
+    }
+
+    /// True if a message that responds to no known command is a reply: it is an `OP_REPLY`, or its
+    /// body has `ok`. Commands respond to 0, except those that a server writes for an exhaust
+    /// cursor.
+    fn is_reply(&self) -> bool {
+        match self.header.op_code {
+            OpCode::Reply => true,
+            OpCode::Msg if self.header.response_to != 0 => {
+                // The body is the first section of every reply.
+                let body = self.message.get(HEADER_BYTES + 5..).unwrap_or_default();
+                document_at(body).is_ok_and(|body| Elements::find(body, "ok").is_some())
+            }
+            OpCode::Msg | OpCode::Query | OpCode::Compressed | OpCode::Other(_) => false,
+        }
+    }
+}
+
+fn header_of(message: &[u8]) -> Option<MessageHeader> {
+    let header = message.first_chunk::<HEADER_BYTES>()?;
+    let header = MessageHeader::parse(header, MAX_MESSAGE_BYTES).ok()?;
+    (header.message_length == message.len()).then_some(header)
+}
+
+fn unacknowledged(operation: u64, at_us: u64) -> Content {
+    Content::Reply(Reply {
+        operation,
+        at_us,
+        outcome: Outcome::Unacknowledged.into(),
+        ..Reply::default()
+    })
+}
+
+/// The address after `local:` in the text of a session, such as
+/// `{ remote: "127.0.0.1:51807", local: "127.0.0.1:27017" }`.
+fn quoted_local(text: &str) -> Option<&str> {
+    let (_, after) = text.split_once("local")?;
+    let address = after
+        .split('"')
+        .find(|part| part.contains(':') && part.len() > 2)?;
+    (!address.trim().is_empty()).then_some(address)
+}

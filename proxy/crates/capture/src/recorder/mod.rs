@@ -1,0 +1,97 @@
+//! The files of mongod's own traffic recorder (`startRecordingTraffic`): a reader, a writer, and the
+//! conversion to captures and back.
+//!
+//! A file is a sequence of packets without a mark of its version. Three layouts are known. The
+//! reader finds the layout of a file from its first packet.
+//!
+//! ```text
+//! packet    = size(4) head message                          integers little-endian, size of all
+//! addresses : head = session(8) local\0 remote\0 milliseconds(8) order(8)       MongoDB 4.2 to 7.0
+//! sessions  : head = session(8) text\0 microseconds(8) order(8)                 MongoDB 8.0
+//! events    : head = event(1) session(8) text\0 microseconds(8) order(8)        newer servers
+//! ```
+//!
+//! Milliseconds count from 1970, microseconds from the begin of the recording. `order` increases by
+//! one with each packet. In the layouts `sessions` and `events` a packet without a message says that
+//! a session began or ended.
+//!
+//! Sources: files of mongod 6.0.5, and for the newer layouts the server's `traffic_recorder.cpp`.
+
+mod export;
+mod import;
+mod reader;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use bytes::Bytes;
+
+pub use self::{
+    export::{Export, ExportCounts, ExportError},
+    import::{Import, ImportCounts},
+    reader::{RecorderError, RecorderReader},
+    writer::RecorderWriter,
+};
+
+/// The layout of a recorder's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Two addresses, and milliseconds since 1970.
+    Addresses,
+    /// One text for the session, and microseconds since the recording began.
+    Sessions,
+    /// Like `Sessions`, with the event in front.
+    Events,
+}
+
+impl Layout {
+    /// All layouts, in the order in which a reader tries them.
+    pub const ALL: [Self; 3] = [Self::Addresses, Self::Sessions, Self::Events];
+
+    /// True if times count from 1970, false if they count from the begin of the recording.
+    pub fn has_dates(self) -> bool {
+        self == Self::Addresses
+    }
+}
+
+/// The event that a packet records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketEvent {
+    /// The server received or sent a message.
+    Message,
+    /// A session (a client's connection) began.
+    SessionBegan,
+    /// A session ended.
+    SessionEnded,
+}
+
+/// One packet of a recorder's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// The event.
+    pub event: PacketEvent,
+    /// The server's number for the client's connection; below 2^56.
+    pub session: u64,
+    /// The server's address; in newer layouts a text with both addresses. It has no NUL.
+    pub local: String,
+    /// The client's address; empty in newer layouts. It has no NUL.
+    pub remote: String,
+    /// The time in microseconds: since 1970 or since the recording began, see
+    /// [`Layout::has_dates`]. The layout `Addresses` keeps only milliseconds.
+    pub at_us: u64,
+    /// The position of the packet in the recording.
+    pub order: u64,
+    /// The whole message with its header; empty for other events.
+    pub message: Bytes,
+}
+
+/// Largest head of a packet, in bytes. A larger one is refused.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+
+/// Largest packet in bytes: the largest message with its head.
+const MAX_PACKET_BYTES: usize = seawall_wire::MAX_MESSAGE_BYTES + MAX_HEAD_BYTES;
+
+/// Session ids are below this number. Servers count sessions from 1, so the limit is never reached.
+/// It distinguishes the layouts.
+const MAX_SESSION: u64 = 1 << 56;
