@@ -110,6 +110,11 @@ impl<R: Read> Reader<R> {
         }
     }
 
+    /// Returns the source. After the `End` record it is at the first byte behind the part.
+    pub fn into_source(self) -> R {
+        self.source
+    }
+
     /// Reads the next record; `None` at the end of the file.
     fn read_content(&mut self) -> Result<Option<Content>, ReadError> {
         while !self.block.has_remaining() {

@@ -23,7 +23,8 @@ pub static COMMANDS: &[CommandSpec] = &[
         .reply_form(ReplyForm::Distinct),
     command("mapReduce")
         .aliases(&["mapreduce"])
-        .syntax(Syntax::MapReduce),
+        .syntax(Syntax::MapReduce)
+        .replayed(),
     command("insert")
         .writes()
         .on_collection()
@@ -58,7 +59,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         .class(Class::KillCursors)
         .on_collection()
         .ends_work(),
-    command("explain").syntax(Syntax::Explain),
+    command("explain").syntax(Syntax::Explain).replayed(),
     command("filemd5"),
     // Commands of transactions and sessions.
     command("commitTransaction")
@@ -161,17 +162,23 @@ pub static COMMANDS: &[CommandSpec] = &[
         .aliases(&["getlasterror"])
         .reply_before_login(ReplyBeforeLogin::GetLastError),
     // Commands on users and roles.
-    command("createUser").writes().credentials(),
-    command("updateUser").writes().credentials(),
-    command("dropUser").writes(),
+    command("createUser")
+        .writes()
+        .never_replayed()
+        .credentials(),
+    command("updateUser")
+        .writes()
+        .never_replayed()
+        .credentials(),
+    command("dropUser").writes().never_replayed(),
     command("dropAllUsersFromDatabase"),
     // The reply to `usersInfo` may have keys of users.
     command("usersInfo").secret(),
-    command("grantRolesToUser").writes(),
-    command("revokeRolesFromUser").writes(),
-    command("createRole").writes(),
-    command("updateRole").writes(),
-    command("dropRole").writes(),
+    command("grantRolesToUser").writes().never_replayed(),
+    command("revokeRolesFromUser").writes().never_replayed(),
+    command("createRole").writes().never_replayed(),
+    command("updateRole").writes().never_replayed(),
+    command("dropRole").writes().never_replayed(),
     command("rolesInfo"),
     // Commands about one server.
     command("serverStatus"),

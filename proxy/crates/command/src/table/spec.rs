@@ -39,6 +39,10 @@ pub struct CommandSpec {
     /// True if the command ends other work: a transaction, a session, a cursor or an operation. It
     /// must not wait until this work ends.
     pub ends_work: bool,
+    /// True if a replay of captured traffic may send the command: it reads or changes documents,
+    /// collections or indexes. False for commands about connections, sessions, users, servers and
+    /// the deployment.
+    pub is_replayed: bool,
 }
 
 /// How Seawall serves a command.
@@ -200,6 +204,7 @@ pub(super) const fn command(name: &'static str) -> CommandSpec {
         is_counted: true,
         is_about_seawall: false,
         ends_work: false,
+        is_replayed: false,
     }
 }
 
@@ -209,8 +214,24 @@ impl CommandSpec {
         Self { aliases, ..self }
     }
 
+    /// Sets the class of a command on data. A replay may send the command.
     pub(super) const fn class(self, class: Class) -> Self {
-        Self { class, ..self }
+        Self { class, ..self }.replayed()
+    }
+
+    pub(super) const fn replayed(self) -> Self {
+        Self {
+            is_replayed: true,
+            ..self
+        }
+    }
+
+    /// Marks a command that no replay sends.
+    pub(super) const fn never_replayed(self) -> Self {
+        Self {
+            is_replayed: false,
+            ..self
+        }
     }
 
     pub(super) const fn reads(self) -> Self {
@@ -222,7 +243,7 @@ impl CommandSpec {
     }
 
     pub(super) const fn handshake(self, handshake: Handshake) -> Self {
-        self.class(Class::Handshake(handshake))
+        self.class(Class::Handshake(handshake)).never_replayed()
     }
 
     pub(super) const fn syntax(self, syntax: Syntax) -> Self {

@@ -172,3 +172,51 @@ fn commands_with_statements_are_writes() {
         assert!(!is_streamed || command.statements.field().is_some());
     }
 }
+
+/// A replay must never send a command that changes users, servers or the deployment.
+#[test]
+fn only_commands_on_data_are_replayed() {
+    let expected = [
+        "abortTransaction",
+        "aggregate",
+        "buildInfo",
+        "buildinfo",
+        "bulkWrite",
+        "cloneCollectionAsCapped",
+        "collMod",
+        "collStats",
+        "collstats",
+        "commitTransaction",
+        "connectionStatus",
+        "convertToCapped",
+        "count",
+        "create",
+        "createIndexes",
+        "dbStats",
+        "dbstats",
+        "delete",
+        "deleteIndexes",
+        "distinct",
+        "drop",
+        "dropDatabase",
+        "dropIndexes",
+        "explain",
+        "find",
+        "findAndModify",
+        "findandmodify",
+        "getMore",
+        "insert",
+        "killCursors",
+        "listCollections",
+        "listDatabases",
+        "listIndexes",
+        "mapReduce",
+        "mapreduce",
+        "ping",
+        "renameCollection",
+        "update",
+    ];
+    let replayed = names(|command| command.is_replayed);
+    assert_eq!(replayed, BTreeSet::from(expected));
+    assert!(!UNKNOWN.is_replayed);
+}

@@ -1,0 +1,542 @@
+//! Decides what a replay does with each captured command: send it, or skip it for a reason.
+//!
+//! The same rules apply to a capture that is compared with a replay, so both count the same
+//! operations. The planner sees the records in their order. It remembers only sessions and cursors.
+
+use seawall_command::{Class, Command, CommandBytes, ReplyForm, Target, table::Syntax};
+use seawall_shape::{ShapeId, fingerprint};
+use seawall_wire::{
+    Elements, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, OpCode, OpMsg, Sequence,
+};
+
+use crate::{Recent, SessionKey};
+
+/// Maximum number of sessions, and of cursors, in each generation of the planner's memory.
+const MAX_REMEMBERED: usize = 50_000;
+
+/// Maximum number of cursors that one `killCursors` may name.
+const MAX_KILLED: usize = 1_000;
+
+/// The commands that a user wants to be sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// True if writes are sent.
+    pub with_writes: bool,
+    /// The shapes to send; all if empty. The `getMore`s of their cursors and the ends of their
+    /// transactions are sent, too.
+    pub only: Vec<ShapeId>,
+}
+
+/// The reason why a command is not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SkipReason {
+    /// The command writes, and writes were not asked for.
+    Write,
+    /// The command is not about data: it is about users, servers, sessions or the deployment.
+    Admin,
+    /// The command may have secrets.
+    Secret,
+    /// The command belongs to the connection: handshake and login.
+    Handshake,
+    /// The user chose other shapes.
+    NotChosen,
+    /// The driver sent an earlier write again.
+    Retry,
+    /// The command's transaction began before the capture, or its first command was skipped.
+    TransactionUnknown,
+    /// The command's cursor was opened before the capture, or by a command that was skipped.
+    CursorUnknown,
+    /// In the replay, the command's cursor ended earlier.
+    CursorEnded,
+    /// The message is not a valid command.
+    Invalid,
+}
+
+impl SkipReason {
+    /// The name in results.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Admin => "admin",
+            Self::Secret => "secret",
+            Self::Handshake => "handshake",
+            Self::NotChosen => "not_chosen",
+            Self::Retry => "retry",
+            Self::TransactionUnknown => "transaction_unknown",
+            Self::CursorUnknown => "cursor_unknown",
+            Self::CursorEnded => "cursor_ended",
+            Self::Invalid => "invalid",
+        }
+    }
+}
+
+/// The operation that opened a cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The shape of the operation.
+    pub shape: ShapeId,
+    /// True if the cursor waits for data: a change stream or a tailable cursor.
+    pub is_awaiting: bool,
+}
+
+/// What a command does with cursors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CursorUse {
+    /// The command may open a cursor.
+    Open,
+    /// A `getMore`: the captured id of its cursor.
+    More(i64),
+    /// A `killCursors`: the captured ids of its cursors that the replay knows.
+    Kill(Vec<i64>),
+}
+
+/// The properties of a command that is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// The fingerprint.
+    pub shape: ShapeId,
+    /// The operation that opened the command's cursor: for a `getMore`, an earlier one; for others,
+    /// the command itself.
+    pub origin: Origin,
+    /// The captured id of the session.
+    pub session: Option<[u8; 16]>,
+    /// The cursors that the command uses.
+    pub cursors: CursorUse,
+    /// True if the server sends no reply.
+    pub is_unacknowledged: bool,
+    /// The form of the reply.
+    pub reply_form: ReplyForm,
+}
+
+/// The decision about one command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Send it.
+    Send(Planned),
+    /// Do not send it.
+    Skip(SkipReason),
+}
+
+/// The numbers of a session that the planner remembers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Session {
+    last_write: Option<i64>,
+    last_end: Option<i64>,
+    /// The transaction whose first command was sent.
+    transaction: Option<i64>,
+}
+
+/// Decides about commands, in the order of their records.
+#[derive(Debug)]
+pub struct Planner {
+    choice: Choice,
+    sessions: Recent<[u8; 16], Session>,
+    /// The open cursors of commands that were sent, by their captured ids.
+    cursors: Recent<i64, Origin>,
+}
+
+impl Planner {
+    /// Creates a planner.
+    pub fn new(choice: Choice) -> Self {
+        Self {
+            choice,
+            sessions: Recent::new(MAX_REMEMBERED),
+            cursors: Recent::new(MAX_REMEMBERED),
+        }
+    }
+
+    /// Decides about the next captured message.
+    pub fn decide(&mut self, message: &[u8]) -> Decision {
+        let Some(parsed) = op_msg(message) else {
+            return Decision::Skip(SkipReason::Invalid);
+        };
+        let Ok(command) = Command::inspect(parsed.body) else {
+            return Decision::Skip(SkipReason::Invalid);
+        };
+        match self.plan(&command, &parsed) {
+            Ok(planned) => Decision::Send(planned),
+            Err(reason) => Decision::Skip(reason),
+        }
+    }
+
+    /// Remembers a cursor that the captured deployment returned for a command that was sent. An id
+    /// of 0 is no cursor.
+    pub fn note_cursor(&mut self, captured_id: i64, origin: Origin) {
+        if captured_id != 0 {
+            self.cursors.insert(captured_id, origin);
+        }
+    }
+
+    fn plan(&mut self, command: &Command<'_>, parsed: &OpMsg<'_>) -> Result<Planned, SkipReason> {
+        check_kind(command)?;
+        let sequences: Vec<Sequence<'_>> = parsed.sequences().collect();
+        let shape = fingerprint(&CommandBytes {
+            body: command.body,
+            sequences: &sequences,
+        });
+        let shape = shape.shape;
+        let chosen = self.check_choice(command, shape);
+        self.check_session(command, chosen)?;
+        let own = Origin {
+            shape,
+            is_awaiting: command.opens_awaiting_cursor(),
+        };
+        let (cursors, origin) = match command.class {
+            Class::GetMore => self.more(command)?,
+            Class::KillCursors => (self.kill(command)?, own),
+            _ => (CursorUse::Open, own),
+        };
+        Ok(Planned {
+            shape,
+            origin,
+            session: command.lsid,
+            cursors,
+            is_unacknowledged: parsed.flags & MORE_TO_COME != 0,
+            reply_form: command.spec.reply_form,
+        })
+    }
+
+    /// The reason why the user does not want the command itself, without regard to its transaction.
+    fn check_choice(&self, command: &Command<'_>, shape: ShapeId) -> Result<(), SkipReason> {
+        let follows = matches!(
+            command.class,
+            Class::GetMore | Class::KillCursors | Class::EndTransaction
+        );
+        if follows {
+            return Ok(());
+        }
+        if writes(command) && !self.choice.with_writes {
+            return Err(SkipReason::Write);
+        }
+        match self.choice.only.is_empty() || self.choice.only.contains(&shape) {
+            true => Ok(()),
+            false => Err(SkipReason::NotChosen),
+        }
+    }
+
+    /// Checks the place of the command in its session, and remembers it. `chosen` is the result for
+    /// the command itself.
+    fn check_session(
+        &mut self,
+        command: &Command<'_>,
+        chosen: Result<(), SkipReason>,
+    ) -> Result<(), SkipReason> {
+        let (Some(lsid), Some(number)) = (command.lsid, command.txn_number) else {
+            return chosen;
+        };
+        let mut session = self.sessions.find(lsid).copied().unwrap_or_default();
+        let checked = session.check(command, number, chosen);
+        self.sessions.insert(lsid, session);
+        checked
+    }
+
+    fn more(&mut self, command: &Command<'_>) -> Result<(CursorUse, Origin), SkipReason> {
+        let Target::Number(id) = command.target else {
+            return Err(SkipReason::Invalid);
+        };
+        match self.cursors.find(id) {
+            Some(origin) => Ok((CursorUse::More(id), *origin)),
+            None => Err(SkipReason::CursorUnknown),
+        }
+    }
+
+    fn kill(&mut self, command: &Command<'_>) -> Result<CursorUse, SkipReason> {
+        let named = Elements::of(command.cursors.unwrap_or_default());
+        let ids = named
+            .map_while(Result::ok)
+            .filter_map(|element| element.value.as_i64());
+        let mut ids: Vec<i64> = ids.take(MAX_KILLED).collect();
+        ids.retain(|id| self.cursors.remove(id).is_some());
+        match ids.is_empty() {
+            true => Err(SkipReason::CursorUnknown),
+            false => Ok(CursorUse::Kill(ids)),
+        }
+    }
+}
+
+impl Session {
+    fn check(
+        &mut self,
+        command: &Command<'_>,
+        number: i64,
+        chosen: Result<(), SkipReason>,
+    ) -> Result<(), SkipReason> {
+        if command.class == Class::EndTransaction {
+            if self.last_end == Some(number) {
+                return Err(SkipReason::Retry);
+            }
+            self.last_end = Some(number);
+            return self.check_transaction(number);
+        }
+        if command.in_transaction && command.starts_transaction {
+            self.transaction = chosen.is_ok().then_some(number);
+            return chosen;
+        }
+        if command.in_transaction {
+            return chosen.and(self.check_transaction(number));
+        }
+        if command.numbered().is_some() {
+            if self.last_write == Some(number) {
+                return Err(SkipReason::Retry);
+            }
+            self.last_write = Some(number);
+        }
+        chosen
+    }
+
+    fn check_transaction(&self, number: i64) -> Result<(), SkipReason> {
+        match self.transaction == Some(number) {
+            true => Ok(()),
+            false => Err(SkipReason::TransactionUnknown),
+        }
+    }
+}
+
+/// Parses a message if it is a complete `OP_MSG`.
+pub(crate) fn op_msg(message: &[u8]) -> Option<OpMsg<'_>> {
+    let head = message.first_chunk::<HEADER_BYTES>()?;
+    let header = Header::parse(head, MAX_MESSAGE_BYTES).ok()?;
+    let is_complete = header.message_length == message.len() && header.op_code == OpCode::Msg;
+    is_complete.then(|| OpMsg::parse(message).ok()).flatten()
+}
+
+/// The key of a captured session: the 16 bytes of its id.
+pub(crate) type CapturedSession = [u8; 16];
+
+const _: () = assert!(size_of::<CapturedSession>() == SessionKey::ID_BYTES);
+
+fn check_kind(command: &Command<'_>) -> Result<(), SkipReason> {
+    let spec = command.spec;
+    if matches!(command.class, Class::Handshake(_)) {
+        Err(SkipReason::Handshake)
+    } else if spec.is_secret {
+        Err(SkipReason::Secret)
+    } else if !spec.is_replayed {
+        Err(SkipReason::Admin)
+    } else {
+        Ok(())
+    }
+}
+
+/// True if the command writes. A `mapReduce` may write its result, so it counts as a write.
+fn writes(command: &Command<'_>) -> bool {
+    command.writes() || command.spec.syntax == Syntax::MapReduce
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Binary, Document, doc, spec::BinarySubtype};
+    use seawall_wire::encode_request;
+
+    use super::*;
+
+    fn message(command: Document) -> Vec<u8> {
+        let mut body = command;
+        if !body.contains_key("$db") {
+            body.insert("$db", "d");
+        }
+        encode_request(7, &body.to_vec().unwrap())
+    }
+
+    fn lsid(byte: u8) -> Document {
+        let bytes = vec![byte; 16];
+        let subtype = BinarySubtype::Uuid;
+        doc! {"id": Binary { subtype, bytes }}
+    }
+
+    /// A planner that sends everything possible.
+    fn planner() -> Planner {
+        Planner::new(Choice {
+            with_writes: true,
+            only: Vec::new(),
+        })
+    }
+
+    fn skipped(planner: &mut Planner, command: Document) -> Option<SkipReason> {
+        match planner.decide(&message(command)) {
+            Decision::Send(_) => None,
+            Decision::Skip(reason) => Some(reason),
+        }
+    }
+
+    fn planned(planner: &mut Planner, command: Document) -> Planned {
+        match planner.decide(&message(command)) {
+            Decision::Send(planned) => planned,
+            Decision::Skip(reason) => panic!("{reason:?}"),
+        }
+    }
+
+    #[test]
+    fn each_kind_of_command_is_sent_or_skipped_for_its_reason() {
+        use SkipReason::{Admin, CursorUnknown, Handshake, Invalid, Secret, Write};
+        let out = doc! {"aggregate": "c", "pipeline": [{"$match": {}}, {"$out": "x"}]};
+        let merge = doc! {"aggregate": "c", "pipeline": [{"$merge": {"into": "x"}}]};
+        let cases = [
+            (doc! {"find": "c"}, None, None),
+            (doc! {"aggregate": "c", "pipeline": []}, None, None),
+            (doc! {"ping": 1}, None, None),
+            (doc! {"listIndexes": "c"}, None, None),
+            (doc! {"explain": {"delete": "c"}}, None, None),
+            (doc! {"insert": "c", "documents": []}, Some(Write), None),
+            (doc! {"findAndModify": "c"}, Some(Write), None),
+            (doc! {"createIndexes": "c"}, Some(Write), None),
+            (doc! {"mapReduce": "c"}, Some(Write), None),
+            (out, Some(Write), None),
+            (merge, Some(Write), None),
+            (doc! {"createUser": "u"}, Some(Secret), Some(Secret)),
+            (doc! {"unheardOf": 1}, Some(Secret), Some(Secret)),
+            (doc! {"dropUser": "u"}, Some(Admin), Some(Admin)),
+            (doc! {"usersInfo": 1}, Some(Admin), Some(Admin)),
+            (doc! {"shutdown": 1}, Some(Admin), Some(Admin)),
+            (doc! {"endSessions": []}, Some(Admin), Some(Admin)),
+            (doc! {"replSetStepDown": 1}, Some(Admin), Some(Admin)),
+            (doc! {"hello": 1}, Some(Handshake), Some(Handshake)),
+            (doc! {"saslStart": 1}, Some(Handshake), Some(Handshake)),
+            (
+                doc! {"getMore": 5_i64},
+                Some(CursorUnknown),
+                Some(CursorUnknown),
+            ),
+            (doc! {"getMore": "x"}, Some(Invalid), Some(Invalid)),
+            (
+                doc! {"killCursors": "c"},
+                Some(CursorUnknown),
+                Some(CursorUnknown),
+            ),
+            (doc! {"find": "c", "$db": 1}, Some(Invalid), Some(Invalid)),
+        ];
+        for (command, read_only, with_writes) in cases {
+            let mut reads = Planner::new(Choice::default());
+            assert_eq!(skipped(&mut reads, command.clone()), read_only, "{command}");
+            let all = skipped(&mut planner(), command.clone());
+            assert_eq!(all, with_writes, "{command}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_op_msg_are_skipped_as_invalid() {
+        let whole = message(doc! {"find": "c"});
+        for cut in 0..whole.len() {
+            let decision = planner().decide(whole.get(..cut).unwrap());
+            assert_eq!(decision, Decision::Skip(SkipReason::Invalid), "{cut}");
+        }
+        let mut query = whole;
+        query[12..16].copy_from_slice(&2004_i32.to_le_bytes());
+        assert_eq!(
+            planner().decide(&query),
+            Decision::Skip(SkipReason::Invalid)
+        );
+    }
+
+    #[test]
+    fn a_write_that_the_driver_sent_again_is_sent_once() {
+        let mut planner = planner();
+        let insert =
+            |session, number: i64| doc! {"insert": "c", "lsid": lsid(session), "txnNumber": number};
+        assert_eq!(skipped(&mut planner, insert(1, 4)), None);
+        assert_eq!(skipped(&mut planner, insert(1, 4)), Some(SkipReason::Retry));
+        assert_eq!(skipped(&mut planner, insert(2, 4)), None);
+        assert_eq!(skipped(&mut planner, insert(1, 5)), None);
+        // Without a number, equal commands are different operations.
+        let plain = doc! {"insert": "c", "lsid": lsid(1)};
+        assert_eq!(skipped(&mut planner, plain.clone()), None);
+        assert_eq!(skipped(&mut planner, plain), None);
+    }
+
+    /// A command in the transaction `number` of session 1.
+    fn in_transaction(mut command: Document, number: i64) -> Document {
+        command.extend(doc! {"lsid": lsid(1), "txnNumber": number, "autocommit": false});
+        command
+    }
+
+    #[test]
+    fn a_transaction_is_sent_whole_or_not_at_all() {
+        let begin =
+            |name: &str, number| in_transaction(doc! {name: "c", "startTransaction": true}, number);
+        let find = |number| in_transaction(doc! {"find": "c"}, number);
+        let commit = |number| in_transaction(doc! {"commitTransaction": 1, "$db": "admin"}, number);
+        let mut all = planner();
+        assert_eq!(skipped(&mut all, begin("insert", 1)), None);
+        assert_eq!(skipped(&mut all, find(1)), None);
+        assert_eq!(skipped(&mut all, find(1)), None);
+        assert_eq!(skipped(&mut all, commit(1)), None);
+        assert_eq!(skipped(&mut all, commit(1)), Some(SkipReason::Retry));
+        // It began before the capture.
+        let unknown = Some(SkipReason::TransactionUnknown);
+        assert_eq!(skipped(&mut all, find(2)), unknown);
+        assert_eq!(skipped(&mut all, commit(2)), unknown);
+        let mut reads = Planner::new(Choice::default());
+        assert_eq!(skipped(&mut reads, begin("find", 3)), None);
+        let insert = in_transaction(doc! {"insert": "c"}, 3);
+        assert_eq!(skipped(&mut reads, insert), Some(SkipReason::Write));
+        assert_eq!(skipped(&mut reads, find(3)), None);
+        assert_eq!(skipped(&mut reads, commit(3)), None);
+        assert_eq!(
+            skipped(&mut reads, begin("insert", 4)),
+            Some(SkipReason::Write)
+        );
+        assert_eq!(skipped(&mut reads, find(4)), unknown);
+        assert_eq!(skipped(&mut reads, commit(4)), unknown);
+    }
+
+    #[test]
+    fn commands_on_cursors_follow_the_command_that_opened_them() {
+        let mut planner = planner();
+        let find = planned(&mut planner, doc! {"find": "c", "filter": {"a": 1}});
+        assert_eq!(find.cursors, CursorUse::Open);
+        planner.note_cursor(0, find.origin);
+        planner.note_cursor(77, find.origin);
+        let more = planned(&mut planner, doc! {"getMore": 77_i64, "collection": "c"});
+        assert_eq!(more.cursors, CursorUse::More(77));
+        assert_eq!(more.origin, find.origin);
+        let kill = doc! {"killCursors": "c", "cursors": [5_i64, 77_i64]};
+        let killed = planned(&mut planner, kill.clone());
+        assert_eq!(killed.cursors, CursorUse::Kill(vec![77]));
+        assert_eq!(skipped(&mut planner, kill), Some(SkipReason::CursorUnknown));
+        let zero = doc! {"getMore": 0_i64, "collection": "c"};
+        assert_eq!(skipped(&mut planner, zero), Some(SkipReason::CursorUnknown));
+    }
+
+    #[test]
+    fn change_streams_and_tailable_cursors_are_marked_as_awaiting() {
+        let cases = [
+            (
+                doc! {"aggregate": "c", "pipeline": [{"$changeStream": {}}]},
+                true,
+            ),
+            (
+                doc! {"find": "c", "tailable": true, "awaitData": true},
+                true,
+            ),
+            (doc! {"find": "c"}, false),
+        ];
+        for (command, expected) in cases {
+            let planned = planned(&mut planner(), command);
+            assert_eq!(planned.origin.is_awaiting, expected);
+        }
+    }
+
+    #[test]
+    fn only_chosen_shapes_are_sent_with_their_cursors_and_transactions() {
+        let chosen = planned(&mut planner(), doc! {"find": "c", "filter": {"a": 1}});
+        let mut planner = Planner::new(Choice {
+            with_writes: true,
+            only: vec![chosen.shape],
+        });
+        let again = planned(&mut planner, doc! {"find": "c", "filter": {"a": 2}});
+        planner.note_cursor(77, again.origin);
+        assert_eq!(skipped(&mut planner, doc! {"getMore": 77_i64}), None);
+        let other = doc! {"find": "c", "filter": {"b": 1}};
+        assert_eq!(skipped(&mut planner, other), Some(SkipReason::NotChosen));
+    }
+
+    #[test]
+    fn an_unacknowledged_write_is_marked() {
+        let mut bytes = message(doc! {"insert": "c", "writeConcern": {"w": 0}});
+        bytes[16..20].copy_from_slice(&MORE_TO_COME.to_le_bytes());
+        let Decision::Send(planned) = planner().decide(&bytes) else {
+            panic!("skipped")
+        };
+        assert!(planned.is_unacknowledged);
+    }
+}

@@ -1,0 +1,80 @@
+//! A map with a limit: it forgets the entries that were not used for the longest time.
+
+use std::{collections::HashMap, hash::Hash, mem};
+
+use foldhash::fast::RandomState;
+
+/// A map with at most twice `limit` entries. It has two generations. New and used entries are in
+/// the young one. When the young generation is full, it becomes the old one, and the old one is
+/// forgotten.
+#[derive(Debug)]
+pub struct Recent<K, V> {
+    young: HashMap<K, V, RandomState>,
+    old: HashMap<K, V, RandomState>,
+    limit: usize,
+}
+
+impl<K: Eq + Hash, V> Recent<K, V> {
+    /// Creates an empty map. `limit` is the size of a generation in entries.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            young: HashMap::default(),
+            old: HashMap::default(),
+            limit,
+        }
+    }
+
+    /// Adds or replaces an entry.
+    pub fn insert(&mut self, key: K, value: V) {
+        self.old.remove(&key);
+        if self.young.len() >= self.limit && !self.young.contains_key(&key) {
+            self.old = mem::take(&mut self.young);
+        }
+        self.young.insert(key, value);
+    }
+
+    /// The value of a key. The entry counts as used.
+    pub fn find(&mut self, key: K) -> Option<&mut V>
+    where
+        K: Copy,
+    {
+        if let Some(value) = self.old.remove(&key) {
+            self.insert(key, value);
+        }
+        self.young.get_mut(&key)
+    }
+
+    /// Removes an entry.
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        let old = self.old.remove(key);
+        self.young.remove(key).or(old)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn used_entries_stay_and_unused_entries_are_forgotten() {
+        let mut map = Recent::new(10);
+        for key in 0..1000 {
+            map.insert(key, key);
+            assert_eq!(map.find(0), Some(&mut 0), "{key}");
+        }
+        assert_eq!(map.find(1), None);
+        assert_eq!(map.find(999), Some(&mut 999));
+        assert!(map.young.len() + map.old.len() <= 20);
+    }
+
+    #[test]
+    fn a_removed_entry_is_in_no_generation() {
+        let mut map = Recent::new(1);
+        map.insert(1, "a");
+        map.insert(2, "b");
+        assert_eq!(map.remove(&1), Some("a"));
+        assert_eq!(map.find(1), None);
+        map.insert(2, "c");
+        assert_eq!((map.remove(&2), map.find(2)), (Some("c"), None));
+    }
+}

@@ -1,0 +1,453 @@
+//! Reads the parts of a capture in their order.
+//!
+//! A source is a directory with one file per part, one file with one or more parts, or standard
+//! input. All parts are read once, from front to back, and memory is limited to one block.
+
+use std::{
+    collections::VecDeque,
+    fs::{self, File},
+    io::{self, BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use seawall_capture::{
+    ReadError, Reader,
+    record::{Content, End, EndReason, Header},
+};
+
+/// The extension of the files in a capture's directory.
+const EXTENSION: &str = "swc";
+
+/// Maximum number of parts in a directory.
+const MAX_PARTS: usize = 100_000;
+
+/// The capture cannot be read, or cannot be read further.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// A file or a directory cannot be opened or listed.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file or directory.
+        path: String,
+        /// The reason.
+        error: io::Error,
+    },
+    /// A part cannot be read.
+    #[error("{name}: {error}")]
+    Part {
+        /// The file, or `standard input`.
+        name: String,
+        /// The reason.
+        error: ReadError,
+    },
+    /// The directory has no parts, or the file is empty.
+    #[error("{0} contains no capture")]
+    Empty(String),
+    /// A part is missing.
+    #[error("part {0} of the capture is missing")]
+    PartMissing(u32),
+    /// A part belongs to another capture.
+    #[error("{0} belongs to another capture")]
+    OtherCapture(String),
+}
+
+/// A stream of parts.
+type Stream = BufReader<Box<dyn Read + Send>>;
+
+/// A capture that is being read.
+pub struct Source {
+    /// The files that are still to be read.
+    files: VecDeque<PathBuf>,
+    /// The name of the file that is being read.
+    name: String,
+    reader: Option<Reader<Stream>>,
+    /// The stream between two parts.
+    stream: Option<Stream>,
+    header: Header,
+    next_part: u32,
+    /// The `End` record of the last part that was read to its end.
+    end: Option<End>,
+    total_bytes: Option<u64>,
+    read_bytes: Arc<AtomicU64>,
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Source")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Source {
+    /// Opens a directory or a file; `-` is standard input.
+    ///
+    /// # Errors
+    /// If it cannot be opened, has no parts, or does not begin with the first part.
+    pub fn open(path: &Path) -> Result<Self, SourceError> {
+        if path.as_os_str() == "-" {
+            return Self::from_stream("standard input", Box::new(io::stdin()));
+        }
+        let metadata = fs::metadata(path).map_err(|error| io_error(path, error))?;
+        let files = match metadata.is_dir() {
+            true => parts(path)?,
+            false => VecDeque::from([path.to_owned()]),
+        };
+        let sizes = files.iter().map(fs::metadata);
+        let total_bytes = sizes.map(|size| size.map_or(0, |m| m.len())).sum();
+        Self::start(Self {
+            files,
+            total_bytes: Some(total_bytes),
+            ..Self::empty(path.display().to_string())
+        })
+    }
+
+    /// Reads consecutive parts from a stream. `name` is used in errors.
+    ///
+    /// # Errors
+    /// If the stream does not begin with the first part of a capture.
+    pub fn from_stream(name: &str, stream: Box<dyn Read + Send>) -> Result<Self, SourceError> {
+        Self::start(Self {
+            stream: Some(BufReader::new(stream)),
+            ..Self::empty(name.to_owned())
+        })
+    }
+
+    fn empty(name: String) -> Self {
+        Self {
+            files: VecDeque::new(),
+            name,
+            reader: None,
+            stream: None,
+            header: Header::default(),
+            next_part: 0,
+            end: None,
+            total_bytes: None,
+            read_bytes: Arc::default(),
+        }
+    }
+
+    fn start(mut source: Self) -> Result<Self, SourceError> {
+        match source.open_part()? {
+            true => Ok(source),
+            false => Err(SourceError::Empty(source.name)),
+        }
+    }
+
+    /// The header of the first part.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The `End` record of the last part that was read to its end.
+    pub fn end(&self) -> Option<&End> {
+        self.end.as_ref()
+    }
+
+    /// Counts the bytes read from the files, and has their total; the total of a stream is unknown.
+    pub fn position(&self) -> (Arc<AtomicU64>, Option<u64>) {
+        (Arc::clone(&self.read_bytes), self.total_bytes)
+    }
+
+    /// Reads the next record of any part; `None` after the last part. Headers and `End` records are
+    /// not returned.
+    ///
+    /// # Errors
+    /// See [`SourceError`]. Records returned before the error are valid.
+    pub fn next_record(&mut self) -> Result<Option<Content>, SourceError> {
+        loop {
+            let Some(reader) = &mut self.reader else {
+                return Ok(None);
+            };
+            match reader.next_record() {
+                Ok(Some(Content::End(end))) => {
+                    self.end = Some(end);
+                    self.stream = self.reader.take().map(Reader::into_source);
+                    if !self.open_part()? {
+                        return self.check_end().map(|()| None);
+                    }
+                }
+                Ok(Some(content)) => return Ok(Some(content)),
+                // A reader returns `None` only behind the `End` record.
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    self.reader = None;
+                    return Err(self.part_error(error));
+                }
+            }
+        }
+    }
+
+    /// Opens the next part; false if there is none.
+    fn open_part(&mut self) -> Result<bool, SourceError> {
+        let mut stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => match self.open_file()? {
+                Some(stream) => stream,
+                None => return Ok(false),
+            },
+        };
+        let rest = stream.fill_buf();
+        if rest
+            .map_err(|error| self.part_error(error.into()))?
+            .is_empty()
+        {
+            return match self.files.is_empty() {
+                true => Ok(false),
+                false => self.open_part(),
+            };
+        }
+        let reader = Reader::new(stream).map_err(|error| self.part_error(error))?;
+        self.check_header(reader.header())?;
+        self.reader = Some(reader);
+        Ok(true)
+    }
+
+    fn open_file(&mut self) -> Result<Option<Stream>, SourceError> {
+        let Some(path) = self.files.pop_front() else {
+            return Ok(None);
+        };
+        self.name = path.display().to_string();
+        let file = File::open(&path).map_err(|error| io_error(&path, error))?;
+        let counted = Counted {
+            inner: file,
+            read_bytes: Arc::clone(&self.read_bytes),
+        };
+        Ok(Some(BufReader::new(Box::new(counted))))
+    }
+
+    fn check_header(&mut self, header: &Header) -> Result<(), SourceError> {
+        if self.next_part > 0 && header.capture != self.header.capture {
+            return Err(SourceError::OtherCapture(self.name.clone()));
+        }
+        if header.part != self.next_part {
+            return Err(SourceError::PartMissing(self.next_part));
+        }
+        if self.next_part == 0 {
+            self.header = header.clone();
+        }
+        self.next_part += 1;
+        Ok(())
+    }
+
+    /// Checks that no part is missing at the end.
+    fn check_end(&self) -> Result<(), SourceError> {
+        match &self.end {
+            Some(end) if end.reason() == EndReason::NextPart => {
+                Err(SourceError::PartMissing(self.next_part))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn part_error(&self, error: ReadError) -> SourceError {
+        SourceError::Part {
+            name: self.name.clone(),
+            error,
+        }
+    }
+}
+
+/// The files of a directory, sorted by their part numbers.
+fn parts(directory: &Path) -> Result<VecDeque<PathBuf>, SourceError> {
+    let at_directory = |error| io_error(directory, error);
+    let mut numbered = Vec::new();
+    for entry in fs::read_dir(directory).map_err(at_directory)? {
+        let path = entry.map_err(at_directory)?.path();
+        if path
+            .extension()
+            .is_none_or(|extension| extension != EXTENSION)
+        {
+            continue;
+        }
+        let file = File::open(&path).map_err(|error| io_error(&path, error))?;
+        let reader = Reader::new(BufReader::new(file)).map_err(|error| SourceError::Part {
+            name: path.display().to_string(),
+            error,
+        })?;
+        numbered.push((reader.header().part, path));
+        if numbered.len() > MAX_PARTS {
+            return Err(SourceError::Empty(directory.display().to_string()));
+        }
+    }
+    numbered.sort();
+    Ok(numbered.into_iter().map(|(_, path)| path).collect())
+}
+
+fn io_error(path: &Path, error: io::Error) -> SourceError {
+    SourceError::Io {
+        path: path.display().to_string(),
+        error,
+    }
+}
+
+/// A file whose bytes are counted as they are read.
+struct Counted {
+    inner: File,
+    read_bytes: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        let bytes = u64::try_from(count).unwrap_or(u64::MAX);
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use seawall_capture::{Writer, record::Event};
+
+    use super::*;
+
+    fn header(capture: &'static [u8], part: u32) -> Header {
+        Header {
+            capture: Bytes::from_static(capture),
+            part,
+            ..Header::default()
+        }
+    }
+
+    /// A part with one event, whose time is the number of the part.
+    fn part(capture: &'static [u8], number: u32, reason: EndReason) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new(), header(capture, number)).unwrap();
+        let event = Event {
+            at_us: u64::from(number),
+            ..Event::default()
+        };
+        writer.push(&Content::Event(event).into()).unwrap();
+        let mut end = End::default();
+        end.set_reason(reason);
+        writer.finish(end).unwrap()
+    }
+
+    fn three() -> [Vec<u8>; 3] {
+        [
+            part(b"a", 0, EndReason::NextPart),
+            part(b"a", 1, EndReason::NextPart),
+            part(b"a", 2, EndReason::Stopped),
+        ]
+    }
+
+    fn times(source: Result<Source, SourceError>) -> (Vec<u64>, Option<String>) {
+        let mut times = Vec::new();
+        let mut source = match source {
+            Ok(source) => source,
+            Err(error) => return (times, Some(error.to_string())),
+        };
+        loop {
+            match source.next_record() {
+                Ok(Some(Content::Event(event))) => times.push(event.at_us),
+                Ok(Some(other)) => panic!("{other:?}"),
+                Ok(None) => return (times, None),
+                Err(error) => return (times, Some(error.to_string())),
+            }
+        }
+    }
+
+    fn streamed(bytes: Vec<u8>) -> (Vec<u64>, Option<String>) {
+        times(Source::from_stream(
+            "test",
+            Box::new(io::Cursor::new(bytes)),
+        ))
+    }
+
+    /// A directory that is removed at the end of the test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let name = format!("seawall-replay-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            drop(fs::remove_dir_all(&self.0));
+        }
+    }
+
+    #[test]
+    fn parts_in_a_directory_are_read_in_the_order_of_their_numbers() {
+        let scratch = Scratch::new("order");
+        for (name, part) in ["c.swc", "a.swc", "b.swc"].iter().zip(three()) {
+            fs::write(scratch.0.join(name), part).unwrap();
+        }
+        fs::write(scratch.0.join("notes.txt"), "other").unwrap();
+        assert_eq!(times(Source::open(&scratch.0)), (vec![0, 1, 2], None));
+        let mut source = Source::open(&scratch.0).unwrap();
+        while source.next_record().unwrap().is_some() {}
+        let (read, total) = source.position();
+        assert_eq!(Some(read.load(Ordering::Relaxed)), total);
+        assert_eq!(source.end().unwrap().reason(), EndReason::Stopped);
+    }
+
+    #[test]
+    fn consecutive_parts_are_read_from_a_file_and_from_a_stream() {
+        let scratch = Scratch::new("stream");
+        let file = scratch.0.join("all");
+        fs::write(&file, three().concat()).unwrap();
+        assert_eq!(times(Source::open(&file)), (vec![0, 1, 2], None));
+        assert_eq!(streamed(three().concat()), (vec![0, 1, 2], None));
+    }
+
+    #[test]
+    fn a_missing_part_is_reported_after_the_records_before_it() {
+        let [first, second, third] = three();
+        let missing = |number| Some(format!("part {number} of the capture is missing"));
+        assert_eq!(
+            streamed([&first[..], &third].concat()),
+            (vec![0], missing(1))
+        );
+        assert_eq!(
+            streamed([&first[..], &second].concat()),
+            (vec![0, 1], missing(2))
+        );
+        assert_eq!(streamed(second), (vec![], missing(0)));
+    }
+
+    #[test]
+    fn a_part_of_another_capture_is_refused() {
+        let [first, ..] = three();
+        let other = part(b"b", 1, EndReason::Stopped);
+        let (read, error) = streamed([first, other].concat());
+        assert_eq!(read, [0]);
+        assert_eq!(error.unwrap(), "test belongs to another capture");
+    }
+
+    #[test]
+    fn a_stream_that_was_cut_off_at_any_length_ends_with_an_error() {
+        let all = three().concat();
+        for length in 0..all.len() {
+            let (read, error) = streamed(all.get(..length).unwrap().to_vec());
+            assert!(error.is_some(), "{length}");
+            assert!([0, 1, 2].starts_with(&read), "{read:?}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_no_capture_are_refused() {
+        assert_eq!(streamed(Vec::new()).1.unwrap(), "test contains no capture");
+        let other = streamed(b"PK\x03\x04 and more bytes".to_vec());
+        assert_eq!(other.1.unwrap(), "test: not a capture of Seawall");
+        let scratch = Scratch::new("none");
+        assert!(
+            times(Source::open(&scratch.0))
+                .1
+                .unwrap()
+                .ends_with("contains no capture")
+        );
+        assert!(Source::open(&scratch.0.join("nowhere")).is_err());
+    }
+}
