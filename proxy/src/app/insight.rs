@@ -137,6 +137,10 @@ impl Feed {
             Some(StormChange::Ended) => self.exporter.storm_ended(),
             None => {}
         }
+        if self.insight.counts_recurring_stalls_in(now) {
+            let recurring = self.insight.count_recurring_stalls();
+            self.exporter.set_recurring_stalls(recurring);
+        }
     }
 
     /// Passes the servers of the deployment to the pulse, and annotates a failover.
@@ -266,5 +270,97 @@ fn observe_settings(settings: &config::Settings) -> observe::Settings {
             .map(|key| NameKey::new(key.expose().as_bytes())),
         max_namespaces: settings.shapes.max_namespaces.get(),
         keeps_seconds: settings.history.enabled,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use bson::doc;
+    use tokio::time::Instant;
+
+    use super::*;
+    use seawall_command::CommandBytes;
+    use seawall_stats::{Outcome, Phase};
+
+    /// The time of the first second, in seconds since the epoch.
+    const START: u64 = 1_795_200_000;
+
+    /// A feed whose clock shows `now`, in seconds since the epoch.
+    fn feed(observer: &Observer, now: &Arc<AtomicU64>) -> Feed {
+        let read = Arc::clone(now);
+        let now = move || UNIX_EPOCH + Duration::from_secs(read.load(Ordering::Relaxed));
+        let settings = seawall_insight::Settings {
+            is_on: true,
+            directory: None,
+            max_bytes: 8 << 20,
+            max_shapes: 10,
+        };
+        Feed {
+            exporter: Arc::clone(&observer.exporter),
+            pulse: Err("off"),
+            insight: Arc::new(Insight::open(settings, Clock::new(now)).unwrap()),
+            gauges: Mutex::default(),
+        }
+    }
+
+    /// Records operations of one second on a server.
+    fn operations(observer: &Observer, time: Duration) {
+        let server = observer.recorder.server("127.0.0.1:1").index();
+        let command = doc! { "find": "c", "$db": "d" }.to_vec().unwrap();
+        let input = CommandBytes {
+            body: &command,
+            sequences: &[],
+        };
+        for _ in 0..20 {
+            let now = Instant::now();
+            let mut observation = observer.recorder.begin(&input, 10, now);
+            observation.enter(Phase::Server, now);
+            observation.set_server(server);
+            observation.finish(Outcome::Ok, now + time);
+        }
+    }
+
+    #[test]
+    fn gauge_of_recurring_stalls_rises_with_the_third_stall_and_falls_after_the_last() {
+        let settings = observe::Settings {
+            counts_shapes: true,
+            max_shapes: 10,
+            name_key: None,
+            max_namespaces: 10,
+            keeps_seconds: true,
+        };
+        let observer = Observer::new(settings, None).unwrap();
+        let now = Arc::new(AtomicU64::new(START));
+        let feed = feed(&observer, &now);
+        let mut changes = Vec::new();
+        for at in 0..600 {
+            // The server stalls once a minute, six times.
+            let stalls = (60..420).contains(&at) && at % 60 == 0;
+            operations(
+                &observer,
+                Duration::from_millis(if stalls { 2_000 } else { 2 }),
+            );
+            now.store(START + at + 1, Ordering::Relaxed);
+            feed.push(feed.insight.now());
+            let text = feed.exporter.render();
+            let mut lines = text.lines();
+            let value = lines.find_map(|line| line.strip_prefix("seawall_recurring_stalls "));
+            let value = value.map(str::to_owned);
+            if changes.last().map(|(_, last)| last) != Some(&value) {
+                changes.push((at, value));
+            }
+        }
+        let values: Vec<_> = changes.iter().map(|(_, value)| value.as_deref()).collect();
+        assert_eq!(
+            values,
+            [None, Some("0"), Some("1"), Some("0")],
+            "{changes:?}"
+        );
+        let (rise, fall) = (changes[2].0, changes[3].0);
+        assert!((180..=200).contains(&rise), "{changes:?}");
+        // After three more minutes without a stall.
+        assert!((530..=560).contains(&fall), "{changes:?}");
     }
 }

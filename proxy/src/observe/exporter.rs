@@ -314,6 +314,14 @@ impl Exporter {
         self.set_storm_active(false);
     }
 
+    /// Sets the gauge of recurring stalls to a number of servers.
+    pub(crate) fn set_recurring_stalls(&self, servers: usize) {
+        let gauge = self.metrics.gauge(MetricName::RecurringStalls, vec![]);
+        gauge.set(seawall_stats::float(
+            u64::try_from(servers).unwrap_or(u64::MAX),
+        ));
+    }
+
     /// Sets the gauge of readiness.
     pub(crate) fn set_ready(&self, is_ready: bool) {
         let gauge = self.metrics.gauge(MetricName::Ready, vec![]);

@@ -121,6 +121,8 @@ metrics! {
     StormsTotal: Counter = "seawall_storms_total", "Client storms that began.";
     /// 1 while there is a client storm, else 0.
     StormActive: Gauge = "seawall_storm_active", "1 while there is a client storm, else 0.";
+    /// Number of servers whose stalls recur now.
+    RecurringStalls: Gauge = "seawall_recurring_stalls", "Number of servers whose stalls recur now at a regular interval.";
     /// Operations with an injected fault, by `kind`.
     FaultsInjectedTotal: Counter = "seawall_faults_injected_total", "Operations with an injected fault.";
     /// New clients that waited before their first byte was read.

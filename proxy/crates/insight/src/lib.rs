@@ -62,6 +62,9 @@ const CHANGE_INTERVAL_SECONDS: u64 = 600;
 /// Maximum number of changes that get an annotation in one comparison.
 const ANNOTATED_CHANGES: usize = 3;
 
+/// Interval at which the recurring stalls are counted.
+const RECURRING_INTERVAL_SECONDS: u64 = 10;
+
 /// Keeps the history, and detects storms and stalls.
 pub struct Insight {
     clock: Clock,
@@ -442,6 +445,17 @@ impl Insight {
     /// among them.
     pub fn stalls(&self, since: Option<SystemTime>) -> (Vec<Stall>, Vec<RecurringStall>) {
         self.stalls.lock().list(self.now(), since)
+    }
+
+    /// The number of servers whose stalls recur now. The whole deployment counts as one more server
+    /// if only its stalls recur. Takes some milliseconds for each server with many stalls.
+    pub fn count_recurring_stalls(&self) -> usize {
+        self.stalls.lock().count_recurring(self.now())
+    }
+
+    /// True if [`Self::count_recurring_stalls`] must be called in this second.
+    pub fn counts_recurring_stalls_in(&self, now: SystemTime) -> bool {
+        self.is_on && seconds(now).is_multiple_of(RECURRING_INTERVAL_SECONDS)
     }
 
     /// The current storm, if any, followed by past storms, the latest first.

@@ -150,7 +150,7 @@ impl Stalls {
             recurring.extend(watched.recurring(Some(address), &samples, now));
         }
         let everywhere: Vec<_> = (self.all.stalls.iter())
-            .filter(|stall| is_deployment_wide(stall, &stalls))
+            .filter(|stall| is_deployment_wide(stall, stalls.iter()))
             .cloned()
             .collect();
         if !everywhere.is_empty() && recurring.iter().all(|of| !of.recurrence.is_current) {
@@ -171,13 +171,29 @@ impl Stalls {
         });
         (stalls, recurring)
     }
+
+    /// The number of recurring stalls that [`Self::list`] marks as current, without their counters:
+    /// one for each server with such stalls. The whole deployment counts as one if its stalls recur
+    /// and those of no single server do. Takes some milliseconds for each server with many stalls.
+    pub(super) fn count_recurring(&self, now: SystemTime) -> usize {
+        let now = float_seconds(now);
+        let servers = self.servers.values();
+        let recurring = servers.clone().filter(|of| of.is_recurring(now)).count();
+        if recurring > 0 {
+            return recurring;
+        }
+        let of_servers = servers.flat_map(|of| &of.stalls);
+        let mut everywhere = self.all.stalls.iter();
+        let is_everywhere = everywhere.any(|stall| is_deployment_wide(stall, of_servers.clone()));
+        usize::from(is_everywhere && self.all.is_recurring(now))
+    }
 }
 
 /// True if a stall in the sums of all operations affects the whole deployment. It does not if
 /// exactly one server stalled at the same time. If no server stalled, the stall's cause affects all
 /// servers, or operations before their server selection.
-fn is_deployment_wide(stall: &Stall, of_servers: &[Stall]) -> bool {
-    let others = of_servers.iter().filter(|other| overlap(other, stall));
+fn is_deployment_wide<'a>(stall: &Stall, of_servers: impl Iterator<Item = &'a Stall>) -> bool {
+    let others = of_servers.filter(|other| overlap(other, stall));
     let servers: HashSet<_> = others.map(|other| other.server.as_deref()).collect();
     servers.len() != 1
 }
@@ -228,6 +244,12 @@ impl Watched {
         }
         let time = |seconds| UNIX_EPOCH + Duration::try_from_secs_f64(seconds).unwrap_or_default();
         Some((server.map(Into::into), time(span.0), time(span.1)))
+    }
+
+    /// True if stalls recur at `now` (in seconds since the epoch).
+    fn is_recurring(&self, now: f64) -> bool {
+        let episodes: Vec<_> = self.stalls.iter().map(|s| s.episode.clone()).collect();
+        recurrence(&episodes, now).is_some_and(|of| of.is_current)
     }
 
     fn recurring(
@@ -373,6 +395,33 @@ mod tests {
             [225, 400, 410, 4_000].map(is_current),
             [true, true, false, false]
         );
+    }
+
+    #[test]
+    fn the_number_of_recurring_stalls_is_that_of_the_list() {
+        let three: &[(f64, u64)] = &[(100.0, 3), (160.0, 3), (220.0, 3)];
+        let later: &[(f64, u64)] = &[(1_110.0, 3), (1_170.0, 3), (1_230.0, 3)];
+        let single: &[(f64, u64)] = &[(160.0, 3)];
+        let none = stalls(&[("a", &[])], &[]);
+        let one = stalls(&[("a", three), ("b", single)], three);
+        let both = stalls(&[("a", three), ("b", three)], three);
+        let everywhere = stalls(&[("a", &[])], three);
+        let after = stalls(&[("a", three), ("b", &[])], later);
+        for (stalls, now, expected) in [
+            (&none, 225, 0),
+            (&one, 225, 1),
+            (&one, 400, 1),
+            (&one, 410, 0),
+            (&both, 225, 2),
+            (&everywhere, 225, 1),
+            (&everywhere, 410, 0),
+            (&after, 1_235, 1),
+        ] {
+            let (_, listed) = stalls.list(at(now), None);
+            let listed = listed.iter().filter(|of| of.recurrence.is_current).count();
+            assert_eq!(stalls.count_recurring(at(now)), listed, "at {now}");
+            assert_eq!(listed, expected, "at {now}");
+        }
     }
 
     #[test]
