@@ -11,8 +11,8 @@ use std::{
 use bson::doc;
 use seawall_api::{
     Annotations, Clients, Configuration, GaugeTimeline, Heatmap, HeatmapShapes, InstanceState,
-    Latency, Merged, Pools, Servers, Session, Shape, Shapes, SlowOperations, Sparklines, Stalls,
-    Status, Storms, Tick, Timeline, Topology, distribution,
+    Latency, Merged, Namespaces, Pools, Report, Servers, Session, Shape, Shapes, SlowOperations,
+    Sparklines, Stalls, Status, Storms, Tick, Timeline, Topology, distribution,
 };
 use seawall_tests::{
     certificates::Certificates,
@@ -156,6 +156,7 @@ async fn merged_counts_and_distributions_are_those_of_all_operations() {
     let sum = one_row.shapes[0].count + one_row.other.count;
     assert_eq!(sum, listed + shapes.other.count);
     lists_name_the_instances(asked, &peers, &name).await;
+    namespaces_and_the_report_are_merged(&instances, &name, &both).await;
     every_path_is_merged(asked, &both.id).await;
     let tick = live(asked).await;
     assert_eq!(tick.instances.len(), 3);
@@ -191,6 +192,51 @@ async fn lists_name_the_instances(asked: &Seawall, peers: &[String], user: &str)
     assert_eq!(session.peers, [url(1), url(2)]);
 }
 
+async fn namespaces_and_the_report_are_merged(instances: &[Seawall], name: &str, both: &Shape) {
+    let asked = &instances[0];
+    for path in ["/api/v1/namespaces", "/api/v1/namespaces?since=10m"] {
+        let namespaces: Namespaces = merged(asked, path, 3).await;
+        let rows = namespaces.namespaces.iter();
+        let rows: Vec<_> = rows
+            .filter(|of| of.db == name && of.command == "find")
+            .collect();
+        let [row] = rows[..] else {
+            panic!("{path}: {namespaces:?}")
+        };
+        assert_eq!((&*row.collection, row.count), ("things", 54), "{path}");
+        assert!(row.distribution.is_none() && row.latency_ms.p99 > 0.0);
+        assert_eq!(row.errors.is_some(), path.contains("since"), "{row:?}");
+        let mut sum = seawall_stats::Distribution::<8>::default();
+        let separator = if path.contains('?') { '&' } else { '?' };
+        for seawall in instances {
+            let path = format!("{path}{separator}distributions=true");
+            let own: Namespaces = seawall.api(&path).await;
+            let mut rows = own.namespaces.into_iter();
+            let own = rows.find(|of| of.db == name && of.command == "find");
+            let own = own.unwrap();
+            let buckets = own.distribution.unwrap();
+            let of = distribution(&buckets, own.total_time_ms, own.latency_ms.max);
+            sum.merge(&of);
+        }
+        let expected: Latency = (&sum).into();
+        assert!((row.latency_ms.p50 - expected.p50).abs() < 1e-6, "{path}");
+        let one: Namespaces = merged(asked, &format!("{path}{separator}limit=1"), 3).await;
+        assert_eq!(one.namespaces.len(), 1);
+    }
+    let report: Report = merged(asked, "/api/v1/report?since=10m", 3).await;
+    assert_eq!(report.seawall_report, Report::VERSION);
+    let found = report.shapes.iter().find(|shape| shape.id == both.id);
+    assert_eq!(found.unwrap().latency_ms, both.latency_ms);
+    let count: u64 = report.timeline.steps.iter().map(|step| step.count).sum();
+    assert_eq!(count, report.operations());
+    // The same server is one row, whose figures are the sum.
+    let [server] = &report.servers[..] else {
+        panic!("{:?}", report.servers)
+    };
+    assert!(server.count >= 54 && server.distribution.is_none());
+    assert_eq!(report.status.clients, 4);
+}
+
 async fn every_path_is_merged(asked: &Seawall, id: &str) {
     let status: Status = merged(asked, "/api/v1/status", 3).await;
     assert!(status.operations >= 54);
@@ -212,7 +258,7 @@ async fn every_path_is_merged(asked: &Seawall, id: &str) {
             "/api/v1/status?instances=two",
             "instances must be all",
         ),
-        ("GET", "/api/v1/report?instances=all", "cannot be merged"),
+        ("GET", "/api/v1/profile?instances=all", "cannot be merged"),
         (
             "POST",
             "/api/v1/drain?instances=all",

@@ -36,7 +36,7 @@ use self::asked::{DEFAULT_SINCE, DEFAULT_SORT, Range, SeriesFilter, step_for};
 pub(super) use self::{
     changes::changes,
     heatmap::{gauges, heatmap, heatmap_shapes},
-    report::report,
+    report::{REPORTED_SHAPES, report},
     sparklines::sparklines,
     stalls::stalls,
 };
@@ -281,19 +281,21 @@ pub(super) async fn namespaces(
 ) -> Result<Response, Refused> {
     let range = parameters.range_if_any(window.insight.now())?;
     let limit = parameters.limit();
+    let is_full = parameters.has_distributions();
     if range.is_some() {
         need_history(&window.insight)?;
     }
     let namespaces = move |window: &Window| match range {
         Some(range) => {
             let period = window.insight.period(range.from, range.to);
-            Ok(namespaces_of(&period, limit))
+            Ok(namespaces_of(&period, limit, is_full))
         }
         None => {
             let mut rows = window.exporter.namespaces();
             rows.sort_by_cached_key(|(_, sums)| Reverse(sums.durations.sum() - sums.awaited_time));
+            let rows = rows.iter().take(limit);
             Ok(seawall_api::Namespaces {
-                namespaces: rows.iter().take(limit).map(json::namespace).collect(),
+                namespaces: rows.map(|row| json::namespace(row, is_full)).collect(),
                 since_seconds: None,
             })
         }
@@ -302,7 +304,7 @@ pub(super) async fn namespaces(
 }
 
 /// The namespaces of a period, sorted by total time in descending order.
-fn namespaces_of(period: &Period, limit: usize) -> seawall_api::Namespaces {
+fn namespaces_of(period: &Period, limit: usize, is_full: bool) -> seawall_api::Namespaces {
     let mut rows: Vec<_> = period
         .series
         .iter()
@@ -310,7 +312,8 @@ fn namespaces_of(period: &Period, limit: usize) -> seawall_api::Namespaces {
         .collect();
     rows.sort_by_cached_key(|(_, figures)| Reverse(figures.durations.sum()));
     let rows = rows.into_iter().take(limit);
-    let namespaces = rows.filter_map(|(label, figures)| json::past_namespace(label, figures));
+    let namespaces =
+        rows.filter_map(|(label, figures)| json::past_namespace(label, figures, is_full));
     seawall_api::Namespaces {
         namespaces: namespaces.collect(),
         since_seconds: Some(float(period.length.as_secs())),

@@ -71,13 +71,17 @@ fn by_code(codes: &HashMap<i32, u64>) -> BTreeMap<String, u64> {
 }
 
 /// A namespace, with its figures since the start.
-pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> seawall_api::Namespace {
+pub(super) fn namespace(
+    (namespace, sums): &(Namespace, NamespaceSums),
+    is_full: bool,
+) -> seawall_api::Namespace {
     seawall_api::Namespace {
         awaited_time_ms: Some(millis(sums.awaited_time)),
         collection: namespace.collection.to_string(),
         command: namespace.command.to_owned(),
         count: sums.outcomes.iter().sum(),
         db: namespace.db.to_string(),
+        distribution: distribution_if(is_full, &sums.durations.coarse()),
         documents: sums.documents,
         error_codes: Some(by_code(&sums.codes)),
         errors: None,
@@ -96,7 +100,11 @@ pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> seawa
 }
 
 /// A namespace, with its figures in a period. `None` if the label does not name a namespace.
-pub(super) fn past_namespace(label: &Label, figures: &Figures) -> Option<seawall_api::Namespace> {
+pub(super) fn past_namespace(
+    label: &Label,
+    figures: &Figures,
+    is_full: bool,
+) -> Option<seawall_api::Namespace> {
     let Label::Namespace {
         command,
         db,
@@ -110,6 +118,7 @@ pub(super) fn past_namespace(label: &Label, figures: &Figures) -> Option<seawall
         command: command.to_string(),
         count: figures.count,
         db: db.to_string(),
+        distribution: distribution_if(is_full, &figures.durations),
         documents: figures.documents,
         errors: Some(figures.errors),
         latency_ms: (&figures.durations).into(),

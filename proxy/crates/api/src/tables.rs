@@ -40,6 +40,9 @@ pub struct Namespace {
     pub count: u64,
     /// The database.
     pub db: String,
+    /// The distribution of the durations. Present if the request has `distributions=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distribution: Option<Vec<Bucket>>,
     /// Documents that the operations returned, wrote or counted.
     pub documents: u64,
     /// Error replies by code. Absent if the figures come from the history.

@@ -2,14 +2,15 @@
 
 use seawall_api::{
     Annotations, Changes, Clients, Configuration, GaugeTimeline, Heatmap, HeatmapShapes,
-    InstanceState, Listed, Merge, Merged, Pools, Servers, Shape, Shapes, SlowOperations,
-    Sparklines, Stalls, Status, Storms, Tick, Timeline, Topology, add_reply, compare_merged, read,
+    InstanceState, Listed, Merge, Merged, Namespaces, Pools, Report, Servers, Shape, Shapes,
+    SlowOperations, Sparklines, Stalls, Status, Storms, Tick, Timeline, Topology, add_reply,
+    compare_merged, read,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{Answer, MAX_REPLY_OBJECTS, Parameters, ROWS_OF_INSTANCE};
-use crate::admin::{DEFAULT_LIMIT, DEFAULT_SLOW, MAX_LIMIT};
+use crate::admin::{DEFAULT_LIMIT, DEFAULT_SLOW, MAX_LIMIT, insight::REPORTED_SHAPES};
 
 /// The largest number that a reply may contain: up to it, JavaScript represents whole numbers
 /// exactly, and the sum over all instances does not overflow.
@@ -59,6 +60,8 @@ pub(super) fn endpoint(path: &str, parameters: Parameters) -> Option<Endpoint> {
         "status" => merged::<Status>,
         "tick" => merged::<Tick>,
         "shapes" => merged::<Shapes>,
+        "namespaces" => merged::<Namespaces>,
+        "report" => merged::<Report>,
         "timeline" => merged::<Timeline>,
         "heatmap" => merged::<Heatmap>,
         "heatmap/shapes" => merged::<HeatmapShapes>,
@@ -88,13 +91,14 @@ pub(super) fn endpoint(path: &str, parameters: Parameters) -> Option<Endpoint> {
         has_distributions: value("distributions").as_deref() == Some("true"),
     };
     let limit = match topic {
-        "shapes" | "heatmap/shapes" => Some(ROWS_OF_INSTANCE),
+        "shapes" | "heatmap/shapes" | "namespaces" => Some(ROWS_OF_INSTANCE),
         _ => asked.limit,
     };
     let mut parameters = parameters;
     parameters.retain(|(name, _)| name != "limit" && name != "distributions");
     parameters.extend(limit.map(|limit| ("limit".to_owned(), limit.to_string())));
-    let takes_distributions = ["shapes", "changes", "tick"].contains(&topic) || is_one(topic);
+    let takes_distributions =
+        ["shapes", "namespaces", "changes", "report", "tick"].contains(&topic) || is_one(topic);
     if takes_distributions {
         parameters.push(("distributions".to_owned(), "true".to_owned()));
     }
@@ -196,6 +200,31 @@ impl Adapt for Shapes {
         self.keep(&asked.sort, asked.limit_or(DEFAULT_LIMIT));
         if !asked.has_distributions {
             self.drop_distributions();
+        }
+    }
+}
+
+impl Adapt for Namespaces {
+    fn adapt(&mut self, asked: &Asked) {
+        self.keep(asked.limit_or(DEFAULT_LIMIT));
+        if !asked.has_distributions {
+            self.drop_distributions();
+        }
+    }
+}
+
+impl Adapt for Report {
+    fn omission(&self) -> Option<String> {
+        self.changes.omission()
+    }
+
+    fn adapt(&mut self, asked: &Asked) {
+        self.keep(REPORTED_SHAPES);
+        self.changes.adapt(asked);
+        if !asked.has_distributions {
+            for server in &mut self.servers {
+                server.distribution = None;
+            }
         }
     }
 }

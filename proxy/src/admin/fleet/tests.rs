@@ -52,6 +52,16 @@ fn requests_to_peers_have_distributions_and_enough_rows_and_keep_the_rest() {
             &[],
             Some("/api/v1/shapes/0123abcd?distributions=true"),
         ),
+        (
+            "namespaces",
+            &[],
+            Some("/api/v1/namespaces?limit=1000&distributions=true"),
+        ),
+        (
+            "report",
+            &[("since", "1h"), ("against", "2h")],
+            Some("/api/v1/report?since=1h&against=2h&distributions=true"),
+        ),
         ("shapes/..%2Fdrain", &[], None),
         ("shapes/", &[], None),
         ("profile", &[], None),
@@ -236,6 +246,9 @@ async fn merged_reply_without_peers_has_the_members_of_the_plain_reply() {
     for topic in [
         "status",
         "shapes",
+        "namespaces",
+        "namespaces?since=1h",
+        "report",
         "timeline",
         "heatmap",
         "heatmap/shapes",
@@ -255,7 +268,8 @@ async fn merged_reply_without_peers_has_the_members_of_the_plain_reply() {
     ] {
         let path = format!("/api/v1/{topic}");
         let plain = reply(&path).await;
-        let merged = reply(&format!("{path}?instances=all")).await;
+        let separator = if path.contains('?') { '&' } else { '?' };
+        let merged = reply(&format!("{path}{separator}instances=all")).await;
         let members = |of: &Value| -> Vec<String> {
             let members = of.as_object().unwrap().keys();
             members

@@ -23,7 +23,7 @@ const FINE_STEP_RETENTION: Duration = Duration::from_secs(600);
 
 /// Maximum number of shapes in a report. It covers every shape in the history if the history has
 /// its default settings.
-const REPORTED_SHAPES: usize = 200;
+pub(in crate::admin) const REPORTED_SHAPES: usize = 200;
 
 pub(in crate::admin) async fn report(
     State(window): State<Arc<Window>>,

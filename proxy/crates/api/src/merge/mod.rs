@@ -165,7 +165,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Pool, Pools, Report, Shape, Shapes, Status, Step, Storm, Storms, Timeline};
+    use crate::{
+        Namespace, Namespaces, Pool, Pools, Report, Shape, Shapes, Status, Step, Storm, Storms,
+        Timeline,
+    };
     use seawall_stats::Distribution;
 
     /// A shape with these durations in milliseconds.
@@ -205,6 +208,75 @@ mod tests {
         assert_eq!(a.distribution, expected.distribution);
         assert_eq!(a.latency_ms, expected.latency_ms);
         assert!((a.total_time_ms - expected.total_time_ms).abs() < 1e-6);
+    }
+
+    /// The figures of one namespace since the start, with these durations in milliseconds.
+    fn namespace(collection: &str, durations: &[u64], code: &str) -> Namespace {
+        let Shape {
+            count,
+            latency_ms,
+            distribution,
+            total_time_ms,
+            ..
+        } = shape("", durations);
+        Namespace {
+            awaited_time_ms: Some(1.0),
+            collection: collection.to_owned(),
+            command: "find".to_owned(),
+            count,
+            error_codes: Some(BTreeMap::from([(code.to_owned(), 2)])),
+            latency_ms,
+            distribution,
+            retries: Some(3),
+            total_time_ms,
+            ..Namespace::default()
+        }
+    }
+
+    #[test]
+    fn namespaces_are_merged_by_command_and_collection_and_sorted_by_total_time() {
+        let of = |namespaces: Vec<Namespace>| Namespaces {
+            namespaces,
+            since_seconds: Some(60.0),
+        };
+        let mut merged = of(vec![
+            namespace("a", &[40], "13"),
+            namespace("b", &[10, 20], "13"),
+        ]);
+        let aggregate = Namespace {
+            command: "aggregate".to_owned(),
+            ..namespace("b", &[1], "13")
+        };
+        merged.merge(of(vec![namespace("b", &[30], "50"), aggregate]));
+        merged.keep(2);
+        let [b, a] = &merged.namespaces[..] else {
+            panic!("{merged:?}")
+        };
+        let expected = shape("", &[10, 20, 30]);
+        assert_eq!((&*b.collection, &*a.collection), ("b", "a"));
+        assert_eq!((b.count, b.latency_ms), (3, expected.latency_ms));
+        assert_eq!(b.distribution, expected.distribution);
+        assert_eq!((b.retries, b.awaited_time_ms), (Some(6), Some(2.0)));
+        let codes = BTreeMap::from([("13".to_owned(), 2), ("50".to_owned(), 2)]);
+        assert_eq!(b.error_codes, Some(codes));
+        // Both have figures since the start, so the member for figures of a period stays absent.
+        assert_eq!((b.errors, merged.since_seconds), (None, Some(60.0)));
+        merged.drop_distributions();
+        assert!(!merged.is_mergeable());
+    }
+
+    #[test]
+    fn report_keeps_the_heaviest_shapes_and_counts_the_others_together() {
+        let mut report = Report {
+            shapes: vec![shape("a", &[1, 1]), shape("b", &[50])],
+            ..Report::default()
+        };
+        for shape in &mut report.shapes {
+            shape.load_ms = shape.total_time_ms;
+        }
+        report.keep(1);
+        let ids: Vec<_> = report.shapes.iter().map(|shape| &*shape.id).collect();
+        assert_eq!((ids, report.other.count), (vec!["b"], 2));
     }
 
     #[test]

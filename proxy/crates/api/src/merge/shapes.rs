@@ -1,4 +1,4 @@
-//! Merges shapes, servers and timelines.
+//! Merges shapes, namespaces, servers and timelines.
 
 use super::{
     Durations, Merge, add, add_counts, add_known, add_more, add_phases, combine, durations,
@@ -6,7 +6,10 @@ use super::{
 };
 use seawall_stats::float;
 
-use crate::{Bucket, Cursors, Moment, Other, Server, Shape, Shapes, SinceStart, Step, Timeline};
+use crate::{
+    Bucket, Cursors, Moment, Namespace, Namespaces, Other, Report, Server, Shape, Shapes,
+    SinceStart, Step, Timeline,
+};
 
 /// True if there is a distribution, or if no duration was recorded.
 fn is_complete(count: u64, distribution: Option<&Vec<Bucket>>) -> bool {
@@ -88,6 +91,19 @@ impl Shapes {
                 cursors.distribution = None;
             }
         }
+    }
+}
+
+impl Report {
+    /// Keeps the shapes with the greatest server load. The others are added to `other`.
+    pub fn keep(&mut self, limit: usize) {
+        let mut shapes = Shapes {
+            other: std::mem::take(&mut self.other),
+            shapes: std::mem::take(&mut self.shapes),
+            since_seconds: None,
+        };
+        shapes.keep("total_time", limit);
+        (self.other, self.shapes) = (shapes.other, shapes.shapes);
     }
 }
 
@@ -210,6 +226,71 @@ impl Merge for Other {
 
     fn merge(&mut self, mut other: Self) {
         merge_load!(self, other);
+    }
+}
+
+impl Merge for Namespaces {
+    fn is_mergeable(&self) -> bool {
+        self.namespaces.iter().all(Merge::is_mergeable)
+    }
+
+    fn merge(&mut self, other: Self) {
+        let key = |of: &Namespace| (of.command.clone(), of.db.clone(), of.collection.clone());
+        merge_by(&mut self.namespaces, other.namespaces, key, Merge::merge);
+        combine(&mut self.since_seconds, other.since_seconds, f64::max);
+    }
+}
+
+impl Namespaces {
+    /// Sorts the namespaces by total time in descending order, and keeps the first ones. The time
+    /// of awaiting operations does not count.
+    pub fn keep(&mut self, limit: usize) {
+        let weight = |of: &Namespace| of.total_time_ms - of.awaited_time_ms.unwrap_or_default();
+        self.namespaces
+            .sort_by(|a, b| weight(b).total_cmp(&weight(a)));
+        self.namespaces.truncate(limit);
+    }
+
+    /// Removes the distributions, which only a merge needs.
+    pub fn drop_distributions(&mut self) {
+        for namespace in &mut self.namespaces {
+            namespace.distribution = None;
+        }
+    }
+}
+
+impl Merge for Namespace {
+    fn is_mergeable(&self) -> bool {
+        is_complete(self.count, self.distribution.as_ref())
+    }
+
+    fn merge(&mut self, mut other: Self) {
+        durations!(self).merge(durations!(other));
+        add!(self, other: count, documents, reply_bytes, request_bytes, total_time_ms);
+        add_phases(&mut self.phases_ms, &other.phases_ms);
+        add_known(&mut self.awaited_time_ms, other.awaited_time_ms);
+        for (sum, more) in [
+            (&mut self.errors, other.errors),
+            (&mut self.retries, other.retries),
+            (&mut self.streamed, other.streamed),
+            (&mut self.write_errors, other.write_errors),
+        ] {
+            add_known(sum, more);
+        }
+        for (sums, more) in [
+            (&mut self.error_codes, other.error_codes),
+            (&mut self.outcomes, other.outcomes),
+            (
+                &mut self.write_concern_error_codes,
+                other.write_concern_error_codes,
+            ),
+            (&mut self.write_error_codes, other.write_error_codes),
+        ] {
+            combine(sums, more, |mut counts, others| {
+                add_counts(&mut counts, others);
+                counts
+            });
+        }
     }
 }
 
