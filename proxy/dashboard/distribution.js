@@ -36,9 +36,12 @@ export function distribution(buckets, options = {}) {
     return svg("path", { class: `bars ${tone}`, d: path.join("") });
   };
   const lines = marks.map(([name, ms], i) => {
-    // A label that would cover the one before it is lower.
-    const isClose = i > 0 && scale.at(ms) - scale.at(marks[i - 1][1]) < 0.08;
-    const style = isClose ? "quantile low" : "quantile";
+    // At the right edge, the label is on the left of its line. A label that would cover the one
+    // before it is lower.
+    const isAtEdge = scale.at(ms) > 0.85;
+    const distance = i > 0 ? scale.at(ms) - scale.at(marks[i - 1][1]) : 1;
+    const isClose = distance < (isAtEdge ? 0.16 : 0.08);
+    const style = `quantile ${isClose ? "low" : ""} ${isAtEdge ? "left" : ""}`;
     return h("i", { class: style, "--at": `${scale.at(ms) * 100}%` }, h("span", {}, name));
   });
   const text = `Durations from ${duration(low)} to ${duration(high)}; ${marks.map(([name, ms]) => `${name} ${duration(ms)}`).join(", ")}`;
@@ -48,7 +51,10 @@ export function distribution(buckets, options = {}) {
     before.length > 0 && draw(before, "before"),
     draw(buckets, "one"),
   );
-  const x = scale.ticks.map((ms) => h("span", { "--at": `${scale.at(ms) * 100}%` }, duration(ms)));
+  const x = scale.ticks.map((ms) => {
+    const at = scale.at(ms);
+    return h("span", { class: at > 0.9 && "left", "--at": `${at * 100}%` }, duration(ms));
+  });
   const y = h(
     "div",
     { class: "y", "aria-hidden": "true" },

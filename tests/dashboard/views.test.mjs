@@ -199,6 +199,35 @@ test("two periods of a shape are compared with the verdict of the test", async (
   await close();
 });
 
+test("labels at the right edge of a distribution do not widen the page of a phone", async () => {
+  const look = async (/** @type {import("playwright-core").Page} */ page) => {
+    await page.getByRole("table", { name: "Shapes" }).locator("a").first().waitFor();
+    const [wider, labels] = await page.evaluate(async () => {
+      const path = new URL("distribution.js", document.querySelector("script")?.src).href;
+      const { distribution } = await import(path);
+      const buckets = [1, 2, 98].map((le) => ({
+        gt_seconds: (le - 0.5) / 1e3,
+        le_seconds: le / 1e3,
+        count: 9,
+      }));
+      const marks = [
+        ["p50", 90],
+        ["p99", 98],
+      ];
+      document.querySelector("main")?.replaceChildren(distribution(buckets, { marks }));
+      const root = document.documentElement;
+      const boxes = [...document.querySelectorAll(".quantile span")].map((of) =>
+        of.getBoundingClientRect(),
+      );
+      return [root.scrollWidth - root.clientWidth, boxes.map(({ top, right }) => [top, right])];
+    });
+    assert.ok(wider <= 0, `${wider} pixels too wide`);
+    const [[top, right], [lower, edge]] = labels;
+    assert.ok(right < 390 && edge < 390 && lower > top, JSON.stringify(labels));
+  };
+  await view("/?view=shapes", look, { viewport: { width: 390, height: 844 } });
+});
+
 test("ten thousand shapes are in the table, and only the visible ones are in the page", async () => {
   const { page, errors, close } = await open(browser);
   await page.route("**/api/v1/shapes?**", (route) => route.fulfill({ json: manyShapes(10_000) }));
