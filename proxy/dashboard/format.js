@@ -76,6 +76,7 @@ const clockOptions = /** @type {const} */ ({
 const minutes = new Intl.DateTimeFormat("en-GB", clockOptions);
 const seconds = new Intl.DateTimeFormat("en-GB", { ...clockOptions, second: "2-digit" });
 const days = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+const moments = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 
 /**
  * The time of day, with seconds if they matter.
@@ -94,6 +95,24 @@ export function moment(at) {
   const date = new Date(at * 1000);
   const isToday = date.toDateString() === new Date().toDateString();
   return isToday ? clock(at) : `${days.format(date)}, ${clock(at)}`;
+}
+
+/**
+ * Date and time, for texts that may be read on another day.
+ * @param {number} at
+ */
+export function dateAndTime(at) {
+  return moments.format(at * 1000);
+}
+
+/**
+ * The baseline of a comparison: a moment as date and time, another one as in the request.
+ * @param {string} against
+ */
+export function baselineText(against) {
+  if (/^\d+$/.test(against)) return dateAndTime(Number(against));
+  const isDate = /^\d{4}-/.test(against) && !Number.isNaN(Date.parse(against));
+  return isDate ? dateAndTime(Date.parse(against) / 1000) : against.replaceAll("_", " ");
 }
 
 /**

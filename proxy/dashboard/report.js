@@ -2,7 +2,18 @@
 
 import { points, TimeChart } from "./chart.js";
 import { fill, h, note, section, table, terms } from "./dom.js";
-import { bytes, counted, duration, integer, namespace, number, percent, span } from "./format.js";
+import {
+  baselineText,
+  bytes,
+  counted,
+  dateAndTime,
+  duration,
+  integer,
+  namespace,
+  number,
+  percent,
+  span,
+} from "./format.js";
 import { Heatmap } from "./heatmap.js";
 import { changesShown, episode, recurringTable, storm } from "./view-events.js";
 import { anatomy, overlaid, sideBySide } from "./view-shape.js";
@@ -21,15 +32,13 @@ const SHOWN_SHAPES = 50;
 /** Number of shapes whose details are open. */
 const OPEN_SHAPES = 5;
 
-const moments = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
-
 /**
  * A period with its dates, because a report may be read on another day.
  * @param {number} from
  * @param {number} until
  */
 function periodText(from, until) {
-  return `${moments.format(from * 1000)} to ${moments.format(until * 1000)} (${span(until - from)})`;
+  return `${dateAndTime(from)} to ${dateAndTime(until)} (${span(until - from)})`;
 }
 
 /**
@@ -85,7 +94,7 @@ function showReport(page) {
       section("Storms", ...orNote(report.storms.storms.map(storm), "No storm has been seen.")),
       section("Stalls", ...stalls(report.stalls, href)),
       section(
-        `Changes against ${report.changes.against.replaceAll("_", " ")}`,
+        `Changes against ${baselineText(report.changes.against)}`,
         ...changesShown(report.changes, href),
       ),
       section("Servers", servers(report.servers)),

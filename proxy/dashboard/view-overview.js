@@ -108,8 +108,10 @@ const PANELS = [
     title: "Concurrency limit",
     view: "servers",
     format: number,
-    now: (tick) =>
-      `${integer(tick.in_progress)} of ${tick.concurrency_limit === null ? "no limit" : integer(tick.concurrency_limit)}`,
+    now: ({ in_progress, concurrency_limit }) =>
+      concurrency_limit === null
+        ? `${integer(in_progress)}, no limit`
+        : `${integer(in_progress)} of ${integer(concurrency_limit)}`,
     gauges: [
       ["limit", "concurrency_limit"],
       ["in progress", "concurrency_in_progress"],

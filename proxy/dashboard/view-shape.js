@@ -5,6 +5,7 @@ import { TimeChart, points } from "./chart.js";
 import { bar, distribution, phaseTable } from "./distribution.js";
 import { fill, h, instanceCell, instanceHead, note, section, table, terms } from "./dom.js";
 import {
+  baselineText,
   bytes,
   clock,
   duration,
@@ -37,7 +38,7 @@ const BASELINES = /** @type {[string, string][]} */ ([
  */
 export function baselineOptions(chosen) {
   const isListed = !chosen || BASELINES.some(([value]) => value === chosen);
-  const all = isListed ? BASELINES : [[chosen, chosen], ...BASELINES];
+  const all = isListed ? BASELINES : [[chosen, baselineText(chosen)], ...BASELINES];
   return all.map(([value, text]) => h("option", { value, selected: value === chosen }, text));
 }
 
@@ -46,7 +47,7 @@ export function baselineOptions(chosen) {
  * @param {string} against
  */
 export function baselineName(against) {
-  return BASELINES.find(([value]) => value === against)?.[1] ?? against;
+  return BASELINES.find(([value]) => value === against)?.[1] ?? baselineText(against);
 }
 
 /** @param {Page} page */

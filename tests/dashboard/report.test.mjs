@@ -67,6 +67,10 @@ test("the report shows the sums of its JSON without a server", async () => {
       });
       assert.ok((await row.innerText()).includes(integer(server.count)));
     }
+    // The baseline is a moment, which has a date in the heading.
+    assert.match(report.changes.against, /^\d+$/);
+    const changes = page.getByRole("heading", { name: /^Changes against \d+ \w+ 2023, [\d:]{8}$/ });
+    await changes.waitFor();
     const drawn = page.getByRole("img", { name: /^Operations per second: operations between/ });
     await drawn.waitFor();
     // The whole picture is brushed, so all operations are in the area.

@@ -383,6 +383,8 @@ test("a token is exchanged for a session with the rights of the token, and the h
       .waitFor();
     await page.getByRole("link", { name: "Overview" }).click();
     await page.getByText("There is no history of this figure.").first().waitFor();
+    const limit = page.getByRole("region", { name: "Concurrency limit" });
+    await limit.getByText(/^\d+, no limit$/).waitFor();
     await screenshot(page, "history-off", true);
     await page.getByRole("button", { name: "Log out" }).click();
     await page.getByLabel("Token").waitFor();
