@@ -17,6 +17,7 @@ use std::{
 
 use bson::doc;
 use mongodb::{Client, options::ClientOptions};
+use seawall_mongod::find_or_fetch;
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options as ServerOptions, Standalone},
@@ -178,11 +179,20 @@ fn check_sources() {
 /// The folder of the screenshots.
 const SCREENSHOTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
 
-/// Runs one file of browser tests.
+/// Runs files of browser tests, with a low priority: the browsers use all cores, and the stalls and
+/// changes of the other test would be hidden among the delays that this causes.
 fn browse(files: &[&str], variables: &[(&str, &str)]) {
+    run_scripts(
+        "nice",
+        &[&["-n", "10", "node", "--test"], files].concat(),
+        variables,
+    );
+}
+
+fn run_scripts(program: &str, arguments: &[&str], variables: &[(&str, &str)]) {
     let mut variables = variables.to_vec();
     variables.push(("SEAWALL_SCREENSHOTS", SCREENSHOTS));
-    tokio::task::block_in_place(|| run("node", &[&["--test"], files].concat(), &variables));
+    tokio::task::block_in_place(|| run(program, arguments, &variables));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,6 +238,19 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
         ("SEAWALL_COMPARISON_HTML", &reports.comparison),
     ];
     browse(&["views.test.mjs", "report.test.mjs"], &variables);
+}
+
+/// The script starts its own servers, because it stops one of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Node and Chromium; run by .ci/run"]
+async fn real_storms_stalls_and_changes_are_shown_as_the_api_reports_them() {
+    tokio::task::block_in_place(install);
+    let mongod = find_or_fetch(|_| {}).await.unwrap();
+    let variables = [
+        ("SEAWALL_BINARY", &*program()),
+        ("SEAWALL_MONGOD", mongod.to_str().unwrap()),
+    ];
+    run_scripts("node", &["--test", "episodes.test.mjs"], &variables);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

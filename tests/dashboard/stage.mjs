@@ -60,8 +60,10 @@ function freePort() {
  * @param {Record<string, string>} variables
  */
 function start(program, parameters, variables = {}) {
+  // Seawall refuses variables that are no keys, such as those of the tests.
+  const inherited = Object.entries(process.env).filter(([name]) => !name.startsWith("SEAWALL_"));
   const child = spawn(program, parameters, {
-    env: { ...process.env, ...variables },
+    env: { ...Object.fromEntries(inherited), ...variables },
     stdio: ["ignore", "ignore", "pipe"],
   });
   const ended = new Promise((done) => child.once("exit", done));
@@ -153,6 +155,21 @@ export async function startSeawall(binary, deployment, variables = {}) {
     uri: `mongodb://shop:${PASSWORD}@${clients}/`,
     admin: `http://${admin}`,
     pid: Number(child.pid),
+  };
+}
+
+/**
+ * Clients that connect, log in, run an operation and leave. Returns a function that ends them.
+ * @param {string} binary
+ * @param {string} uri
+ */
+export function startStorm(binary, uri) {
+  const limits = ["--clients", "20", "--duration-s", "60"];
+  const child = start(binary, ["load", "storm", uri, "--quiet", ...limits]);
+  const ended = new Promise((done) => child.once("exit", done));
+  return () => {
+    child.kill("SIGKILL");
+    return ended;
   };
 }
 

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { api, launch, open, screenshot, seriousFindings, variable } from "./browser.mjs";
-import { CHANGES, STALLS, STORMS, manyShapes } from "./fabricated.mjs";
+import { manyShapes } from "./fabricated.mjs";
 
 /** The address of the Seawall whose operations have ended, so that its numbers do not change. */
 const ADMIN = variable("SEAWALL_ADMIN");
@@ -173,32 +173,6 @@ test("one shape has the figures of the API and the operations that were slow", a
   });
 });
 
-test("two periods of a shape are compared with the verdict of the test", async () => {
-  const shapes = manyShapes(1).shapes;
-  const [shape] = shapes;
-  const figures = (/** @type {number} */ le) => ({
-    shapes: [{ ...shape, distribution: [{ gt_seconds: le / 2, le_seconds: le, count: 9 }] }],
-  });
-  const changes = {
-    ...CHANGES,
-    changes: [{ ...CHANGES.changes[0], shape: { ...CHANGES.changes[0].shape, id: shape.id } }],
-    now: { ...CHANGES.now, figures: figures(0.005) },
-    baseline: { ...CHANGES.baseline, figures: figures(0.001) },
-  };
-  const { page, errors, close } = await open(browser);
-  await page.route("**/api/v1/changes?**", (route) => route.fulfill({ json: changes }));
-  await page.route("**/api/v1/shapes/**", (route) =>
-    route.fulfill({ json: { ...shape, distribution: [], timeline: [], since_seconds: 600 } }),
-  );
-  await page.goto(`${ADMIN}/?view=shape&id=${shape.id}&against=1h`);
-  await page.locator("[data-verdict=slower]").waitFor();
-  assert.match(await page.locator("[data-verdict]").innerText(), /slower \(factor 4.80\)/);
-  await page.locator(".bars.before").waitFor({ state: "attached" });
-  await screenshot(page, "shape-compared", true);
-  assert.deepEqual(errors, []);
-  await close();
-});
-
 test("labels at the right edge of a distribution do not widen the page of a phone", async () => {
   const look = async (/** @type {import("playwright-core").Page} */ page) => {
     await page.getByRole("table", { name: "Shapes" }).locator("a").first().waitFor();
@@ -242,30 +216,6 @@ test("ten thousand shapes are in the table, and only the visible ones are in the
   await page.getByText("1 of 10,000 shapes").waitFor();
   await page.getByRole("searchbox").fill("");
   await screenshot(page, "shapes-10000");
-  assert.deepEqual(errors, []);
-  await close();
-});
-
-test("storms, stalls and changes name who, how long and which shapes", async () => {
-  const { page, errors, close } = await open(browser);
-  await page.route("**/api/v1/storms", (route) => route.fulfill({ json: STORMS }));
-  await page.route("**/api/v1/stalls?**", (route) => route.fulfill({ json: STALLS }));
-  await page.route("**/api/v1/changes?**", (route) => route.fulfill({ json: CHANGES }));
-  await page.goto(`${ADMIN}/?view=storms`);
-  for (const text of ["4,210", "checkout-api", "10.1.2.0/24", "4,088"])
-    await page.getByText(text, { exact: true }).first().waitFor();
-  await screenshot(page, "storms", true);
-  await page.getByRole("link", { name: "Stalls" }).click();
-  await page.getByRole("cell", { name: "checkpoint bytes" }).first().waitFor();
-  await page.getByText("{filter:{customer:?,status:?},sort:{created:-1}}").waitFor();
-  await screenshot(page, "stalls", true);
-  await page.getByRole("link", { name: "Changes" }).click();
-  await page.getByText("1.10 ms → 5.30 ms").waitFor();
-  await screenshot(page, "changes", true);
-  await page.getByRole("link", { name: "Overview" }).click();
-  await page.getByText("A reconnect storm since").waitFor();
-  await page.getByText("Every 60 s, operations on db1:27017 stall for 3.10 s").waitFor();
-  await screenshot(page, "overview-findings", true);
   assert.deepEqual(errors, []);
   await close();
 });
