@@ -67,6 +67,7 @@ impl Settings {
             history,
             pulse,
             slow_log,
+            capture,
             fault,
             shutdown,
             runtime,
@@ -89,6 +90,7 @@ impl Settings {
         history.changed(&running.history, &mut paths);
         pulse.changed(&running.pulse, &mut paths);
         optional("slow_log", slow_log, &running.slow_log, &mut paths);
+        capture.changed(&running.capture, &mut paths);
         optional("fault", fault, &running.fault, &mut paths);
         shutdown.changed(&running.shutdown, &mut paths);
         runtime.changed(&running.runtime, &mut paths);
@@ -140,6 +142,7 @@ impl Settings {
             history,
             pulse,
             slow_log,
+            capture,
             fault,
             shutdown,
             runtime,
@@ -163,6 +166,7 @@ impl Settings {
         history.adopt_live(&newer.history);
         pulse.adopt_live(&newer.pulse);
         adopt_optional("slow_log", slow_log, &newer.slow_log);
+        capture.adopt_live(&newer.capture);
         adopt_optional("fault", fault, &newer.fault);
         shutdown.adopt_live(&newer.shutdown);
         runtime.adopt_live(&newer.runtime);

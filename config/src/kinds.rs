@@ -78,5 +78,13 @@ pub(crate) const MAX_PULSE_MS: i64 = 60_000;
 /// which lines wait.
 pub(crate) const MAX_COMMAND_BYTES: i64 = 64 * 1024;
 
+/// Minimum size of a file of a capture. A smaller one would be mostly headers.
+pub(crate) const MIN_CAPTURE_BYTES: i64 = 1024 * 1024;
+
+/// Minimum memory of the queue of a capture.
+pub(crate) const MIN_CAPTURE_QUEUE_BYTES: i64 = 64 * 1024 * 1024;
+
+const _: () = assert!(MIN_CAPTURE_QUEUE_BYTES > LARGEST_MESSAGE_BYTES);
+
 // The largest message, a command or a reply, must fit into half of the budget.
 const _: () = assert!(LARGEST_MESSAGE_BYTES <= MIN_MESSAGE_MEMORY_BYTES / 2);

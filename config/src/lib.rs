@@ -62,8 +62,8 @@ pub use problem::{Problem, Problems};
 pub use schema::{Change, Key, Kind, Section};
 pub use secret::{Secret, SecretBytes, SecretFile};
 pub use settings::{
-    Admin, Auth, Deployment, Fault, History, Limits, Log, Pool, Pulse, Reload, Runtime, SECTIONS,
-    ServerTls, Settings, Shapes, Shutdown, SlowLog, Telemetry,
+    Admin, Auth, Capture, Deployment, Fault, History, Limits, Log, Pool, Pulse, Reload, Runtime,
+    SECTIONS, ServerTls, Settings, Shapes, Shutdown, SlowLog, Telemetry,
 };
 pub use telemetry::{Attributes, Headers};
 pub use users::{ScramKeys, User, UserCredential, UserKeys};

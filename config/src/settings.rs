@@ -19,9 +19,9 @@ use crate::declare::{keys, section};
 use crate::file::ReadFile;
 use crate::kinds::{
     CONNECTIONS, ENTRIES, LARGEST_MESSAGE_BYTES, MAX_COMMAND_BYTES, MAX_CONNECTIONS,
-    MAX_DURATION_MS, MAX_MEMORY_BYTES, MAX_PULSE_MS, MIN_EXPORT_INTERVAL_MS,
-    MIN_HEARTBEAT_FREQUENCY_MS, MIN_HISTORY_BYTES, MIN_MESSAGE_MEMORY_BYTES, MIN_PULSE_INTERVAL_MS,
-    TIME_OR_0, TIMEOUT,
+    MAX_DURATION_MS, MAX_MEMORY_BYTES, MAX_PULSE_MS, MIN_CAPTURE_BYTES, MIN_CAPTURE_QUEUE_BYTES,
+    MIN_EXPORT_INTERVAL_MS, MIN_HEARTBEAT_FREQUENCY_MS, MIN_HISTORY_BYTES,
+    MIN_MESSAGE_MEMORY_BYTES, MIN_PULSE_INTERVAL_MS, TIME_OR_0, TIMEOUT,
 };
 use crate::listeners::{self, Listen, Listener, Tls, tls};
 use crate::read::Part;
@@ -56,6 +56,8 @@ pub struct Settings {
     pub pulse: Pulse,
     /// The slow log; `None` if it is off.
     pub slow_log: Option<SlowLog>,
+    /// The captures of traffic.
+    pub capture: Capture,
     /// The injected fault, for experiments; `None` if it is off.
     pub fault: Option<Fault>,
     /// The graceful stop.
@@ -95,6 +97,7 @@ impl Settings {
             history: file.section("history")?,
             pulse: file.section("pulse")?,
             slow_log: file.optional_section("slow_log"),
+            capture: file.section("capture")?,
             fault: file.section("fault").filter(Fault::has_effect),
             shutdown: file.section("shutdown")?,
             runtime: file.section("runtime")?,
@@ -126,6 +129,7 @@ pub static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
         History::SECTION,
         Pulse::SECTION,
         SlowLog::SECTION,
+        Capture::SECTION,
         Fault::SECTION,
         Shutdown::SECTION,
         Runtime::SECTION,
@@ -479,6 +483,41 @@ section! {
     /// Maximum length of a command's values in a line; longer values are cut.
     max_command_bytes: usize = key("slow_log.max_command_bytes",
         Kind::Integer { min: 1, max: MAX_COMMAND_BYTES }, Live, default 4096, unit "bytes");
+}
+
+section! {
+    /// Captures of the traffic of whole clients. They contain data of the applications. Off unless
+    /// `directory` is set.
+    "capture" => Capture;
+
+    /// Directory in which captures are kept; only its owner may read them.
+    directory: Option<PathBuf> = key("capture.directory",
+        Kind::Directory, Restart, example "/var/lib/seawall/captures");
+    /// Maximum size of all captures in the directory; a capture that reaches it ends.
+    max_bytes: u64 = key("capture.max_bytes",
+        Kind::Integer { min: MIN_CAPTURE_BYTES, max: MAX_MEMORY_BYTES }, Live,
+        default 10737418240, unit "bytes");
+    /// Size at which a capture continues in a new file.
+    max_part_bytes: u64 = key("capture.max_part_bytes",
+        Kind::Integer { min: MIN_CAPTURE_BYTES, max: MAX_MEMORY_BYTES }, Live,
+        default 268435456, unit "bytes");
+    /// Maximum bytes of commands and replies that are recorded per second, before compression;
+    /// further ones are omitted and counted; 0 for no limit.
+    max_bytes_per_second: u64 = key("capture.max_bytes_per_second",
+        Kind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live,
+        default 100000000, unit "bytes per second");
+    // The smallest queue has room for the largest message.
+    /// Maximum memory of commands and replies that wait for the disk; further ones are omitted and
+    /// counted.
+    queue_bytes: usize = key("capture.queue_bytes",
+        Kind::Integer { min: MIN_CAPTURE_QUEUE_BYTES, max: MAX_MEMORY_BYTES }, Live,
+        default 67108864, unit "bytes");
+    /// Age at which a capture is deleted; 0 to keep captures.
+    retention_hours: u32 = key("capture.retention_hours",
+        Kind::Integer { min: 0, max: 87_600 }, Live, default 168, unit "hours");
+    /// Maximum duration of a capture.
+    max_duration: Duration = key("capture.max_duration_ms",
+        TIMEOUT, Live, default 3600000, unit "ms");
 }
 
 section! {

@@ -1,5 +1,6 @@
 //! The composition root: builds every part from its settings, connects, runs and drains the parts.
 
+mod captures;
 mod convert;
 mod failovers;
 mod gauges;
@@ -166,7 +167,7 @@ pub struct App {
     feed: Arc<insight::Feed>,
     draining: watch::Sender<Option<Instant>>,
     /// The settings and values in effect.
-    running: Mutex<config::Loaded>,
+    running: Mutex<Box<config::Loaded>>,
     has_service_account: bool,
     /// True if clients connect to sockets of the service manager.
     uses_inherited_sockets: bool,
@@ -267,7 +268,7 @@ impl App {
             feed,
             draining,
             configuration: watch::Sender::new(Arc::new(reload::described(&loaded.values, &[]))),
-            running: Mutex::new(loaded),
+            running: Mutex::new(Box::new(loaded)),
             has_service_account,
             uses_inherited_sockets: !inherited.is_empty(),
             log_filter: OnceLock::new(),
@@ -386,6 +387,7 @@ impl App {
         Window {
             exporter: Arc::clone(&self.feed.exporter),
             clients: Arc::clone(&self.shared.clients),
+            captures: Arc::clone(&self.shared.captures),
             topology: Arc::clone(&self.shared.routing.topology),
             insight: Arc::clone(&self.feed.insight),
             pulse: self.feed.pulse.clone(),
@@ -490,6 +492,7 @@ impl App {
         self.feed.close();
         self.telemetry.close(&self.feed.exporter).await;
         self.shared.recorder.flush_slow_log();
+        captures::close(&self.shared).await;
         // The reply to the request that started the drain may not be sent yet, so the tasks that
         // serve HTTP get some time to end.
         self.stop.cancel();
@@ -553,6 +556,7 @@ async fn wire(
         service_id: ObjectId::new(),
         recorder,
         clients,
+        captures: captures::open(settings, &topology),
         limits: Limits::new(convert::limit_numbers(settings), operations)
             .with_workers(planes.workers),
         arrivals: Arrivals {
@@ -643,5 +647,6 @@ async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
         shared.routing.relay_pins.maintain(Instant::now());
         feed.exporter.collect();
         insight::update_process_metrics(&shared, &feed);
+        captures::maintain(&shared, &feed.exporter);
     }
 }

@@ -16,12 +16,14 @@
 //! | [`topology`] | the deployment's description; server selection |
 //! | [`pool`] | the connections to one server, with one pool per user |
 //! | [`limits`], [`pins`] | admission limits; cursors and transactions pinned to a server |
+//! | [`captures`] | captures of the traffic of whole clients |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
 //! | [`pulse`] | samples of each server's `serverStatus` |
 //! | [`runtime`] | the threads: two runtimes, their ticks, the limit of descriptors |
 
 pub mod admin;
 pub mod app;
+pub mod captures;
 pub mod cli;
 pub mod client;
 pub mod limits;

@@ -10,6 +10,7 @@ mod admin_tls;
 mod awaiting;
 mod basics;
 mod cancelled;
+mod capture;
 mod changes;
 mod client_tls;
 mod commands;

@@ -148,7 +148,7 @@ async fn compare(language: Language) {
 async fn compare_all_cases(language: Language) {
     let version = server_version().await.unwrap();
     if version < language.oldest_server() {
-        return compare_refusals(language).await;
+        return Box::pin(compare_refusals(language)).await;
     }
     let program = language.prepare().await;
     let masks = Masks::of_the_drivers();

@@ -1,9 +1,10 @@
 //! Serves metrics, health checks and the JSON API over HTTP. Requests read snapshots. Two requests
 //! have an effect on clients: one starts a drain, the other reloads the configuration. One adds an
-//! annotation.
+//! annotation, and some start, stop and delete captures.
 
 mod annotations;
 mod bounded;
+mod captures;
 mod dashboard;
 mod fleet;
 mod guard;
@@ -32,7 +33,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     middleware,
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{delete, get, post},
 };
 use bson::{RawDocumentBuf, cstr};
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,7 @@ pub use self::{
     sessions::Sessions,
 };
 use crate::{
+    captures::Captures,
     observe::{ClientDirectory, Exporter, PROTOBUF},
     pool,
     pulse::Pulse,
@@ -81,6 +83,8 @@ pub struct Window {
     pub exporter: Arc<Exporter>,
     /// The connected clients.
     pub clients: Arc<ClientDirectory>,
+    /// The captures of clients' operations.
+    pub captures: Arc<Captures>,
     /// The history, and the storms, stalls and changes that were detected in it.
     pub insight: Arc<Insight>,
     /// The sampler of the servers, or the reason why the servers are not sampled.
@@ -242,6 +246,7 @@ pub fn router(window: Arc<Window>) -> Router {
         .route("/api/v1/stalls", get(insight::stalls))
         .route("/api/v1/report", get(insight::report))
         .route("/api/v1/annotations", get(annotations::list))
+        .route("/api/v1/captures", get(captures::list))
         .route("/api/v1/slow", get(slow))
         .route("/api/v1/pools", get(pools))
         .route("/api/v1/topology", get(topology))
@@ -256,6 +261,10 @@ pub fn router(window: Arc<Window>) -> Router {
     let actions = Router::new()
         .route("/api/v1/profile", get(profile::profile))
         .route("/api/v1/annotations", post(annotations::add))
+        .route("/api/v1/captures", post(captures::start))
+        .route("/api/v1/captures/{id}", delete(captures::delete))
+        .route("/api/v1/captures/{id}/stop", post(captures::stop))
+        .route("/api/v1/captures/{id}/content", get(captures::content))
         .route("/api/v1/drain", post(drain))
         .route("/api/v1/reload", post(reload))
         .route_layer(middleware::from_fn_with_state(

@@ -19,6 +19,7 @@ use tower::ServiceExt as _;
 
 use super::*;
 use crate::{
+    captures::CaptureState,
     observe::{self, Observer, outcome_of},
     pool::{ConcurrencySnapshot, Snapshot, UserSnapshot, tests::limits},
     pulse,
@@ -198,6 +199,16 @@ fn reload() -> seawall_api::Reload {
     }
 }
 
+/// A capture that has ended.
+fn capture() -> CaptureState {
+    CaptureState {
+        ended_at_us: Some(1),
+        end: Some("stopped".to_owned()),
+        omitted: [("secret".to_owned(), 1)].into(),
+        ..CaptureState::default()
+    }
+}
+
 /// The state of Seawall after half an hour, with storms, stalls and changes.
 pub(super) fn window() -> Window {
     let settings = observe::Settings {
@@ -237,6 +248,7 @@ pub(super) fn window() -> Window {
     Window {
         exporter: observer.exporter,
         clients: observer.clients,
+        captures: Arc::new(Captures::new(None, Box::new(Vec::new))),
         insight: Arc::new(insight),
         pulse: Ok(Arc::new(Pulse::new(
             ClientOptions::default(),
@@ -255,11 +267,7 @@ pub(super) fn window() -> Window {
                 not_after: 1_800_000_000,
             }]
         }),
-        guard: ArcSwap::from_pointee(Guard {
-            requires_certificate: false,
-            tokens: Vec::new(),
-            allowed_hosts: Vec::new(),
-        }),
+        guard: ArcSwap::from_pointee(open_guard()),
         profiles: AtomicBool::new(false),
         dashboard: AtomicBool::new(true),
         sessions: Sessions::default(),
@@ -269,6 +277,15 @@ pub(super) fn window() -> Window {
         reloads: mpsc::channel(1).0,
         places: Arc::new(Semaphore::new(MAX_REQUESTS)),
         started_at: Instant::now(),
+    }
+}
+
+/// A guard that requires neither a token nor a certificate.
+fn open_guard() -> Guard {
+    Guard {
+        requires_certificate: false,
+        tokens: Vec::new(),
+        allowed_hosts: Vec::new(),
     }
 }
 
@@ -427,6 +444,7 @@ async fn replies_have_the_documented_members() {
     let topology = json::topology(&replica_set(&window));
     replies += &part_described("part: topology", topology);
     replies += &part_described("part: reload", reload());
+    replies += &part_described("part: capture", captures::shown(capture()));
     let window = Arc::new(window);
     for path in [
         "status",
@@ -454,6 +472,7 @@ async fn replies_have_the_documented_members() {
         "changes?against=20m&window=5m&distributions=true",
         "report?since=10m&against=20m&distributions=true",
         "annotations?since=1h",
+        "captures",
         "slow",
         "pools",
         "topology",

@@ -12,7 +12,8 @@ use seawall_api as api;
 use seawall_config as config;
 
 use super::{
-    App, convert, insight, peers, server_tls::NewAccess, telemetry::Destination, tls::NewTls,
+    App, captures, convert, insight, peers, server_tls::NewAccess, telemetry::Destination,
+    tls::NewTls,
 };
 use crate::{
     admin::{Fleet, Switches},
@@ -122,7 +123,7 @@ impl App {
             let applied = changes.iter().filter(|change| !change.needs_restart);
             let keys = applied.map(|change| change.key.as_str());
             insight::annotate_reload(&self.feed.insight, keys);
-            *running = Loaded { settings, values };
+            **running = Loaded { settings, values };
         }
         Ok(api::Reload {
             applied: !is_dry_run,
@@ -233,6 +234,9 @@ impl App {
                 shapes.max_shapes.get(),
                 shapes.max_namespaces.get(),
             );
+        }
+        if settings.capture != running.capture {
+            shared.captures.configure(captures::settings(settings));
         }
         if let Some(window) = &self.window {
             let switches = Switches {

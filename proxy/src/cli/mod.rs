@@ -11,7 +11,7 @@ use std::{io, path::PathBuf, time::Duration};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use seawall_config::{Overrides, Problems, Secret, Settings, Sources};
-use seawall_console::{Exit, complain, control, report, top};
+use seawall_console::{Exit, capture, complain, control, report, top};
 use tokio::runtime::Builder;
 
 /// A transparent MongoDB wire-protocol proxy.
@@ -48,6 +48,8 @@ enum Command {
     Wait(control::Wait),
     /// Check that a proxy runs, or that it can serve operations.
     Health(control::Health),
+    /// Capture the traffic of clients of a running proxy, to replay it later.
+    Capture(capture::Arguments),
     /// Put an endpoint under load: a connection storm or a steady load.
     #[command(subcommand)]
     Load(load::Load),
@@ -121,6 +123,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Shutdown(arguments) => runtime.block_on(control::shutdown(arguments)),
         Command::Wait(arguments) => runtime.block_on(control::wait(arguments)),
         Command::Health(arguments) => runtime.block_on(control::health(arguments)),
+        Command::Capture(arguments) => runtime.block_on(capture::run(arguments)),
         Command::Load(load) => runtime.block_on(load::run(load)),
         Command::Top(arguments) => runtime.block_on(top::run(arguments)),
         Command::Report(arguments) => runtime.block_on(report::run(arguments)),

@@ -44,6 +44,7 @@ use ipnet::IpNet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
+    captures::CapturedClient,
     limits::{ClientPermit, Eviction, HandshakePermit, Heavy, MonitorPermit, Origin, RelayPermit},
     observe::ConnectedClient,
 };
@@ -181,6 +182,8 @@ struct Client {
     eviction: Eviction,
     /// The address or user whose share of resources the client uses.
     sharer: Sharer,
+    /// The client's part in the running capture.
+    captured: CapturedClient,
     /// Counts the client towards the limit of all clients.
     client_permit: ClientPermit,
     /// Set when the client becomes a relayed one: the message that the relay begins with, the
@@ -236,6 +239,7 @@ async fn serve_pooled(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer:
         handshake,
         monitor: None,
         eviction,
+        captured: CapturedClient::default(),
         relayed: None,
         shared,
     };
@@ -301,7 +305,9 @@ impl Client {
             return Err(End::Gone);
         }
         let mut now = message.head_since.unwrap_or_else(Instant::now);
-        if message.is_head() && !can_be_streamed(&message) {
+        // A capture contains only whole messages.
+        let is_recorded = || self.shared.captures.may_record(&self.captured);
+        if message.is_head() && (!can_be_streamed(&message) || is_recorded()) {
             message = Box::pin(self.complete(message)).await?;
             now = Instant::now();
         }

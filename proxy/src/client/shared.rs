@@ -8,6 +8,7 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{Settings, credentials::Credentials, fault::Fault, own_command::Reporter};
 use crate::{
+    captures::Captures,
     limits::{Gate, Limits, LoginGates},
     observe::{ClientDirectory, Recorder},
     pins::Pins,
@@ -29,6 +30,8 @@ pub struct Shared {
     pub recorder: Arc<Recorder>,
     /// The directory of connected clients.
     pub clients: Arc<ClientDirectory>,
+    /// The captures of clients' operations.
+    pub captures: Arc<Captures>,
     /// Limits on clients, logins, operations and CPU-heavy work.
     pub limits: Limits,
     /// Delays new clients while the data plane is late.

@@ -166,6 +166,11 @@ impl ConnectedClient {
         self.id
     }
 
+    /// The client's row in the directory.
+    pub(crate) fn row(&self) -> Option<ClientRow> {
+        self.directory.rows.lock().get(&self.id).cloned()
+    }
+
     /// The client's address.
     pub(super) fn peer(&self) -> &Arc<str> {
         &self.peer

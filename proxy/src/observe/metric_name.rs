@@ -170,6 +170,16 @@ metrics! {
     TelemetryExportsTotal: Counter = "seawall_telemetry_exports_total", "Exports of metrics to a collector, by result.";
     /// Data points that a collector refused in exports with the result `partial`.
     TelemetryRejectedPointsTotal: Counter = "seawall_telemetry_rejected_points_total", "Data points that a collector refused in exports with the result partial.";
+    /// 1 while a capture runs, else 0.
+    CaptureRunning: Gauge = "seawall_capture_running", "1 while a capture runs, else 0.";
+    /// Operations recorded in captures.
+    CaptureOperationsTotal: Counter = "seawall_capture_operations_total", "Operations recorded in captures.";
+    /// Operations of captured clients, or whole replies, that were not recorded, by `reason`.
+    CaptureOmittedTotal: Counter = "seawall_capture_omitted_total", "Operations of captured clients, or whole replies, that were not recorded, by reason.";
+    /// Bytes written to captures, after compression.
+    CaptureWrittenBytesTotal: Counter = "seawall_capture_written_bytes_total", "Bytes written to captures, after compression.";
+    /// Bytes of all captures on disk.
+    CaptureBytes: Gauge = "seawall_capture_bytes", "Bytes of all captures on disk.";
     /// Events that Seawall did not understand or could not include in statistics, by `reason`.
     UnobservedTotal: Counter = "seawall_unobserved_total", "Events that Seawall did not understand or could not include in statistics.";
 }

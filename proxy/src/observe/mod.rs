@@ -51,7 +51,7 @@ pub use self::{
     exporter::{Exporter, code_name},
     metric_name::{MetricKind, MetricName},
     observation::{Observation, Origin, outcome_of},
-    process::{HistoryLosses, Memory},
+    process::{CaptureCounts, HistoryLosses, Memory},
     recorder::Recorder,
     registry::{Namespace, Shape, ShapeRow},
     servers::{CloseReason, Relayed, ServerMetrics},

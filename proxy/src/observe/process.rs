@@ -17,6 +17,21 @@ pub struct Memory {
     pub bytes: usize,
 }
 
+/// Counts of the captures, which the exporter does not collect itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CaptureCounts {
+    /// True while a capture runs.
+    pub is_running: bool,
+    /// Operations recorded since the start.
+    pub operations: u64,
+    /// Omissions since the start, by reason.
+    pub omitted: Vec<(&'static str, u64)>,
+    /// Bytes written since the start.
+    pub written_bytes: u64,
+    /// Bytes of all captures on disk.
+    pub kept_bytes: u64,
+}
+
 /// The losses of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLosses {
@@ -61,6 +76,29 @@ impl Exporter {
             (MetricName::HistoryWriteFailuresTotal, history.failed_writes),
         ] {
             self.metrics.counter(name, vec![]).absolute(count);
+        }
+    }
+
+    /// Updates the metrics of captures. Must be called once a second.
+    pub(crate) fn update_capture_metrics(&self, counts: &CaptureCounts) {
+        let gauges = [
+            (MetricName::CaptureRunning, u64::from(counts.is_running)),
+            (MetricName::CaptureBytes, counts.kept_bytes),
+        ];
+        for (name, value) in gauges {
+            self.metrics.gauge(name, vec![]).set(float(value));
+        }
+        let counters = [
+            (MetricName::CaptureOperationsTotal, counts.operations),
+            (MetricName::CaptureWrittenBytesTotal, counts.written_bytes),
+        ];
+        for (name, count) in counters {
+            self.metrics.counter(name, vec![]).absolute(count);
+        }
+        for (reason, count) in &counts.omitted {
+            let labels = vec![Label::new("reason", *reason)];
+            let name = MetricName::CaptureOmittedTotal;
+            self.metrics.counter(name, labels).absolute(*count);
         }
     }
 

@@ -12,7 +12,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use thiserror::Error;
 use tokio::time::timeout;
@@ -111,6 +111,60 @@ impl AdminClient {
         self.exchange(Method::POST, path).await.map(drop)
     }
 
+    /// Sends a request with a JSON body, and returns its reply.
+    ///
+    /// # Errors
+    /// If there is no reply, the request is refused, or the reply cannot be parsed as `T`.
+    pub async fn post_json<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let request = serde_json::to_vec(request).map_err(ClientError::NotJson)?;
+        let head = Request::builder().header(header::CONTENT_TYPE, "application/json");
+        let body = Body::from(request);
+        let exchange = self.exchange_body(head, Method::POST, path, body);
+        let reply = self.within_limit(exchange).await?;
+        read(json(&reply)?).map_err(ClientError::NotJson)
+    }
+
+    /// Sends a request to delete something.
+    ///
+    /// # Errors
+    /// If there is no response, or the request is refused.
+    pub async fn delete(&self, path: &str) -> Result<(), ClientError> {
+        self.exchange(Method::DELETE, path).await.map(drop)
+    }
+
+    /// Requests a reply of any length, without a time limit, and passes its bytes to `write` as
+    /// they arrive. If `write` returns false, the download ends.
+    ///
+    /// # Errors
+    /// If there is no reply, the request is refused, or the reply ends early.
+    pub async fn download(
+        &self,
+        path: &str,
+        write: &mut (dyn FnMut(&[u8]) -> bool + Send),
+    ) -> Result<(), ClientError> {
+        let response = self
+            .send(Request::builder(), Method::GET, path, Body::empty())
+            .await?;
+        let status = response.status();
+        if status != StatusCode::OK {
+            let body = body::to_bytes(response.into_body(), MAX_RESPONSE_BYTES).await;
+            let body = body.map_err(|error| ClientError::Broken(root_cause(&error)))?;
+            return accepted(path, status, &body);
+        }
+        let mut parts = response.into_body().into_data_stream();
+        while let Some(part) = parts.next().await {
+            let part = part.map_err(|error| ClientError::Broken(root_cause(&error)))?;
+            if !write(&part) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Checks the health: `path` is `/health/live` or `/health/ready`.
     ///
     /// # Errors
@@ -140,7 +194,7 @@ impl AdminClient {
         reserve: &mut (dyn FnMut(usize) -> bool + Send),
     ) -> Result<Vec<u8>, ClientError> {
         let named = Request::builder().header(INSTANCE_HEADER, name);
-        let response = self.send(named, Method::GET, path).await?;
+        let response = self.send(named, Method::GET, path, Body::empty()).await?;
         let status = response.status();
         let mut parts = response.into_body().into_data_stream();
         let mut body = Vec::new();
@@ -157,7 +211,15 @@ impl AdminClient {
 
     /// Returns the body of a successful response.
     async fn exchange(&self, method: Method, path: &str) -> Result<Bytes, ClientError> {
-        match timeout(RESPONSE_LIMIT, self.exchange_without_limit(method, path)).await {
+        let exchange = self.exchange_body(Request::builder(), method, path, Body::empty());
+        self.within_limit(exchange).await
+    }
+
+    async fn within_limit(
+        &self,
+        exchange: impl Future<Output = Result<Bytes, ClientError>>,
+    ) -> Result<Bytes, ClientError> {
+        match timeout(RESPONSE_LIMIT, exchange).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::TimedOut {
                 address: self.base.clone(),
@@ -165,12 +227,14 @@ impl AdminClient {
         }
     }
 
-    async fn exchange_without_limit(
+    async fn exchange_body(
         &self,
+        head: request::Builder,
         method: Method,
         path: &str,
+        body: Body,
     ) -> Result<Bytes, ClientError> {
-        let response = self.send(Request::builder(), method, path).await?;
+        let response = self.send(head, method, path, body).await?;
         let status = response.status();
         let body = body::to_bytes(response.into_body(), MAX_RESPONSE_BYTES).await;
         let body = body.map_err(|error| ClientError::Broken(root_cause(&error)))?;
@@ -184,12 +248,13 @@ impl AdminClient {
         request: request::Builder,
         method: Method,
         path: &str,
+        body: Body,
     ) -> Result<Response<Body>, ClientError> {
         let mut request = request.method(method).uri(format!("{}{path}", self.base));
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request.body(Body::empty()).map_err(ClientError::Request)?;
+        let request = request.body(body).map_err(ClientError::Request)?;
         let response = self.client.request(request).await;
         let response = response.map_err(|error| ClientError::Unreachable {
             address: self.base.clone(),
@@ -203,7 +268,10 @@ impl AdminClient {
 fn accepted(path: &str, status: StatusCode, body: &[u8]) -> Result<(), ClientError> {
     match status {
         // A refused reload replies with its problems.
-        StatusCode::OK | StatusCode::ACCEPTED | StatusCode::UNPROCESSABLE_ENTITY => Ok(()),
+        StatusCode::OK
+        | StatusCode::CREATED
+        | StatusCode::ACCEPTED
+        | StatusCode::UNPROCESSABLE_ENTITY => Ok(()),
         StatusCode::UNAUTHORIZED => Err(ClientError::Unauthorized),
         _ => {
             let said = String::from_utf8_lossy(body);
@@ -308,7 +376,7 @@ pub enum ClientError {
     /// The response is larger than the caller accepts.
     #[error("the response is too large")]
     TooLarge,
-    /// The HTTP status is none of 200, 202, 401 and 422.
+    /// The HTTP status is none of 200, 201, 202, 401 and 422.
     #[error("{path}: {status} {said}")]
     Refused {
         /// The requested path.

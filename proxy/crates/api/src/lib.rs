@@ -7,6 +7,7 @@
 //! float or an integer, and is written as earlier versions of the API wrote it.
 
 mod annotations;
+mod captures;
 mod changes;
 mod client;
 mod comparison;
@@ -35,6 +36,7 @@ use serde_json::Value;
 
 pub use self::{
     annotations::{Annotation, Annotations, NewAnnotation},
+    captures::{Capture, Captures, NewCapture},
     changes::{Change, Changes, Rates, SeriesName, Span, SpanFigures},
     client::{AdminClient, ClientError, INSTANCE_HEADER, percent_encode},
     comparison::{between, compare_merged, rates},

@@ -1,8 +1,9 @@
 //! The commands for a running proxy: `top` and `report` show what it has measured, and the commands
-//! in `control` show its state or act on it.
+//! in `control` show its state or act on it. `capture` controls its captures.
 //!
 //! They send requests to the admin API. They use no code of the proxy itself.
 
+pub mod capture;
 pub mod control;
 pub mod report;
 pub mod top;

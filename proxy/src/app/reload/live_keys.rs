@@ -47,6 +47,7 @@ fn handed_over(settings: &config::Settings) -> String {
         peers::settings(&settings.admin),
         &settings.deployment.tls,
         &settings.slow_log,
+        &settings.capture,
         &settings.shapes,
         &settings.telemetry,
     );

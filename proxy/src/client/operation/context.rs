@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::failure::{FailedCommand, Failure, error_reply};
 use crate::{
-    client::{Shared, answer::ReplyTo, backlog::Backlog, reply::HeldReply},
+    client::{Shared, answer::ReplyTo, backlog::Forwarded, reply::HeldReply},
     limits::{Heavy, StepwiseTurn},
     observe::Observation,
     pins::SessionKey,
@@ -39,7 +39,7 @@ pub(super) enum AttemptEnd {
     /// The client gets this error from Seawall.
     Error(ErrorReply, Outcome),
     /// The reply was forwarded as it arrived. Only the backlog must still be sent.
-    Forwarded(Backlog, Outcome),
+    Forwarded(Box<Forwarded>, Outcome),
     /// The client has left.
     Gone,
     /// The client connection has to be closed.

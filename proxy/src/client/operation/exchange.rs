@@ -104,8 +104,7 @@ impl Operation<'_> {
             Ok(Reply::Forwarded(forwarded)) => {
                 checkout.finish_streamed();
                 let outcome = self.note_forwarded(&checkout, &forwarded, observation);
-                let backlog = forwarded.backlog;
-                Attempt::Ended(AttemptEnd::Forwarded(backlog, outcome))
+                Attempt::Ended(AttemptEnd::Forwarded(Box::new(forwarded), outcome))
             }
             Err(RelayError::ClientGone { unread }) => {
                 self.abandon(checkout, unread, slice.is_some());

@@ -11,6 +11,7 @@
 //!
 //! `context` has the values that all steps use, and `failure` maps a failure to its error reply.
 
+mod capture;
 mod context;
 mod exchange;
 mod failure;
@@ -61,6 +62,7 @@ impl Client {
         let shared = Arc::clone(&self.shared);
         let sequences = sequences(parsed);
         let input = input(parsed, &sequences);
+        let recording = self.record(message, command, &input, now);
         let request_bytes = message.header.message_length;
         let heavy = shared.limits.heavy(self.sharer);
         let begun = || shared.recorder.begin(&input, request_bytes, now);
@@ -86,14 +88,19 @@ impl Client {
             write_idle: shared.settings().client_write_idle_timeout,
             is_awaiting: !reply_to.is_unwanted(),
         };
-        let outcome = match operation.run(&mut end, &mut observation).await {
+        let ended = operation.run(&mut end, &mut observation).await;
+        if let Some(recording) = recording {
+            operation.record_end(recording, &ended);
+        }
+        let outcome = match ended {
             AttemptEnd::Gone => return Err(End::Gone),
             AttemptEnd::Close(outcome) => {
                 observation.finish(outcome, Instant::now());
                 return Err(End::Closed);
             }
-            AttemptEnd::Forwarded(backlog, outcome) => {
-                backlog
+            AttemptEnd::Forwarded(forwarded, outcome) => {
+                forwarded
+                    .backlog
                     .send(&mut end, operation.forwarding())
                     .await
                     .map_err(|_| End::Gone)?;

@@ -1,0 +1,73 @@
+//! Captures of traffic: `/api/v1/captures`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The captures, the latest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Captures {
+    /// Bytes of all captures.
+    pub bytes: u64,
+    /// The captures.
+    pub captures: Vec<Capture>,
+}
+
+/// A capture that runs or has ended. Times are in seconds since the epoch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Capture {
+    /// The applications whose clients are captured; empty for all.
+    pub applications: Vec<String>,
+    /// When the capture began; 0 if it is not known.
+    pub began_at: f64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Number of captured clients.
+    pub clients: u64,
+    /// Why the capture ended: `duration`, `stopped`, `disk_limit`, `write_failed`, `shutdown`, or
+    /// `incomplete` if the process ended first. `None` while it runs.
+    pub end: Option<String>,
+    /// When the capture ended; `None` while it runs, or if it is not known.
+    pub ended_at: Option<f64>,
+    /// The id.
+    pub id: String,
+    /// The namespaces whose clients are captured; empty for all.
+    pub namespaces: Vec<String>,
+    /// Number of operations and of whole replies that are missing, by reason.
+    pub omitted: BTreeMap<String, u64>,
+    /// Number of recorded operations.
+    pub operations: u64,
+    /// Number of its files.
+    pub parts: u64,
+    /// The part of the replies that is recorded: `facts` or `whole`.
+    pub replies: String,
+    /// True while the capture runs.
+    pub running: bool,
+    /// Share of the clients that are captured.
+    pub sample: f64,
+    /// Why the capture began: `operator`.
+    pub trigger: String,
+    /// The users whose clients are captured; empty for all.
+    pub users: Vec<String>,
+}
+
+/// A capture to start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NewCapture {
+    /// Application names; only clients with one of them are captured. Empty for all.
+    pub applications: Vec<String>,
+    /// How long the capture runs.
+    pub duration_ms: u64,
+    /// Namespaces, as `database.collection`, or a database alone. A client is captured from its
+    /// first operation on one of them. Empty for all.
+    pub namespaces: Vec<String>,
+    /// The part of the replies that is recorded: `facts` or `whole`. `facts`, if missing.
+    pub replies: Option<String>,
+    /// Share of the clients that are captured, above 0 and at most 1. All, if missing.
+    pub sample: Option<f64>,
+    /// Users, as `database.user`; only clients with one of them are captured. Empty for all.
+    pub users: Vec<String>,
+}

@@ -1,0 +1,451 @@
+//! `seawall capture`: starts, watches, stops, lists and deletes captures of a running proxy.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{Args, Subcommand, ValueEnum};
+use tokio::{
+    signal::ctrl_c,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    admin_client::{self, Endpoint},
+    exit::{Exit, complain, say},
+    figures,
+};
+use seawall_api::{AdminClient, Capture, Captures, ClientError, NewCapture};
+
+/// The path of the captures.
+const CAPTURES: &str = "/api/v1/captures";
+
+/// The output that means standard output.
+const STANDARD_OUTPUT: &str = "-";
+
+/// Mode of an output file: captures contain data of the applications.
+const FILE_MODE: u32 = 0o600;
+
+/// Time between two looks at a running capture.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How long the end of a stopped capture is awaited.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// The arguments of `seawall capture`. Without a subcommand, it starts a capture.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    start: Start,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Start a capture: the same as without a subcommand.
+    Start(Start),
+    /// List the running capture and those on disk.
+    List(List),
+    /// Stop the running capture.
+    Stop(OfOne),
+    /// Delete a capture that has ended.
+    Delete(OfOne),
+}
+
+#[derive(Debug, Args)]
+struct Start {
+    #[command(flatten)]
+    admin: Endpoint,
+    /// How long to capture, such as 30s, 10m or 1h.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
+    duration: Duration,
+    /// Share of the clients to capture, above 0 and at most 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    sample: f64,
+    /// Capture only clients that use this database or database.collection, from their first
+    /// operation on it; may be repeated.
+    #[arg(long, value_name = "NAMESPACE")]
+    namespace: Vec<String>,
+    /// Capture only clients of this user, as database.user; may be repeated.
+    #[arg(long, value_name = "USER")]
+    user: Vec<String>,
+    /// Capture only clients of this application; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    application: Vec<String>,
+    /// The part of each reply to record.
+    #[arg(long, value_enum, default_value_t = Replies::Facts)]
+    replies: Replies,
+    /// Copy the capture to this file while it runs; "-" for standard output. Ctrl-C stops the
+    /// capture.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Wait until the capture has ended. Ctrl-C stops the capture.
+    #[arg(long)]
+    wait: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Replies {
+    /// Only what a comparison needs: errors, counts and the cursor.
+    Facts,
+    /// The whole reply too.
+    Whole,
+}
+
+#[derive(Debug, Args)]
+struct List {
+    #[command(flatten)]
+    admin: Endpoint,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct OfOne {
+    #[command(flatten)]
+    admin: Endpoint,
+    /// The id of the capture, as `seawall capture list` shows it.
+    id: String,
+}
+
+/// `seawall capture`.
+pub async fn run(arguments: Arguments) -> Exit {
+    let ended = match arguments.action {
+        None => start(arguments.start).await,
+        Some(Action::Start(arguments)) => start(arguments).await,
+        Some(Action::List(arguments)) => list(&arguments).await,
+        Some(Action::Stop(of)) => stop(&of).await,
+        Some(Action::Delete(of)) => delete(&of).await,
+    };
+    match ended {
+        Ok(exit) => exit,
+        Err(Failure::Arguments(why)) => complain(&why, Exit::Usage),
+        Err(Failure::Output(error)) => complain(&error.to_string(), Exit::Unavailable),
+        Err(Failure::Client(error)) => {
+            complain(&admin_client::message(&error), admin_client::exit(&error))
+        }
+    }
+}
+
+/// The reason why a command failed.
+#[derive(Debug)]
+enum Failure {
+    Arguments(String),
+    Output(io::Error),
+    Client(ClientError),
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self::Client(error)
+    }
+}
+
+async fn start(arguments: Start) -> Result<Exit, Failure> {
+    let client = client_of(&arguments.admin)?;
+    // The file is opened first, so that no capture starts if that fails.
+    let output = arguments.output.as_deref().map(open).transpose();
+    let output = output.map_err(Failure::Output)?;
+    let is_on_standard_output = arguments.output.as_deref() == Some(Path::new(STANDARD_OUTPUT));
+    let new = NewCapture {
+        applications: arguments.application,
+        duration_ms: u64::try_from(arguments.duration.as_millis()).unwrap_or(u64::MAX),
+        namespaces: arguments.namespace,
+        replies: Some(match arguments.replies {
+            Replies::Facts => "facts".to_owned(),
+            Replies::Whole => "whole".to_owned(),
+        }),
+        sample: Some(arguments.sample),
+        users: arguments.user,
+    };
+    let capture: Capture = client.post_json(CAPTURES, &new).await?;
+    let id = capture.id;
+    if output.is_none() && !arguments.wait {
+        say(&id);
+        return Ok(Exit::Success);
+    }
+    match output {
+        Some(mut output) => copy(&client, &id, &mut *output).await?,
+        None => wait(&client, &id).await?,
+    }
+    let ended = ended(&client, &id).await?;
+    // Standard output has the capture, so the summary goes to standard error.
+    let print = |line: &str| match is_on_standard_output {
+        true => drop(writeln!(io::stderr().lock(), "{line}")),
+        false => say(line),
+    };
+    summary(&ended).iter().for_each(|line| print(line));
+    Ok(match ended.end.as_deref() {
+        Some("duration" | "stopped") => Exit::Success,
+        _ => Exit::Unavailable,
+    })
+}
+
+/// Copies a running capture to its end. Ctrl-C stops the capture; its last bytes are copied too.
+async fn copy(
+    client: &AdminClient,
+    id: &str,
+    output: &mut (dyn Write + Send),
+) -> Result<(), Failure> {
+    let path = format!("{CAPTURES}/{id}/content");
+    let mut failed = None;
+    let mut write = |bytes: &[u8]| match output.write_all(bytes) {
+        Ok(()) => true,
+        Err(error) => {
+            failed = Some(error);
+            false
+        }
+    };
+    let copied = {
+        let mut copying = Box::pin(client.download(&path, &mut write));
+        tokio::select! {
+            copied = &mut copying => copied,
+            _ = ctrl_c() => {
+                client.act(&format!("{CAPTURES}/{id}/stop")).await?;
+                copying.await
+            }
+        }
+    };
+    let flushed = output.flush().err();
+    if let Some(error) = failed.or(flushed) {
+        // The output has failed, so the rest of the capture has no reader.
+        drop(client.act(&format!("{CAPTURES}/{id}/stop")).await);
+        return Err(Failure::Output(error));
+    }
+    copied.map_err(Failure::Client)
+}
+
+/// Waits until a capture has ended. Ctrl-C stops the capture.
+async fn wait(client: &AdminClient, id: &str) -> Result<(), Failure> {
+    let mut stops = Box::pin(ctrl_c());
+    while find(client, id).await?.running {
+        tokio::select! {
+            () = sleep(CHECK_INTERVAL) => {}
+            _ = &mut stops => {
+                client.act(&format!("{CAPTURES}/{id}/stop")).await?;
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The description of a capture after its end.
+async fn ended(client: &AdminClient, id: &str) -> Result<Capture, Failure> {
+    let until = Instant::now() + END_LIMIT;
+    loop {
+        let capture = find(client, id).await?;
+        if !capture.running || Instant::now() >= until {
+            return Ok(capture);
+        }
+        sleep(CHECK_INTERVAL).await;
+    }
+}
+
+async fn find(client: &AdminClient, id: &str) -> Result<Capture, Failure> {
+    let captures: Captures = client.ask(CAPTURES).await?;
+    let mut captures = captures.captures.into_iter();
+    let found = captures.find(|capture| capture.id == id);
+    found.ok_or_else(|| Failure::Arguments(format!("capture {id} was deleted")))
+}
+
+async fn list(arguments: &List) -> Result<Exit, Failure> {
+    let client = client_of(&arguments.admin)?;
+    if arguments.json {
+        let json = client.ask_for_json(CAPTURES).await?;
+        say(&format!("{json:#}"));
+        return Ok(Exit::Success);
+    }
+    let captures: Captures = client.ask(CAPTURES).await?;
+    rows(&captures).iter().for_each(|line| say(line));
+    Ok(Exit::Success)
+}
+
+async fn stop(of: &OfOne) -> Result<Exit, Failure> {
+    let client = client_of(&of.admin)?;
+    client.act(&format!("{}/stop", path_of(&of.id))).await?;
+    let capture = find(&client, &of.id).await?;
+    summary(&capture).iter().for_each(|line| say(line));
+    Ok(Exit::Success)
+}
+
+async fn delete(of: &OfOne) -> Result<Exit, Failure> {
+    client_of(&of.admin)?.delete(&path_of(&of.id)).await?;
+    Ok(Exit::Success)
+}
+
+fn path_of(id: &str) -> String {
+    format!("{CAPTURES}/{}", seawall_api::percent_encode(id))
+}
+
+fn client_of(admin: &Endpoint) -> Result<AdminClient, Failure> {
+    let client = admin.client();
+    client.map_err(|error| Failure::Arguments(error.to_string()))
+}
+
+/// Opens the output. An existing file is not overwritten.
+fn open(path: &Path) -> io::Result<Box<dyn Write + Send>> {
+    if path == Path::new(STANDARD_OUTPUT) {
+        return Ok(Box::new(io::stdout()));
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(FILE_MODE);
+    let file: File = options
+        .open(path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+    Ok(Box::new(file))
+}
+
+fn rows(captures: &Captures) -> Vec<String> {
+    let rows = captures.captures.iter().map(|capture| {
+        vec![
+            figures::printable(&capture.id),
+            state(capture),
+            figures::exact(capture.clients),
+            figures::exact(capture.operations),
+            figures::exact(omitted(capture)),
+            figures::bytes(seawall_stats::float(capture.bytes)),
+        ]
+    });
+    let headings = ["<id", "<state", "clients", "operations", "omitted", "size"];
+    figures::table(&headings, &rows.collect::<Vec<_>>())
+}
+
+fn summary(capture: &Capture) -> Vec<String> {
+    let mut lines = vec![format!(
+        "capture {}: {}, {} operations of {} clients, {}",
+        capture.id,
+        state(capture),
+        figures::exact(capture.operations),
+        figures::exact(capture.clients),
+        figures::bytes(seawall_stats::float(capture.bytes)),
+    )];
+    for (reason, count) in &capture.omitted {
+        let reason = figures::printable(reason);
+        lines.push(format!("omitted ({reason}): {}", figures::exact(*count)));
+    }
+    lines
+}
+
+fn state(capture: &Capture) -> String {
+    match (&capture.end, capture.running) {
+        (_, true) => "running".to_owned(),
+        (Some(end), false) => format!("ended ({})", figures::printable(end)),
+        (None, false) => "ended".to_owned(),
+    }
+}
+
+fn omitted(capture: &Capture) -> u64 {
+    capture.omitted.values().sum()
+}
+
+/// Parses a duration: a whole number with one of the units ms, s, m and h.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text}: expected a time such as 30s, 10m or 1h");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text.get(digits.len()..).unwrap_or_default();
+    let milliseconds: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    let milliseconds = number.checked_mul(milliseconds).filter(|ms| *ms > 0);
+    milliseconds.map(Duration::from_millis).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parsed(arguments: &[&str]) -> Result<Arguments, clap::Error> {
+        let all = ["capture"].iter().chain(arguments);
+        Command::try_parse_from(all).map(|command| command.arguments)
+    }
+
+    #[test]
+    fn capture_without_a_subcommand_starts_one() {
+        let arguments = parsed(&[
+            "--duration",
+            "30s",
+            "--namespace",
+            "shop",
+            "--namespace",
+            "crm",
+        ]);
+        let arguments = arguments.unwrap();
+        assert!(arguments.action.is_none());
+        assert_eq!(arguments.start.duration, Duration::from_secs(30));
+        assert_eq!(arguments.start.namespace, ["shop", "crm"]);
+        let started = parsed(&["start", "--duration", "1h", "--replies", "whole"]).unwrap();
+        let Some(Action::Start(start)) = started.action else {
+            panic!("not a start");
+        };
+        assert_eq!(
+            (start.duration.as_secs(), start.replies),
+            (3_600, Replies::Whole)
+        );
+        assert!(matches!(
+            parsed(&["list"]).unwrap().action,
+            Some(Action::List(_))
+        ));
+        assert!(parsed(&["--duration", "1h", "list"]).is_err());
+        assert!(parsed(&["stop"]).is_err());
+    }
+
+    #[test]
+    fn duration_has_a_number_and_a_unit() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("10m"), Ok(Duration::from_secs(600)));
+        for wrong in [
+            "",
+            "10",
+            "m",
+            "0s",
+            "-1s",
+            "1.5h",
+            "1d",
+            "99999999999999999h",
+        ] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn omissions_are_listed_by_reason() {
+        let capture = Capture {
+            id: "a".to_owned(),
+            end: Some("duration".to_owned()),
+            omitted: [("secret".to_owned(), 2), ("queue_full".to_owned(), 3)].into(),
+            ..Capture::default()
+        };
+        let lines = summary(&capture);
+        assert!(lines[0].contains("ended (duration)"), "{lines:?}");
+        assert_eq!(
+            lines[1..],
+            ["omitted (queue_full): 3", "omitted (secret): 2"]
+        );
+        let captures = Captures {
+            captures: vec![capture],
+            ..Captures::default()
+        };
+        assert_eq!(rows(&captures).len(), 2);
+    }
+}

@@ -1,0 +1,318 @@
+//! Captures of traffic: starts, stops, lists, streams and deletes them. No request names a path.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    Json,
+    body::{Body, Bytes},
+    extract::{Path, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+use seawall_api::NewCapture;
+use seawall_capture::record::ReplyDetail;
+use seawall_stats::float;
+use tokio::{task::spawn_blocking, time::sleep};
+
+use super::{Refused, Window, bad_request, work};
+use crate::captures::{
+    CaptureError, CaptureId, CaptureState, Captures, MAX_NAMES, Plan, Selection,
+};
+
+/// Maximum length of a name in a selection, in bytes.
+const MAX_NAME_BYTES: usize = 256;
+
+/// Number of bytes of a piece of a streamed capture.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// Time between two looks for new bytes of a running capture.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
+
+pub(super) async fn list(
+    State(window): State<Arc<Window>>,
+) -> Result<Json<seawall_api::Captures>, Refused> {
+    let listed = work(&window, |window| window.captures.list()).await?;
+    let captures = match listed {
+        // Captures are off, so there are none.
+        Err(CaptureError::Off) => Vec::new(),
+        listed => listed.map_err(|error| refused(&error))?,
+    };
+    Ok(Json(seawall_api::Captures {
+        bytes: captures.iter().map(|capture| capture.bytes).sum(),
+        captures: captures.into_iter().map(shown).collect(),
+    }))
+}
+
+/// Starts a capture. The status is 409 if one runs, and 507 if the directory is full.
+pub(super) async fn start(
+    State(window): State<Arc<Window>>,
+    Json(new): Json<NewCapture>,
+) -> Result<(StatusCode, Json<seawall_api::Capture>), Refused> {
+    let plan = checked(new)?;
+    let selection = plan.selection.clone();
+    let duration_ms = u64::try_from(plan.duration.as_millis()).unwrap_or(u64::MAX);
+    let replies = name_of(plan.replies);
+    let started = work(&window, |window| window.captures.start(plan)).await?;
+    let started = started.map_err(|error| refused(&error))?;
+    tracing::info!(
+        capture = started.id,
+        duration_ms,
+        replies,
+        sample = selection.sample,
+        namespaces = ?selection.namespaces,
+        users = ?selection.users,
+        applications = ?selection.applications,
+        "capture started"
+    );
+    Ok((StatusCode::CREATED, Json(shown(started))))
+}
+
+pub(super) async fn stop(
+    State(window): State<Arc<Window>>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Refused> {
+    act(&window, id, Captures::stop).await
+}
+
+pub(super) async fn delete(
+    State(window): State<Arc<Window>>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Refused> {
+    act(&window, id, Captures::delete).await
+}
+
+async fn act(
+    window: &Arc<Window>,
+    id: String,
+    act: fn(&Captures, &CaptureId) -> Result<(), CaptureError>,
+) -> Result<StatusCode, Refused> {
+    let id = parsed(&id)?;
+    let done = work(window, move |window| act(&window.captures, &id)).await?;
+    done.map(|()| StatusCode::OK)
+        .map_err(|error| refused(&error))
+}
+
+/// Streams all parts of a capture, one after another. While the capture runs, the stream follows it
+/// to its end.
+pub(super) async fn content(
+    State(window): State<Arc<Window>>,
+    Path(id): Path<String>,
+) -> Result<Response, Refused> {
+    let id = parsed(&id)?;
+    let content = Content {
+        captures: Arc::clone(&window.captures),
+        id,
+        next_part: 0,
+        file: None,
+    };
+    let (checked, content) = spawn_blocking(move || {
+        let part = content.captures.part(&content.id, 0);
+        (part, content)
+    })
+    .await
+    .map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")))?;
+    checked.map_err(|error| refused(&error))?;
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    let body = Body::from_stream(stream::unfold(content, Content::next));
+    Ok((headers, body).into_response())
+}
+
+/// The position in a streamed capture.
+struct Content {
+    captures: Arc<Captures>,
+    id: CaptureId,
+    next_part: u32,
+    file: Option<File>,
+}
+
+/// The next bytes of a streamed capture.
+enum Piece {
+    Bytes(Bytes),
+    /// The capture may still grow.
+    Wait,
+    End,
+}
+
+impl Content {
+    async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
+        loop {
+            // The disk may be slow, so another thread reads.
+            let read = spawn_blocking(move || {
+                let piece = self.read();
+                (piece, self)
+            });
+            let piece;
+            (piece, self) = read.await.ok()?;
+            match piece {
+                Ok(Piece::Bytes(bytes)) => return Some((Ok(bytes), self)),
+                Ok(Piece::Wait) => sleep(FOLLOW_INTERVAL).await,
+                Ok(Piece::End) => return None,
+                Err(error) => return Some((Err(error), self)),
+            }
+        }
+    }
+
+    fn read(&mut self) -> io::Result<Piece> {
+        // This order matters: if the capture has ended before the read, no byte follows the read.
+        let may_grow = self.captures.is_running(&self.id);
+        loop {
+            if let Some(file) = &mut self.file {
+                let mut piece = Vec::new();
+                let limit = u64::try_from(PIECE_BYTES).unwrap_or(u64::MAX);
+                file.take(limit).read_to_end(&mut piece)?;
+                if !piece.is_empty() {
+                    return Ok(Piece::Bytes(piece.into()));
+                }
+            }
+            let next = self.captures.part(&self.id, self.next_part);
+            match next.map_err(io::Error::other)? {
+                Some(path) => {
+                    // A part is complete before the next one is created. It may have got its last
+                    // bytes after the read above.
+                    if let Some(file) = &mut self.file {
+                        let mut rest = Vec::new();
+                        file.read_to_end(&mut rest)?;
+                        if !rest.is_empty() {
+                            return Ok(Piece::Bytes(rest.into()));
+                        }
+                    }
+                    self.file = Some(File::open(path)?);
+                    self.next_part += 1;
+                }
+                None if may_grow => return Ok(Piece::Wait),
+                None => return Ok(Piece::End),
+            }
+        }
+    }
+}
+
+fn checked(new: NewCapture) -> Result<Plan, Refused> {
+    let sample = new.sample.unwrap_or(1.0);
+    if !(sample > 0.0 && sample <= 1.0) {
+        return Err(bad_request(
+            "sample must be above 0 and at most 1".to_owned(),
+        ));
+    }
+    let replies = match new.replies.as_deref() {
+        None | Some("facts") => ReplyDetail::Facts,
+        Some("whole") => ReplyDetail::Whole,
+        Some(_) => return Err(bad_request("replies must be facts or whole".to_owned())),
+    };
+    for (name, list) in [
+        ("namespaces", &new.namespaces),
+        ("users", &new.users),
+        ("applications", &new.applications),
+    ] {
+        let is_allowed = |name: &String| !name.is_empty() && name.len() <= MAX_NAME_BYTES;
+        if list.len() > MAX_NAMES || !list.iter().all(is_allowed) {
+            let wrong =
+                format!("{name} must be at most {MAX_NAMES} names of 1 to {MAX_NAME_BYTES} bytes");
+            return Err(bad_request(wrong));
+        }
+    }
+    Ok(Plan {
+        selection: Selection {
+            sample,
+            namespaces: new.namespaces,
+            users: new.users,
+            applications: new.applications,
+        },
+        replies,
+        duration: Duration::from_millis(new.duration_ms),
+        trigger: "operator",
+    })
+}
+
+fn parsed(id: &str) -> Result<CaptureId, Refused> {
+    CaptureId::parse(id).ok_or_else(|| refused(&CaptureError::Unknown))
+}
+
+fn refused(error: &CaptureError) -> Refused {
+    let status = match error {
+        CaptureError::Off => StatusCode::FORBIDDEN,
+        CaptureError::Duration(_) => StatusCode::BAD_REQUEST,
+        CaptureError::Running(_) => StatusCode::CONFLICT,
+        CaptureError::Unknown => StatusCode::NOT_FOUND,
+        CaptureError::Full { .. } => StatusCode::INSUFFICIENT_STORAGE,
+        CaptureError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        CaptureError::StillRunning => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    (status, format!("{error}\n"))
+}
+
+fn name_of(replies: ReplyDetail) -> &'static str {
+    match replies {
+        ReplyDetail::Facts => "facts",
+        ReplyDetail::Whole => "whole",
+    }
+}
+
+pub(super) fn shown(capture: CaptureState) -> seawall_api::Capture {
+    let seconds = |at_us: u64| float(at_us) / 1e6;
+    let replies = match capture.has_whole_replies {
+        true => ReplyDetail::Whole,
+        false => ReplyDetail::Facts,
+    };
+    seawall_api::Capture {
+        applications: capture.selection.applications,
+        began_at: seconds(capture.began_at_us),
+        bytes: capture.bytes,
+        clients: capture.clients,
+        end: capture.end,
+        ended_at: capture.ended_at_us.map(seconds),
+        id: capture.id,
+        namespaces: capture.selection.namespaces,
+        omitted: capture.omitted,
+        operations: capture.operations,
+        parts: capture.parts,
+        replies: name_of(replies).to_owned(),
+        running: capture.is_running,
+        sample: capture.selection.sample,
+        trigger: capture.trigger,
+        users: capture.selection.users,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_captures_are_checked() {
+        let of = |change: fn(&mut NewCapture)| {
+            let mut new = NewCapture {
+                duration_ms: 1_000,
+                ..NewCapture::default()
+            };
+            change(&mut new);
+            checked(new)
+        };
+        let plan = of(|_| {}).unwrap();
+        assert_eq!(
+            (plan.selection, plan.replies),
+            (Selection::default(), ReplyDetail::Facts)
+        );
+        let whole = of(|new| new.replies = Some("whole".to_owned())).unwrap();
+        assert_eq!(whole.replies, ReplyDetail::Whole);
+        let refused: [fn(&mut NewCapture); 6] = [
+            |new| new.sample = Some(0.0),
+            |new| new.sample = Some(1.1),
+            |new| new.sample = Some(f64::NAN),
+            |new| new.replies = Some("all".to_owned()),
+            |new| new.users = vec![String::new()],
+            |new| new.namespaces = vec!["a".to_owned(); MAX_NAMES + 1],
+        ];
+        for change in refused {
+            assert_eq!(of(change).unwrap_err().0, StatusCode::BAD_REQUEST);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Connects the captures with the configuration, the topology and the metrics.
+
+use std::{sync::Arc, time::Duration};
+
+use seawall_capture::record::Server;
+use seawall_config as config;
+
+use crate::{
+    captures::{CaptureSettings, Captures},
+    client::Shared,
+    observe::{CaptureCounts, Exporter},
+    topology::Topology,
+};
+
+/// Seconds of an hour.
+const HOUR_SECONDS: u64 = 3_600;
+
+/// Opens the captures. The header of a capture names the servers of `topology`.
+pub(super) fn open(settings: &config::Settings, topology: &Arc<Topology>) -> Arc<Captures> {
+    let topology = Arc::clone(topology);
+    let servers = move || {
+        let servers = &topology.snapshot().description.servers;
+        let servers = servers.iter().map(|server| Server {
+            address: server.address.to_string(),
+            ..Server::default()
+        });
+        servers.collect()
+    };
+    Arc::new(Captures::new(self::settings(settings), Box::new(servers)))
+}
+
+/// Converts the settings of captures; `None` if captures are off.
+pub(super) fn settings(settings: &config::Settings) -> Option<CaptureSettings> {
+    let capture = &settings.capture;
+    let retention = match capture.retention_hours {
+        0 => None,
+        hours => Some(Duration::from_secs(u64::from(hours) * HOUR_SECONDS)),
+    };
+    Some(CaptureSettings {
+        directory: capture.directory.clone()?,
+        max_bytes: capture.max_bytes,
+        max_part_bytes: capture.max_part_bytes,
+        max_bytes_per_second: match capture.max_bytes_per_second {
+            0 => None,
+            bytes => Some(bytes),
+        },
+        queue_bytes: capture.queue_bytes,
+        retention,
+        max_duration: capture.max_duration,
+    })
+}
+
+/// Updates the metrics of captures, and deletes expired ones. Must be called once a second.
+pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
+    let figures = shared.captures.figures();
+    exporter.update_capture_metrics(&CaptureCounts {
+        is_running: figures.is_running,
+        operations: figures.operations,
+        omitted: figures.omitted,
+        written_bytes: figures.written_bytes,
+        kept_bytes: figures.kept_bytes,
+    });
+    if shared.captures.is_cleaning_due() {
+        let captures = Arc::clone(&shared.captures);
+        // The directory may be slow, so another thread deletes.
+        drop(tokio::task::spawn_blocking(move || {
+            captures.delete_expired();
+        }));
+    }
+}
+
+/// Ends a running capture. Waits until its files are complete, or for some seconds.
+pub(super) async fn close(shared: &Shared) {
+    let captures = Arc::clone(&shared.captures);
+    drop(tokio::task::spawn_blocking(move || captures.close()).await);
+}

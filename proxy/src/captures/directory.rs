@@ -1,0 +1,337 @@
+//! The directory of captures: names, sizes, retention and deletion.
+//!
+//! ```text
+//! <capture.directory>/20261125T160336Z-5f0c2a91/part-00000.swc   the first part
+//!                                              /part-00001.swc   …
+//!                                              /summary.json     written when the capture ends
+//! ```
+//!
+//! Only the owner may read captures, because they contain data of the applications. Directories
+//! with other names are never touched.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use serde::{Deserialize, Serialize};
+use time::{OffsetDateTime, format_description::FormatItem, macros::format_description};
+
+use super::selection::Selection;
+
+/// Mode of directories.
+const DIRECTORY_MODE: u32 = 0o700;
+
+/// Mode of files.
+const FILE_MODE: u32 = 0o600;
+
+/// The time in an id, in UTC.
+const ID_TIME: &[FormatItem<'_>] =
+    format_description!("[year][month][day]T[hour][minute][second]Z");
+
+/// Length of the time in an id.
+const ID_TIME_LENGTH: usize = 16;
+
+/// Length of an id: the time, a hyphen, eight hexadecimal digits.
+const ID_LENGTH: usize = ID_TIME_LENGTH + 1 + 8;
+
+/// The name of the file with the summary.
+const SUMMARY: &str = "summary.json";
+
+/// Identifies a capture: the time of its start, and random digits. It is the name of its directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CaptureId(String);
+
+impl CaptureId {
+    pub(super) fn new(at: SystemTime, random: u32) -> Self {
+        let time = OffsetDateTime::from(at).format(ID_TIME).unwrap_or_default();
+        Self(format!("{time}-{random:08x}"))
+    }
+
+    /// Parses an id; `None` if the text is not an id. So an id never leads to another directory.
+    pub fn parse(text: &str) -> Option<Self> {
+        let has_form = text.len() == ID_LENGTH
+            && text.bytes().enumerate().all(|(index, byte)| match index {
+                8 => byte == b'T',
+                15 => byte == b'Z',
+                ID_TIME_LENGTH => byte == b'-',
+                0..ID_TIME_LENGTH => byte.is_ascii_digit(),
+                _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+            });
+        has_form.then(|| Self(text.to_owned()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Description of a capture that has ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Summary {
+    /// When the capture began, in microseconds since 1970.
+    pub(super) began_at_us: u64,
+    /// When the capture ended, in microseconds since 1970.
+    pub(super) ended_at_us: u64,
+    /// Why the capture ended.
+    pub(super) end: String,
+    /// Why the capture began.
+    pub(super) trigger: String,
+    /// Number of captured clients.
+    pub(super) clients: u64,
+    /// Number of recorded operations.
+    pub(super) operations: u64,
+    /// Number of omissions by reason.
+    pub(super) omitted: BTreeMap<String, u64>,
+    /// True if replies are recorded whole.
+    pub(super) whole_replies: bool,
+    /// Share of the clients.
+    pub(super) sample: f64,
+    /// The selected namespaces.
+    pub(super) namespaces: Vec<String>,
+    /// The selected users.
+    pub(super) users: Vec<String>,
+    /// The selected applications.
+    pub(super) applications: Vec<String>,
+}
+
+impl Summary {
+    pub(super) fn with_selection(self, selection: &Selection) -> Self {
+        Self {
+            sample: selection.sample,
+            namespaces: selection.namespaces.clone(),
+            users: selection.users.clone(),
+            applications: selection.applications.clone(),
+            ..self
+        }
+    }
+}
+
+/// A capture in the directory.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) id: CaptureId,
+    /// Bytes of all parts.
+    pub(super) bytes: u64,
+    /// Number of parts.
+    pub(super) parts: u64,
+    /// When a part was last written.
+    pub(super) modified_at: SystemTime,
+    /// `None` if the capture has not ended, or the process ended before it could write the summary.
+    pub(super) summary: Option<Summary>,
+}
+
+/// The directory of captures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Creates the directory of a new capture.
+    pub(super) fn create(&self, id: &CaptureId) -> io::Result<()> {
+        let mut builder = DirBuilder::new();
+        builder.mode(DIRECTORY_MODE);
+        builder.recursive(true).create(&self.path)?;
+        builder.recursive(false).create(self.of(id))
+    }
+
+    /// Creates a part of a capture. Fails if it exists.
+    pub(super) fn create_part(&self, id: &CaptureId, part: u32) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(FILE_MODE);
+        options.open(self.part(id, part))
+    }
+
+    /// The path of a part.
+    pub(super) fn part(&self, id: &CaptureId, part: u32) -> PathBuf {
+        self.of(id).join(format!("part-{part:05}.swc"))
+    }
+
+    /// Writes the summary of a capture.
+    pub(super) fn summarize(&self, id: &CaptureId, summary: &Summary) -> io::Result<()> {
+        let text = serde_json::to_vec_pretty(summary).map_err(io::Error::other)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(FILE_MODE);
+        let mut file = options.open(self.of(id).join(SUMMARY))?;
+        io::Write::write_all(&mut file, &text)
+    }
+
+    /// The captures, the latest first. Directories with other names are left out.
+    pub(super) fn list(&self) -> io::Result<Vec<Kept>> {
+        let entries = match fs::read_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut kept = Vec::new();
+        for entry in entries {
+            let id = entry?.file_name().to_str().and_then(CaptureId::parse);
+            // A capture may be deleted while the directory is read.
+            kept.extend(id.and_then(|id| self.kept(id).ok()));
+        }
+        kept.sort_by(|a, b| b.id.cmp(&a.id));
+        Ok(kept)
+    }
+
+    /// The bytes of all captures.
+    pub(super) fn bytes(&self) -> io::Result<u64> {
+        Ok(self.list()?.iter().map(|kept| kept.bytes).sum())
+    }
+
+    /// True if the capture exists.
+    pub(super) fn contains(&self, id: &CaptureId) -> bool {
+        self.of(id).is_dir()
+    }
+
+    pub(super) fn delete(&self, id: &CaptureId) -> io::Result<()> {
+        fs::remove_dir_all(self.of(id))
+    }
+
+    /// Deletes captures that were last written before `now` minus `retention`, except the running
+    /// one. Returns the deleted ones.
+    pub(super) fn delete_expired(
+        &self,
+        retention: Duration,
+        now: SystemTime,
+        running: Option<&CaptureId>,
+    ) -> io::Result<Vec<CaptureId>> {
+        let is_expired = |kept: &Kept| {
+            let age = now.duration_since(kept.modified_at).unwrap_or_default();
+            age > retention && Some(&kept.id) != running
+        };
+        let mut deleted = Vec::new();
+        for kept in self.list()?.into_iter().filter(is_expired) {
+            self.delete(&kept.id)?;
+            deleted.push(kept.id);
+        }
+        Ok(deleted)
+    }
+
+    fn kept(&self, id: CaptureId) -> io::Result<Kept> {
+        let mut kept = Kept {
+            bytes: 0,
+            parts: 0,
+            modified_at: fs::metadata(self.of(&id))?.modified()?,
+            summary: None,
+            id,
+        };
+        let folder = self.of(&kept.id);
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            if Path::new(&entry.file_name()).extension() == Some("swc".as_ref()) {
+                let metadata = entry.metadata()?;
+                kept.bytes += metadata.len();
+                kept.parts += 1;
+                kept.modified_at = kept.modified_at.max(metadata.modified()?);
+            }
+        }
+        let summary = fs::read(folder.join(SUMMARY)).ok();
+        kept.summary = summary.and_then(|text| serde_json::from_slice(&text).ok());
+        Ok(kept)
+    }
+
+    fn of(&self, id: &CaptureId) -> PathBuf {
+        self.path.join(id.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, os::unix::fs::PermissionsExt as _, process, time::UNIX_EPOCH};
+
+    use super::*;
+
+    /// A directory of this process, which is deleted at the end of the test.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            Self(env::temp_dir().join(format!("seawall-capture-{name}-{}", process::id())))
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).ok();
+        }
+    }
+
+    fn id(random: u32) -> CaptureId {
+        let at = UNIX_EPOCH + Duration::from_secs(1_795_620_216);
+        CaptureId::new(at, random)
+    }
+
+    #[test]
+    fn only_a_time_and_eight_digits_are_an_id() {
+        let id = id(0x5f0c_2a91);
+        assert_eq!(id.as_str(), "20261125T152336Z-5f0c2a91");
+        assert_eq!(CaptureId::parse(id.as_str()), Some(id));
+        for text in [
+            "",
+            "..",
+            "20261125T152336Z-5f0c2a9",
+            "20261125T152336Z-5f0c2a911",
+            "20261125T152336Z-5f0c2a9G",
+            "20261125T152336Z/../../ab",
+            "2026112aT152336Z-5f0c2a91",
+        ] {
+            assert_eq!(CaptureId::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_the_owner_may_read_captures() {
+        let folder = Folder::new("modes");
+        let directory = Directory::new(folder.0.join("captures"));
+        directory.create(&id(1)).unwrap();
+        drop(directory.create_part(&id(1), 0).unwrap());
+        directory.summarize(&id(1), &Summary::default()).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&directory.path), DIRECTORY_MODE);
+        assert_eq!(mode(&directory.of(&id(1))), DIRECTORY_MODE);
+        assert_eq!(mode(&directory.part(&id(1), 0)), FILE_MODE);
+        assert_eq!(mode(&directory.of(&id(1)).join(SUMMARY)), FILE_MODE);
+        assert!(directory.create_part(&id(1), 0).is_err());
+    }
+
+    #[test]
+    fn retention_deletes_ended_captures_and_nothing_else() {
+        let folder = Folder::new("retention");
+        let directory = Directory::new(folder.0.clone());
+        for number in 1..=3 {
+            directory.create(&id(number)).unwrap();
+            let mut file = directory.create_part(&id(number), 0).unwrap();
+            io::Write::write_all(&mut file, &[0; 10]).unwrap();
+        }
+        fs::create_dir(folder.0.join("other")).unwrap();
+        let now = SystemTime::now();
+        let (hour, running) = (Duration::from_secs(3_600), id(2));
+        let expired = directory.delete_expired(hour, now, Some(&running)).unwrap();
+        assert_eq!((expired.len(), directory.bytes().unwrap()), (0, 30));
+        let later = now + 2 * hour;
+        let expired = directory.delete_expired(hour, later, Some(&running));
+        assert_eq!(expired.unwrap(), [id(3), id(1)]);
+        let left: Vec<_> = directory.list().unwrap();
+        assert_eq!((left.len(), &left[0].id, left[0].parts), (1, &running, 1));
+        assert!(folder.0.join("other").exists());
+    }
+
+    #[test]
+    fn absent_directory_has_no_captures() {
+        let folder = Folder::new("absent");
+        let absent = Directory::new(folder.0.clone());
+        assert!(absent.list().unwrap().is_empty());
+        let impossible = Directory::new(PathBuf::from("/dev/null/captures"));
+        assert!(impossible.create(&id(1)).is_err());
+    }
+}

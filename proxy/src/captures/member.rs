@@ -1,0 +1,255 @@
+//! A client's part in a capture, and the guard that records an operation.
+
+use std::{mem, sync::Arc, sync::atomic::Ordering};
+
+use bytes::Bytes;
+use seawall_capture::record::{
+    ClientBegan, ClientEnded, Facts, OmissionReason, Outcome, Reply, ReplyDetail,
+};
+use tokio::time::Instant;
+
+use super::{
+    Captures,
+    selection::{Described, Verdict},
+    session::{Session, microseconds},
+};
+use seawall_command::{Command, CommandBytes, ReplyFacts, Target, exchange_may_be_shown};
+
+/// A client's part in the running capture. Kept by the client; dropping it records that the client
+/// has disconnected.
+#[derive(Debug, Default)]
+pub struct CapturedClient {
+    /// True after the client's first operation.
+    has_operated: bool,
+    /// The decision about the client in the latest capture in which it ran an operation.
+    membership: Option<Box<Membership>>,
+}
+
+#[derive(Debug)]
+struct Membership {
+    session: Arc<Session>,
+    part: Part,
+    /// The client's description, until the client is captured.
+    described: Described,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Outside,
+    AwaitsNamespace,
+    /// The client is selected, but the capture does not contain it yet.
+    Selected,
+    /// The client has this number in the capture.
+    Captured(u64),
+}
+
+/// A command that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived<'a> {
+    /// The whole message, not compressed.
+    pub message: &'a [u8],
+    /// False if only the head of the message was read.
+    pub is_whole: bool,
+    /// The inspected command.
+    pub command: &'a Command<'a>,
+    /// The bytes of the command.
+    pub input: &'a CommandBytes<'a>,
+    /// When the command's last byte arrived.
+    pub at: Instant,
+}
+
+impl Captures {
+    /// True if the next message of the client may be recorded, so that it must be read whole.
+    pub(crate) fn may_record(&self, client: &CapturedClient) -> bool {
+        match self.running.number.load(Ordering::Relaxed) {
+            0 => false,
+            number => client.membership.as_ref().is_none_or(|membership| {
+                membership.session.number != number || membership.part != Part::Outside
+            }),
+        }
+    }
+
+    /// Records the command of an operation, if its client is captured. `describe` is called once
+    /// per client and capture.
+    pub fn record(
+        &self,
+        client: &mut CapturedClient,
+        arrived: &Arrived<'_>,
+        describe: impl FnOnce() -> (u64, Described),
+    ) -> Option<Recording> {
+        let number = self.running.number.load(Ordering::Relaxed);
+        if number == 0 {
+            client.membership = None;
+            client.has_operated = true;
+            return None;
+        }
+        let is_current = |of: &Membership| of.session.number == number;
+        if !client.membership.as_deref().is_some_and(is_current) {
+            client.membership = None;
+            let session = self.running.session.load_full()?;
+            client.membership = Some(Box::new(Membership::new(session, describe())));
+        }
+        let was_active = mem::replace(&mut client.has_operated, true);
+        let membership = client.membership.as_mut()?;
+        membership.record(arrived, was_active)
+    }
+}
+
+impl Membership {
+    fn new(session: Arc<Session>, (number, described): (u64, Described)) -> Self {
+        let selection = &session.plan.selection;
+        let part = match selection.verdict(session.seed, number, &described) {
+            Verdict::Outside => Part::Outside,
+            Verdict::AwaitsNamespace => Part::AwaitsNamespace,
+            Verdict::Inside => Part::Selected,
+        };
+        Self {
+            session,
+            part,
+            described,
+        }
+    }
+
+    fn record(&mut self, arrived: &Arrived<'_>, was_active: bool) -> Option<Recording> {
+        let client = self.captured(arrived, was_active)?;
+        let Session { queue, totals, .. } = &*self.session;
+        let at_us = self.session.at_us(arrived.at);
+        let bytes = arrived.message.len();
+        if !exchange_may_be_shown(arrived.input) {
+            queue.omit_command(client, OmissionReason::Secret, bytes, at_us, totals);
+            return None;
+        }
+        if !arrived.is_whole {
+            queue.omit_command(client, OmissionReason::TooLarge, bytes, at_us, totals);
+            return None;
+        }
+        let operation = queue.command(client, at_us, arrived.message, arrived.at, totals)?;
+        Some(Recording {
+            session: Arc::clone(&self.session),
+            operation,
+            began: arrived.at,
+            has_ended: false,
+        })
+    }
+
+    /// The client's number in the capture. Adds the client to the capture at its first operation
+    /// that counts.
+    fn captured(&mut self, arrived: &Arrived<'_>, was_active: bool) -> Option<u64> {
+        match self.part {
+            Part::Captured(client) => return Some(client),
+            Part::Outside => return None,
+            Part::AwaitsNamespace => {
+                let selection = &self.session.plan.selection;
+                let command = arrived.command;
+                if !selection.contains(command.db, collection_of(command)) {
+                    return None;
+                }
+                self.part = Part::Selected;
+            }
+            Part::Selected => {}
+        }
+        let Described {
+            application,
+            driver,
+            user,
+        } = self.described.clone();
+        let client = self.session.queue.begin_client(ClientBegan {
+            client: 0,
+            at_us: self.session.at_us(arrived.at),
+            application,
+            driver,
+            user,
+            was_active,
+        })?;
+        self.part = Part::Captured(client);
+        self.described = Described::default();
+        Some(client)
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if let Part::Captured(client) = self.part {
+            let at_us = self.session.at_us(Instant::now());
+            self.session.queue.end_client(ClientEnded { client, at_us });
+        }
+    }
+}
+
+/// The collection of a command; `None` if it has none.
+fn collection_of<'a>(command: &Command<'a>) -> Option<&'a str> {
+    match command.target {
+        Target::Text(collection) => Some(collection),
+        Target::Number(_) | Target::Other => command.collection,
+    }
+}
+
+/// A recorded command whose operation has not ended. Dropping it records that the client has left.
+#[derive(Debug)]
+#[must_use]
+pub struct Recording {
+    session: Arc<Session>,
+    operation: u64,
+    began: Instant,
+    has_ended: bool,
+}
+
+/// The end of an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended<'a> {
+    /// How the operation ended.
+    pub outcome: Outcome,
+    /// The facts of the reply; `None` if there is no reply.
+    pub facts: Option<&'a ReplyFacts>,
+    /// The size of the reply's message, not compressed; 0 if there is no reply.
+    pub bytes: usize,
+    /// The reply's message, not compressed; empty if it is not available.
+    pub message: &'a [u8],
+}
+
+impl Ended<'_> {
+    /// The end of an operation without a reply.
+    pub(crate) fn without_reply(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            facts: None,
+            bytes: 0,
+            message: &[],
+        }
+    }
+}
+
+impl Recording {
+    /// Records the end of the operation. Call it before the client gets the last byte of its reply:
+    /// an operation that the client begins after it then follows in the capture.
+    pub fn end(mut self, ended: &Ended<'_>, now: Instant) {
+        self.push(ended, now);
+    }
+
+    fn push(&mut self, ended: &Ended<'_>, now: Instant) {
+        self.has_ended = true;
+        let session = &self.session;
+        let reply = Reply {
+            operation: self.operation,
+            at_us: session.at_us(now),
+            outcome: ended.outcome.into(),
+            duration_us: microseconds(now.saturating_duration_since(self.began)),
+            bytes: u64::try_from(ended.bytes).unwrap_or(u64::MAX),
+            facts: ended.facts.map(Facts::from),
+            message: Bytes::new(),
+        };
+        let message = match session.plan.replies {
+            ReplyDetail::Facts => &[],
+            ReplyDetail::Whole => ended.message,
+        };
+        session.queue.reply(reply, message, now, &session.totals);
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.push(&Ended::without_reply(Outcome::ClientGone), Instant::now());
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Decides which clients are captured.
+
+use seawall_capture::record;
+
+/// Maximum number of entries in each list of a selection. Each first operation of a client is
+/// compared with all entries.
+pub(crate) const MAX_NAMES: usize = 100;
+
+/// The clients that are captured: a client must match each list that is not empty.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Selection {
+    /// Share of the clients, above 0 and at most 1.
+    pub sample: f64,
+    /// Namespaces, as `database.collection`, or a database alone. A client is captured from its
+    /// first operation on one of them.
+    pub namespaces: Vec<String>,
+    /// Users, as `database.user`.
+    pub users: Vec<String>,
+    /// Application names.
+    pub applications: Vec<String>,
+}
+
+impl Default for Selection {
+    /// All clients.
+    fn default() -> Self {
+        Self {
+            sample: 1.0,
+            namespaces: Vec::new(),
+            users: Vec::new(),
+            applications: Vec::new(),
+        }
+    }
+}
+
+/// The properties of a client that a selection compares, and that the capture contains.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Described {
+    /// The application name; empty if there is none.
+    pub application: String,
+    /// The driver's name and version; empty if they are not known.
+    pub driver: String,
+    /// The user, as `database.user`; empty without access control.
+    pub user: String,
+}
+
+/// The decision about one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The client is not captured.
+    Outside,
+    /// The client is captured from its first operation on one of the namespaces.
+    AwaitsNamespace,
+    /// The client is captured.
+    Inside,
+}
+
+impl Selection {
+    /// Decides about a client. `number` is the client's number. `seed` differs between captures, so
+    /// that samples of two captures are independent.
+    pub(super) fn verdict(&self, seed: u64, number: u64, client: &Described) -> Verdict {
+        let is_listed = |list: &[String], name: &String| list.is_empty() || list.contains(name);
+        let is_inside = self.samples(seed, number)
+            && is_listed(&self.users, &client.user)
+            && is_listed(&self.applications, &client.application);
+        match (is_inside, self.namespaces.is_empty()) {
+            (false, _) => Verdict::Outside,
+            (true, false) => Verdict::AwaitsNamespace,
+            (true, true) => Verdict::Inside,
+        }
+    }
+
+    /// True if the namespaces contain the collection or its database.
+    pub(super) fn contains(&self, db: &str, collection: Option<&str>) -> bool {
+        self.namespaces.iter().any(|namespace| {
+            let rest = namespace.strip_prefix(db);
+            rest.is_some_and(|rest| {
+                rest.is_empty() || (rest.strip_prefix('.') == collection && collection.is_some())
+            })
+        })
+    }
+
+    fn samples(&self, seed: u64, number: u64) -> bool {
+        let high_half = u32::try_from(split_mix_64(seed ^ number) >> 32).unwrap_or(u32::MAX);
+        self.sample >= 1.0 || f64::from(high_half) / 2_f64.powi(32) < self.sample
+    }
+
+    pub(super) fn to_record(&self) -> record::Selection {
+        record::Selection {
+            sample: self.sample,
+            namespaces: self.namespaces.clone(),
+            users: self.users.clone(),
+            applications: self.applications.clone(),
+        }
+    }
+}
+
+/// The finalizer of SplitMix64, which maps similar numbers to unrelated ones. (Steele, Lea and
+/// Flood: "Fast splittable pseudorandom number generators", 2014; the constants are those of
+/// Vigna's public-domain `splitmix64.c`.)
+fn split_mix_64(number: u64) -> u64 {
+    let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn client_must_match_each_list_that_is_not_empty() {
+        let client = Described {
+            application: "shop".to_owned(),
+            driver: String::new(),
+            user: "admin.app".to_owned(),
+        };
+        let verdict = |users: &[&str], applications: &[&str], namespaces: &[&str]| {
+            let selection = Selection {
+                users: names(users),
+                applications: names(applications),
+                namespaces: names(namespaces),
+                ..Selection::default()
+            };
+            selection.verdict(7, 1, &client)
+        };
+        assert_eq!(verdict(&[], &[], &[]), Verdict::Inside);
+        assert_eq!(verdict(&["admin.app"], &["shop"], &[]), Verdict::Inside);
+        assert_eq!(verdict(&["admin.app"], &["other"], &[]), Verdict::Outside);
+        assert_eq!(verdict(&["app"], &[], &[]), Verdict::Outside);
+        assert_eq!(verdict(&[], &["shop"], &["d"]), Verdict::AwaitsNamespace);
+        assert_eq!(verdict(&["x.y"], &[], &["d"]), Verdict::Outside);
+    }
+
+    #[test]
+    fn namespace_names_a_collection_or_a_whole_database() {
+        let selection = Selection {
+            namespaces: names(&["shop", "crm.people", "a.b.c"]),
+            ..Selection::default()
+        };
+        for (db, collection, expected) in [
+            ("shop", Some("orders"), true),
+            ("shop", None, true),
+            ("shops", Some("orders"), false),
+            ("sho", Some("p"), false),
+            ("crm", Some("people"), true),
+            ("crm", Some("people2"), false),
+            ("crm", None, false),
+            ("a", Some("b.c"), true),
+            ("a", Some("b"), false),
+        ] {
+            let contains = selection.contains(db, collection);
+            assert_eq!(contains, expected, "{db} {collection:?}");
+        }
+    }
+
+    #[test]
+    fn sample_selects_its_share_of_the_clients_and_depends_on_the_seed() {
+        let selection = Selection {
+            sample: 0.25,
+            ..Selection::default()
+        };
+        let selected = |seed: u64| {
+            let numbers = 0..10_000_u64;
+            let all = numbers.filter(|number| selection.samples(seed, *number));
+            all.collect::<Vec<_>>()
+        };
+        let (one, two) = (selected(1), selected(2));
+        assert!((2_300..2_700).contains(&one.len()), "{}", one.len());
+        assert_ne!(one, two);
+        assert_eq!(one, selected(1));
+    }
+}

@@ -1,0 +1,109 @@
+//! Descriptions of captures for the API and the metrics.
+
+use std::collections::BTreeMap;
+
+use seawall_capture::record::EndReason;
+
+use super::{
+    directory::Kept,
+    selection::Selection,
+    session::{Session, by_reason},
+};
+
+/// A capture that runs or has ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CaptureState {
+    /// The id.
+    pub id: String,
+    /// True while it runs.
+    pub is_running: bool,
+    /// When it began, in microseconds since 1970; 0 if it is not known.
+    pub began_at_us: u64,
+    /// When it ended, in microseconds since 1970; `None` while it runs or if it is not known.
+    pub ended_at_us: Option<u64>,
+    /// Why it ended; `None` while it runs. `incomplete` if the process ended first.
+    pub end: Option<String>,
+    /// Why it began: `operator`, or the kind of an event.
+    pub trigger: String,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Number of its files.
+    pub parts: u64,
+    /// Number of captured clients.
+    pub clients: u64,
+    /// Number of recorded operations.
+    pub operations: u64,
+    /// Number of omissions by reason.
+    pub omitted: BTreeMap<String, u64>,
+    /// True if replies are recorded whole.
+    pub has_whole_replies: bool,
+    /// The captured clients.
+    pub selection: Selection,
+}
+
+/// Counts for the metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CaptureFigures {
+    /// True while a capture runs.
+    pub is_running: bool,
+    /// Operations recorded since the start of the process.
+    pub operations: u64,
+    /// Omissions since the start of the process, by reason.
+    pub omitted: Vec<(&'static str, u64)>,
+    /// Bytes written since the start of the process.
+    pub written_bytes: u64,
+    /// Bytes of all captures on disk.
+    pub kept_bytes: u64,
+}
+
+impl CaptureState {
+    /// The state of the running capture.
+    pub(super) fn of_running(session: &Session) -> Self {
+        let (counts, progress) = (session.queue.counts(), session.progress());
+        let summary = session.summary(counts, EndReason::NextPart, session.began_at);
+        Self {
+            id: session.id.as_str().to_owned(),
+            is_running: true,
+            began_at_us: summary.began_at_us,
+            ended_at_us: None,
+            end: None,
+            trigger: summary.trigger,
+            bytes: progress.bytes,
+            parts: progress.parts.into(),
+            clients: counts.clients,
+            operations: counts.operations,
+            omitted: by_reason(&counts),
+            has_whole_replies: summary.whole_replies,
+            selection: session.plan.selection.clone(),
+        }
+    }
+
+    /// The state of a capture that has ended.
+    pub(super) fn of_kept(kept: Kept) -> Self {
+        let is_complete = kept.summary.is_some();
+        let summary = kept.summary.unwrap_or_default();
+        Self {
+            id: kept.id.as_str().to_owned(),
+            is_running: false,
+            began_at_us: summary.began_at_us,
+            ended_at_us: is_complete.then_some(summary.ended_at_us),
+            end: Some(match is_complete {
+                true => summary.end,
+                false => "incomplete".to_owned(),
+            }),
+            trigger: summary.trigger,
+            bytes: kept.bytes,
+            parts: kept.parts,
+            clients: summary.clients,
+            operations: summary.operations,
+            omitted: summary.omitted,
+            has_whole_replies: summary.whole_replies,
+            selection: Selection {
+                sample: summary.sample,
+                namespaces: summary.namespaces,
+                users: summary.users,
+                applications: summary.applications,
+            },
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! A capture from its start to its files, without a server.
+
+use std::{env, fs, io::Write, path::PathBuf, process, thread};
+
+use bson::doc;
+use seawall_capture::{
+    Reader,
+    record::{Content, EndReason, Outcome, ReplyDetail},
+};
+
+use super::*;
+use seawall_command::{Command, CommandBytes, ReplyFacts, ReplyForm};
+
+/// A directory of this process, which is deleted at the end of the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        Self(env::temp_dir().join(format!("seawall-captures-{name}-{}", process::id())))
+    }
+
+    fn settings(&self) -> CaptureSettings {
+        CaptureSettings {
+            directory: self.0.clone(),
+            max_bytes: 1 << 30,
+            max_part_bytes: 1 << 20,
+            max_bytes_per_second: None,
+            queue_bytes: 64 << 20,
+            retention: None,
+            max_duration: Duration::from_secs(60),
+        }
+    }
+
+    fn captures(&self, change: impl FnOnce(&mut CaptureSettings)) -> Captures {
+        let mut settings = self.settings();
+        change(&mut settings);
+        Captures::new(Some(settings), Box::new(Vec::new))
+    }
+
+    /// All records of a capture, and the number of its parts.
+    fn read(&self, id: &str) -> (Vec<Content>, u32) {
+        let directory = Directory::new(self.0.clone());
+        let id = CaptureId::parse(id).unwrap();
+        let (mut records, mut part) = (Vec::new(), 0);
+        while let Ok(file) = fs::File::open(directory.part(&id, part)) {
+            let mut reader = Reader::new(file).unwrap();
+            assert_eq!(reader.header().part, part);
+            while let Some(record) = reader.next_record().unwrap() {
+                records.push(record);
+            }
+            part += 1;
+        }
+        (records, part)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn plan() -> Plan {
+    Plan {
+        selection: Selection::default(),
+        replies: ReplyDetail::Facts,
+        duration: Duration::from_secs(60),
+        trigger: "operator",
+    }
+}
+
+/// Records a command of a client, and its end if `reply` is set.
+fn operate(
+    captures: &Captures,
+    client: &mut CapturedClient,
+    command: bson::Document,
+    reply: Option<bson::Document>,
+) -> bool {
+    let body = command.to_vec().unwrap();
+    let input = CommandBytes {
+        body: &body,
+        sequences: &[],
+    };
+    let command = Command::inspect(&body).unwrap();
+    let arrived = Arrived {
+        message: &body,
+        is_whole: true,
+        command: &command,
+        input: &input,
+        at: Instant::now(),
+    };
+    let describe = || {
+        let user = "admin.app".to_owned();
+        let described = Described {
+            user,
+            ..Described::default()
+        };
+        (7, described)
+    };
+    let Some(recording) = captures.record(client, &arrived, describe) else {
+        return false;
+    };
+    if let Some(reply) = reply {
+        let bytes = reply.to_vec().unwrap();
+        let facts = ReplyFacts::of(ReplyForm::Plain, &bytes);
+        let ended = Ended {
+            outcome: Outcome::Replied,
+            facts: Some(&facts),
+            bytes: bytes.len(),
+            message: &bytes,
+        };
+        recording.end(&ended, Instant::now());
+    }
+    true
+}
+
+fn id_of(capture: &CaptureState) -> CaptureId {
+    CaptureId::parse(&capture.id).unwrap()
+}
+
+/// The kind of a record, with its most important value.
+fn kind(record: &Content) -> String {
+    match record {
+        Content::ClientBegan(client) => {
+            assert_eq!(client.user, "admin.app");
+            format!("began {}", client.was_active)
+        }
+        Content::Command(command) => format!("command {}", command.operation),
+        Content::Reply(reply) => format!("reply {} {}", reply.operation, reply.outcome),
+        Content::Omitted(omitted) => format!("omitted {}", omitted.reason),
+        Content::ClientEnded(ended) => format!("ended {}", ended.client),
+        Content::End(end) => {
+            let (clients, operations) = (end.clients, end.operations);
+            format!("end {clients} {operations} {} {}", end.omitted, end.reason)
+        }
+        Content::Header(_) | Content::Event(_) => panic!("{record:?}"),
+    }
+}
+
+#[test]
+fn capture_contains_the_operations_of_its_clients_in_order() {
+    let folder = Folder::new("order");
+    let captures = folder.captures(|_| {});
+    let (mut early, mut late) = (CapturedClient::default(), CapturedClient::default());
+    let find = || doc! {"find": "c", "$db": "d"};
+    assert!(!operate(&captures, &mut early, find(), None));
+    assert!(!captures.may_record(&early));
+    let capture = captures.start(plan()).unwrap();
+    assert!(captures.may_record(&early));
+    let reply = doc! {"cursor": {"id": 5_i64, "ns": "d.c", "firstBatch": [{}]}, "ok": 1};
+    assert!(operate(&captures, &mut early, find(), Some(reply)));
+    assert!(operate(&captures, &mut late, find(), None));
+    let create = doc! {"createUser": "u", "pwd": "p", "roles": [], "$db": "d"};
+    assert!(!operate(&captures, &mut late, create, None));
+    drop(late);
+    let running = captures.list().unwrap();
+    assert!(
+        running[0].is_running && running[0].operations == 2,
+        "{running:?}"
+    );
+    assert!(matches!(
+        captures.start(plan()),
+        Err(CaptureError::Running(_))
+    ));
+    assert!(captures.delete(&id_of(&capture)).is_err());
+    captures.stop(&id_of(&capture)).unwrap();
+    assert!(!operate(&captures, &mut early, find(), None));
+
+    let (records, parts) = folder.read(&capture.id);
+    assert_eq!(parts, 1);
+    let kinds: Vec<_> = records.iter().map(kind).collect();
+    let gone = format!("reply 2 {}", i32::from(Outcome::ClientGone));
+    let end = format!("end 2 2 1 {}", i32::from(EndReason::Stopped));
+    let expected = [
+        "began true",
+        "command 1",
+        "reply 1 0",
+        "began false",
+        "command 2",
+        &gone,
+        "omitted 0",
+        "ended 2",
+        &end,
+    ];
+    assert_eq!(kinds, expected);
+    let Content::Reply(reply) = &records[2] else {
+        panic!("{records:?}");
+    };
+    let facts = reply.facts.as_ref().unwrap();
+    assert_eq!((facts.ok, facts.cursor_id, facts.documents), (true, 5, 1));
+    assert!(reply.message.is_empty() && reply.bytes > 0);
+
+    let ended = captures.list().unwrap();
+    assert_eq!(ended[0].end.as_deref(), Some("stopped"));
+    assert_eq!((ended[0].clients, ended[0].operations), (2, 2));
+    captures.delete(&id_of(&capture)).unwrap();
+    assert!(captures.list().unwrap().is_empty());
+    assert!(matches!(
+        captures.delete(&id_of(&capture)),
+        Err(CaptureError::Unknown)
+    ));
+    assert!(matches!(
+        captures.stop(&id_of(&capture)),
+        Err(CaptureError::Unknown)
+    ));
+}
+
+#[test]
+fn client_is_captured_from_its_first_operation_on_a_selected_namespace() {
+    let folder = Folder::new("namespace");
+    let captures = folder.captures(|_| {});
+    let selection = Selection {
+        namespaces: vec!["shop.orders".to_owned()],
+        ..Selection::default()
+    };
+    let capture = captures
+        .start(Plan {
+            selection,
+            ..plan()
+        })
+        .unwrap();
+    let mut client = CapturedClient::default();
+    let on = |collection: &str| doc! {"find": collection, "$db": "shop"};
+    assert!(!operate(&captures, &mut client, on("other"), None));
+    assert!(captures.may_record(&client));
+    assert!(operate(&captures, &mut client, on("orders"), None));
+    assert!(operate(&captures, &mut client, on("other"), None));
+    captures.stop(&id_of(&capture)).unwrap();
+    assert_eq!(captures.list().unwrap()[0].operations, 2);
+
+    let selection = Selection {
+        users: vec!["admin.other".to_owned()],
+        ..Selection::default()
+    };
+    captures
+        .start(Plan {
+            selection,
+            ..plan()
+        })
+        .unwrap();
+    assert!(!operate(&captures, &mut client, on("orders"), None));
+    assert!(!captures.may_record(&client));
+}
+
+#[test]
+fn full_part_is_followed_by_another_and_the_disk_limit_ends_the_capture() {
+    let folder = Folder::new("limits");
+    let captures = folder.captures(|settings| {
+        settings.max_bytes = 2_500_000;
+        settings.max_part_bytes = 1_000_000;
+    });
+    let capture = captures.start(plan()).unwrap();
+    let session = captures.running.session.load_full().unwrap();
+    let mut client = CapturedClient::default();
+    // Random bytes are not compressible.
+    let noise: Vec<u8> = (0..60_000).map(|_| rand::random()).collect();
+    let noise = bson::Binary {
+        subtype: bson::spec::BinarySubtype::Generic,
+        bytes: noise,
+    };
+    let insert = doc! {"insert": "c", "documents": [{"noise": noise}], "$db": "d"};
+    for _ in 0..1_000 {
+        if !operate(&captures, &mut client, insert.clone(), Some(doc! {"ok": 1})) {
+            break;
+        }
+        thread::yield_now();
+    }
+    assert!(session.wait_for_end(STOP_LIMIT));
+    let ended = captures.list().unwrap();
+    assert_eq!(ended[0].end.as_deref(), Some("disk_limit"));
+    let (records, parts) = folder.read(&capture.id);
+    assert!(parts >= 3, "{parts}");
+    let reasons = records.iter().filter_map(|record| match record {
+        Content::End(end) => Some(end.reason),
+        _ => None,
+    });
+    let reasons: Vec<_> = reasons.collect();
+    assert_eq!(reasons.len(), usize::try_from(parts).unwrap());
+    assert_eq!(reasons.last(), Some(&i32::from(EndReason::DiskLimit)));
+    assert!(
+        reasons[..reasons.len() - 1]
+            .iter()
+            .all(|reason| *reason == i32::from(EndReason::NextPart))
+    );
+    assert!(matches!(
+        captures.start(plan()),
+        Err(CaptureError::Full { .. })
+    ));
+}
+
+#[test]
+fn capture_ends_after_its_duration_and_at_the_end_of_the_process() {
+    let folder = Folder::new("duration");
+    let captures = folder.captures(|_| {});
+    let refused = captures.start(Plan {
+        duration: Duration::from_secs(61),
+        ..plan()
+    });
+    assert!(matches!(refused, Err(CaptureError::Duration(_))));
+    captures
+        .start(Plan {
+            duration: Duration::from_millis(1),
+            ..plan()
+        })
+        .unwrap();
+    if let Some(session) = captures.running.session.load_full() {
+        assert!(session.wait_for_end(STOP_LIMIT));
+    }
+    let ended = captures.list().unwrap();
+    assert_eq!(ended[0].end.as_deref(), Some("duration"));
+    let last = captures.start(plan()).unwrap();
+    captures.close();
+    let ended = captures.list().unwrap();
+    let ended = ended.iter().find(|capture| capture.id == last.id).unwrap();
+    assert_eq!(ended.end.as_deref(), Some("shutdown"));
+}
+
+#[test]
+fn captures_that_are_off_refuse_every_action() {
+    let captures = Captures::new(None, Box::new(Vec::new));
+    let id = CaptureId::new(SystemTime::now(), 1);
+    assert!(matches!(captures.start(plan()), Err(CaptureError::Off)));
+    assert!(matches!(captures.list(), Err(CaptureError::Off)));
+    assert!(matches!(captures.delete(&id), Err(CaptureError::Off)));
+    assert!(matches!(captures.part(&id, 0), Err(CaptureError::Off)));
+    assert!(!captures.is_cleaning_due());
+}
+
+/// A destination that has no room.
+struct FullDisk;
+
+impl writer::Parts for FullDisk {
+    type Part = Self;
+
+    fn create(&mut self, _: u32) -> io::Result<Self> {
+        Ok(Self)
+    }
+}
+
+impl Write for FullDisk {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn full_disk_ends_the_capture_and_operations_go_on() {
+    let now = Instant::now();
+    let limits = QueueLimits {
+        max_bytes: 1 << 20,
+        max_bytes_per_second: None,
+    };
+    let beginning = Beginning {
+        number: 1,
+        seed: 1,
+        plan: plan(),
+        now,
+        at: SystemTime::now(),
+    };
+    let totals = Arc::<Totals>::default();
+    let session = Session::new(beginning, Queue::new(limits, now), Arc::clone(&totals));
+    let session = Arc::new(session);
+    assert!(
+        session
+            .queue
+            .command(1, 0, &[0; 100], now, &totals)
+            .is_some()
+    );
+    let limits = FileLimits {
+        max_part_bytes: 1 << 20,
+        max_bytes: 1 << 30,
+    };
+    let reason = writer::write_all(&session, FullDisk, limits, Vec::new());
+    assert_eq!(reason, EndReason::WriteFailed);
+    assert!(
+        session
+            .queue
+            .command(1, 0, &[0; 100], now, &totals)
+            .is_none()
+    );
+}

@@ -1,0 +1,228 @@
+//! The thread that compresses and writes the records of a capture, and ends it.
+//!
+//! A capture ends when its time is over, when it was stopped, when the limit of bytes on disk is
+//! reached, or when a write fails. Whatever happens here never delays an operation: the queue drops
+//! records that the thread cannot take.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use seawall_capture::{
+    WriteError, Writer,
+    record::{Content, End, EndReason, OmissionReason, Server},
+};
+use tokio::time::Instant;
+
+use super::{
+    directory::{CaptureId, Directory},
+    queue::Batch,
+    session::Session,
+};
+
+/// How long the thread waits for records. The records of this time are compressed together, and a
+/// capture ends at most this late.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// Time after which an incomplete block is written, so that a crash loses little.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Limits of the files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileLimits {
+    /// A part is ended when it has this number of bytes.
+    pub(super) max_part_bytes: u64,
+    /// The capture is ended when its parts have this number of bytes.
+    pub(super) max_bytes: u64,
+}
+
+/// The destination of parts: files, or a test's double.
+pub(super) trait Parts {
+    type Part: Write;
+
+    /// Creates a part.
+    fn create(&mut self, part: u32) -> io::Result<Self::Part>;
+}
+
+/// Parts in the directory of a capture.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) directory: Directory,
+    pub(super) id: CaptureId,
+}
+
+impl Parts for Files {
+    type Part = File;
+
+    fn create(&mut self, part: u32) -> io::Result<File> {
+        self.directory.create_part(&self.id, part)
+    }
+}
+
+/// Writes records until the capture ends. Returns the reason of the end.
+pub(super) fn write_all(
+    session: &Arc<Session>,
+    parts: impl Parts,
+    limits: FileLimits,
+    servers: Vec<Server>,
+) -> EndReason {
+    let mut output = Output {
+        session,
+        parts,
+        limits,
+        servers,
+        writer: None,
+        next_part: 0,
+        ended_bytes: 0,
+        reported_bytes: 0,
+    };
+    let reason = output.write_until_end();
+    session.queue.end(reason);
+    reason
+}
+
+struct Output<'s, P: Parts> {
+    session: &'s Arc<Session>,
+    parts: P,
+    limits: FileLimits,
+    servers: Vec<Server>,
+    /// The current part; `None` before the first one.
+    writer: Option<Writer<P::Part>>,
+    next_part: u32,
+    /// Bytes of the parts that have ended.
+    ended_bytes: u64,
+    /// Bytes that the metrics have counted.
+    reported_bytes: u64,
+}
+
+impl<P: Parts> Output<'_, P> {
+    fn write_until_end(&mut self) -> EndReason {
+        let queue = &self.session.queue;
+        let until = self.session.began + self.session.plan.duration;
+        let mut flushed_at = Instant::now();
+        loop {
+            let now = Instant::now();
+            if now >= until {
+                queue.end(EndReason::Duration);
+            }
+            let Batch {
+                records,
+                bytes,
+                end,
+            } = queue.take(WAIT.min(until.saturating_duration_since(now)));
+            let written = self.write(records);
+            queue.release(bytes);
+            let is_due = flushed_at.elapsed() >= FLUSH_INTERVAL;
+            let written = written.and_then(|()| match end {
+                Some(reason) => self.finish(reason),
+                None if is_due => {
+                    flushed_at = Instant::now();
+                    self.flush()
+                }
+                None => Ok(()),
+            });
+            self.report();
+            match (written, end) {
+                (Err(error), _) => {
+                    let capture = self.session.id.as_str();
+                    tracing::warn!(%error, capture, "could not write a capture");
+                    return EndReason::WriteFailed;
+                }
+                (Ok(()), Some(reason)) => return reason,
+                (Ok(()), None) if self.bytes() >= self.limits.max_bytes => {
+                    queue.end(EndReason::DiskLimit);
+                }
+                (Ok(()), None) => {}
+            }
+        }
+    }
+
+    fn write(&mut self, records: Vec<Content>) -> Result<(), WriteError> {
+        for content in records {
+            let written = self.part()?.push(&content.into());
+            match written {
+                Err(WriteError::RecordTooLarge { bytes }) => self.omit(bytes),
+                other => other?,
+            }
+            let is_full = |writer: &Writer<_>| writer.written_bytes() >= self.limits.max_part_bytes;
+            if self.writer.as_ref().is_some_and(is_full) {
+                self.end_part(EndReason::NextPart)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a record that is too large for the format. No message of a client is.
+    fn omit(&self, bytes: usize) {
+        let (queue, at_us) = (&self.session.queue, self.session.at_us(Instant::now()));
+        queue.omit(
+            OmissionReason::TooLarge,
+            1,
+            bytes,
+            at_us,
+            &self.session.totals,
+        );
+    }
+
+    /// The current part. Creates it if there is none.
+    fn part(&mut self) -> Result<&mut Writer<P::Part>, WriteError> {
+        let writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => {
+                let header = self.session.header(self.next_part, &self.servers);
+                let file = self.parts.create(self.next_part)?;
+                self.next_part += 1;
+                Writer::new(file, header)?
+            }
+        };
+        Ok(self.writer.insert(writer))
+    }
+
+    fn flush(&mut self) -> Result<(), WriteError> {
+        self.part()?.flush()
+    }
+
+    fn finish(&mut self, reason: EndReason) -> Result<(), WriteError> {
+        // A capture without operations has a part too.
+        self.part()?;
+        self.end_part(reason)
+    }
+
+    fn end_part(&mut self, reason: EndReason) -> Result<(), WriteError> {
+        let Some(mut writer) = self.writer.take() else {
+            return Ok(());
+        };
+        let counts = self.session.queue.counts();
+        writer.flush()?;
+        self.ended_bytes += writer.written_bytes();
+        writer.finish(End {
+            at_us: self.session.at_us(Instant::now()),
+            clients: counts.clients,
+            operations: counts.operations,
+            omitted: counts.all_omitted(),
+            reason: reason.into(),
+        })?;
+        Ok(())
+    }
+
+    /// Bytes of all parts. The last record of each part is not included.
+    fn bytes(&self) -> u64 {
+        let current = self.writer.as_ref().map_or(0, Writer::written_bytes);
+        self.ended_bytes + current
+    }
+
+    fn report(&mut self) {
+        let (bytes, parts) = (self.bytes(), self.next_part);
+        let new = bytes.saturating_sub(self.reported_bytes);
+        self.reported_bytes = bytes;
+        let totals = &self.session.totals;
+        totals.written_bytes.fetch_add(new, Ordering::Relaxed);
+        self.session.update(|progress| {
+            progress.bytes = bytes;
+            progress.parts = parts;
+        });
+    }
+}

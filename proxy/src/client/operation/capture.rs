@@ -1,0 +1,116 @@
+//! Records operations in the running capture.
+
+use tokio::time::Instant;
+
+use super::context::{AttemptEnd, Operation};
+use crate::{
+    captures::{Arrived, Described, Ended, Recording},
+    client::{Client, reply::REPLY_HEAD_BYTES},
+    observe::ConnectedClient,
+};
+use seawall_capture::record;
+use seawall_command::{Command, CommandBytes, ReplyFacts};
+use seawall_stats::Outcome;
+use seawall_transport::Message;
+
+impl Client {
+    /// Records the command of an operation, if the client is captured.
+    pub(super) fn record(
+        &mut self,
+        message: &Message,
+        command: &Command<'_>,
+        input: &CommandBytes<'_>,
+        at: Instant,
+    ) -> Option<Recording> {
+        let arrived = Arrived {
+            message: &message.bytes,
+            is_whole: !message.is_head(),
+            command,
+            input,
+            at,
+        };
+        let describe = || described(&self.connected);
+        let captures = &self.shared.captures;
+        captures.record(&mut self.captured, &arrived, describe)
+    }
+}
+
+impl Operation<'_> {
+    /// Records the end of the operation, before the client gets the last byte of its reply.
+    pub(super) fn record_end(&self, recording: Recording, ended: &AttemptEnd) {
+        let now = Instant::now();
+        match ended {
+            AttemptEnd::Reply(reply, _, _) => {
+                self.record_reply(recording, &reply.bytes, self.outcome_of_reply(), now);
+            }
+            AttemptEnd::Error(error, outcome) => {
+                let reply = self.reply_to.encode(0, &error.to_document());
+                self.record_reply(recording, &reply, outcome_without_server(*outcome), now);
+            }
+            AttemptEnd::Forwarded(forwarded, _) => {
+                let ended = Ended {
+                    outcome: self.outcome_of_reply(),
+                    facts: Some(&forwarded.facts),
+                    bytes: forwarded.bytes,
+                    message: &[],
+                };
+                recording.end(&ended, now);
+            }
+            AttemptEnd::Close(outcome) => {
+                let ended = Ended::without_reply(outcome_without_server(*outcome));
+                recording.end(&ended, now);
+            }
+            // The guard records that the client has left.
+            AttemptEnd::Gone => drop(recording),
+        }
+    }
+
+    fn record_reply(
+        &self,
+        recording: Recording,
+        reply: &[u8],
+        outcome: record::Outcome,
+        now: Instant,
+    ) {
+        let document = reply.get(REPLY_HEAD_BYTES..).unwrap_or_default();
+        let facts = ReplyFacts::of(self.command.spec.reply_form, document);
+        let ended = Ended {
+            outcome,
+            facts: Some(&facts),
+            bytes: reply.len(),
+            message: reply,
+        };
+        recording.end(&ended, now);
+    }
+
+    /// The outcome of an operation with a server's reply.
+    fn outcome_of_reply(&self) -> record::Outcome {
+        match self.reply_to.is_unwanted() {
+            true => record::Outcome::Unacknowledged,
+            false => record::Outcome::Replied,
+        }
+    }
+}
+
+/// The outcome of an operation without a server's reply.
+fn outcome_without_server(outcome: Outcome) -> record::Outcome {
+    match outcome {
+        Outcome::Refused | Outcome::Local => record::Outcome::Refused,
+        Outcome::ClientGone => record::Outcome::ClientGone,
+        Outcome::ServerFailed | Outcome::Ok | Outcome::WriteError | Outcome::Error => {
+            record::Outcome::ServerFailed
+        }
+    }
+}
+
+/// The client's number, and its description for a capture.
+fn described(client: &ConnectedClient) -> (u64, Described) {
+    let row = client.row();
+    let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+    let described = Described {
+        application: text(row.as_ref().and_then(|row| row.application.as_deref())),
+        driver: text(row.as_ref().and_then(|row| row.driver.as_deref())),
+        user: text(row.as_ref().and_then(|row| row.user.as_deref())),
+    };
+    (u64::from(client.id().unsigned_abs()), described)
+}

@@ -1,0 +1,651 @@
+//! Captures of real traffic of the official driver in front of a mongod with access control.
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc, time::Duration};
+
+use bson::{Document, doc};
+use futures_util::TryStreamExt as _;
+use mongodb::{
+    Client,
+    event::{EventHandler, command::CommandEvent},
+    options::ClientOptions,
+};
+use parking_lot::Mutex;
+use prost::Message as _;
+use seawall_api::{Capture, Captures};
+use seawall_capture::{
+    Reader,
+    record::{
+        ClientBegan, Command, Content, EndReason, OmissionReason, Outcome, Record, Reply,
+        ReplyDetail,
+    },
+};
+use seawall_tests::{
+    mongod::{NewUser, create_user, unique_name},
+    process::{self, Process},
+    raw::Login,
+    scratch::Scratch,
+    seawall::Seawall,
+};
+use seawall_wire::OpMsg;
+
+use super::scene;
+
+/// Starts Seawall with captures in `directory`, and more keys of the section.
+async fn capturing(scratch: &Scratch, keys: &str) -> Seawall {
+    scene::seawall(&section(scratch, keys)).await
+}
+
+fn section(scratch: &Scratch, keys: &str) -> String {
+    let directory = scratch.join("captures");
+    format!("[capture]\ndirectory = {directory:?}\n{keys}\n")
+}
+
+/// Starts a capture and returns its id.
+async fn start(seawall: &Seawall, members: &str) -> String {
+    let (status, body) = try_start(seawall, members).await;
+    assert_eq!(status, 201, "{body}");
+    let capture: Capture = serde_json::from_str(&body).unwrap();
+    assert!(capture.running);
+    capture.id
+}
+
+async fn try_start(seawall: &Seawall, members: &str) -> (u16, String) {
+    let json = format!(r#"{{ "duration_ms": 60000{members} }}"#);
+    seawall.post("/api/v1/captures", &json).await
+}
+
+/// Stops a capture and returns its description.
+async fn stop(seawall: &Seawall, id: &str) -> Capture {
+    let path = format!("/api/v1/captures/{id}/stop");
+    let (status, body) = seawall.request("POST", &path, "").await;
+    assert_eq!(status, 200, "{body}");
+    find(seawall, id).await
+}
+
+async fn find(seawall: &Seawall, id: &str) -> Capture {
+    let captures: Captures = seawall.api("/api/v1/captures").await;
+    let mut captures = captures.captures.into_iter();
+    captures.find(|capture| capture.id == id).unwrap()
+}
+
+/// The records of a capture.
+struct Read {
+    parts: usize,
+    records: Vec<Content>,
+}
+
+impl Read {
+    /// Reads all parts of a capture from its directory.
+    fn from(scratch: &Scratch, id: &str) -> Self {
+        let folder = scratch.join("captures").join(id);
+        let mut bytes = Vec::new();
+        for part in 0.. {
+            match fs::read(folder.join(format!("part-{part:05}.swc"))) {
+                Ok(part) => bytes.extend(part),
+                Err(_) => break,
+            }
+        }
+        Self::from_bytes(&bytes)
+    }
+
+    /// Reads parts that follow each other.
+    fn from_bytes(mut bytes: &[u8]) -> Self {
+        let mut read = Self {
+            parts: 0,
+            records: Vec::new(),
+        };
+        while !bytes.is_empty() {
+            let mut reader = Reader::new(&mut bytes).unwrap();
+            assert_eq!(usize::try_from(reader.header().part).unwrap(), read.parts);
+            while let Some(record) = reader.next_record().unwrap() {
+                read.records.push(record);
+            }
+            read.parts += 1;
+        }
+        read
+    }
+
+    fn clients(&self) -> Vec<&ClientBegan> {
+        let began = self.records.iter().filter_map(|record| match record {
+            Content::ClientBegan(client) => Some(client),
+            _ => None,
+        });
+        began.collect()
+    }
+
+    fn commands(&self) -> Vec<&Command> {
+        let commands = self.records.iter().filter_map(|record| match record {
+            Content::Command(command) => Some(command),
+            _ => None,
+        });
+        commands.collect()
+    }
+
+    fn reply_of(&self, command: &Command) -> &Reply {
+        let mut replies = self.records.iter().filter_map(|record| match record {
+            Content::Reply(reply) if reply.operation == command.operation => Some(reply),
+            _ => None,
+        });
+        replies.next().expect("each operation has an end")
+    }
+
+    fn omitted(&self, reason: OmissionReason) -> u64 {
+        let omitted = self.records.iter().filter_map(|record| match record {
+            Content::Omitted(omitted) if omitted.reason == i32::from(reason) => {
+                Some(omitted.operations)
+            }
+            _ => None,
+        });
+        omitted.sum()
+    }
+
+    fn end(&self) -> EndReason {
+        match self.records.last() {
+            Some(Content::End(end)) => EndReason::try_from(end.reason).unwrap(),
+            last => panic!("{last:?}"),
+        }
+    }
+
+    /// True if any record contains the text.
+    fn contains(&self, text: &str) -> bool {
+        assert!(!text.is_empty());
+        self.records.iter().any(|content| {
+            let bytes = Record::from(content.clone()).encode_to_vec();
+            bytes
+                .windows(text.len())
+                .any(|part| part == text.as_bytes())
+        })
+    }
+}
+
+/// The body of a message.
+fn body(message: &[u8]) -> Document {
+    let parsed = OpMsg::parse(message).unwrap();
+    Document::from_reader(parsed.body).unwrap()
+}
+
+fn request_id(message: &[u8]) -> i32 {
+    i32::from_le_bytes(message[4..8].try_into().unwrap())
+}
+
+/// What the driver reports about its commands.
+#[derive(Debug, Default)]
+struct Events {
+    /// Request ids with the names of their commands, by the driver's connection, in their order.
+    started: BTreeMap<u32, Vec<(i32, String)>>,
+    /// Replies by request id.
+    replies: BTreeMap<i32, Document>,
+}
+
+/// A client of the driver that reports its commands.
+async fn observed(
+    seawall: &Seawall,
+    user: &NewUser,
+    options: &str,
+) -> (Client, Arc<Mutex<Events>>) {
+    let events = Arc::<Mutex<Events>>::default();
+    let seen = Arc::clone(&events);
+    let uri = format!(
+        "mongodb://{}:{}@{}/?authSource={}&appName=workload{options}",
+        user.name,
+        user.password,
+        seawall.address(),
+        user.db
+    );
+    let mut options = ClientOptions::parse(uri).await.unwrap();
+    options.command_event_handler = Some(EventHandler::callback(move |event| match event {
+        CommandEvent::Started(event) => {
+            let mut events = seen.lock();
+            let started = events.started.entry(event.connection.id).or_default();
+            started.push((event.request_id, event.command_name));
+        }
+        CommandEvent::Succeeded(event) => {
+            seen.lock().replies.insert(event.request_id, event.reply);
+        }
+        _ => {}
+    }));
+    (Client::with_options(options).unwrap(), events)
+}
+
+/// Writes and reads on several connections at a time.
+async fn work(client: &Client, db: &str) {
+    let tasks = (0..4).map(|task| async move {
+        let collection = client
+            .database(db)
+            .collection::<Document>(&format!("c{task}"));
+        for round in 0..10 {
+            let documents = (0..20).map(|number| doc! { "round": round, "number": number });
+            collection.insert_many(documents).await.unwrap();
+            let found = collection.find(doc! { "round": round }).batch_size(7);
+            let found: Vec<_> = found.await.unwrap().try_collect().await.unwrap();
+            assert_eq!(found.len(), 20);
+            let set = doc! { "$set": { "done": true } };
+            let filter = doc! { "round": round, "number": { "$lt": 5 } };
+            collection.update_many(filter, set).await.unwrap();
+            let pipeline = [doc! { "$group": { "_id": "$done", "count": { "$sum": 1 } } }];
+            let groups = collection.aggregate(pipeline).await.unwrap();
+            let groups: Vec<_> = groups.try_collect().await.unwrap();
+            assert_eq!(groups.len(), 2);
+        }
+        let duplicate = doc! { "_id": 1 };
+        collection.insert_one(&duplicate).await.unwrap();
+        collection.insert_one(&duplicate).await.unwrap_err();
+    });
+    futures_util::future::join_all(tasks).await;
+}
+
+#[tokio::test]
+async fn capture_has_the_commands_and_replies_of_the_driver_in_the_order_of_each_client() {
+    for compression in ["", "&compressors=zstd"] {
+        let scratch = Scratch::create().unwrap();
+        let seawall = capturing(&scratch, "").await;
+        let user = scene::writer().await;
+        let id = start(&seawall, r#", "replies": "whole""#).await;
+        let (client, events) = observed(&seawall, &user, compression).await;
+        work(&client, &user.name).await;
+        let ended = stop(&seawall, &id).await;
+        let read = Read::from(&scratch, &id);
+        let events = events.lock();
+
+        let all: usize = events.started.values().map(Vec::len).sum();
+        assert_eq!(read.commands().len(), all);
+        assert_eq!(ended.operations, u64::try_from(all).unwrap());
+        assert_eq!(
+            (ended.end.as_deref(), ended.omitted.len()),
+            (Some("stopped"), 0)
+        );
+        assert_eq!(read.end(), EndReason::Stopped);
+        let mut captured: BTreeMap<u64, Vec<(i32, String)>> = BTreeMap::new();
+        for command in read.commands() {
+            let document = body(&command.message);
+            let name = document.keys().next().unwrap().clone();
+            let request_id = request_id(&command.message);
+            let of_client = captured.entry(command.client).or_default();
+            of_client.push((request_id, name));
+            let reply = read.reply_of(command);
+            assert_eq!(reply.outcome, i32::from(Outcome::Replied));
+            assert!(reply.at_us >= command.at_us && reply.duration_us > 0);
+            if let Some(expected) = events.replies.get(&request_id) {
+                assert_eq!(&body(&reply.message), expected);
+                assert_eq!(reply.bytes, u64::try_from(reply.message.len()).unwrap());
+            }
+            let facts = reply.facts.as_ref().unwrap();
+            assert!(facts.ok);
+        }
+        let failed = read.commands().into_iter().filter(|command| {
+            let facts = read.reply_of(command).facts.as_ref().unwrap();
+            (facts.write_errors, facts.write_error_code) == (1, 11000)
+        });
+        assert_eq!(failed.count(), 4);
+        let sorted = |lists: Vec<Vec<(i32, String)>>| {
+            let mut lists = lists;
+            lists.sort();
+            lists
+        };
+        let sent: Vec<_> = events.started.values().cloned().collect();
+        let captured: Vec<_> = captured.into_values().collect();
+        assert_eq!(sorted(captured), sorted(sent));
+        for client in read.clients() {
+            assert_eq!(client.application, "workload");
+            assert_eq!(client.user, format!("admin.{}", user.name));
+            assert!(
+                client.driver.starts_with("mongo-rust-driver "),
+                "{client:?}"
+            );
+            assert!(!client.was_active);
+        }
+    }
+}
+
+#[tokio::test]
+async fn passwords_and_keys_are_never_written() {
+    let scratch = Scratch::create().unwrap();
+    let seawall = capturing(&scratch, "").await;
+    let id = start(&seawall, r#", "replies": "whole""#).await;
+    let name = unique_name("admin");
+    let admin = NewUser::new("admin", &name, "hunter2-own").role("root", "admin");
+    create_user(&scene::root().await, &admin).await.unwrap();
+    let client = seawall.client(&name, "hunter2-own", "admin").await;
+    let database = client.database("admin");
+    let other = unique_name("other");
+    let create = doc! { "createUser": &other, "pwd": "hunter2-new", "roles": [] };
+    database.run_command(create).await.unwrap();
+    let update = doc! { "updateUser": &other, "pwd": "hunter2-changed" };
+    database.run_command(update).await.unwrap();
+    // A server refuses a misspelled command, but it has the password.
+    let wrong = doc! { "createuser": &other, "pwd": "hunter2-misspelled", "roles": [] };
+    database.run_command(wrong).await.unwrap_err();
+    let info = doc! { "usersInfo": &other, "showCredentials": true };
+    let info = database.run_command(info).await.unwrap();
+    let keys = info.get_array("users").unwrap()[0].as_document().unwrap();
+    let keys = keys.get_document("credentials").unwrap().clone();
+    let users = database.collection::<Document>("system.users");
+    let found = users.find(doc! {}).batch_size(2).await.unwrap();
+    let found: Vec<_> = found.try_collect().await.unwrap();
+    assert!(found.len() >= 2);
+    let orders = client.database(&other).collection::<Document>("orders");
+    orders.insert_one(doc! { "visible": "yes" }).await.unwrap();
+    let (_, outcome) = scene::log_in(&seawall, &Login::new("admin", &other, "hunter2-wrong")).await;
+    assert!(!outcome.is_authenticated());
+    stop(&seawall, &id).await;
+
+    let read = Read::from(&scratch, &id);
+    assert!(
+        read.contains("visible"),
+        "the test searches the right bytes"
+    );
+    assert!(!read.contains("hunter2"));
+    for mechanism in ["SCRAM-SHA-1", "SCRAM-SHA-256"] {
+        assert!(!read.contains(mechanism));
+        let keys = keys.get_document(mechanism).unwrap();
+        for key in ["salt", "storedKey", "serverKey"] {
+            assert!(
+                !read.contains(keys.get_str(key).unwrap()),
+                "{mechanism} {key}"
+            );
+        }
+    }
+    for name in ["saslStart", "saslContinue", "speculativeAuthenticate"] {
+        assert!(!read.contains(name), "{name}");
+    }
+    // The four commands on users, the misspelled one, and the cursor's operations are counted.
+    assert!(read.omitted(OmissionReason::Secret) >= 5);
+}
+
+#[tokio::test]
+async fn only_selected_clients_are_captured() {
+    let scratch = Scratch::create().unwrap();
+    let seawall = capturing(&scratch, "").await;
+    let (one, two) = (scene::writer().await, scene::writer().await);
+    let insert = async |user: &NewUser, collection: &str| {
+        let client = seawall.client(&user.name, &user.password, "admin").await;
+        let collection = client.database(&user.name).collection(collection);
+        collection.insert_one(doc! {}).await.unwrap();
+        collection.find_one(doc! {}).await.unwrap();
+    };
+    for (members, expected) in [
+        (format!(r#", "users": ["admin.{}"]"#, one.name), 4),
+        (format!(r#", "namespaces": ["{}"]"#, two.name), 4),
+        (format!(r#", "namespaces": ["{}.a"]"#, two.name), 2),
+        (r#", "applications": ["other"]"#.to_owned(), 0),
+        (r#", "sample": 0.000001"#.to_owned(), 0),
+        (String::new(), 8),
+    ] {
+        let id = start(&seawall, &members).await;
+        for user in [&one, &two] {
+            for collection in ["a", "b"] {
+                insert(user, collection).await;
+            }
+        }
+        stop(&seawall, &id).await;
+        let read = Read::from(&scratch, &id);
+        let named = |command: &&Command| {
+            let name = body(&command.message).keys().next().cloned().unwrap();
+            ["insert", "find"].contains(&&*name)
+        };
+        let count = read.commands().into_iter().filter(named).count();
+        assert_eq!(count, expected, "{members}");
+    }
+}
+
+#[tokio::test]
+async fn captures_are_off_without_a_directory() {
+    let seawall = scene::seawall("").await;
+    let (status, said) = try_start(&seawall, "").await;
+    assert_eq!(status, 403, "{said}");
+    assert!(said.contains("capture.directory"), "{said}");
+    let captures: Captures = seawall.api("/api/v1/captures").await;
+    assert!(captures.captures.is_empty());
+}
+
+#[tokio::test]
+async fn only_callers_that_may_act_control_and_read_captures() {
+    let scratch = Scratch::create().unwrap();
+    let act = scratch.write("act", "act-token").unwrap();
+    let read = scratch.write("read", "read-token").unwrap();
+    let keys = format!("admin.token_file = {act:?}\nadmin.read_token_file = {read:?}\n");
+    let server = scene::server().await;
+    let options = seawall_tests::seawall::Options {
+        toml: keys + &section(&scratch, ""),
+        ..Default::default()
+    };
+    let seawall = Seawall::launch(&server.uri(), options).await.unwrap();
+    let new = r#"{ "duration_ms": 60000 }"#;
+    let token = |token: &str| format!("Authorization: Bearer {token}\r\n");
+    let captures = "/api/v1/captures";
+    let with_body = |name: &str| {
+        let length = new.len();
+        let headers = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+        format!("{}{headers}Connection: close\r\n\r\n{new}", token(name))
+    };
+    let (status, _) = seawall
+        .request("POST", captures, &with_body("read-token"))
+        .await;
+    assert_eq!(status, 403);
+    let (status, body) = seawall
+        .request("POST", captures, &with_body("act-token"))
+        .await;
+    assert_eq!(status, 201, "{body}");
+    let capture: Capture = serde_json::from_str(&body).unwrap();
+    let of = |action: &str| format!("{captures}/{}{action}", capture.id);
+    for (method, path) in [
+        ("POST", of("/stop")),
+        ("GET", of("/content")),
+        ("DELETE", of("")),
+    ] {
+        let (status, _) = seawall.request(method, &path, &token("read-token")).await;
+        assert_eq!(status, 403, "{method} {path}");
+        let (status, _) = seawall.request(method, &path, "").await;
+        assert_eq!(status, 401, "{method} {path}");
+    }
+    let (status, list) = seawall.request("GET", captures, &token("read-token")).await;
+    assert_eq!(status, 200);
+    assert!(list.contains(&capture.id));
+    for (method, path, expected) in [
+        ("DELETE", of(""), 409),
+        ("POST", of("/stop"), 200),
+        ("POST", of("/stop"), 404),
+        ("DELETE", of(""), 200),
+        ("DELETE", of(""), 404),
+        ("GET", of("/content"), 404),
+        ("DELETE", format!("{captures}/..%2F..%2Fetc"), 404),
+    ] {
+        let (status, said) = seawall.request(method, &path, &token("act-token")).await;
+        assert_eq!(status, expected, "{method} {path}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_count_what_a_capture_has_and_what_it_omits() {
+    let scratch = Scratch::create().unwrap();
+    let seawall = capturing(&scratch, "").await;
+    let user = scene::writer().await;
+    let id = start(&seawall, "").await;
+    let mut client = scene::logged_in(&seawall, &user.login()).await;
+    for _ in 0..5 {
+        scene::find(&mut client, &user.name).await;
+    }
+    client
+        .command(&user.name, doc! { "unknown": 1 })
+        .await
+        .unwrap();
+    let is_counted = || async {
+        seawall.metric("seawall_capture_running", &[]).await == 1.0
+            && seawall
+                .metric("seawall_capture_operations_total", &[])
+                .await
+                == 5.0
+            && seawall
+                .metric("seawall_capture_omitted_total", &[r#"reason="secret""#])
+                .await
+                == 1.0
+    };
+    seawall_tests::eventually::eventually(Duration::from_secs(20), is_counted)
+        .await
+        .unwrap();
+    let ended = stop(&seawall, &id).await;
+    assert_eq!((ended.clients, ended.operations), (1, 5));
+    let is_idle = || async {
+        seawall.metric("seawall_capture_running", &[]).await == 0.0
+            && seawall.metric("seawall_capture_bytes", &[]).await > 0.0
+    };
+    seawall_tests::eventually::eventually(Duration::from_secs(20), is_idle)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn large_commands_are_captured_whole() {
+    let scratch = Scratch::create().unwrap();
+    let seawall = capturing(&scratch, "").await;
+    let user = scene::writer().await;
+    let id = start(&seawall, "").await;
+    let (client, _) = observed(&seawall, &user, "").await;
+    let collection = client.database(&user.name).collection::<Document>("large");
+    let documents = (0..6).map(|number| doc! { "_id": number, "text": "x".repeat(1 << 20) });
+    collection.insert_many(documents).await.unwrap();
+    let found: Vec<_> = collection
+        .find(doc! {})
+        .await
+        .unwrap()
+        .try_collect()
+        .await
+        .unwrap();
+    assert_eq!(found.len(), 6);
+    let ended = stop(&seawall, &id).await;
+    assert!(ended.omitted.is_empty(), "{ended:?}");
+    let read = Read::from(&scratch, &id);
+    let commands = read.commands();
+    let insert = commands
+        .iter()
+        .find(|command| body(&command.message).contains_key("insert"));
+    let insert = insert.unwrap();
+    assert!(insert.message.len() > 6 << 20);
+    assert_eq!(read.reply_of(insert).facts.as_ref().unwrap().documents, 6);
+    let find = commands
+        .iter()
+        .find(|command| body(&command.message).contains_key("find"));
+    let reply = read.reply_of(find.unwrap());
+    assert!(reply.bytes > 6 << 20 && reply.message.is_empty());
+    assert_eq!(reply.facts.as_ref().unwrap().documents, 6);
+}
+
+/// The configuration of a process that captures.
+async fn process(scratch: &Scratch) -> Process {
+    let toml = format!(
+        "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\n{}",
+        scene::server().await.uri(),
+        section(scratch, "")
+    );
+    Process::serve(&scratch.write("seawall.toml", toml).unwrap()).await
+}
+
+async fn insert_through(process: &Process, user: &NewUser) {
+    let uri = format!(
+        "mongodb://{}:{}@{}/?authSource=admin",
+        user.name,
+        user.password,
+        process.address()
+    );
+    let client = Client::with_uri_str(uri).await.unwrap();
+    let collection = client.database(&user.name).collection("c");
+    collection.insert_one(doc! { "a": 1 }).await.unwrap();
+}
+
+#[tokio::test]
+async fn command_line_starts_copies_lists_and_deletes_captures() {
+    let scratch = Scratch::create().unwrap();
+    let process = process(&scratch).await;
+    let user = scene::writer().await;
+    let admin = format!("http://{}", process.admin());
+    let run = async |arguments: &[&str]| {
+        let all = [&["capture"], arguments, &["--admin", &admin]].concat();
+        process::run(&all).await
+    };
+    let copied = async { run(&["--duration", "3s", "--replies", "whole", "--output", "-"]).await };
+    let worked = async {
+        let is_running = || async { !fs_entries(&scratch.join("captures")).is_empty() };
+        seawall_tests::eventually::eventually(Duration::from_secs(20), is_running)
+            .await
+            .unwrap();
+        insert_through(&process, &user).await;
+    };
+    let (copied, ()) = tokio::join!(copied, worked);
+    assert!(copied.status.success(), "{copied:?}");
+    let read = Read::from_bytes(&copied.stdout);
+    assert_eq!(read.end(), EndReason::Duration);
+    let inserts = read
+        .commands()
+        .into_iter()
+        .filter(|c| body(&c.message).contains_key("insert"));
+    assert_eq!(inserts.count(), 1);
+    assert!(String::from_utf8_lossy(&copied.stderr).contains("ended (duration)"));
+
+    let started = run(&["start", "--duration", "1h"]).await;
+    let id = String::from_utf8(started.stdout).unwrap().trim().to_owned();
+    let listed = run(&["list"]).await;
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let line = listed.lines().find(|line| line.contains(&id)).unwrap();
+    assert!(line.contains("running"), "{listed}");
+    assert!(!run(&["delete", &id]).await.status.success());
+    let stopped = run(&["stop", &id]).await;
+    assert!(String::from_utf8_lossy(&stopped.stdout).contains("ended (stopped)"));
+    assert!(run(&["delete", &id]).await.status.success());
+    let second = run(&["--duration", "1h", "--output", "/dev/null/file"]).await;
+    assert_eq!(second.status.code(), Some(69));
+    let listed = run(&["list", "--json"]).await;
+    let captures: Captures = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(captures.captures.len(), 1);
+    assert!(process.said("capture started").is_some());
+    assert!(process.said("admin action").is_some());
+}
+
+fn fs_entries(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn capture_ends_completely_when_seawall_ends() {
+    let scratch = Scratch::create().unwrap();
+    let mut process = process(&scratch).await;
+    let user = scene::writer().await;
+    let admin = format!("http://{}", process.admin());
+    let started = process::run(&["capture", "start", "--duration", "1h", "--admin", &admin]).await;
+    let id = String::from_utf8(started.stdout).unwrap().trim().to_owned();
+    insert_through(&process, &user).await;
+    process.signal(rustix::process::Signal::TERM);
+    assert!(process.ended().await.success());
+    let read = Read::from(&scratch, &id);
+    assert_eq!((read.parts, read.end()), (1, EndReason::Shutdown));
+    let inserts = read
+        .commands()
+        .into_iter()
+        .filter(|c| body(&c.message).contains_key("insert"));
+    assert_eq!(inserts.count(), 1);
+}
+
+/// `ReplyDetail` is part of the header, so that a reader knows if messages are missing.
+#[tokio::test]
+async fn header_describes_the_capture() {
+    let scratch = Scratch::create().unwrap();
+    let seawall = capturing(&scratch, "").await;
+    let id = start(
+        &seawall,
+        r#", "replies": "whole", "sample": 0.5, "users": ["a.b"]"#,
+    )
+    .await;
+    stop(&seawall, &id).await;
+    let part = scratch.join("captures").join(&id).join("part-00000.swc");
+    let reader = Reader::new(fs::File::open(part).unwrap()).unwrap();
+    let header = reader.header();
+    assert_eq!(header.reply_detail, i32::from(ReplyDetail::Whole));
+    assert!(header.program.starts_with("seawall "));
+    let address = scene::server().await.address().to_string();
+    assert_eq!(header.servers[0].address, address);
+    let selection = header.selection.as_ref().unwrap();
+    assert_eq!((selection.sample, &*selection.users[0]), (0.5, "a.b"));
+    assert_eq!(header.capture, id.as_bytes());
+}
