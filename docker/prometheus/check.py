@@ -58,6 +58,7 @@ EXACT = {
     "storms: Logins saved: Logins saved": (0, 1),
     "servers: Certificates: {{file}}": (360 * 86400, 366 * 86400),
     "shapes: Mismatches: mismatches": (0, 0),
+    "servers: Recurring stalls: {{instance}}": (0, 0),
 }
 # Queries without data in the steady state, because no such event happens. The faults cause it.
 CAUSED_LATER = {
@@ -91,6 +92,8 @@ MAY_BE_EMPTY = {
     "servers: Retried writes: {{command}}": "a standalone has no retryable writes",
     "servers: Write errors: write concern, {{code}}": "a standalone satisfies all write concerns",
     "servers: Not observed: {{reason}}": "everything may be understood",
+    "servers: Exports to a collector: {{result}}": "there is no collector; see otlp.py",
+    "servers: Exports to a collector: rejected points": "there is no collector; see otlp.py",
 }
 # Rules of events, which have no data in the steady state. True: the faults certainly cause data. A
 # server that fails causes data of one of two rules, depending on what its connections do at that
