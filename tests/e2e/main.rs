@@ -38,6 +38,7 @@ mod past;
 mod peers;
 mod profile;
 mod protocol;
+mod recorder_files;
 
 mod relay;
 mod relay_headers;

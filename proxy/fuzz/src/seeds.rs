@@ -56,6 +56,7 @@ fn all() -> Vec<(&'static str, Vec<Seed>)> {
         ("config", configurations()),
         ("proxy_header", proxy_headers()),
         ("capture", captures::parts()),
+        ("recorder_file", captures::recordings()),
     ]
 }
 

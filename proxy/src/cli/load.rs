@@ -4,6 +4,7 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::convert::{self, Convert};
 use crate::runtime::raise_descriptor_limit;
 use seawall_console::{Exit, complain, say};
 use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
@@ -17,6 +18,8 @@ pub(super) enum Load {
     Storm(Storm),
     /// Run clients that keep their connections and use long timeouts.
     Steady(Steady),
+    /// Convert a file of mongod's traffic recorder to a capture, or a capture to such a file.
+    Convert(Convert),
 }
 
 /// The options that all loads share.
@@ -120,6 +123,7 @@ fn span(text: &str) -> Result<RangeInclusive<u64>, String> {
 
 pub(super) async fn run(load: Load) -> Exit {
     let (common, clients, behaviour, patience) = match load {
+        Load::Convert(arguments) => return convert::run(&arguments),
         Load::Storm(storm) => {
             let behaviour = match (storm.keep, storm.arrivals) {
                 (Some(rate), _) => Behaviour::KeptAt(rate),

@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod convert;
 mod demo;
 mod load;
 mod serve;
@@ -50,7 +51,7 @@ enum Command {
     Health(control::Health),
     /// Capture the traffic of clients of a running proxy, to replay it later.
     Capture(capture::Arguments),
-    /// Put an endpoint under load: a connection storm or a steady load.
+    /// Put an endpoint under load: a connection storm or a steady load. Convert recorded traffic.
     #[command(subcommand)]
     Load(load::Load),
     /// Watch a running proxy in the terminal.

@@ -30,7 +30,7 @@ mod tests;
 
 pub use self::{
     block::MAX_BLOCK_BYTES,
-    reader::{ReadError, Reader},
+    reader::{ReadError, Reader, is_capture},
     secret::is_secret,
     writer::{WriteError, Writer},
 };

@@ -38,6 +38,11 @@ pub enum ReadError {
     },
 }
 
+/// True if a file that begins with these bytes is a capture: the first eight bytes suffice.
+pub fn is_capture(start: &[u8]) -> bool {
+    start.starts_with(MAGIC)
+}
+
 /// Reads the records of one part. Memory is limited to one block.
 #[derive(Debug)]
 pub struct Reader<R> {

@@ -1,8 +1,8 @@
 //! The records of a capture.
 //!
 //! Records of one operation are ordered: its [`Command`] precedes its [`Reply`]. Records of
-//! different clients are in the order in which Seawall saw them: if one operation's `Reply` precedes
-//! another operation's `Command`, the first operation ended before the second began.
+//! different clients are in the order in which Seawall saw them: if one operation's `Reply`
+//! precedes another operation's `Command`, the first operation ended before the second began.
 //!
 //! All times named `at_us` are microseconds since the capture began.
 

@@ -26,8 +26,8 @@ pub enum WriteError {
     },
 }
 
-/// Writes the records of one part. Records reach the destination in blocks; [`Writer::flush`] writes
-/// an incomplete block.
+/// Writes the records of one part. Records reach the destination in blocks; [`Writer::flush`]
+/// writes an incomplete block.
 #[derive(Debug)]
 pub struct Writer<W> {
     destination: W,

@@ -1,13 +1,16 @@
 //! Seeds of the targets that read captured traffic.
 
+use bson::doc;
 use prost::Message as _;
 use seawall_capture::{
     Writer,
     record::{ClientBegan, Command, Content, End, Event, Facts, Header, Record, Reply},
+    recorder::{Layout, Packet, PacketEvent, RecorderWriter},
 };
-use seawall_wire::encode_request;
+use seawall_wire::{encode_op_msg_like, encode_request};
 
 use super::{Seed, seed};
+use crate::documents;
 
 /// Returns seeds for the target `capture`: whole parts, records without a part, and choices.
 pub(super) fn parts() -> Vec<Seed> {
@@ -76,4 +79,52 @@ fn records() -> Vec<Content> {
             ..Event::default()
         }),
     ]
+}
+
+/// Returns seeds for the target `recorder_file`: a file of each layout, and choices.
+pub(super) fn recordings() -> Vec<Seed> {
+    let files = Layout::ALL.iter().map(|layout| {
+        let file = recording(*layout);
+        seed(
+            &format!("{layout:?}").to_lowercase(),
+            [&[0], &file[..]].concat(),
+        )
+    });
+    let choices: Vec<u8> = (0..250_u8).map(|n| n.wrapping_mul(41)).collect();
+    let choices = (0..3_u8).map(|n| {
+        let start = usize::from(n) * 17;
+        let choices = choices.get(start..).unwrap_or_default();
+        seed(&format!("choices_{n}"), [&[128 + n], choices].concat())
+    });
+    files.chain(choices).collect()
+}
+
+fn recording(layout: Layout) -> Vec<u8> {
+    let hello = doc! { "hello": 1, "client": { "driver": { "name": "n" } }, "$db": "admin" };
+    let request = |id, document| encode_request(id, &documents::encode(&document));
+    let reply = |to, document| encode_op_msg_like(0, 9, to, &documents::encode(&document));
+    let messages = [
+        request(1, hello),
+        reply(1, doc! { "ok": 1.0 }),
+        request(2, doc! { "find": "c", "$db": "d" }),
+        reply(
+            2,
+            doc! { "cursor": { "id": 0_i64, "firstBatch": [] }, "ok": 1.0 },
+        ),
+        request(3, doc! { "usersInfo": 1, "$db": "d" }),
+    ];
+    let mut writer = RecorderWriter::new(Vec::new(), layout);
+    for (order, message) in (0..).zip(messages) {
+        let packet = Packet {
+            event: PacketEvent::Message,
+            session: 3,
+            local: "h:1".to_owned(),
+            remote: "c:2".to_owned(),
+            at_us: 1_700_000_000_000_000,
+            order,
+            message: message.into(),
+        };
+        writer.push(&packet).expect("a vector takes all packets");
+    }
+    writer.finish().expect("a vector takes all bytes")
 }

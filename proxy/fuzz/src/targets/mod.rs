@@ -9,6 +9,7 @@ mod fingerprint;
 mod message;
 mod proxy_header;
 mod reader;
+mod recorder_file;
 mod reply;
 mod scram;
 mod users_info;
@@ -24,6 +25,7 @@ pub use self::{
     message::message,
     proxy_header::proxy_header,
     reader::reader,
+    recorder_file::recorder_file,
     reply::reply,
     scram::{scram_carried, scram_client, scram_server},
     users_info::users_info,
@@ -48,4 +50,5 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("config", config),
     ("proxy_header", proxy_header),
     ("capture", capture),
+    ("recorder_file", recorder_file),
 ];

@@ -152,7 +152,9 @@ impl Export {
 
 /// The `hello` of a client.
 fn hello(began: &ClientBegan) -> RawDocumentBuf {
-    let (name, version) = began.driver.rsplit_once(' ').unwrap_or((&began.driver, ""));
+    let parts = began.driver.rsplit_once(' ');
+    let parts = parts.filter(|(name, version)| !name.is_empty() && !version.is_empty());
+    let (name, version) = parts.unwrap_or((&began.driver, ""));
     rawdoc! {
         "hello": 1,
         "client": {

@@ -1,9 +1,10 @@
 //! Converts the packets of a recorder's file to the records of a capture.
 //!
-//! Packets do not say which message is a command. A message is a reply if it responds to a command
-//! of its session that has no reply yet. In an exhaust cursor the server sends several replies to
-//! one `getMore`; mongod 6.0 records a `getMore` of its own before each of them. If it is missing,
-//! the first `getMore` is repeated in the capture, so that each reply has a command.
+//! Packets do not say which message is a command: only a reply has the field `ok`. A reply belongs
+//! to the command of its session to which it responds. In an exhaust cursor the server sends
+//! several replies to one `getMore`; mongod 6.0 records a `getMore` of its own before each of them.
+//! If it is missing, the first `getMore` is repeated in the capture, so that each reply has a
+//! command.
 
 use std::collections::BTreeMap;
 
@@ -209,6 +210,9 @@ impl Import {
             self.counts.damaged += 1;
             return;
         };
+        if !parsed.is_reply() {
+            return self.command(session, &parsed, at_us, records);
+        }
         let state = self.session(session);
         let response_to = parsed.header.response_to;
         if let Some(pending) = state.pending.remove(&response_to) {
@@ -218,14 +222,10 @@ impl Import {
         let exhausted = state
             .exhaust
             .take_if(|exhaust| exhaust.last_reply == response_to);
-        if let Some(exhaust) = exhausted {
-            return self.exhaust_reply(session, exhaust.message, &parsed, at_us, records);
+        match exhausted {
+            Some(exhaust) => self.exhaust_reply(session, exhaust.message, &parsed, at_us, records),
+            None => self.counts.unmatched_replies += 1,
         }
-        if parsed.is_reply() {
-            self.counts.unmatched_replies += 1;
-            return;
-        }
-        self.command(session, &parsed, at_us, records);
     }
 
     /// Records a reply of an exhaust cursor whose command was not recorded.
@@ -335,7 +335,8 @@ impl Import {
         };
         state.application = text("application", "name").unwrap_or_default().to_owned();
         let driver = [text("driver", "name"), text("driver", "version")];
-        let driver: Vec<_> = driver.into_iter().flatten().collect();
+        let driver = driver.into_iter().flatten();
+        let driver: Vec<_> = driver.filter(|text| !text.is_empty()).collect();
         state.driver = driver.join(" ");
     }
 
@@ -420,18 +421,18 @@ impl Parsed {
         Some(Self { header, message })
     }
 
-    /// True if a message that responds to no known command is a reply: it is an `OP_REPLY`, or its
-    /// body has `ok`. Commands respond to 0, except those that a server writes for an exhaust
-    /// cursor.
+    /// True for an `OP_REPLY`, and for an `OP_MSG` whose body has `ok`, as no command has. The
+    /// header does not tell: a `requestID` may be 0, and the commands that a server records for an
+    /// exhaust cursor respond to the first one.
     fn is_reply(&self) -> bool {
         match self.header.op_code {
             OpCode::Reply => true,
-            OpCode::Msg if self.header.response_to != 0 => {
+            OpCode::Msg => {
                 // The body is the first section of every reply.
                 let body = self.message.get(HEADER_BYTES + 5..).unwrap_or_default();
                 document_at(body).is_ok_and(|body| Elements::find(body, "ok").is_some())
             }
-            OpCode::Msg | OpCode::Query | OpCode::Compressed | OpCode::Other(_) => false,
+            OpCode::Query | OpCode::Compressed | OpCode::Other(_) => false,
         }
     }
 }

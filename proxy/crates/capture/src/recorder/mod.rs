@@ -1,5 +1,5 @@
-//! The files of mongod's own traffic recorder (`startRecordingTraffic`): a reader, a writer, and the
-//! conversion to captures and back.
+//! The files of mongod's own traffic recorder (`startRecordingTraffic`): a reader, a writer, and
+//! the conversion to captures and back.
 //!
 //! A file is a sequence of packets without a mark of its version. Three layouts are known. The
 //! reader finds the layout of a file from its first packet.
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Milliseconds count from 1970, microseconds from the begin of the recording. `order` increases by
-//! one with each packet. In the layouts `sessions` and `events` a packet without a message says that
-//! a session began or ended.
+//! one with each packet. In the layouts `sessions` and `events` a packet without a message says
+//! that a session began or ended.
 //!
 //! Sources: files of mongod 6.0.5, and for the newer layouts the server's `traffic_recorder.cpp`.
 

@@ -1,0 +1,5 @@
+//! The target `recorder_file` for cargo-fuzz.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| seawall_fuzz::targets::recorder_file(data));

@@ -1,0 +1,365 @@
+//! `seawall load convert`: converts files of mongod's traffic recorder to captures, and back.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, BufReader, BufWriter, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use clap::{Args, ValueEnum};
+use seawall_capture::{
+    ReadError, Reader, WriteError, Writer, is_capture,
+    record::{Content, End, Header},
+    recorder::{
+        Export, ExportError, Import, Layout, RecorderError, RecorderReader, RecorderWriter,
+    },
+};
+use seawall_console::{Exit, complain, say};
+
+#[derive(Debug, Args)]
+pub(super) struct Convert {
+    /// The input: a file of mongod's traffic recorder, one part of a capture, or a directory with
+    /// the parts of a capture.
+    from: PathBuf,
+    /// The file to write; it must not exist.
+    #[arg(value_name = "TO")]
+    destination: PathBuf,
+    /// Format of the file to write; without this option, a recording becomes a capture and a
+    /// capture becomes a recording.
+    #[arg(long = "to", value_enum)]
+    format: Option<Format>,
+}
+
+/// A format to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A capture of Seawall, in one part.
+    Capture,
+    /// A recording as MongoDB 4.2 to 7.0 write it.
+    Recorder,
+    /// A recording as MongoDB 8.0 writes it.
+    RecorderSessions,
+    /// A recording as servers after 8.0 write it.
+    RecorderEvents,
+}
+
+/// The conversion did not reach its end.
+#[derive(Debug, thiserror::Error)]
+enum ConvertError {
+    #[error("{path}: {source}")]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{0}: {1}")]
+    Capture(PathBuf, ReadError),
+    #[error("{0}: {1}")]
+    Recorder(PathBuf, RecorderError),
+    #[error("{0}: not the next part of the capture")]
+    OtherPart(PathBuf),
+    #[error("{0}: the directory has no parts of a capture")]
+    NoParts(PathBuf),
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    #[error("cannot write: {0}")]
+    Write(#[from] WriteError),
+}
+
+impl From<io::Error> for ConvertError {
+    fn from(error: io::Error) -> Self {
+        Self::Write(error.into())
+    }
+}
+
+/// Records or packets that were converted, and the error that ended the input early.
+struct Converted {
+    summary: String,
+    cut_off: Option<ConvertError>,
+}
+
+pub(super) fn run(arguments: &Convert) -> Exit {
+    match convert(arguments) {
+        Ok(converted) => {
+            say(&converted.summary);
+            converted.cut_off.map_or(Exit::Success, |error| {
+                let message = format!("{error}; everything before it was converted");
+                complain(&message, Exit::Unavailable)
+            })
+        }
+        Err(error @ (ConvertError::Write(_) | ConvertError::Open { .. })) => {
+            complain(&error.to_string(), Exit::Unavailable)
+        }
+        Err(error) => complain(&error.to_string(), Exit::Usage),
+    }
+}
+
+fn convert(arguments: &Convert) -> Result<Converted, ConvertError> {
+    let from = &arguments.from;
+    let parts = parts(from)?;
+    let is_capture = match parts.first() {
+        Some(first) => has_magic(first)?,
+        None => return Err(ConvertError::NoParts(from.clone())),
+    };
+    let layout = match arguments.format {
+        None if is_capture => Some(Layout::Addresses),
+        None | Some(Format::Capture) => None,
+        Some(Format::Recorder) => Some(Layout::Addresses),
+        Some(Format::RecorderSessions) => Some(Layout::Sessions),
+        Some(Format::RecorderEvents) => Some(Layout::Events),
+    };
+    let mut source: Box<dyn Source> = match is_capture {
+        true => Box::new(Capture::open(parts)?),
+        false => Box::new(Recording::open(from)?),
+    };
+    let destination = || create(&arguments.destination);
+    match layout {
+        None => to_capture(source.as_mut(), destination),
+        Some(layout) => to_recording(source.as_mut(), layout, destination),
+    }
+}
+
+/// The records of a capture, or of a recording that is converted while it is read.
+trait Source {
+    fn header(&self) -> &Header;
+    /// The next records; `None` at the end.
+    fn next_records(&mut self) -> Result<Option<Vec<Content>>, ConvertError>;
+    /// The last record.
+    fn end(&self) -> End;
+    /// The numbers of things that were not converted, as text.
+    fn left_out(&self) -> String;
+}
+
+fn to_capture(
+    source: &mut dyn Source,
+    destination: impl FnOnce() -> Result<BufWriter<File>, ConvertError>,
+) -> Result<Converted, ConvertError> {
+    let mut writer = Writer::new(destination()?, source.header().clone())?;
+    let cut_off = each_record(source, |record| Ok(writer.push(&record.into())?))?;
+    let end = source.end();
+    let mut summary = format!("{} operations of {} clients", end.operations, end.clients);
+    summary.push_str(&source.left_out());
+    sync(writer.finish(end)?)?;
+    Ok(Converted { summary, cut_off })
+}
+
+fn to_recording(
+    source: &mut dyn Source,
+    layout: Layout,
+    destination: impl FnOnce() -> Result<BufWriter<File>, ConvertError>,
+) -> Result<Converted, ConvertError> {
+    let mut export = Export::new(layout, source.header())?;
+    let mut writer = RecorderWriter::new(destination()?, layout);
+    let cut_off = each_record(source, |record| {
+        let mut packets = export.convert(record).into_iter();
+        Ok(packets.try_for_each(|packet| writer.push(&packet))?)
+    })?;
+    sync(writer.finish()?)?;
+    let counts = export.counts();
+    let summary = format!(
+        "{} operations, {} without their reply, {} omitted by the capture{}",
+        counts.operations,
+        counts.without_reply,
+        counts.omitted,
+        source.left_out()
+    );
+    Ok(Converted { summary, cut_off })
+}
+
+/// Passes each record on. Returns the error of the input that ended it early.
+fn each_record(
+    source: &mut dyn Source,
+    mut take: impl FnMut(Content) -> Result<(), ConvertError>,
+) -> Result<Option<ConvertError>, ConvertError> {
+    loop {
+        match source.next_records() {
+            Ok(Some(records)) => records.into_iter().try_for_each(&mut take)?,
+            Ok(None) => return Ok(None),
+            Err(error) => return Ok(Some(error)),
+        }
+    }
+}
+
+/// A file of mongod's recorder.
+struct Recording {
+    path: PathBuf,
+    reader: RecorderReader<BufReader<File>>,
+    import: Import,
+    header: Header,
+    first: Option<Vec<Content>>,
+}
+
+impl Recording {
+    fn open(path: &Path) -> Result<Self, ConvertError> {
+        let failed = |error| ConvertError::Recorder(path.to_owned(), error);
+        let mut reader = RecorderReader::new(BufReader::new(open(path)?)).map_err(failed)?;
+        let first = reader.next_packet().map_err(failed)?;
+        let first = first.ok_or_else(|| failed(RecorderError::UnknownLayout))?;
+        let mut import = Import::new(reader.layout(), &first);
+        let id = Bytes::copy_from_slice(&rand::random::<[u8; 16]>());
+        let program = concat!("seawall ", env!("CARGO_PKG_VERSION"), ", from a recording");
+        let header = import.header(id, program.to_owned(), &first);
+        let first = Some(import.convert(first));
+        Ok(Self {
+            path: path.to_owned(),
+            reader,
+            import,
+            header,
+            first,
+        })
+    }
+}
+
+impl Source for Recording {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn next_records(&mut self) -> Result<Option<Vec<Content>>, ConvertError> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
+        let failed = |error| ConvertError::Recorder(self.path.clone(), error);
+        let packet = self.reader.next_packet().map_err(failed)?;
+        Ok(packet.map(|packet| self.import.convert(packet)))
+    }
+
+    fn end(&self) -> End {
+        self.import.end()
+    }
+
+    fn left_out(&self) -> String {
+        let counts = self.import.counts();
+        format!(
+            "; not converted: {} secret commands, {} handshakes, {} messages of old opcodes, \
+             {} damaged messages, {} replies without a command",
+            counts.secret,
+            counts.handshakes,
+            counts.legacy,
+            counts.damaged,
+            counts.unmatched_replies
+        )
+    }
+}
+
+/// The parts of a capture, one after another.
+struct Capture {
+    /// The paths of the parts after the current one, the last one first.
+    rest: Vec<PathBuf>,
+    path: PathBuf,
+    reader: Reader<BufReader<File>>,
+    header: Header,
+    end: End,
+}
+
+impl Capture {
+    fn open(mut parts: Vec<PathBuf>) -> Result<Self, ConvertError> {
+        parts.reverse();
+        let path = parts.pop().unwrap_or_default();
+        let reader = Self::reader(&path)?;
+        Ok(Self {
+            header: reader.header().clone(),
+            rest: parts,
+            path,
+            reader,
+            end: End::default(),
+        })
+    }
+
+    fn reader(path: &Path) -> Result<Reader<BufReader<File>>, ConvertError> {
+        let reader = Reader::new(BufReader::new(open(path)?));
+        reader.map_err(|error| ConvertError::Capture(path.to_owned(), error))
+    }
+
+    /// Opens the next part; false if there is none.
+    fn open_next(&mut self) -> Result<bool, ConvertError> {
+        let Some(path) = self.rest.pop() else {
+            return Ok(false);
+        };
+        let reader = Self::reader(&path)?;
+        let (earlier, next) = (self.reader.header(), reader.header());
+        let is_next =
+            next.capture == earlier.capture && earlier.part.checked_add(1) == Some(next.part);
+        if !is_next {
+            return Err(ConvertError::OtherPart(path));
+        }
+        (self.reader, self.path) = (reader, path);
+        Ok(true)
+    }
+}
+
+impl Source for Capture {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn next_records(&mut self) -> Result<Option<Vec<Content>>, ConvertError> {
+        loop {
+            let record = self.reader.next_record();
+            match record.map_err(|error| ConvertError::Capture(self.path.clone(), error))? {
+                Some(Content::End(end)) => self.end = end,
+                Some(record) => return Ok(Some(vec![record])),
+                None if self.open_next()? => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    fn end(&self) -> End {
+        self.end.clone()
+    }
+
+    fn left_out(&self) -> String {
+        String::new()
+    }
+}
+
+/// The files of the input: the parts of a directory in their order, or one file.
+fn parts(from: &Path) -> Result<Vec<PathBuf>, ConvertError> {
+    let failed = |source| ConvertError::Open {
+        path: from.to_owned(),
+        source,
+    };
+    if !from.is_dir() {
+        return Ok(vec![from.to_owned()]);
+    }
+    let entries = fs::read_dir(from).map_err(failed)?;
+    let entries: Vec<_> = entries.collect::<io::Result<_>>().map_err(failed)?;
+    let mut parts: Vec<_> = entries.iter().map(fs::DirEntry::path).collect();
+    parts.retain(|path| path.extension().is_some_and(|extension| extension == "swc"));
+    parts.sort();
+    Ok(parts)
+}
+
+/// True if a file begins as a capture does.
+fn has_magic(path: &Path) -> Result<bool, ConvertError> {
+    let mut start = Vec::new();
+    let read = open(path)?.take(8).read_to_end(&mut start);
+    read.map_err(|source| ConvertError::Open {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(is_capture(&start))
+}
+
+fn open(path: &Path) -> Result<File, ConvertError> {
+    File::open(path).map_err(|source| ConvertError::Open {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Creates a file that only this user can read.
+fn create(path: &Path) -> Result<BufWriter<File>, ConvertError> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    let file = file.map_err(|source| ConvertError::Open {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(BufWriter::new(file))
+}
+
+/// Writes everything to the disk.
+fn sync(mut file: BufWriter<File>) -> Result<(), ConvertError> {
+    file.flush()?;
+    Ok(file.get_ref().sync_all()?)
+}

@@ -1,0 +1,208 @@
+//! Files of mongod's own traffic recorder: conversion to captures and back.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    path::Path,
+    sync::Arc,
+};
+
+use futures_util::TryStreamExt as _;
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+    event::{EventHandler, command::CommandEvent},
+    options::{ClientOptions, Compressor},
+};
+use parking_lot::Mutex;
+use seawall_capture::{Reader, record::Content};
+use seawall_command::Command;
+use seawall_tests::{
+    mongod::{Options, RunCommand as _, Standalone},
+    process::run,
+    scratch::Scratch,
+};
+use seawall_wire::OpMsg;
+
+/// The application name of the workload. Other clients have other names.
+const APPLICATION: &str = "workload";
+/// The password of a user that is created while mongod records.
+const SECRET: &str = "a-recorded-password";
+
+type Counts = BTreeMap<String, u64>;
+
+#[tokio::test]
+async fn a_recording_of_mongod_becomes_a_capture_with_every_command_of_a_driver() {
+    let scratch = Scratch::create().unwrap();
+    let (recording, sent) = record(&scratch).await;
+    let bytes = fs::read(&recording).unwrap();
+    assert!(contains(&bytes, SECRET), "the recording has the password");
+
+    let capture = scratch.join("capture.swc");
+    convert(&recording, &capture, &[]).await;
+    let records = read(&capture);
+    assert_eq!(commands_of(&records, APPLICATION), sent);
+    assert!(!format!("{records:?}").contains(SECRET));
+    let is_omitted = |record: &Content| matches!(record, Content::Omitted(_));
+    assert!(records.iter().any(is_omitted), "createUser is omitted");
+    let replied = records.iter().filter(|r| matches!(r, Content::Reply(_)));
+    let commands = records.iter().filter(|r| matches!(r, Content::Command(_)));
+    assert_eq!(replied.count(), commands.count());
+
+    for format in ["recorder", "recorder-sessions", "recorder-events"] {
+        let back = scratch.join(format);
+        convert(&capture, &back, &["--to", format]).await;
+        let again = scratch.join(&format!("{format}.swc"));
+        convert(&back, &again, &[]).await;
+        let again = read(&again);
+        // Only the omitted operations have no packet, and a client that had no others.
+        assert_eq!(messages_of(&again), messages_of(&records), "{format}");
+        let again = commands_of(&again, APPLICATION);
+        assert_eq!(again, sent, "{format}");
+    }
+}
+
+#[tokio::test]
+async fn a_conversion_of_a_recording_that_was_cut_off_keeps_everything_before_its_end() {
+    let scratch = Scratch::create().unwrap();
+    let (recording, _) = record(&scratch).await;
+    let mut bytes = fs::read(&recording).unwrap();
+    bytes.truncate(bytes.len() - 20);
+    let cut = scratch.write("cut", &bytes).unwrap();
+    let capture = scratch.join("capture.swc");
+    let paths = [&cut, &capture].map(|path| path.to_str().unwrap());
+    let output = run(&["load", "convert", paths[0], paths[1]]).await;
+    assert_eq!(output.status.code(), Some(69));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("was cut off at byte"), "{message}");
+    assert!(!commands_of(&read(&capture), APPLICATION).is_empty());
+
+    let output = run(&["load", "convert", paths[0], paths[1]]).await;
+    assert_eq!(output.status.code(), Some(69), "an existing file is kept");
+    let other = scratch
+        .write("other", "neither a recording nor a capture")
+        .unwrap();
+    let target = scratch.join("target");
+    let paths = [&other, &target].map(|path| path.to_str().unwrap());
+    let output = run(&["load", "convert", paths[0], paths[1]]).await;
+    assert_eq!(output.status.code(), Some(64));
+    assert!(!target.exists());
+}
+
+/// Runs a workload while mongod records. Returns the path of the recording, and the numbers of
+/// commands that the driver sent, by name.
+async fn record(scratch: &Scratch) -> (std::path::PathBuf, Counts) {
+    let directory = scratch.path().to_str().unwrap().to_owned();
+    let options = Options {
+        parameters: vec![("trafficRecordingDirectory".to_owned(), directory)],
+        ..Options::with_auth()
+    };
+    let server = Standalone::start(options).await.unwrap();
+    let administrator = server.client().unwrap();
+    let start = doc! {
+        "startRecordingTraffic": 1, "filename": "recording",
+        "bufferSize": 1_048_576_i64, "maxFileSize": 16_777_216_i64,
+    };
+    administrator.run("admin", start).await.unwrap();
+    let create = doc! { "createUser": "new", "pwd": SECRET, "roles": [] };
+    administrator.run("admin", create).await.unwrap();
+    let (client, sent) = work(&server.root_uri()).await;
+    let stop = doc! { "stopRecordingTraffic": 1 };
+    administrator.run("admin", stop).await.unwrap();
+    // A client that is dropped ends its sessions with a command of its own.
+    drop(client);
+    (scratch.join("recording"), sent)
+}
+
+/// Runs operations of a driver. Returns its client, and the numbers of its commands by name.
+async fn work(uri: &str) -> (Client, Counts) {
+    let counts = Arc::new(Mutex::new(Counts::new()));
+    let counted = Arc::clone(&counts);
+    let mut options = ClientOptions::parse(uri).await.unwrap();
+    options.app_name = Some(APPLICATION.to_owned());
+    options.compressors = Some(vec![Compressor::Zlib { level: None }]);
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        if let CommandEvent::Started(started) = event {
+            *counted.lock().entry(started.command_name).or_default() += 1;
+        }
+    }));
+    let client = Client::with_options(options).unwrap();
+    let things = client.database("work").collection::<Document>("things");
+    let documents =
+        (0..200).map(|number| doc! { "_id": number, "a": number % 7, "text": "x".repeat(50) });
+    things.insert_many(documents).await.unwrap();
+    for number in 0..20 {
+        let change = doc! { "$inc": { "a": 1 } };
+        things
+            .update_one(doc! { "_id": number }, change)
+            .await
+            .unwrap();
+        things.find_one(doc! { "_id": number }).await.unwrap();
+    }
+    let found = things.find(doc! {}).batch_size(30).await.unwrap();
+    assert_eq!(found.try_collect::<Vec<_>>().await.unwrap().len(), 200);
+    let pipeline = [doc! { "$group": { "_id": "$a", "n": { "$sum": 1 } } }];
+    let groups = things.aggregate(pipeline).await.unwrap();
+    groups.try_collect::<Vec<_>>().await.unwrap();
+    things.delete_many(doc! { "a": 3 }).await.unwrap();
+    things.distinct("a", doc! {}).await.unwrap();
+    let counts = counts.lock().clone();
+    assert!(counts.values().sum::<u64>() > 40, "{counts:?}");
+    (client, counts)
+}
+
+async fn convert(from: &Path, to: &Path, options: &[&str]) {
+    let paths = [from, to].map(|path| path.to_str().unwrap());
+    let arguments = [&["load", "convert"], &paths[..], options].concat();
+    let output = run(&arguments).await;
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}
+
+fn read(capture: &Path) -> Vec<Content> {
+    let mut reader = Reader::new(File::open(capture).unwrap()).unwrap();
+    let mut records = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        records.push(record);
+    }
+    records
+}
+
+/// The numbers of commands that an application sent, by name.
+fn commands_of(records: &[Content], application: &str) -> Counts {
+    let mut clients = Vec::new();
+    let mut counts = Counts::new();
+    for record in records {
+        match record {
+            Content::ClientBegan(began) if began.application == application => {
+                clients.push(began.client);
+            }
+            Content::Command(command) if clients.contains(&command.client) => {
+                let message = OpMsg::parse(&command.message).unwrap();
+                let command = Command::inspect(message.body).unwrap();
+                *counts.entry(command.name_str().to_owned()).or_default() += 1;
+            }
+            _ => {}
+        }
+    }
+    counts
+}
+
+/// Commands and replies with their times after the first one. Clients and operations may have other
+/// numbers.
+fn messages_of(records: &[Content]) -> Vec<(u64, &[u8])> {
+    let messages = records.iter().filter_map(|record| match record {
+        Content::Command(command) => Some((command.at_us, &*command.message)),
+        Content::Reply(reply) => Some((reply.at_us, &*reply.message)),
+        _ => None,
+    });
+    let messages: Vec<_> = messages.collect();
+    let began = messages.first().map_or(0, |(at_us, _)| *at_us);
+    let later = messages.into_iter();
+    later.map(|(at_us, bytes)| (at_us - began, bytes)).collect()
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes
+        .windows(text.len())
+        .any(|window| window == text.as_bytes())
+}
