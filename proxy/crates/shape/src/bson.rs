@@ -89,7 +89,7 @@ impl<'a> Value<'a> {
 
     /// Reads the value of an element. `None` if its bytes are too short for its type.
     #[inline(always)]
-    fn of(element: RawElement<'a>) -> Option<Self> {
+    pub(super) fn of(element: RawElement<'a>) -> Option<Self> {
         let RawElement { kind, value, .. } = element;
         Some(match kind {
             0x02 => Self::String(value.get(4..value.len().checked_sub(1)?)?),
@@ -161,6 +161,12 @@ impl<'a> Document<'a> {
             .map(|field| field.value)
     }
 
+    /// True if the first name is a top-level operator of a filter.
+    pub(super) fn begins_filter(self) -> bool {
+        let first = self.first().map(|first| first.name);
+        matches!(first, Some(b"$and" | b"$or" | b"$nor" | b"$where"))
+    }
+
     /// True for an operator document (rule F4): its first name begins with `$`. A reference to
     /// another document (`$ref` with `$id`) is not one.
     pub(super) fn is_operator_document(self) -> bool {
@@ -184,6 +190,14 @@ impl<'a> Document<'a> {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Array<'a> {
     elements: &'a [u8],
+}
+
+impl<'a> From<Document<'a>> for Array<'a> {
+    fn from(document: Document<'a>) -> Self {
+        Self {
+            elements: document.fields,
+        }
+    }
 }
 
 impl<'a> Array<'a> {

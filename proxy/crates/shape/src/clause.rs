@@ -30,7 +30,7 @@ struct Clause {
 /// The rule for a field's value. A shape lacks a clause if the field is absent, has another type,
 /// or is empty.
 #[derive(Copy, Clone, Debug)]
-enum Content {
+pub(super) enum Content {
     Filter,
     /// An array of filters.
     Filters,
@@ -108,6 +108,17 @@ impl<'a> Slots<'a> {
             *slot = value;
             self.present |= 1 << index;
         }
+    }
+}
+
+impl Table {
+    /// The rule for the value of a field; `None` if the field is not a clause.
+    pub(super) fn content_of(&self, field: &[u8]) -> Option<Content> {
+        let clause = self
+            .clauses
+            .iter()
+            .find(|clause| clause.field.as_bytes() == field);
+        clause.map(|clause| clause.content)
     }
 }
 

@@ -150,9 +150,7 @@ impl<F: Form> Walk<'_, F> {
     }
 
     fn elem_match(&mut self, document: Document<'_>, depth: u32) -> Node<F> {
-        let begins_filter =
-            |first: Field<'_>| matches!(first.name, b"$and" | b"$or" | b"$nor" | b"$where");
-        if document.is_operator_document() && !document.first().is_some_and(begins_filter) {
+        if document.is_operator_document() && !document.begins_filter() {
             self.operators(document, depth)
         } else {
             self.filter(document, depth)
@@ -230,7 +228,7 @@ fn pattern_form<F: Form>(pattern: &[u8], options: &[u8]) -> Node<F> {
 }
 
 /// True if the server can turn the beginning of the pattern into bounds of an index scan.
-fn has_literal_prefix(pattern: &[u8]) -> bool {
+pub fn has_literal_prefix(pattern: &[u8]) -> bool {
     let Some(anchored) = pattern
         .strip_prefix(b"^")
         .or_else(|| pattern.strip_prefix(b"\\A"))

@@ -44,6 +44,7 @@ mod learned;
 mod legacy;
 mod name;
 mod pipeline;
+mod place;
 mod text;
 mod update;
 mod walk;
@@ -63,9 +64,11 @@ use self::text::Text;
 use self::walk::Walk;
 
 pub use self::clause::MAX_STATEMENTS;
+pub use self::filter::has_literal_prefix;
 pub use self::hidden::NameKey;
 pub use self::learned::{ChildName, LearnedNames, Prefix};
 pub use self::legacy::{Legacy, Query};
+pub use self::place::{Place, Treatment};
 
 /// The operation, namespace and shape hashes of a command, for statistics.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]

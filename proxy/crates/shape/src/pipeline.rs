@@ -7,7 +7,7 @@ use super::walk::{MAX_DEPTH, Walk, plain_value};
 
 /// The rule for the argument of a stage.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-enum Stage {
+pub(super) enum Stage {
     Match,
     Sort,
     Project,
@@ -25,7 +25,7 @@ enum Stage {
 
 /// Stages with their own rule for each key of the argument.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-enum KeyedStage {
+pub(super) enum KeyedStage {
     Lookup,
     GraphLookup,
     UnionWith,
@@ -41,7 +41,7 @@ enum KeyedStage {
 
 /// The rule for the value of one key of a stage's argument.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-enum Argument {
+pub(super) enum Argument {
     Namespace,
     Names,
     Pipeline,
@@ -239,7 +239,7 @@ impl<F: Form> Walk<'_, F> {
 }
 
 impl Stage {
-    fn named(name: &[u8]) -> Self {
+    pub(super) fn named(name: &[u8]) -> Self {
         match name {
             b"$match" => Self::Match,
             b"$sort" => Self::Sort,
@@ -266,7 +266,7 @@ impl Stage {
 }
 
 impl KeyedStage {
-    fn argument(self, key: &[u8]) -> Argument {
+    pub(super) fn argument(self, key: &[u8]) -> Argument {
         match (self, key) {
             (Self::Lookup, b"from") => Argument::Namespace,
             (Self::Lookup, b"localField" | b"foreignField" | b"as") => Argument::Names,

@@ -46,7 +46,7 @@ impl<F: Form> Walk<'_, F> {
     }
 }
 
-fn is_replacement(document: Document<'_>) -> bool {
+pub(super) fn is_replacement(document: Document<'_>) -> bool {
     document
         .first()
         .is_none_or(|first| first.name.first() != Some(&b'$'))

@@ -293,7 +293,7 @@ const MAX_VISITS: u32 = 4096;
 const MAX_COLLATION_STRING_BYTES: usize = 32;
 
 /// The index types that are printed in place of a direction.
-const INDEX_TYPES: [&[u8]; 9] = [
+pub(super) const INDEX_TYPES: [&[u8]; 9] = [
     b"text",
     b"2d",
     b"2dsphere",

@@ -1,0 +1,103 @@
+//! The keyed function (HMAC-SHA-256), and permutations of bytes built from it.
+
+use std::fmt;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+
+use crate::Mode;
+
+/// Output of the keyed function.
+pub(crate) type Block = [u8; 32];
+
+/// Rounds of the permutation of bytes. Four rounds of a Feistel network with a random function give
+/// a permutation that cannot be distinguished from a random one.
+const ROUNDS: u8 = 4;
+
+/// What a block is used for. Two purposes never have the same input.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Purpose {
+    Text,
+    Pattern,
+    Permutation,
+    Tree,
+    Leaf,
+    Fraction,
+    Decimal,
+}
+
+/// The keyed function.
+#[derive(Clone)]
+pub(crate) struct Keyed(Hmac<Sha256>);
+
+impl fmt::Debug for Keyed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keyed(hidden)")
+    }
+}
+
+impl Keyed {
+    pub(crate) fn new(key: &[u8], mode: Mode) -> Self {
+        let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC accepts keys of any length");
+        mac.update(match mode {
+            Mode::Equality => b"seawall redact equality 1",
+            Mode::Ordered => b"seawall redact ordered 1.",
+        });
+        // The key of the function is derived, so that the two modes have nothing in common.
+        let derived = mac.finalize().into_bytes();
+        let mac = Hmac::new_from_slice(&derived).expect("HMAC accepts keys of any length");
+        Self(mac)
+    }
+
+    /// A block that depends on the key, the purpose and the parts.
+    pub(crate) fn block(&self, purpose: Purpose, domain: u8, parts: &[&[u8]]) -> Block {
+        let mut mac = self.0.clone();
+        let purpose = match purpose {
+            Purpose::Text => 1,
+            Purpose::Pattern => 2,
+            Purpose::Permutation => 3,
+            Purpose::Tree => 4,
+            Purpose::Leaf => 5,
+            Purpose::Fraction => 6,
+            Purpose::Decimal => 7,
+        };
+        mac.update(&[purpose, domain]);
+        for part in parts {
+            mac.update(part);
+        }
+        mac.finalize().into_bytes().into()
+    }
+
+    /// Replaces bytes by others of the same length. Different bytes of one length and domain have
+    /// different results. `tweak` selects one of many permutations.
+    pub(crate) fn permute(&self, domain: u8, tweak: &[u8], bytes: &mut [u8]) {
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes();
+        if let [byte] = bytes {
+            let block = self.block(Purpose::Permutation, domain, &[&length, tweak]);
+            let [shift, ..] = block;
+            *byte = byte.wrapping_add(shift);
+            return;
+        }
+        let (left, right) = bytes.split_at_mut(bytes.len() / 2);
+        for round in 0..ROUNDS {
+            let (from, to) = match round % 2 {
+                0 => (&*right, &mut *left),
+                _ => (&*left, &mut *right),
+            };
+            for (index, chunk) in (0_u64..).zip(to.chunks_mut(size_of::<Block>())) {
+                let parts = [&length[..], &[round], &index.to_le_bytes(), tweak, from];
+                let block = self.block(Purpose::Permutation, domain, &parts);
+                for (byte, mask) in chunk.iter_mut().zip(block) {
+                    *byte ^= mask;
+                }
+            }
+        }
+    }
+}
+
+/// The first eight bytes of a block as a number.
+pub(crate) fn number_of(block: &Block) -> u64 {
+    block
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}

@@ -1,0 +1,96 @@
+//! Pseudonyms for the values of users in commands, replies and stored documents.
+//!
+//! A value becomes a pseudonym that depends on a key. Field names, operators, options and limits
+//! stay, so a redacted command has the same fingerprint. Which elements are values is decided by
+//! [`seawall_shape::Place`]; elements that no rule knows are values. This crate does no I/O.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `keyed` | the keyed function, and permutations of bytes |
+//! | `number` | numbers of all types, dates, and times of ObjectIds |
+//! | `ordered` | the strictly increasing maps under them |
+//! | `text` | strings and regular expressions |
+//! | `rewrite` | messages and documents |
+//!
+//! Pseudonyms are not encryption. Equal values stay equal, so frequencies stay visible, and with
+//! [`Mode::Ordered`] the order too. Booleans, null, zero, infinity and NaN have no pseudonyms in
+//! the ordered mode; booleans and null have none in both.
+
+mod keyed;
+mod number;
+mod ordered;
+mod rewrite;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use seawall_command::ReplyForm;
+
+use self::keyed::Keyed;
+
+/// The properties of values that pseudonyms keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The type and the length; equal values of one type have equal pseudonyms. For captures that
+    /// are shared, not replayed.
+    Equality,
+    /// Also the order of numbers (over all numeric types), of dates, and of the times of ObjectIds;
+    /// and the prefixes of strings. An integer whose pseudonym does not fit its type gets the next
+    /// larger type.
+    Ordered,
+}
+
+/// A message or document cannot be redacted, so it must not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RedactError {
+    /// The bytes are not a valid message or document.
+    #[error("not a valid message")]
+    Malformed,
+    /// Documents are nested deeper than servers allow.
+    #[error("nested too deep")]
+    TooDeep,
+    /// The redacted message is larger than a server accepts.
+    #[error("the redacted message is too large")]
+    TooLarge,
+}
+
+/// Replaces values by pseudonyms. The same key and mode always give the same pseudonyms.
+#[derive(Clone, Debug)]
+pub struct Redactor {
+    keyed: Keyed,
+    mode: Mode,
+}
+
+impl Redactor {
+    /// A redactor with a key of any length. The key decides how hard it is to find values by
+    /// guessing, so it should have at least 32 random bytes.
+    pub fn new(key: &[u8], mode: Mode) -> Self {
+        let keyed = Keyed::new(key, mode);
+        Self { keyed, mode }
+    }
+
+    /// Redacts a command: a whole `OP_MSG` with its header.
+    ///
+    /// # Errors
+    /// See [`RedactError`].
+    pub fn command(&self, message: &[u8]) -> Result<Vec<u8>, RedactError> {
+        rewrite::command(self, message)
+    }
+
+    /// Redacts a reply: a whole `OP_MSG` with its header. Texts of errors are removed.
+    ///
+    /// # Errors
+    /// See [`RedactError`].
+    pub fn reply(&self, form: ReplyForm, message: &[u8]) -> Result<Vec<u8>, RedactError> {
+        rewrite::reply(self, form, message)
+    }
+
+    /// Redacts a stored document.
+    ///
+    /// # Errors
+    /// See [`RedactError`].
+    pub fn document(&self, document: &[u8]) -> Result<Vec<u8>, RedactError> {
+        rewrite::document(self, document)
+    }
+}

@@ -1,0 +1,493 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    reason = "tests end with a panic"
+)]
+
+use std::cmp::Ordering;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bson::{
+    Binary, Bson, DateTime, Decimal128, Document, RawDocument, Regex, doc, oid::ObjectId,
+    raw::CString, spec::BinarySubtype,
+};
+use proptest::prelude::*;
+use seawall_command::{CommandBytes, ReplyForm};
+use seawall_shape::{describe, fingerprint};
+use seawall_wire::{CHECKSUM_PRESENT, OpMsg, encode_op_msg_like, encode_request};
+
+use crate::{Mode, RedactError, Redactor};
+
+const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
+
+fn redactor(mode: Mode) -> Redactor {
+    Redactor::new(KEY, mode)
+}
+
+fn redacted(mode: Mode, document: &Document) -> Document {
+    let bytes = redactor(mode)
+        .document(&document.to_vec().unwrap())
+        .unwrap();
+    Document::from_reader(bytes.as_slice()).unwrap()
+}
+
+fn value(mode: Mode, value: impl Into<Bson>) -> Bson {
+    redacted(mode, &doc! { "v": value.into() })
+        .get("v")
+        .unwrap()
+        .clone()
+}
+
+fn command(mode: Mode, command: &Document) -> Document {
+    let message = encode_request(1, &command.to_vec().unwrap());
+    let message = redactor(mode).command(&message).unwrap();
+    let body = OpMsg::parse(&message).unwrap().body.to_vec();
+    Document::from_reader(body.as_slice()).unwrap()
+}
+
+fn reply(document: &Document) -> Document {
+    let message = encode_request(1, &document.to_vec().unwrap());
+    let message = redactor(Mode::Ordered)
+        .reply(ReplyForm::Plain, &message)
+        .unwrap();
+    let body = OpMsg::parse(&message).unwrap().body.to_vec();
+    Document::from_reader(body.as_slice()).unwrap()
+}
+
+fn text(mode: Mode, string: &str) -> String {
+    value(mode, string).as_str().unwrap().to_owned()
+}
+
+fn regex(pattern: &str, options: &str) -> Bson {
+    Bson::RegularExpression(Regex {
+        pattern: CString::try_from(pattern).unwrap(),
+        options: CString::try_from(options).unwrap(),
+    })
+}
+
+fn decimal(text: &str) -> Bson {
+    Bson::Decimal128(text.parse::<Decimal128>().unwrap())
+}
+
+/// The value of a number as text of a decimal number, to compare different types.
+fn number(value: &Bson) -> f64 {
+    match value {
+        Bson::Int32(number) => f64::from(*number),
+        Bson::Int64(number) => *number as f64,
+        Bson::Double(number) => *number,
+        Bson::Decimal128(number) => number.to_string().parse().unwrap(),
+        other => panic!("{other:?} is not a number"),
+    }
+}
+
+const MODES: [Mode; 2] = [Mode::Equality, Mode::Ordered];
+
+#[test]
+fn one_has_the_same_pseudonym_in_every_numeric_type() {
+    for one in [1, 2, 7, 1_000_000, -1, -4096] {
+        let int = number(&value(Mode::Ordered, one));
+        assert_ne!(int, f64::from(one));
+        for other in [
+            Bson::Int64(one.into()),
+            Bson::Double(one.into()),
+            decimal(&one.to_string()),
+            decimal(&format!("{one}.000")),
+        ] {
+            let other = value(Mode::Ordered, other);
+            assert_eq!(number(&other), int, "{one} {other:?}");
+        }
+    }
+}
+
+#[test]
+fn a_number_keeps_its_type_if_its_pseudonym_fits() {
+    assert!(matches!(value(Mode::Ordered, 1000), Bson::Int32(_)));
+    assert!(matches!(value(Mode::Ordered, i32::MAX), Bson::Int64(_)));
+    assert!(matches!(value(Mode::Ordered, 1_i64 << 50), Bson::Int64(_)));
+    assert!(matches!(
+        value(Mode::Ordered, i64::MAX),
+        Bson::Decimal128(_)
+    ));
+    assert!(matches!(value(Mode::Ordered, 1.5), Bson::Double(_)));
+    assert!(matches!(
+        value(Mode::Ordered, decimal("1.5")),
+        Bson::Decimal128(_)
+    ));
+}
+
+#[test]
+fn special_numbers_stay() {
+    for special in [0.0, f64::INFINITY, f64::NEG_INFINITY] {
+        assert_eq!(value(Mode::Ordered, special), Bson::Double(special));
+    }
+    assert_eq!(value(Mode::Ordered, 0), Bson::Int32(0));
+    for extreme in [f64::MAX, f64::MIN, f64::MIN_POSITIVE, 5e-324, -5e-324] {
+        let pseudonym = number(&value(Mode::Ordered, extreme));
+        assert!(pseudonym.is_finite() && pseudonym != 0.0);
+        assert_eq!(pseudonym.is_sign_negative(), extreme.is_sign_negative());
+    }
+    for text in ["1E+6000", "1E-6000", "NaN", "Infinity", "0E+3", "-1E-40"] {
+        value(Mode::Ordered, decimal(text));
+        value(Mode::Equality, decimal(text));
+    }
+}
+
+#[test]
+fn a_pattern_matches_the_pseudonyms_of_the_strings_with_its_prefix() {
+    let Bson::RegularExpression(pattern) = value(Mode::Ordered, regex("^abc.*x", "")) else {
+        panic!("not a pattern");
+    };
+    let unescaped = pattern.pattern.as_str().replace('\\', "");
+    let prefix = unescaped.strip_prefix('^').unwrap();
+    let pseudonym = text(Mode::Ordered, "abcdef");
+    assert!(
+        pseudonym.replace('\\', "").starts_with(prefix),
+        "{prefix} {pseudonym}"
+    );
+    let Bson::RegularExpression(other) = value(Mode::Ordered, regex("secret", "i")) else {
+        panic!("not a pattern");
+    };
+    assert_eq!(other.pattern.as_str().len(), 6);
+    assert_ne!(other.pattern.as_str(), "secret");
+    assert_eq!(other.options.as_str(), "i");
+}
+
+#[test]
+fn commands_keep_everything_that_is_not_a_value() {
+    let find = doc! {
+        "find": "orders", "filter": {
+            "status": { "$in": ["new", "paid"] }, "n": { "$exists": true, "$type": "string", "$size": 3 },
+            "$expr": { "$gt": ["$total", "$$limit"] }, "x": null, "flag": true,
+            "items": { "$elemMatch": { "sku": "abc" } },
+        },
+        "projection": { "a": 1, "b": { "$slice": 5 } }, "sort": { "a": -1 }, "limit": 7, "skip": 2,
+        "hint": "a_1", "batchSize": 10, "collation": { "locale": "en" }, "comment": "by alice",
+        "lsid": { "id": 5 }, "$db": "shop", "readConcern": { "level": "majority" },
+    };
+    for mode in MODES {
+        let redacted = command(mode, &find);
+        for kept in [
+            "find",
+            "projection",
+            "sort",
+            "limit",
+            "skip",
+            "hint",
+            "batchSize",
+            "collation",
+            "lsid",
+            "$db",
+            "readConcern",
+        ] {
+            assert_eq!(redacted.get(kept), find.get(kept), "{kept}");
+        }
+        assert_ne!(redacted.get("comment"), find.get("comment"));
+        let filter = redacted.get_document("filter").unwrap();
+        let original = find.get_document("filter").unwrap();
+        for kept in ["n", "$expr", "x", "flag"] {
+            assert_eq!(filter.get(kept), original.get(kept), "{kept}");
+        }
+        let listed = filter
+            .get_document("status")
+            .unwrap()
+            .get_array("$in")
+            .unwrap();
+        assert_eq!(listed, &[value(mode, "new"), value(mode, "paid")]);
+        let inner = filter.get_document("items").unwrap();
+        let sku = inner
+            .get_document("$elemMatch")
+            .unwrap()
+            .get("sku")
+            .unwrap();
+        assert_eq!(sku, &value(mode, "abc"));
+    }
+}
+
+#[test]
+fn stages_keep_paths_and_options() {
+    let aggregate = doc! { "aggregate": "c", "pipeline": [
+        { "$match": { "a": "secret" } },
+        { "$lookup": { "from": "o", "localField": "a", "foreignField": "b", "as": "j" } },
+        { "$group": { "_id": { "$dateToString": { "format": "%Y", "date": "$t" } }, "n": { "$sum": 1 } } },
+        { "$addFields": { "x": { "$concat": ["$a", "secret"] }, "y": { "$arrayElemAt": ["$l", 3] } } },
+        { "$sort": { "n": -1 } }, { "$limit": 5 }, { "$count": "total" },
+        { "$merge": { "into": "out", "whenMatched": "replace" } },
+    ], "cursor": { "batchSize": 5 }, "$db": "d" };
+    for mode in MODES {
+        let redacted = command(mode, &aggregate);
+        let secret = text(mode, "secret");
+        let mut expected = aggregate.clone();
+        let stages = expected.get_array_mut("pipeline").unwrap();
+        stages[0] = doc! { "$match": { "a": &secret } }.into();
+        stages[3] = doc! { "$addFields": {
+        "x": { "$concat": ["$a", &secret] }, "y": { "$arrayElemAt": ["$l", 3] } } }
+        .into();
+        assert_eq!(redacted, expected);
+    }
+}
+
+#[test]
+fn writes_and_their_sequences_are_redacted() {
+    let rows = [
+        doc! { "_id": 1, "name": "alice" },
+        doc! { "_id": 2, "name": "bob" },
+    ];
+    let body = doc! { "insert": "c", "ordered": true, "$db": "d" };
+    let mut section = b"documents\0".to_vec();
+    rows.iter()
+        .for_each(|row| section.extend(row.to_vec().unwrap()));
+    let mut message = encode_request(1, &body.to_vec().unwrap());
+    message.push(1);
+    message.extend(u32::try_from(section.len() + 4).unwrap().to_le_bytes());
+    message.extend(section);
+    let length = u32::try_from(message.len()).unwrap();
+    message[..4].copy_from_slice(&length.to_le_bytes());
+    for mode in MODES {
+        let redacted = redactor(mode).command(&message).unwrap();
+        let parsed = OpMsg::parse(&redacted).unwrap();
+        let sequence = parsed.sequences().next().unwrap();
+        let mut documents = sequence.documents;
+        for row in &rows {
+            let document = Document::from_reader(&mut documents).unwrap();
+            assert_eq!(document, self::redacted(mode, row));
+        }
+        assert!(documents.is_empty());
+        let update = doc! { "update": "c", "updates": [{
+        "q": { "_id": 1 }, "u": { "$set": { "name": "alice" }, "$unset": { "x": "" } },
+        "multi": false, "upsert": true, "c": { "v": "alice" } }], "$db": "d" };
+        let redacted = command(mode, &update);
+        let statement = redacted.get_array("updates").unwrap()[0]
+            .as_document()
+            .unwrap();
+        assert!(statement.get_bool("upsert").unwrap());
+        let set = statement
+            .get_document("u")
+            .unwrap()
+            .get_document("$set")
+            .unwrap();
+        assert_eq!(set.get("name").unwrap(), &value(mode, "alice"));
+        assert!(!redacted.to_string().contains("alice"));
+    }
+}
+
+#[test]
+fn replies_keep_how_the_operation_ended() {
+    let row = doc! { "_id": 7, "name": "alice" };
+    let original = doc! {
+        "cursor": { "firstBatch": [row.clone()], "id": 99_i64, "ns": "d.c" }, "n": 3, "ok": 1.0,
+        "writeErrors": [{ "index": 0, "code": 11000, "errmsg": "dup key: alice",
+            "keyPattern": { "name": 1 }, "keyValue": { "name": "alice" } }],
+        "upserted": [{ "index": 2, "_id": "alice" }], "value": { "name": "alice" },
+    };
+    let redacted = reply(&original);
+    let cursor = redacted.get_document("cursor").unwrap();
+    assert_eq!(cursor.get_i64("id").unwrap(), 99);
+    assert_eq!(cursor.get_str("ns").unwrap(), "d.c");
+    let batch = cursor.get_array("firstBatch").unwrap();
+    assert_eq!(
+        batch[0].as_document().unwrap(),
+        &self::redacted(Mode::Ordered, &row)
+    );
+    assert_eq!(
+        (
+            redacted.get_i32("n").unwrap(),
+            redacted.get_f64("ok").unwrap()
+        ),
+        (3, 1.0)
+    );
+    let error = redacted.get_array("writeErrors").unwrap()[0]
+        .as_document()
+        .unwrap();
+    assert_eq!(
+        (error.get_i32("code").unwrap(), error.get("errmsg")),
+        (11000, None)
+    );
+    assert!(!redacted.to_string().contains("alice"), "{redacted}");
+}
+
+#[test]
+fn a_checksum_is_computed_again() {
+    let body = doc! { "find": "c", "filter": { "a": "b" }, "$db": "d" }
+        .to_vec()
+        .unwrap();
+    let message = encode_op_msg_like(CHECKSUM_PRESENT, 1, 0, &body);
+    let redacted = redactor(Mode::Ordered).command(&message).unwrap();
+    assert!(OpMsg::parse(&redacted).unwrap().has_checksum());
+}
+
+#[test]
+fn what_cannot_be_redacted_is_refused() {
+    let redactor = redactor(Mode::Ordered);
+    assert_eq!(
+        redactor.document(b"\x06\0\0\0\x99\0"),
+        Err(RedactError::Malformed)
+    );
+    assert_eq!(redactor.command(b"too short"), Err(RedactError::Malformed));
+    let deep = (0..300).fold(doc! {}, |inner, _| doc! { "a": inner });
+    assert_eq!(
+        redactor.document(&deep.to_vec().unwrap()),
+        Err(RedactError::TooDeep)
+    );
+}
+
+#[test]
+fn another_key_or_mode_gives_other_pseudonyms() {
+    let other = Redactor::new(b"another key", Mode::Ordered);
+    let document = doc! { "a": "a long string", "n": 123_456 }
+        .to_vec()
+        .unwrap();
+    let one = redactor(Mode::Ordered).document(&document).unwrap();
+    assert_ne!(one, other.document(&document).unwrap());
+    assert_ne!(one, redactor(Mode::Equality).document(&document).unwrap());
+    assert_eq!(one, redactor(Mode::Ordered).document(&document).unwrap());
+    let first = format!("{other:?}");
+    assert!(!first.contains("another"), "{first}");
+}
+
+/// Fingerprints of the published examples do not change.
+#[test]
+fn fingerprints_of_all_published_commands_stay() {
+    let file = include_str!("../../shape/testdata/fingerprint-vectors.json");
+    let file: serde_json::Value = serde_json::from_str(file).unwrap();
+    let mut count = 0;
+    for vector in file["vectors"].as_array().unwrap() {
+        let Some(body) = vector["bson"].as_str() else {
+            continue;
+        };
+        let body = STANDARD.decode(body).unwrap();
+        count += 1;
+        for mode in MODES {
+            let redacted = redactor(mode).command(&encode_request(1, &body)).unwrap();
+            assert_same_shape(&body, OpMsg::parse(&redacted).unwrap().body);
+        }
+    }
+    assert!(count > 50, "{count} commands");
+}
+
+fn assert_same_shape(one: &[u8], other: &[u8]) {
+    let input = |body| CommandBytes {
+        body,
+        sequences: &[],
+    };
+    let (before, after) = (describe(&input(one)), describe(&input(other)));
+    let printed = |body| RawDocument::from_bytes(body).map(|d| format!("{d:?}"));
+    assert_eq!(before, after, "{:?}\n{:?}", printed(one), printed(other));
+    let (before, after) = (fingerprint(&input(one)), fingerprint(&input(other)));
+    assert_eq!(before.shape, after.shape);
+    assert_eq!(before.coarse, after.coarse);
+}
+
+fn numbers() -> impl Strategy<Value = Bson> {
+    prop_oneof![
+        any::<i32>().prop_map(Bson::Int32),
+        (-500..500).prop_map(Bson::Int32),
+        any::<i64>().prop_map(Bson::Int64),
+        (-100_000_i64..100_000).prop_map(|n| Bson::Double(n as f64 / 128.0)),
+        (-1e9..1e9).prop_map(Bson::Double),
+        (-1_000_000_i64..1_000_000, 0..6_u32).prop_map(|(n, d)| decimal(&format!("{n}E-{d}"))),
+    ]
+}
+
+/// Compares two numbers exactly, if they differ by more than the documented precision.
+fn compare(one: &Bson, other: &Bson) -> Option<Ordering> {
+    if let (Some(one), Some(other)) = (integer(one), integer(other)) {
+        return Some(one.cmp(&other));
+    }
+    let (one, other) = (number(one), number(other));
+    let difference = (one - other).abs();
+    let is_equal = difference == 0.0;
+    let is_clear = difference > one.abs().max(other.abs()) * 2_f64.powi(-39);
+    (is_equal || is_clear).then(|| one.total_cmp(&other))
+}
+
+fn integer(value: &Bson) -> Option<i128> {
+    match value {
+        Bson::Int32(number) => Some((*number).into()),
+        Bson::Int64(number) => Some((*number).into()),
+        Bson::Decimal128(number) => number.to_string().parse().ok(),
+        _ => None,
+    }
+}
+
+proptest! {
+    #[test]
+    fn numbers_keep_their_order(one in numbers(), other in numbers()) {
+        let pseudonyms = [&one, &other].map(|number| value(Mode::Ordered, number.clone()));
+        let expected = compare(&one, &other);
+        let found = match (integer(&pseudonyms[0]), integer(&pseudonyms[1])) {
+            (Some(one), Some(other)) => one.cmp(&other),
+            _ => number(&pseudonyms[0]).total_cmp(&number(&pseudonyms[1])),
+        };
+        if let Some(expected) = expected {
+            let is_exact = |value: &Bson| integer(value).is_none_or(|n| n.abs() < 1 << 44);
+            let are_exact = is_exact(&one) && is_exact(&other);
+            let are_integers = integer(&one).is_some() && integer(&other).is_some();
+            if are_exact || are_integers {
+                prop_assert_eq!(found, expected, "{:?} {:?} {:?}", one, other, pseudonyms);
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_among_integers_keep_their_order(n in any::<i64>()) {
+        let next = n.saturating_add(1);
+        let [one, other] = [n, next].map(|n| integer(&value(Mode::Ordered, n)).unwrap());
+        prop_assert_eq!(one < other, n < next);
+    }
+
+    #[test]
+    fn dates_and_times_of_ids_keep_their_order(one in 0..4_000_000_000_000_i64, step in 1_i64..5000) {
+        let date = |ms| match value(Mode::Ordered, DateTime::from_millis(ms)) {
+            Bson::DateTime(date) => date.timestamp_millis(),
+            other => panic!("{other:?}"),
+        };
+        prop_assert!(date(one) < date(one + step));
+        prop_assert!(date(-one - step) < date(-one));
+        let id = |seconds: i64, rest: u8| {
+            let mut bytes = [rest; 12];
+            bytes[..4].copy_from_slice(&u32::try_from(seconds).unwrap().to_be_bytes());
+            match value(Mode::Ordered, ObjectId::from_bytes(bytes)) {
+                Bson::ObjectId(id) => id.bytes(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let seconds = one / 2000;
+        prop_assert!(id(seconds, 255) < id(seconds + step, 0));
+        prop_assert_ne!(id(seconds, 1), id(seconds, 2));
+    }
+
+    #[test]
+    fn strings_keep_length_equality_and_prefixes(one in ".{0,90}", other in ".{0,90}") {
+        for mode in MODES {
+            let (a, b) = (text(mode, &one), text(mode, &other));
+            prop_assert_eq!(a.len(), one.len());
+            prop_assert_eq!(a == b, one == other);
+            prop_assert_eq!(a.starts_with('$'), one.starts_with('$'));
+        }
+        let joined = text(Mode::Ordered, &format!("{one}{other}"));
+        let prefix = text(Mode::Ordered, &one);
+        prop_assert!(joined.starts_with(&prefix) || one.is_empty());
+    }
+
+    #[test]
+    fn values_of_one_type_keep_type_length_and_equality(a in any::<[u8; 16]>(), b in any::<[u8; 16]>()) {
+        let values = |bytes: &[u8; 16]| [
+            Bson::Int32(i32::from_le_bytes(*bytes.first_chunk().unwrap())),
+            Bson::Int64(i64::from_le_bytes(*bytes.first_chunk().unwrap())),
+            Bson::Double(f64::from_le_bytes(*bytes.first_chunk().unwrap())),
+            Bson::DateTime(DateTime::from_millis(i64::from_le_bytes(*bytes.first_chunk().unwrap()))),
+            Bson::ObjectId(ObjectId::from_bytes(*bytes.first_chunk().unwrap())),
+            Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes: bytes[..5].to_vec() }),
+            Bson::Binary(Binary { subtype: BinarySubtype::Uuid, bytes: bytes.to_vec() }),
+        ];
+        for (one, other) in values(&a).into_iter().zip(values(&b)) {
+            let pseudonyms = [&one, &other].map(|v| value(Mode::Equality, v.clone()));
+            prop_assert_eq!(pseudonyms[0].element_type(), one.element_type());
+            let length = |value: &Bson| doc! { "v": value.clone() }.to_vec().unwrap().len();
+            prop_assert_eq!(length(&pseudonyms[0]), length(&one));
+            let is_nan = matches!(&one, Bson::Double(n) if n.is_nan());
+            prop_assert!(is_nan || (pseudonyms[0] == pseudonyms[1]) == (one == other));
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Pseudonyms of strings and regular expressions.
+//!
+//! A string keeps its length in bytes. Each character is replaced by one of the same class: the
+//! printable ASCII characters, the control characters, and the characters of two, three and four
+//! bytes in UTF-8. Within a class the replacement is a permutation, so different strings have
+//! different pseudonyms. The permutation depends on the characters before: so equal prefixes have
+//! equal pseudonyms. Without [`Mode::Ordered`], three passes in alternating directions make each
+//! character depend on all others.
+
+use seawall_shape::has_literal_prefix;
+
+use crate::Mode;
+use crate::keyed::{Block, Keyed, Purpose};
+
+/// Characters at the begin of a string that each form a group. The permutation of a character
+/// depends on all groups before its own.
+const SINGLE_CHARACTERS: usize = 64;
+
+/// Characters of the groups after these.
+const GROUP: usize = 8;
+
+/// The pseudonym of a string. Bytes that are not UTF-8 become characters of one byte.
+pub(crate) fn text(keyed: &Keyed, mode: Mode, bytes: &[u8]) -> Vec<u8> {
+    let mut characters = Vec::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        characters.extend(chunk.valid().chars());
+        let invalid = chunk.invalid().iter();
+        characters.extend(invalid.map(|byte| char::from(byte & 0x7f | 0x20)));
+    }
+    let last = characters.len().saturating_sub(1);
+    pass(keyed, 0, &mut characters, 0);
+    if mode == Mode::Equality {
+        characters.reverse();
+        pass(keyed, 1, &mut characters, last);
+        characters.reverse();
+        pass(keyed, 2, &mut characters, 0);
+    }
+    characters.into_iter().collect::<String>().into_bytes()
+}
+
+/// The pseudonym of a regular expression. It has a literal prefix if and only if the original has
+/// one. In the ordered mode this prefix matches the pseudonyms of the strings that the original
+/// prefix matches; everything after the prefix is lost.
+pub(crate) fn pattern(keyed: &Keyed, mode: Mode, bytes: &[u8]) -> Vec<u8> {
+    if !has_literal_prefix(bytes) {
+        return letters(keyed, bytes, bytes.len());
+    }
+    if mode == Mode::Ordered {
+        let literal = text(keyed, mode, &literal_prefix(bytes));
+        // An alternative would end the prefix, even if it is escaped.
+        let end = literal.iter().position(|&byte| byte == b'|');
+        let literal = literal
+            .get(..end.unwrap_or(literal.len()))
+            .unwrap_or_default();
+        if !literal.is_empty() {
+            return escaped(literal);
+        }
+    }
+    let letters = letters(keyed, bytes, bytes.len().saturating_sub(1).max(1));
+    [&b"^"[..], &letters].concat()
+}
+
+/// Replaces each character. `first` is the index of the string's first character.
+fn pass(keyed: &Keyed, domain: u8, characters: &mut [char], first: usize) {
+    let mut block = Block::default();
+    let mut earlier = Vec::new();
+    let mut index = 0;
+    let (single, groups) = characters.split_at_mut(characters.len().min(SINGLE_CHARACTERS));
+    for group in single.chunks_mut(1).chain(groups.chunks_mut(GROUP)) {
+        block = keyed.block(Purpose::Text, domain, &[&block, &earlier]);
+        earlier.clear();
+        for (character, seed) in group.iter_mut().zip(block.chunks_exact(4)) {
+            let seed = seed
+                .first_chunk()
+                .map_or(0, |seed| u32::from_le_bytes(*seed));
+            earlier.extend(u32::from(*character).to_le_bytes());
+            *character = replaced(*character, seed, index == first);
+            index += 1;
+        }
+    }
+}
+
+/// The replacement of a character by one of its class. The first character of a string is `$` if
+/// and only if it was `$`: in an expression, it decides whether the string is a path.
+fn replaced(character: char, seed: u32, is_first: bool) -> char {
+    let code = u32::from(character);
+    let code = match code {
+        0 | 0x7f => code,
+        0x24 if is_first => code,
+        0x01..=0x1f => shifted(code, 0x01, 0x1f, seed),
+        // Without `$`, the characters from 0x25 on move down by one.
+        0x20..=0x7e if is_first => {
+            let dense = code - u32::from(code > 0x24);
+            let moved = shifted(dense, 0x20, 0x7d, seed);
+            moved + u32::from(moved >= 0x24)
+        }
+        0x20..=0x7e => shifted(code, 0x20, 0x7e, seed),
+        0x80..=0x7ff => shifted(code, 0x80, 0x7ff, seed),
+        // Without the surrogates, which are no characters, the codes from 0xe000 on move down.
+        0x800..=0xffff => {
+            let dense = code - if code > 0xdfff { SURROGATES } else { 0 };
+            let moved = shifted(dense, 0x800, 0xffff - SURROGATES, seed);
+            moved + if moved > 0xd7ff { SURROGATES } else { 0 }
+        }
+        _ => shifted(code, 0x1_0000, 0x10_ffff, seed),
+    };
+    char::from_u32(code).unwrap_or(character)
+}
+
+/// Number of surrogates, which are in the middle of the characters of three bytes.
+const SURROGATES: u32 = 0x800;
+
+/// Moves a code within `first..=last`, around its ends.
+fn shifted(code: u32, first: u32, last: u32, seed: u32) -> u32 {
+    let count = u64::from(last - first) + 1;
+    let moved = (u64::from(code - first) + u64::from(seed)) % count;
+    first + u32::try_from(moved).unwrap_or(0)
+}
+
+/// The literal characters at the begin of an anchored pattern.
+fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
+    let anchored = pattern.strip_prefix(b"^");
+    let mut rest = anchored
+        .or_else(|| pattern.strip_prefix(b"\\A"))
+        .unwrap_or(pattern);
+    let mut literal = Vec::new();
+    loop {
+        let (byte, after) = match rest {
+            [b'\\', escaped, after @ ..] if escaped.is_ascii_punctuation() => (*escaped, after),
+            [byte, after @ ..] if !META.contains(byte) => (*byte, after),
+            _ => break,
+        };
+        literal.push(byte);
+        rest = after;
+    }
+    // A quantifier makes the last character optional.
+    if matches!(rest.first(), Some(b'?' | b'*' | b'{')) {
+        let end = literal.utf8_chunks().last().map_or(0, |chunk| {
+            let last = chunk.valid().chars().next_back();
+            last.map_or(1, char::len_utf8)
+        });
+        literal.truncate(literal.len().saturating_sub(end));
+    }
+    literal
+}
+
+/// An anchored pattern that matches strings with this prefix.
+fn escaped(literal: &[u8]) -> Vec<u8> {
+    let mut pattern = b"^".to_vec();
+    for byte in literal {
+        if byte.is_ascii_punctuation() {
+            pattern.push(b'\\');
+        }
+        pattern.push(*byte);
+    }
+    pattern
+}
+
+/// Letters that depend on a pattern.
+fn letters(keyed: &Keyed, pattern: &[u8], count: usize) -> Vec<u8> {
+    let blocks = (0_u64..).map(|number| {
+        let number = number.to_le_bytes();
+        keyed.block(Purpose::Pattern, 0, &[&number, pattern])
+    });
+    let bytes = blocks.flatten().take(count);
+    bytes.map(|byte| b'a' + byte % 26).collect()
+}
+
+/// The characters with a meaning in a pattern.
+const META: &[u8] = b"\\^$.|?*+()[]{}";

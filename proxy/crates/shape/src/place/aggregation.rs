@@ -1,0 +1,283 @@
+//! Places in pipelines and expressions.
+
+use super::{Inner, Treatment, filter, inside_array, inside_document, kept_unless, pipeline};
+use crate::bson::{Array, Field, Value};
+use crate::pipeline::{Argument, KeyedStage, Stage};
+
+/// A part of a pipeline or expression whose elements have rules of their own.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    /// A document whose names are operators.
+    Operators,
+    /// A document whose names are paths or arguments, each with an expression.
+    Object,
+    /// An array of expressions.
+    List,
+    /// The arguments of an operator. Some of them are options.
+    Options,
+    /// An array of expressions in which numbers are positions.
+    Positions,
+    /// `{$elemMatch: filter}` in a projection.
+    ProjectedElemMatch,
+    /// The operators of `$push` and `$addToSet`.
+    Pushed,
+    /// The argument of `$changeStream`.
+    ChangeStream,
+    /// The argument of `$search`, at any level.
+    Search,
+    /// An array in the argument of `$search`.
+    SearchList,
+    /// The argument of `$bucketAuto`.
+    BucketAuto,
+    /// `output` of `$setWindowFields`.
+    WindowOutput,
+    /// One field of `output` of `$setWindowFields`.
+    WindowField,
+    /// `output` of `$fill`.
+    FillOutput,
+    /// One field of `output` of `$fill`.
+    FillField,
+    /// A document in which strings are words of the server.
+    Words,
+}
+
+impl Part {
+    pub(super) fn treatment(self, name: &[u8], value: &Value<'_>) -> Treatment {
+        match self {
+            Self::Operators => operator(name, value),
+            Self::Object => match (name, value) {
+                (b"sortBy", Value::Document(_)) => inside_document(value, Inner::Keys),
+                _ => expression(value),
+            },
+            Self::List => expression(value),
+            Self::Options if name == b"regex" => pattern(value),
+            Self::Options if KEPT_OPTIONS.contains(&name) => Treatment::Keep,
+            Self::Options => expression(value),
+            Self::Positions => match value.number() {
+                Some(_) => Treatment::Keep,
+                None => expression(value),
+            },
+            Self::ProjectedElemMatch => filter(value),
+            Self::Pushed => match name {
+                b"$slice" | b"$position" => Treatment::Keep,
+                b"$sort" => match value {
+                    Value::Document(_) => inside_document(value, Inner::Keys),
+                    _ => kept_unless(value.number().is_none()),
+                },
+                _ => Treatment::Value,
+            },
+            Self::ChangeStream => kept_unless(matches!(name, b"resumeAfter" | b"startAfter")),
+            Self::Search => match (name, value) {
+                (b"index" | b"path" | b"defaultPath", Value::String(_)) => Treatment::Keep,
+                (b"index" | b"path" | b"defaultPath", &Value::Array(names)) if is_names(names) => {
+                    Treatment::Keep
+                }
+                _ => searched(value),
+            },
+            Self::SearchList => searched(value),
+            Self::BucketAuto => match name {
+                b"buckets" | b"granularity" => Treatment::Keep,
+                _ => expression(value),
+            },
+            Self::WindowOutput => inside(value, Self::WindowField),
+            Self::WindowField if name == b"window" => Treatment::Keep,
+            Self::WindowField => operator(name, value),
+            Self::FillOutput => inside(value, Self::FillField),
+            Self::FillField if name == b"method" => Treatment::Keep,
+            Self::FillField => expression(value),
+            Self::Words => kept_unless(!matches!(value, Value::String(_))),
+        }
+    }
+}
+
+/// The argument of a stage.
+pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
+    match (Stage::named(name), value) {
+        (Stage::Match, _) => filter(value),
+        (Stage::Sort, _) => inside_document(value, Inner::Keys),
+        (Stage::Project, _) => inside_document(value, Inner::Projection),
+        (Stage::Facet, _) => inside_document(value, Inner::Facets),
+        (Stage::Value | Stage::Unset, _) => Treatment::Keep,
+        (Stage::Search, _) => inside(value, Part::Search),
+        (Stage::Opaque, _) => match name {
+            b"$changeStream" => inside(value, Part::ChangeStream),
+            b"$documents" => expression(value),
+            _ => Treatment::Keep,
+        },
+        (Stage::Keyed(stage), Value::Document(_)) => inside_document(value, Inner::Keyed(stage)),
+        (
+            Stage::Keyed(
+                KeyedStage::UnionWith | KeyedStage::Out | KeyedStage::Merge | KeyedStage::Unwind,
+            ),
+            Value::String(_),
+        ) => Treatment::Keep,
+        (Stage::Expression, Value::Document(_)) if name == b"$bucketAuto" => {
+            inside(value, Part::BucketAuto)
+        }
+        (Stage::Keyed(_) | Stage::Expression, _) => expression(value),
+    }
+}
+
+/// An argument of a stage whose keys have rules of their own.
+pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatment {
+    match (stage, name) {
+        (KeyedStage::Out, b"timeseries") => return Treatment::Keep,
+        (KeyedStage::VectorSearch, b"limit" | b"numCandidates") => return Treatment::Keep,
+        (KeyedStage::Densify, b"range") => return inside(value, Part::Words),
+        (KeyedStage::SetWindowFields, b"output") => return inside(value, Part::WindowOutput),
+        (KeyedStage::Fill, b"output") => return inside(value, Part::FillOutput),
+        _ => {}
+    }
+    match stage.argument(name) {
+        Argument::Namespace | Argument::Names => Treatment::Keep,
+        Argument::Pipeline => pipeline(value),
+        Argument::Filter => filter(value),
+        Argument::Keys => inside_document(value, Inner::Keys),
+        Argument::Value => Treatment::Value,
+        Argument::Expression => expression(value),
+        Argument::WhenMatched | Argument::WhenNotMatched => match value {
+            Value::Array(_) => pipeline(value),
+            _ => Treatment::Keep,
+        },
+    }
+}
+
+/// An expression: field paths and variables are kept, constants are values.
+pub(super) fn expression(value: &Value<'_>) -> Treatment {
+    match *value {
+        Value::String([b'$', _, ..]) => Treatment::Keep,
+        Value::Regex(_) => Treatment::Pattern,
+        Value::Array(_) => inside_array(value, Inner::Aggregation(Part::List)),
+        Value::Document(document) => match document.first().map(|first| first.name) {
+            Some(b"$literal" | b"$const") => Treatment::Value,
+            Some([b'$', ..]) => inside(value, Part::Operators),
+            _ => inside(value, Part::Object),
+        },
+        _ => Treatment::Value,
+    }
+}
+
+/// The argument of an operator of an expression.
+fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
+    match (name, value) {
+        (b"$function" | b"$accumulator", _) => Treatment::Value,
+        (b"$meta", _) | (b"$getField", Value::String(_)) => Treatment::Keep,
+        (b"$sum" | b"$count", _) if value.number().is_some() => Treatment::Keep,
+        (_, Value::Document(document)) if OPTION_OPERATORS.contains(&name) => {
+            // An argument may itself be an operator, such as `{$year: {$max: "$date"}}`.
+            match document.first().map(|first| first.name) {
+                Some([b'$', ..]) => expression(value),
+                _ => inside(value, Part::Options),
+            }
+        }
+        (_, Value::Array(_)) if POSITION_OPERATORS.contains(&name) => {
+            inside_array(value, Inner::Aggregation(Part::Positions))
+        }
+        _ => expression(value),
+    }
+}
+
+fn searched(value: &Value<'_>) -> Treatment {
+    match *value {
+        Value::Document(_) => inside(value, Part::Search),
+        Value::Array(array) if matches!(array.first(), Some(Value::Document(_))) => {
+            inside_array(value, Inner::Aggregation(Part::SearchList))
+        }
+        _ => Treatment::Value,
+    }
+}
+
+/// A string or a regular expression, or an expression that computes one.
+fn pattern(value: &Value<'_>) -> Treatment {
+    match expression(value) {
+        Treatment::Value if matches!(value, Value::String(_)) => Treatment::Pattern,
+        other => other,
+    }
+}
+
+fn inside(value: &Value<'_>, part: Part) -> Treatment {
+    inside_document(value, Inner::Aggregation(part))
+}
+
+fn is_names(array: Array<'_>) -> bool {
+    let mut elements = array.elements();
+    let is_string = |element: Field<'_>| matches!(element.value, Value::String(_));
+    elements.by_ref().all(is_string) && !elements.is_cut()
+}
+
+/// Operators whose arguments have names, some of which are options.
+const OPTION_OPERATORS: [&[u8]; 39] = [
+    b"$bottom",
+    b"$bottomN",
+    b"$convert",
+    b"$dateAdd",
+    b"$dateDiff",
+    b"$dateFromParts",
+    b"$dateFromString",
+    b"$dateSubtract",
+    b"$dateToParts",
+    b"$dateToString",
+    b"$dateTrunc",
+    b"$dayOfMonth",
+    b"$dayOfWeek",
+    b"$dayOfYear",
+    b"$derivative",
+    b"$expMovingAvg",
+    b"$filter",
+    b"$firstN",
+    b"$getField",
+    b"$hour",
+    b"$integral",
+    b"$isoDayOfWeek",
+    b"$isoWeek",
+    b"$isoWeekYear",
+    b"$lastN",
+    b"$map",
+    b"$maxN",
+    b"$median",
+    b"$millisecond",
+    b"$minN",
+    b"$minute",
+    b"$month",
+    b"$percentile",
+    b"$reduce",
+    b"$regexFind",
+    b"$regexFindAll",
+    b"$regexMatch",
+    b"$second",
+    b"$setField",
+];
+
+/// The options of these operators: words of the server, names and counts.
+const KEPT_OPTIONS: [&[u8]; 14] = [
+    b"as",
+    b"N",
+    b"alpha",
+    b"field",
+    b"format",
+    b"method",
+    b"n",
+    b"options",
+    b"p",
+    b"sortBy",
+    b"startOfWeek",
+    b"timezone",
+    b"to",
+    b"unit",
+];
+
+/// Operators with positions and counts among their arguments.
+const POSITION_OPERATORS: [&[u8]; 12] = [
+    b"$arrayElemAt",
+    b"$indexOfArray",
+    b"$indexOfBytes",
+    b"$indexOfCP",
+    b"$range",
+    b"$round",
+    b"$slice",
+    b"$substr",
+    b"$substrBytes",
+    b"$substrCP",
+    b"$trunc",
+    b"$zip",
+];

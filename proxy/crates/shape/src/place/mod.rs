@@ -1,0 +1,416 @@
+//! Where the values of users are in a command, a reply or a document.
+//!
+//! A shape prints names and replaces values. Redaction needs the same distinction for every element
+//! of a message, without the limits of a fingerprint. [`Place`] gives it: the place of a document
+//! or array, and how each element in it is treated. The rules use the tables of the fingerprint:
+//! the clauses of commands, the stages and their arguments. Elements that no rule knows are values.
+//!
+//! This module changes no bytes. It reads only the element and, if the element is a document, the
+//! document's first name.
+
+mod aggregation;
+mod reply;
+
+use super::bson::{Document, Value};
+use super::clause::{BULK_DELETE, BULK_UPDATE, Content, INDEX, Table};
+use super::command_name::{self, KnownCommand, UNKNOWN};
+use super::pipeline::KeyedStage;
+use super::update::is_replacement;
+use super::walk::INDEX_TYPES;
+use seawall_command::ReplyForm;
+use seawall_command::table::Syntax;
+use seawall_wire::RawElement;
+
+/// How redaction treats one element.
+#[derive(Clone, Copy, Debug)]
+pub enum Treatment {
+    /// The element is not a value of a user: operators, names, options, limits.
+    Keep,
+    /// The element is a value, with everything in it. Only the field names in it are names.
+    Value,
+    /// The element is a regular expression, or a string with one.
+    Pattern,
+    /// The element may quote values in a text, so it must be removed.
+    Remove,
+    /// The element is a document or an array whose elements have treatments of their own.
+    Inside(Place),
+}
+
+/// The place of a document or an array.
+#[derive(Clone, Copy, Debug)]
+pub struct Place(Inner);
+
+#[derive(Clone, Copy, Debug)]
+enum Inner {
+    Command(&'static KnownCommand),
+    Statements(&'static Table),
+    Statement(&'static Table),
+    BulkOps,
+    BulkOp(&'static Table),
+    Filter,
+    Filters,
+    Operators,
+    OperatorList,
+    Text,
+    /// Keys in their order, each with a direction or an index type.
+    Keys,
+    Projection,
+    Update,
+    Changes(Modifier),
+    Pipeline,
+    Stage,
+    Facets,
+    Keyed(KeyedStage),
+    Aggregation(aggregation::Part),
+    Reply(ReplyForm, reply::Part),
+}
+
+/// The modifiers of an update whose changes have rules of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Modifier {
+    Push,
+    Pull,
+    Other,
+}
+
+impl Place {
+    /// The place of a command's body.
+    pub fn command(body: &[u8]) -> Self {
+        let first = Document::at(body).first();
+        let known = first.as_ref().map_or(&UNKNOWN, command_name::find);
+        Self(Inner::Command(known))
+    }
+
+    /// The place of the body of a reply to a command with this reply form.
+    pub fn reply(form: ReplyForm) -> Self {
+        Self(Inner::Reply(form, reply::Part::Body))
+    }
+
+    /// The treatment of a document sequence of a command: of an array with the same documents.
+    pub fn sequence(self, identifier: &[u8]) -> Treatment {
+        let empty = Value::Array(Document::default().into());
+        match self.0 {
+            Inner::Command(known) => of_field(known, identifier, &empty),
+            _ => Treatment::Value,
+        }
+    }
+
+    /// The treatment of an element of this document or array. `is_first` is true for the first one.
+    pub fn treatment(self, element: &RawElement<'_>, is_first: bool) -> Treatment {
+        let Some(value) = Value::of(*element) else {
+            return Treatment::Value;
+        };
+        let (name, value) = (element.name, &value);
+        match self.0 {
+            Inner::Command(known) if is_first => first_field(known, value),
+            Inner::Command(known) => of_field(known, name, value),
+            Inner::Statements(table) => inside_document(value, Inner::Statement(table)),
+            Inner::Statement(table) => of_statement(table, name, value),
+            Inner::BulkOps => bulk_op(value),
+            Inner::BulkOp(_) if is_first => kept_number(value),
+            Inner::BulkOp(table) => of_statement(table, name, value),
+            Inner::Filter => in_filter(name, value),
+            Inner::Filters => filter(value),
+            Inner::Operators => operator(name, value),
+            Inner::OperatorList => inside_document(value, Inner::Operators),
+            Inner::Text => kept_unless(name == b"$search"),
+            Inner::Keys => direction(value),
+            Inner::Projection => projected(value),
+            Inner::Update => changes(name, value),
+            Inner::Changes(modifier) => change(modifier, value),
+            Inner::Pipeline => inside_document(value, Inner::Stage),
+            Inner::Stage => aggregation::stage(name, value),
+            Inner::Facets => pipeline(value),
+            Inner::Keyed(stage) => aggregation::keyed(stage, name, value),
+            Inner::Aggregation(part) => part.treatment(name, value),
+            Inner::Reply(form, part) => part.treatment(form, name, value),
+        }
+    }
+}
+
+/// The first field of a command: its target, or the explained command.
+fn first_field(known: &'static KnownCommand, value: &Value<'_>) -> Treatment {
+    match (known.syntax, value) {
+        (Syntax::Explain, &Value::Document(inner)) => {
+            let inner = inner.first();
+            let known = inner.as_ref().map_or(&UNKNOWN, command_name::find);
+            Treatment::Inside(Place(Inner::Command(known)))
+        }
+        _ => Treatment::Keep,
+    }
+}
+
+/// A field of a command after the first one.
+fn of_field(known: &'static KnownCommand, name: &[u8], value: &Value<'_>) -> Treatment {
+    if let Some(content) = known.clauses().content_of(name) {
+        return of_clause(content, value);
+    }
+    match (known.syntax, name) {
+        (Syntax::BulkWrite, b"ops") => inside_array(value, Inner::BulkOps),
+        (_, b"validator") => filter(value),
+        (Syntax::OnCollection, b"pipeline") => pipeline(value),
+        (_, name) => kept_unless(!KEPT_FIELDS.contains(&name)),
+    }
+}
+
+fn of_statement(table: &'static Table, name: &[u8], value: &Value<'_>) -> Treatment {
+    match table.content_of(name) {
+        Some(content) => of_clause(content, value),
+        // Everything else in the description of an index is an option.
+        None => kept_unless(!std::ptr::eq(table, &raw const INDEX)),
+    }
+}
+
+fn of_clause(content: Content, value: &Value<'_>) -> Treatment {
+    match content {
+        Content::Filter => filter(value),
+        Content::Filters => inside_array(value, Inner::Filters),
+        Content::Hint if matches!(value, Value::String(_)) => Treatment::Keep,
+        Content::Keys | Content::Hint => inside_document(value, Inner::Keys),
+        Content::Projection => inside_document(value, Inner::Projection),
+        Content::Pipeline => pipeline(value),
+        Content::Name | Content::Collation => Treatment::Keep,
+        Content::Update => update(value),
+        Content::Expression => aggregation::expression(value),
+        Content::Limit | Content::Skip | Content::Flag | Content::UnlessOne | Content::Presence => {
+            kept_number(value)
+        }
+        Content::Bounds => Treatment::Value,
+        Content::Statements(table) => inside_array(value, Inner::Statements(table)),
+    }
+}
+
+fn bulk_op(value: &Value<'_>) -> Treatment {
+    let table = match value {
+        Value::Document(op) => op.first().map(|first| first.name),
+        _ => None,
+    };
+    match table {
+        Some(b"delete") => inside_document(value, Inner::BulkOp(&BULK_DELETE)),
+        Some(_) => inside_document(value, Inner::BulkOp(&BULK_UPDATE)),
+        None => Treatment::Value,
+    }
+}
+
+fn filter(value: &Value<'_>) -> Treatment {
+    inside_document(value, Inner::Filter)
+}
+
+fn pipeline(value: &Value<'_>) -> Treatment {
+    inside_array(value, Inner::Pipeline)
+}
+
+/// An element of a filter.
+fn in_filter(name: &[u8], value: &Value<'_>) -> Treatment {
+    match (name, value) {
+        (b"$and" | b"$or" | b"$nor", Value::Array(_)) => inside_array(value, Inner::Filters),
+        (b"$text", Value::Document(_)) => inside_document(value, Inner::Text),
+        (b"$expr", _) => aggregation::expression(value),
+        (b"$sampleRate" | b"$alwaysTrue" | b"$alwaysFalse", _) => Treatment::Keep,
+        ([b'$', ..], _) => Treatment::Value,
+        (_, Value::Regex(_)) => Treatment::Pattern,
+        (_, &Value::Document(document)) if document.is_operator_document() => {
+            Treatment::Inside(Place(Inner::Operators))
+        }
+        _ => Treatment::Value,
+    }
+}
+
+/// The argument of an operator of a filter.
+fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
+    match (name, value) {
+        (b"$options" | b"$exists" | b"$type" | b"$size" | b"$mod", _) => Treatment::Keep,
+        (b"$maxDistance" | b"$minDistance", _) => Treatment::Keep,
+        (b"$regex", Value::String(_) | Value::Regex(_)) => Treatment::Pattern,
+        (b"$not", Value::Regex(_)) => Treatment::Pattern,
+        (b"$not", &Value::Document(document)) if document.is_operator_document() => {
+            Treatment::Inside(Place(Inner::Operators))
+        }
+        (b"$elemMatch", &Value::Document(document)) => Treatment::Inside(Place(
+            match document.is_operator_document() && !document.begins_filter() {
+                true => Inner::Operators,
+                false => Inner::Filter,
+            },
+        )),
+        (b"$all", &Value::Array(array)) => match array.first() {
+            Some(Value::Document(first))
+                if first
+                    .first()
+                    .is_some_and(|field| field.name == b"$elemMatch") =>
+            {
+                Treatment::Inside(Place(Inner::OperatorList))
+            }
+            _ => Treatment::Value,
+        },
+        _ => Treatment::Value,
+    }
+}
+
+/// The direction of a sort key, or the type of an index key.
+fn direction(value: &Value<'_>) -> Treatment {
+    match *value {
+        Value::String(kind) => kept_unless(!INDEX_TYPES.contains(&kind)),
+        Value::Document(document) => {
+            let first = document.first();
+            kept_unless(first.is_none_or(|first| first.name != b"$meta"))
+        }
+        _ => kept_number(value),
+    }
+}
+
+fn projected(value: &Value<'_>) -> Treatment {
+    let &Value::Document(document) = value else {
+        return match value.number() {
+            Some(_) => Treatment::Keep,
+            None => aggregation::expression(value),
+        };
+    };
+    match document.first().map(|first| first.name) {
+        Some(b"$elemMatch") => Treatment::Inside(Place(Inner::Aggregation(
+            aggregation::Part::ProjectedElemMatch,
+        ))),
+        Some(b"$slice" | b"$meta") => Treatment::Keep,
+        Some([b'$', ..]) | None => aggregation::expression(value),
+        Some(_) => Treatment::Inside(Place(Inner::Projection)),
+    }
+}
+
+fn update(value: &Value<'_>) -> Treatment {
+    match *value {
+        Value::Array(_) => pipeline(value),
+        Value::Document(document) if !is_replacement(document) => {
+            Treatment::Inside(Place(Inner::Update))
+        }
+        _ => Treatment::Value,
+    }
+}
+
+/// The changes of one modifier of an update.
+fn changes(modifier: &[u8], value: &Value<'_>) -> Treatment {
+    let modifier = match modifier {
+        b"$unset" | b"$rename" | b"$pop" | b"$currentDate" => return Treatment::Keep,
+        b"$push" | b"$addToSet" => Modifier::Push,
+        b"$pull" => Modifier::Pull,
+        _ => Modifier::Other,
+    };
+    inside_document(value, Inner::Changes(modifier))
+}
+
+fn change(modifier: Modifier, value: &Value<'_>) -> Treatment {
+    match (modifier, value) {
+        (Modifier::Push, &Value::Document(document)) if document.is_operator_document() => {
+            Treatment::Inside(Place(Inner::Aggregation(aggregation::Part::Pushed)))
+        }
+        (Modifier::Pull, Value::Regex(_)) => Treatment::Pattern,
+        (Modifier::Pull, &Value::Document(document)) if document.is_operator_document() => {
+            Treatment::Inside(Place(Inner::Operators))
+        }
+        (Modifier::Pull, Value::Document(_)) => filter(value),
+        _ => Treatment::Value,
+    }
+}
+
+fn inside_document(value: &Value<'_>, inner: Inner) -> Treatment {
+    match value {
+        Value::Document(_) => Treatment::Inside(Place(inner)),
+        _ => Treatment::Value,
+    }
+}
+
+fn inside_array(value: &Value<'_>, inner: Inner) -> Treatment {
+    match value {
+        Value::Array(_) => Treatment::Inside(Place(inner)),
+        _ => Treatment::Value,
+    }
+}
+
+fn kept_number(value: &Value<'_>) -> Treatment {
+    let is_flag = matches!(value, Value::True | Value::False | Value::Null);
+    kept_unless(!is_flag && value.number().is_none())
+}
+
+fn kept_unless(is_value: bool) -> Treatment {
+    match is_value {
+        true => Treatment::Value,
+        false => Treatment::Keep,
+    }
+}
+
+/// Fields of commands that are options, names or limits, besides those that the tables name. All
+/// fields that are not here are values, because a command may have new fields.
+const KEPT_FIELDS: [&[u8]; 74] = [
+    b"$clusterTime",
+    b"$client",
+    b"$configTime",
+    b"$db",
+    b"$readPreference",
+    b"abortOnError",
+    b"allowDiskUse",
+    b"allowPartialResults",
+    b"apiDeprecationErrors",
+    b"apiStrict",
+    b"apiVersion",
+    b"authorizedCollections",
+    b"authorizedDatabases",
+    b"autocommit",
+    b"awaitData",
+    b"batchSize",
+    b"bypassDocumentValidation",
+    b"capped",
+    b"changeStreamPreAndPostImages",
+    b"clusteredIndex",
+    b"collation",
+    b"collection",
+    b"commitQuorum",
+    b"cursor",
+    b"cursors",
+    b"dropTarget",
+    b"errorsOnly",
+    b"expireAfterSeconds",
+    b"explain",
+    b"freeStorage",
+    b"full",
+    b"hint",
+    b"includeIndexBuildInfo",
+    b"index",
+    b"indexOptionDefaults",
+    b"key",
+    b"lsid",
+    b"max",
+    b"maxAwaitTimeMS",
+    b"maxTimeMS",
+    b"mode",
+    b"name",
+    b"nameOnly",
+    b"new",
+    b"noCursorTimeout",
+    b"nsInfo",
+    b"oplogReplay",
+    b"ordered",
+    b"out",
+    b"rawData",
+    b"readConcern",
+    b"recoveryToken",
+    b"returnKey",
+    b"scale",
+    b"showRecordId",
+    b"singleBatch",
+    b"size",
+    b"startTransaction",
+    b"stmtId",
+    b"stmtIds",
+    b"storageEngine",
+    b"sort",
+    b"tailable",
+    b"term",
+    b"timeseries",
+    b"to",
+    b"txnNumber",
+    b"unique",
+    b"upsert",
+    b"validationAction",
+    b"validationLevel",
+    b"verbosity",
+    b"viewOn",
+    b"writeConcern",
+];
