@@ -16,6 +16,7 @@ use axum::{
 };
 use seawall::{
     admin::{Guard, Live, MAX_REQUESTS, Role, Sessions, Token, Window, router},
+    captures::Captures,
     observe::{self, Observer, Recorder, outcome_of},
     pool,
     topology::{self, DeploymentOptions, Topology},
@@ -218,6 +219,8 @@ impl Parts {
         Window {
             exporter: Arc::clone(&self.observer.exporter),
             clients: Arc::clone(&self.observer.clients),
+            // Captures are off, so each request for one is refused.
+            captures: Arc::new(Captures::new(None, Box::new(Vec::new))),
             insight: Arc::clone(&self.insight),
             pulse: Err("it is off"),
             topology: Arc::clone(&self.topology),
