@@ -1,6 +1,6 @@
 /** Charts of series over time. All charts of a page share one cursor. */
 
-import { fill, h, svg } from "./dom.js";
+import { axisLabel, fill, h, svg } from "./dom.js";
 import { clock, moment, tick } from "./format.js";
 import { linear, timeTicks } from "./scale.js";
 
@@ -93,12 +93,7 @@ export class TimeChart {
     );
     fill(this.y, ...labels);
     const { ticks, interval } = timeTicks(from, until, this.options.isSmall ? 3 : 7);
-    fill(
-      this.x,
-      ...ticks.map((at) =>
-        h("span", { "--at": `${((at - from) / (until - from)) * 100}%` }, tick(at, interval)),
-      ),
-    );
+    fill(this.x, ...ticks.map((at) => axisLabel((at - from) / (until - from), tick(at, interval))));
     this.read(null);
   }
 

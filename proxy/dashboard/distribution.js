@@ -1,6 +1,6 @@
 /** The distribution of durations, and how it differs from an earlier one. */
 
-import { fill, h, svg } from "./dom.js";
+import { axisLabel, fill, h, svg } from "./dom.js";
 import { duration, percent } from "./format.js";
 import { logarithmic } from "./scale.js";
 
@@ -51,10 +51,7 @@ export function distribution(buckets, options = {}) {
     before.length > 0 && draw(before, "before"),
     draw(buckets, "one"),
   );
-  const x = scale.ticks.map((ms) => {
-    const at = scale.at(ms);
-    return h("span", { class: at > 0.9 && "left", "--at": `${at * 100}%` }, duration(ms));
-  });
+  const x = scale.ticks.map((ms) => axisLabel(scale.at(ms), duration(ms)));
   const y = h(
     "div",
     { class: "y", "aria-hidden": "true" },

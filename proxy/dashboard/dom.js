@@ -139,6 +139,16 @@ export function section(title, ...children) {
 }
 
 /**
+ * A label of a horizontal axis. At the right edge it ends at its position, so that it stays inside
+ * the page of a phone.
+ * @param {number} at the position from 0 to 1
+ * @param {string} text
+ */
+export function axisLabel(at, text) {
+  return h("span", { class: at > 0.95 && "left", "--at": `${at * 100}%` }, text);
+}
+
+/**
  * A sentence in place of data.
  * @param {string} text
  */

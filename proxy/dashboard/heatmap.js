@@ -3,7 +3,7 @@
  * of operations. An area can be brushed with the pointer or with the keyboard.
  */
 
-import { fill, h } from "./dom.js";
+import { axisLabel, fill, h } from "./dom.js";
 import { clock, counted, duration, integer, tick } from "./format.js";
 import { linear, logarithmic, timeTicks } from "./scale.js";
 import { mark } from "./chart.js";
@@ -106,12 +106,7 @@ export class Heatmap {
       ),
     );
     const { ticks, interval } = timeTicks(from, until, 8);
-    fill(
-      this.x,
-      ...ticks.map((at) =>
-        h("span", { "--at": `${((at - from) / (until - from)) * 100}%` }, tick(at, interval)),
-      ),
-    );
+    fill(this.x, ...ticks.map((at) => axisLabel((at - from) / (until - from), tick(at, interval))));
     this.draw();
     this.showArea(view.area);
     this.read(null);
