@@ -495,39 +495,44 @@ async fn metrics_count_what_a_capture_has_and_what_it_omits() {
 }
 
 #[tokio::test]
-async fn large_commands_are_captured_whole() {
+async fn large_commands_and_replies_are_captured_whole() {
     let scratch = Scratch::create().unwrap();
     let seawall = capturing(&scratch, "").await;
     let user = scene::writer().await;
-    let id = start(&seawall, "").await;
-    let (client, _) = observed(&seawall, &user, "").await;
-    let collection = client.database(&user.name).collection::<Document>("large");
-    let documents = (0..6).map(|number| doc! { "_id": number, "text": "x".repeat(1 << 20) });
-    collection.insert_many(documents).await.unwrap();
-    let found: Vec<_> = collection
-        .find(doc! {})
-        .await
-        .unwrap()
-        .try_collect()
-        .await
-        .unwrap();
-    assert_eq!(found.len(), 6);
-    let ended = stop(&seawall, &id).await;
-    assert!(ended.omitted.is_empty(), "{ended:?}");
-    let read = Read::from(&scratch, &id);
-    let commands = read.commands();
-    let insert = commands
-        .iter()
-        .find(|command| body(&command.message).contains_key("insert"));
-    let insert = insert.unwrap();
-    assert!(insert.message.len() > 6 << 20);
-    assert_eq!(read.reply_of(insert).facts.as_ref().unwrap().documents, 6);
-    let find = commands
-        .iter()
-        .find(|command| body(&command.message).contains_key("find"));
-    let reply = read.reply_of(find.unwrap());
-    assert!(reply.bytes > 6 << 20 && reply.message.is_empty());
-    assert_eq!(reply.facts.as_ref().unwrap().documents, 6);
+    for (replies, is_whole) in [("facts", false), ("whole", true)] {
+        let id = start(&seawall, &format!(r#", "replies": "{replies}""#)).await;
+        let (client, events) = observed(&seawall, &user, "").await;
+        let collection = client
+            .database(&user.name)
+            .collection::<Document>(&unique_name("large"));
+        let documents = (0..6).map(|number| doc! { "_id": number, "text": "x".repeat(1 << 20) });
+        collection.insert_many(documents).await.unwrap();
+        let found = collection.find(doc! {}).await.unwrap();
+        let found: Vec<_> = found.try_collect().await.unwrap();
+        assert_eq!(found.len(), 6);
+        let ended = stop(&seawall, &id).await;
+        assert!(ended.omitted.is_empty(), "{ended:?}");
+        let read = Read::from(&scratch, &id);
+        let commands = read.commands();
+        let named = |name: &str| {
+            let mut commands = commands.iter();
+            let found = commands.find(|command| body(&command.message).contains_key(name));
+            *found.unwrap()
+        };
+        let insert = named("insert");
+        assert!(insert.message.len() > 6 << 20);
+        assert_eq!(read.reply_of(insert).facts.as_ref().unwrap().documents, 6);
+        let find = named("find");
+        let reply = read.reply_of(find);
+        assert!(reply.bytes > 6 << 20);
+        assert_eq!(reply.facts.as_ref().unwrap().documents, 6);
+        if is_whole {
+            let expected = events.lock().replies[&request_id(&find.message)].clone();
+            assert_eq!(body(&reply.message), expected);
+        } else {
+            assert!(reply.message.is_empty());
+        }
+    }
 }
 
 /// The configuration of a process that captures.

@@ -1,6 +1,12 @@
 //! A client's part in a capture, and the guard that records an operation.
 
-use std::{mem, sync::Arc, sync::atomic::Ordering};
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use seawall_capture::record::{
@@ -128,7 +134,7 @@ impl Membership {
             session: Arc::clone(&self.session),
             operation,
             began: arrived.at,
-            has_ended: false,
+            has_ended: AtomicBool::new(false),
         })
     }
 
@@ -191,11 +197,11 @@ pub struct Recording {
     session: Arc<Session>,
     operation: u64,
     began: Instant,
-    has_ended: bool,
+    has_ended: AtomicBool,
 }
 
 /// The end of an operation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Ended<'a> {
     /// How the operation ended.
     pub outcome: Outcome,
@@ -203,8 +209,47 @@ pub struct Ended<'a> {
     pub facts: Option<&'a ReplyFacts>,
     /// The size of the reply's message, not compressed; 0 if there is no reply.
     pub bytes: usize,
-    /// The reply's message, not compressed; empty if it is not available.
-    pub message: &'a [u8],
+    /// The reply's message, not compressed.
+    pub message: ReplyMessage<'a>,
+}
+
+/// The message of a reply.
+#[derive(Debug)]
+pub enum ReplyMessage<'a> {
+    /// There is none.
+    Absent,
+    /// The reply is held.
+    Held(&'a [u8]),
+    /// The reply was forwarded as it arrived, and copied on the way.
+    Copied(ReplyCopy),
+}
+
+/// A copy of a large reply, which grows while the reply is forwarded.
+#[derive(Debug)]
+pub struct ReplyCopy {
+    session: Arc<Session>,
+    /// The room in the queue that the copy has, in bytes.
+    reserved: usize,
+    bytes: Vec<u8>,
+}
+
+impl ReplyCopy {
+    /// Adds the next bytes of the reply.
+    pub(crate) fn add(&mut self, piece: &[u8]) {
+        self.bytes.extend_from_slice(piece);
+    }
+
+    /// The copy, with its room.
+    fn into_bytes(mut self) -> Bytes {
+        self.reserved = 0;
+        Bytes::from(mem::take(&mut self.bytes))
+    }
+}
+
+impl Drop for ReplyCopy {
+    fn drop(&mut self) {
+        self.session.queue.release(self.reserved);
+    }
 }
 
 impl Ended<'_> {
@@ -214,42 +259,61 @@ impl Ended<'_> {
             outcome,
             facts: None,
             bytes: 0,
-            message: &[],
+            message: ReplyMessage::Absent,
         }
     }
 }
 
 impl Recording {
-    /// Records the end of the operation. Call it before the client gets the last byte of its reply:
-    /// an operation that the client begins after it then follows in the capture.
-    pub fn end(mut self, ended: &Ended<'_>, now: Instant) {
-        self.push(ended, now);
+    /// Begins a copy of a reply of `length` bytes. `None` if only facts are recorded, or if there
+    /// is no room for it, which is counted.
+    pub(crate) fn copy_of_reply(&self, length: usize) -> Option<ReplyCopy> {
+        let session = &self.session;
+        let is_wanted = session.plan.replies == ReplyDetail::Whole;
+        (is_wanted && self.has_room(length, Instant::now())).then(|| ReplyCopy {
+            session: Arc::clone(session),
+            reserved: length,
+            bytes: Vec::with_capacity(length),
+        })
     }
 
-    fn push(&mut self, ended: &Ended<'_>, now: Instant) {
-        self.has_ended = true;
+    /// Records the end of the operation. Call it before the client gets the last byte of its reply:
+    /// an operation that the client begins after it then follows in the capture.
+    pub fn end(&self, ended: Ended<'_>, now: Instant) {
+        self.has_ended.store(true, Ordering::Relaxed);
         let session = &self.session;
-        let reply = Reply {
+        let message = match ended.message {
+            ReplyMessage::Copied(copy) => copy.into_bytes(),
+            ReplyMessage::Held(message)
+                if session.plan.replies == ReplyDetail::Whole
+                    && self.has_room(message.len(), now) =>
+            {
+                Bytes::copy_from_slice(message)
+            }
+            ReplyMessage::Held(_) | ReplyMessage::Absent => Bytes::new(),
+        };
+        session.queue.reply(Reply {
             operation: self.operation,
             at_us: session.at_us(now),
             outcome: ended.outcome.into(),
             duration_us: microseconds(now.saturating_duration_since(self.began)),
             bytes: u64::try_from(ended.bytes).unwrap_or(u64::MAX),
             facts: ended.facts.map(Facts::from),
-            message: Bytes::new(),
-        };
-        let message = match session.plan.replies {
-            ReplyDetail::Facts => &[],
-            ReplyDetail::Whole => ended.message,
-        };
-        session.queue.reply(reply, message, now, &session.totals);
+            message,
+        });
+    }
+
+    /// Reserves room for the message of the reply.
+    fn has_room(&self, bytes: usize, now: Instant) -> bool {
+        let Session { queue, totals, .. } = &*self.session;
+        queue.reserve_message(bytes, self.session.at_us(now), now, totals)
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        if !self.has_ended {
-            self.push(&Ended::without_reply(Outcome::ClientGone), Instant::now());
+        if !*self.has_ended.get_mut() {
+            self.end(Ended::without_reply(Outcome::ClientGone), Instant::now());
         }
     }
 }

@@ -7,9 +7,9 @@
 //!
 //! One capture runs at a time. While none runs, an operation costs one relaxed load. A capture
 //! never delays an operation: if the queue, the rate or the disk has no room, operations are
-//! omitted, and both the file and the metrics say how many. Logins, commands that may contain secrets and
-//! unknown commands are never recorded, nor are their replies. This module knows no HTTP, and
-//! selects no servers.
+//! omitted, and both the file and the metrics say how many. Logins, commands that may contain
+//! secrets and unknown commands are never recorded, nor are their replies. This module knows no
+//! HTTP, and selects no servers.
 
 mod directory;
 mod member;
@@ -40,7 +40,7 @@ use tokio::time::Instant;
 pub(crate) use self::selection::MAX_NAMES;
 pub use self::{
     directory::CaptureId,
-    member::{Arrived, CapturedClient, Ended, Recording},
+    member::{Arrived, CapturedClient, Ended, Recording, ReplyCopy, ReplyMessage},
     selection::{Described, Selection},
     session::Plan,
     state::{CaptureFigures, CaptureState},

@@ -204,28 +204,30 @@ impl Queue {
         Some(operation)
     }
 
-    /// Adds a reply. Its message is left out if there is no room for it.
-    pub(super) fn reply(&self, mut reply: Reply, message: &[u8], now: Instant, totals: &Totals) {
-        let is_admitted = !message.is_empty() && {
-            let room = self.reserve(message.len());
-            let reason = match room {
-                None => Some(OmissionReason::QueueFull),
-                Some(()) if !self.state.lock().rate.admits(message.len(), now) => {
-                    self.release(message.len());
-                    Some(OmissionReason::RateLimit)
-                }
-                Some(()) => None,
-            };
-            if let Some(reason) = reason {
-                self.omit(reason, 0, message.len(), reply.at_us, totals);
+    /// Reserves room for the message of a reply. Returns false if there is none, which is counted.
+    /// [`Self::reply`] or [`Self::release`] uses the room.
+    pub(super) fn reserve_message(
+        &self,
+        bytes: usize,
+        at_us: u64,
+        now: Instant,
+        totals: &Totals,
+    ) -> bool {
+        let reason = match self.reserve(bytes) {
+            None => OmissionReason::QueueFull,
+            Some(()) if self.state.lock().rate.admits(bytes, now) => return true,
+            Some(()) => {
+                self.release(bytes);
+                OmissionReason::RateLimit
             }
-            reason.is_none()
         };
-        let mut bytes = RECORD_BYTES;
-        if is_admitted {
-            reply.message = Bytes::copy_from_slice(message);
-            bytes += message.len();
-        }
+        self.omit(reason, 0, bytes, at_us, totals);
+        false
+    }
+
+    /// Adds a reply. Room for its message, if it has one, was reserved before.
+    pub(super) fn reply(&self, reply: Reply) {
+        let bytes = RECORD_BYTES + reply.message.len();
         self.used_bytes.fetch_add(RECORD_BYTES, Ordering::Relaxed);
         let mut state = self.state.lock();
         self.push(&mut state, Content::Reply(reply), bytes);
@@ -466,13 +468,15 @@ mod tests {
             at_us: 5,
             ..Reply::default()
         };
-        queue.reply(reply.clone(), &[1; 4000], now, &totals);
         let gap = omitted(OmissionReason::QueueFull, 0, 4000);
+        assert!(!queue.reserve_message(4000, 5, now, &totals));
+        queue.reply(reply.clone());
         assert_eq!(taken(&queue), [gap, Content::Reply(reply.clone())]);
-        queue.reply(reply.clone(), &[1; 40], now, &totals);
+        assert!(queue.reserve_message(40, 5, now, &totals));
         let message = Bytes::copy_from_slice(&[1; 40]);
-        let whole = Content::Reply(Reply { message, ..reply });
-        assert_eq!(taken(&queue), [whole]);
+        let whole = Reply { message, ..reply };
+        queue.reply(whole.clone());
+        assert_eq!(taken(&queue), [Content::Reply(whole)]);
         assert_eq!(queue.used_bytes.load(Ordering::Relaxed), 0);
     }
 
@@ -501,7 +505,7 @@ mod tests {
         queue.end(EndReason::Shutdown);
         assert_eq!(queue.begin_client(ClientBegan::default()), None);
         assert_eq!(queue.command(1, 0, &[7; 10], now, &totals), None);
-        queue.reply(Reply::default(), &[], now, &totals);
+        queue.reply(Reply::default());
         queue.omit_command(1, OmissionReason::Secret, 10, 0, &totals);
         let batch = queue.take(SECOND);
         assert_eq!(batch.records.len(), 2);

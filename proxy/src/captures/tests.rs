@@ -107,9 +107,9 @@ fn operate(
             outcome: Outcome::Replied,
             facts: Some(&facts),
             bytes: bytes.len(),
-            message: &bytes,
+            message: ReplyMessage::Held(&bytes),
         };
-        recording.end(&ended, Instant::now());
+        recording.end(ended, Instant::now());
     }
     true
 }

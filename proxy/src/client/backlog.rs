@@ -30,7 +30,7 @@ use super::{
     client_end::ClientEnd,
     reply::{Awaited, REPLY_HEAD_BYTES, RelayError, Unread, check_flags},
 };
-use crate::limits::StepwiseTurn;
+use crate::{captures::ReplyCopy, limits::StepwiseTurn};
 use seawall_command::{ReplyFacts, ReplyScanner};
 use seawall_transport::{Evicted, MESSAGE_LIMIT, MemoryShare, Progress, Stream};
 
@@ -303,6 +303,8 @@ pub(super) struct Forwarded {
     /// Number of bytes of the whole reply.
     pub(super) bytes: usize,
     pub(super) backlog: Backlog,
+    /// A copy of the reply, if a capture records it whole.
+    pub(super) copy: Option<ReplyCopy>,
 }
 
 /// Waits until the budget has room for a reply that must be held whole. Returns `None` if the
@@ -339,6 +341,7 @@ struct Transfer<'a> {
     seen: usize,
     scanner: ReplyScanner,
     backlog: Backlog,
+    copy: Option<ReplyCopy>,
     /// When the client last read a byte or had nothing to read.
     client_read_at: Instant,
     /// How fast the client reads.
@@ -365,6 +368,7 @@ pub(super) async fn forward_large(
         seen: 0,
         scanner: ReplyScanner::new(awaited.form),
         backlog: Backlog::default(),
+        copy: (awaited.recording).and_then(|recording| recording.copy_of_reply(length)),
         client_read_at: Instant::now(),
         progress: Progress::default(),
         overdue_at: Instant::now() + MESSAGE_LIMIT,
@@ -408,6 +412,7 @@ pub(super) async fn forward_large(
         facts: *transfer.scanner.facts(),
         bytes: length,
         backlog: transfer.backlog,
+        copy: transfer.copy,
     })
 }
 
@@ -435,6 +440,9 @@ impl Transfer<'_> {
         let before = REPLY_HEAD_BYTES.saturating_sub(self.seen);
         self.scanner.feed(piece.get(before..).unwrap_or_default());
         self.seen += piece.len();
+        if let Some(copy) = &mut self.copy {
+            copy.add(piece);
+        }
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::io::{AsyncRead as _, ReadBuf};
 
-use crate::limits::Limits;
+use crate::{captures::Recording, limits::Limits};
 use seawall_command::ReplyForm;
 use seawall_transport::{MemoryBudget, MemoryShare, Sharer, Stream, with_scratch};
 use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, OpCode};
@@ -70,6 +70,8 @@ pub(super) struct Awaited<'a> {
     pub(super) sharer: Sharer,
     /// Returns true if other operations wait for the server connection.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
+    /// Set if the operation is recorded in a capture.
+    pub(super) recording: Option<&'a Recording>,
 }
 
 /// Parses the header of a reply, and checks that the reply belongs to the request.

@@ -42,6 +42,7 @@ async fn forward(
         limits,
         sharer: Sharer::Local,
         is_wanted: &|| false,
+        recording: None,
     };
     let mut first = vec![0; REPLY_HEAD_BYTES];
     server.read_exact(&mut first).await.unwrap();

@@ -52,6 +52,7 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
         limits: &limits,
         sharer: Sharer::Local,
         is_wanted: &|| false,
+        recording: None,
     };
     let interrupt = Interrupt::default();
     let mut relayed = std::pin::pin!(relay_reply(

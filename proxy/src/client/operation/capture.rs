@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::context::{AttemptEnd, Operation};
 use crate::{
-    captures::{Arrived, Described, Ended, Recording},
+    captures::{Arrived, Described, Ended, Recording, ReplyMessage},
     client::{Client, reply::REPLY_HEAD_BYTES},
     observe::ConnectedClient,
 };
@@ -37,7 +37,10 @@ impl Client {
 
 impl Operation<'_> {
     /// Records the end of the operation, before the client gets the last byte of its reply.
-    pub(super) fn record_end(&self, recording: Recording, ended: &AttemptEnd) {
+    pub(super) fn record_end(&self, ended: &mut AttemptEnd) {
+        let Some(recording) = self.recording else {
+            return;
+        };
         let now = Instant::now();
         match ended {
             AttemptEnd::Reply(reply, _, _) => {
@@ -52,22 +55,25 @@ impl Operation<'_> {
                     outcome: self.outcome_of_reply(),
                     facts: Some(&forwarded.facts),
                     bytes: forwarded.bytes,
-                    message: &[],
+                    message: match forwarded.copy.take() {
+                        Some(copy) => ReplyMessage::Copied(copy),
+                        None => ReplyMessage::Absent,
+                    },
                 };
-                recording.end(&ended, now);
+                recording.end(ended, now);
             }
             AttemptEnd::Close(outcome) => {
                 let ended = Ended::without_reply(outcome_without_server(*outcome));
-                recording.end(&ended, now);
+                recording.end(ended, now);
             }
             // The guard records that the client has left.
-            AttemptEnd::Gone => drop(recording),
+            AttemptEnd::Gone => {}
         }
     }
 
     fn record_reply(
         &self,
-        recording: Recording,
+        recording: &Recording,
         reply: &[u8],
         outcome: record::Outcome,
         now: Instant,
@@ -78,9 +84,9 @@ impl Operation<'_> {
             outcome,
             facts: Some(&facts),
             bytes: reply.len(),
-            message: reply,
+            message: ReplyMessage::Held(reply),
         };
-        recording.end(&ended, now);
+        recording.end(ended, now);
     }
 
     /// The outcome of an operation with a server's reply.

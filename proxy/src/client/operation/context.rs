@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::failure::{FailedCommand, Failure, error_reply};
 use crate::{
+    captures::Recording,
     client::{Shared, answer::ReplyTo, backlog::Forwarded, reply::HeldReply},
     limits::{Heavy, StepwiseTurn},
     observe::Observation,
@@ -30,6 +31,8 @@ pub(super) struct Operation<'a> {
     /// The address or user whose share of resources the client uses.
     pub(super) sharer: Sharer,
     pub(super) reply_to: ReplyTo,
+    /// Set if the operation is recorded in a capture.
+    pub(super) recording: Option<&'a Recording>,
 }
 
 /// The way in which an operation ends for its client.

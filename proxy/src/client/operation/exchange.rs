@@ -87,6 +87,7 @@ impl Operation<'_> {
             limits: &self.shared.limits,
             sharer: self.sharer,
             is_wanted: &|| pool.has_waiting(),
+            recording: self.recording,
         };
         // Seawall waits for the reply even if the client wants none. So the client's next operation
         // runs after the current one.

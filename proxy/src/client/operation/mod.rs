@@ -81,6 +81,7 @@ impl Client {
             announces_backpressure: self.announces_backpressure,
             sharer: self.sharer,
             reply_to,
+            recording: recording.as_ref(),
         };
         let mut end = ClientEnd {
             stream: &mut self.stream,
@@ -88,10 +89,8 @@ impl Client {
             write_idle: shared.settings().client_write_idle_timeout,
             is_awaiting: !reply_to.is_unwanted(),
         };
-        let ended = operation.run(&mut end, &mut observation).await;
-        if let Some(recording) = recording {
-            operation.record_end(recording, &ended);
-        }
+        let mut ended = operation.run(&mut end, &mut observation).await;
+        operation.record_end(&mut ended);
         let outcome = match ended {
             AttemptEnd::Gone => return Err(End::Gone),
             AttemptEnd::Close(outcome) => {
