@@ -22,7 +22,6 @@ mod facts;
 mod reader;
 pub mod record;
 pub mod recorder;
-mod secret;
 mod writer;
 
 #[cfg(test)]
@@ -31,6 +30,5 @@ mod tests;
 pub use self::{
     block::MAX_BLOCK_BYTES,
     reader::{ReadError, Reader, is_capture},
-    secret::is_secret,
     writer::{WriteError, Writer},
 };

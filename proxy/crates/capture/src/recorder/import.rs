@@ -9,19 +9,19 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use seawall_command::{Class, Command as Inspected, Handshake, ReplyFacts, ReplyForm};
+use seawall_command::{
+    Class, Command as Inspected, CommandBytes, Handshake, ReplyFacts, ReplyForm,
+    exchange_may_be_shown,
+};
 use seawall_wire::{
     CompressedHead, Elements, HEADER_BYTES, Header as MessageHeader, MAX_MESSAGE_BYTES, OpCode,
     OpMsg, OpQuery, document_at,
 };
 
 use super::{Layout, Packet, PacketEvent};
-use crate::{
-    is_secret,
-    record::{
-        ClientBegan, ClientEnded, Command, Content, End, EndReason, Facts, Header, OmissionReason,
-        Omitted, Outcome, Reply, ReplyDetail, Server,
-    },
+use crate::record::{
+    ClientBegan, ClientEnded, Command, Content, End, EndReason, Facts, Header, OmissionReason,
+    Omitted, Outcome, Reply, ReplyDetail, Server,
 };
 
 /// Most sessions that are remembered at a time. In a file with more, the session with the lowest
@@ -275,7 +275,7 @@ impl Import {
         let wants_reply = !op_msg.more_to_come();
         if let Class::Handshake(handshake) = command.class {
             self.handshake(session, handshake, op_msg.body);
-        } else if is_secret(&command) {
+        } else if !may_be_shown(&op_msg) {
             self.counts.secret += 1;
             let client = self.client(session, at_us, records);
             records.push(Content::Omitted(Omitted {
@@ -441,6 +441,15 @@ fn header_of(message: &[u8]) -> Option<MessageHeader> {
     let header = message.first_chunk::<HEADER_BYTES>()?;
     let header = MessageHeader::parse(header, MAX_MESSAGE_BYTES).ok()?;
     (header.message_length == message.len()).then_some(header)
+}
+
+/// True if neither the command nor its reply can be secret.
+fn may_be_shown(command: &OpMsg<'_>) -> bool {
+    let sequences: Vec<_> = command.sequences().collect();
+    exchange_may_be_shown(&CommandBytes {
+        body: command.body,
+        sequences: &sequences,
+    })
 }
 
 fn unacknowledged(operation: u64, at_us: u64) -> Content {
