@@ -17,7 +17,7 @@ const OBJECT_IDS: u8 = 3;
 /// Bits by which the pseudonyms of numbers are larger.
 const NUMBER_SPREAD_BITS: u32 = 8;
 
-/// Bits by which the pseudonyms of times are larger: today's dates stay below the year 2100.
+/// Bits by which the pseudonyms of times are larger: today's dates stay below the year 2110.
 const TIME_SPREAD_BITS: u32 = 1;
 
 /// Largest coefficient of a Decimal128.

@@ -46,14 +46,9 @@ pub(crate) fn pattern(keyed: &Keyed, mode: Mode, bytes: &[u8]) -> Vec<u8> {
         return letters(keyed, bytes, bytes.len());
     }
     if mode == Mode::Ordered {
-        let literal = text(keyed, mode, &literal_prefix(bytes));
-        // An alternative would end the prefix, even if it is escaped.
-        let end = literal.iter().position(|&byte| byte == b'|');
-        let literal = literal
-            .get(..end.unwrap_or(literal.len()))
-            .unwrap_or_default();
+        let literal = literal_prefix(bytes);
         if !literal.is_empty() {
-            return escaped(literal);
+            return escaped(&text(keyed, mode, &literal));
         }
     }
     let letters = letters(keyed, bytes, bytes.len().saturating_sub(1).max(1));
@@ -80,41 +75,64 @@ fn pass(keyed: &Keyed, domain: u8, characters: &mut [char], first: usize) {
     }
 }
 
-/// The replacement of a character by one of its class. The first character of a string is `$` if
-/// and only if it was `$`: in an expression, it decides whether the string is a path.
+/// The replacement of a character by one of its class. `|` stays, because it would end the literal
+/// prefix of a pattern. The first character of a string is `$` if and only if it was `$`: in an
+/// expression, it decides whether the string is a path.
 fn replaced(character: char, seed: u32, is_first: bool) -> char {
     let code = u32::from(character);
     let code = match code {
-        0 | 0x7f => code,
-        0x24 if is_first => code,
-        0x01..=0x1f => shifted(code, 0x01, 0x1f, seed),
-        // Without `$`, the characters from 0x25 on move down by one.
+        0 | PIPE | 0x7f => code,
+        DOLLAR if is_first => code,
+        0x01..=0x1f => permuted(code, 0x01, 0x1f, seed),
         0x20..=0x7e if is_first => {
-            let dense = code - u32::from(code > 0x24);
-            let moved = shifted(dense, 0x20, 0x7d, seed);
-            moved + u32::from(moved >= 0x24)
+            // Without the two, the codes above them move down.
+            let dense = code - u32::from(code > DOLLAR) - u32::from(code > PIPE);
+            let moved = permuted(dense, 0x20, 0x7c, seed);
+            let moved = moved + u32::from(moved >= DOLLAR);
+            moved + u32::from(moved >= PIPE)
         }
-        0x20..=0x7e => shifted(code, 0x20, 0x7e, seed),
-        0x80..=0x7ff => shifted(code, 0x80, 0x7ff, seed),
+        0x20..=0x7e => {
+            let dense = code - u32::from(code > PIPE);
+            let moved = permuted(dense, 0x20, 0x7d, seed);
+            moved + u32::from(moved >= PIPE)
+        }
+        0x80..=0x7ff => permuted(code, 0x80, 0x7ff, seed),
         // Without the surrogates, which are no characters, the codes from 0xe000 on move down.
         0x800..=0xffff => {
             let dense = code - if code > 0xdfff { SURROGATES } else { 0 };
-            let moved = shifted(dense, 0x800, 0xffff - SURROGATES, seed);
+            let moved = permuted(dense, 0x800, 0xffff - SURROGATES, seed);
             moved + if moved > 0xd7ff { SURROGATES } else { 0 }
         }
-        _ => shifted(code, 0x1_0000, 0x10_ffff, seed),
+        _ => permuted(code, 0x1_0000, 0x10_ffff, seed),
     };
     char::from_u32(code).unwrap_or(character)
 }
 
+const DOLLAR: u32 = 0x24;
+const PIPE: u32 = 0x7c;
+
 /// Number of surrogates, which are in the middle of the characters of three bytes.
 const SURROGATES: u32 = 0x800;
 
-/// Moves a code within `first..=last`, around its ends.
-fn shifted(code: u32, first: u32, last: u32, seed: u32) -> u32 {
+/// Replaces a code by another one within `first..=last`: a permutation that does not keep the order.
+fn permuted(code: u32, first: u32, last: u32, seed: u32) -> u32 {
     let count = u64::from(last - first) + 1;
-    let moved = (u64::from(code - first) + u64::from(seed)) % count;
+    let mut factor = 1 + u64::from(seed) % (count - 1);
+    while !is_coprime(factor, count) {
+        factor += 1;
+    }
+    // The upper bits of the product depend on all bits of the seed.
+    let shift = u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let moved = (u64::from(code - first) * factor + shift) % count;
     first + u32::try_from(moved).unwrap_or(0)
+}
+
+fn is_coprime(one: u64, other: u64) -> bool {
+    let (mut one, mut other) = (one, other);
+    while other > 0 {
+        (one, other) = (other, one % other);
+    }
+    one == 1
 }
 
 /// The literal characters at the begin of an anchored pattern.
