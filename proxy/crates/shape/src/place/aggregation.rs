@@ -122,6 +122,7 @@ pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
 pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatment {
     match (stage, name) {
         (KeyedStage::Out, b"timeseries") => return Treatment::Keep,
+        (KeyedStage::GraphLookup, b"maxDepth") => return Treatment::Keep,
         (KeyedStage::VectorSearch, b"limit" | b"numCandidates") => return Treatment::Keep,
         (KeyedStage::Densify, b"range") => return inside(value, Part::Words),
         (KeyedStage::SetWindowFields, b"output") => return inside(value, Part::WindowOutput),
@@ -206,7 +207,7 @@ fn is_names(array: Array<'_>) -> bool {
 }
 
 /// Operators whose arguments have names, some of which are options.
-const OPTION_OPERATORS: [&[u8]; 39] = [
+const OPTION_OPERATORS: [&[u8]; 45] = [
     b"$bottom",
     b"$bottomN",
     b"$convert",
@@ -246,6 +247,12 @@ const OPTION_OPERATORS: [&[u8]; 39] = [
     b"$regexMatch",
     b"$second",
     b"$setField",
+    b"$sortArray",
+    b"$top",
+    b"$topN",
+    b"$unsetField",
+    b"$week",
+    b"$year",
 ];
 
 /// The options of these operators: words of the server, names and counts.
