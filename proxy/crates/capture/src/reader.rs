@@ -107,6 +107,9 @@ impl<R: Read> Reader<R> {
         }
         match self.read_content()? {
             Some(Content::Header(_)) => Err(self.damaged("a second header")),
+            Some(Content::End(_)) if self.block.has_remaining() => {
+                Err(self.damaged("records after the end"))
+            }
             Some(content) => {
                 self.has_ended = matches!(content, Content::End(_));
                 Ok(Some(content))

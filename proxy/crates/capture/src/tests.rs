@@ -113,6 +113,27 @@ fn a_part_that_was_cut_off_is_reported_at_every_length() {
 }
 
 #[test]
+fn records_after_the_end_are_refused() {
+    let end = Content::End(End::default());
+    let (contents, error) = read(&part(&[command(1, 10), end, command(2, 10)]));
+    assert_eq!(contents, [command(1, 10)]);
+    assert!(matches!(error, Some(ReadError::Damaged { .. })));
+}
+
+#[test]
+fn parts_that_were_joined_are_read_one_after_another() {
+    let joined = [part(&[command(1, 10)]), part(&[command(2, 10)])].concat();
+    let mut source = joined.as_slice();
+    for operation in [1, 2] {
+        let mut reader = Reader::new(source).unwrap();
+        assert_eq!(reader.next_record().unwrap(), Some(command(operation, 10)));
+        while reader.next_record().unwrap().is_some() {}
+        source = reader.into_source();
+    }
+    assert!(source.is_empty());
+}
+
+#[test]
 fn an_unknown_version_is_refused() {
     let mut part = part(&[]);
     part[8] = 2;
