@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -54,12 +55,18 @@ def find_mongod():
 
 
 def free_ports(count):
-    """Different ports on loopback that are free now."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+    """Different ports on loopback that are free now.
+
+    The system gives no port below 32768 to another process by itself, so they stay free until the
+    programs of the check listen.
+    """
+    ports = []
+    for port in random.sample(range(20_000, 32_000), 200):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    fail(f"no {count} free ports")
 
 
 def accepts(port):
@@ -146,7 +153,8 @@ class Lab:
         if os.geteuid() == 0:
             command.append("--allow-root")
         self.seawall = self.start("seawall", command)
-        self.run("wait", "--admin", self.admin)
+        # Shorter than the limit of `run`, so that the reason is printed.
+        self.run("wait", "--admin", self.admin, "--timeout-s", str(LIMIT_SECONDS - 5))
 
     def start_prometheus(self):
         for name in ("prometheus.yml", "rules.yml", "alerts.yml"):
