@@ -130,8 +130,7 @@ pub enum Overload {
     /// Too many operations already wait.
     #[error("the wait queue is full")]
     QueueFull,
-    /// While the operation waited, either no connection became available, or the server's limit of
-    /// concurrent operations was reached the whole time.
+    /// No connection became available in time, or the limit of concurrent operations was reached.
     #[error("timed out waiting for a connection or for the limit of concurrent operations")]
     TimedOut,
 }

@@ -27,8 +27,8 @@ pub(super) fn select(
 }
 
 /// Returns the index of the only suitable server, for the usual cases: one server, or operations
-/// that need the primary. `None` if [`select`] must decide. Most operations are such cases, and this
-/// function allocates no memory.
+/// that need the primary. `None` if [`select`] must decide. Most operations are such cases, and
+/// this function allocates no memory.
 pub(super) fn select_only(
     description: &TopologyDescription,
     preference: &ReadPreference,
@@ -356,7 +356,8 @@ mod tests {
                 }
             }
         }
-        // Two topology types with five modes, and the primary of a set, with one usable server each.
+        // Two topology types with five modes, and the primary of a set, with one usable server
+        // each.
         assert_eq!(decided, 3 * (2 * 5 + 1));
     }
 
