@@ -69,8 +69,8 @@ pub use telemetry::{Attributes, Headers};
 pub use users::{ScramKeys, User, UserCredential, UserKeys};
 pub use values::{EffectiveValue, configuration_hash};
 pub use words::{
-    ClientCertificate, Compression, Compressor, Concurrency, Credentials, LogFormat, LogLevel,
-    Mode, OtherMechanisms, ProxyProtocol, TlsMode,
+    CaptureEvent, ClientCertificate, Compression, Compressor, Concurrency, Credentials, LogFormat,
+    LogLevel, Mode, OtherMechanisms, ProxyProtocol, TlsMode,
 };
 
 use file::{MAX_FILE_BYTES, read_bounded};

@@ -19,6 +19,7 @@ use crate::path::KeyPath;
 use crate::problem::{Problem, Problems, shown_text};
 use crate::schema::{Key, Kind, Section, shape_id};
 use crate::secret::{self, Secret, SecretBytes, SecretFile};
+use crate::words::CaptureEvent;
 
 /// A type with the settings of one section.
 pub(crate) trait ReadSection: Sized {
@@ -324,6 +325,24 @@ impl Setting for Vec<String> {
             }
         }
         Some(names.iter().map(|name| name.to_ascii_lowercase()).collect())
+    }
+
+    fn absent() -> Option<Self> {
+        Some(Self::new())
+    }
+}
+
+/// The events that begin a capture, separated by commas.
+impl Setting for Vec<CaptureEvent> {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let mut events = Self::new();
+        for text in parts(given.text(value)?) {
+            match CaptureEvent::named(text) {
+                Some(event) => events.push(event),
+                None => given.add(text, "must be storm, stall or change, joined by commas"),
+            }
+        }
+        Some(events)
     }
 
     fn absent() -> Option<Self> {

@@ -30,7 +30,7 @@ use crate::secret::{Secret, SecretFile};
 use crate::telemetry::{Attributes, Headers};
 use crate::users::{self, User};
 use crate::words::{
-    Compression, Concurrency, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms,
+    CaptureEvent, Compression, Concurrency, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms,
 };
 
 /// A complete, valid configuration.
@@ -518,6 +518,17 @@ section! {
     /// Maximum duration of a capture.
     max_duration: Duration = key("capture.max_duration_ms",
         TIMEOUT, Live, default 3600000, unit "ms");
+    // Off by default, because the latest operations are then copied all the time.
+    /// Events that begin a capture of all clients: `storm`, `stall` and `change`, separated by
+    /// commas; without it, only operators begin captures.
+    on: Vec<CaptureEvent> = key("capture.on",
+        Kind::Text, Live, example "storm,stall");
+    /// Time before such an event that its capture contains too.
+    lead: Duration = key("capture.lead_ms",
+        TIME_OR_0, Live, default 10000, unit "ms");
+    /// Maximum memory of the operations of that time; older ones are dropped first.
+    lead_bytes: usize = key("capture.lead_bytes",
+        Kind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live, default 33554432, unit "bytes");
 }
 
 section! {

@@ -10,6 +10,18 @@ use crate::read::{Given, Setting};
 use crate::schema::Kind;
 
 words! {
+    /// An event that begins a capture.
+    CaptureEvent {
+        /// A storm of clients began.
+        Storm = "storm",
+        /// A stall was detected.
+        Stall = "stall",
+        /// Operations became slower, faster, or are new.
+        Change = "change",
+    }
+}
+
+words! {
     /// A compressor of the MongoDB protocol.
     Compressor {
         /// Fast, with the least compression of the three.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use bson::{Document, doc};
 use futures_util::future::join_all;
 use rustix::process::Signal;
-use seawall_api::{Named, Storms};
+use seawall_api::{Captures, Named, Storms};
+use seawall_capture::{Reader, record::Content};
 use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
 use seawall_tests::{
     eventually::eventually,
@@ -36,12 +37,18 @@ struct Scene {
 
 impl Scene {
     async fn start() -> Self {
+        Self::start_with("").await
+    }
+
+    async fn start_with(toml: &str) -> Self {
         let server = Standalone::start(Options::with_auth()).await.unwrap();
         let user = NewUser::new("admin", "shop", "secret").role("readWrite", "load");
         create_user(&server.client().unwrap(), &user).await.unwrap();
         let options = proxy::Options {
             // The timeout is long, so that no probe fails on a slow machine.
-            toml: format!("pool.max_pool_size = {POOL}\ndeployment.connect_timeout_ms = 60000"),
+            toml: format!(
+                "pool.max_pool_size = {POOL}\ndeployment.connect_timeout_ms = 60000\n{toml}"
+            ),
             ..proxy::Options::default()
         };
         let seawall = Seawall::start_with(&server.uri(), options).await;
@@ -119,6 +126,39 @@ async fn seawall_absorbs_a_storm_caused_by_a_slow_server() {
     scene.wait_for_give_ups(300.0).await;
     clear_fail_command(&control).await.unwrap();
     scene.assert_withstood(storm).await;
+}
+
+#[tokio::test]
+async fn storm_begins_a_capture_that_has_the_operations_before_it() {
+    let scratch = Scratch::create().unwrap();
+    let folder = scratch.join("captures");
+    let toml = format!("capture.directory = {folder:?}\ncapture.on = \"storm\"\n");
+    let scene = Scene::start_with(&toml).await;
+    let has_learned = async || !scene.storms().await.learning;
+    eventually(LIMIT, has_learned).await.unwrap();
+    let storm = scene.storm(20).await;
+    let begun = async || {
+        let captures: Captures = scene.seawall.api("/api/v1/captures").await;
+        let mut captures = captures.captures.into_iter();
+        captures.find(|capture| capture.trigger == "storm" && capture.bytes > 0)
+    };
+    let capture = eventually(LIMIT, begun).await.unwrap();
+    let path = format!("/api/v1/captures/{}/stop", capture.id);
+    assert_eq!(scene.seawall.request("POST", &path, "").await.0, 200);
+    storm.abort();
+    let part = std::fs::File::open(folder.join(&capture.id).join("part-00000.swc")).unwrap();
+    let mut reader = Reader::new(part).unwrap();
+    let Some(Content::Event(event)) = reader.next_record().unwrap() else {
+        panic!("the first record is the event");
+    };
+    assert_eq!(event.kind, "storm");
+    let mut before = 0;
+    while let Some(record) = reader.next_record().unwrap() {
+        if let Content::Command(command) = record {
+            before += usize::from(command.at_us < event.at_us);
+        }
+    }
+    assert!(before > 0, "the capture has a lead");
 }
 
 impl Scene {

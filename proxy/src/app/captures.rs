@@ -4,9 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use seawall_capture::record::Server;
 use seawall_config as config;
+use seawall_insight::{Annotation, AnnotationKind};
 
 use crate::{
-    captures::{CaptureSettings, Captures},
+    captures::{CaptureSettings, Captures, EventKind},
     client::Shared,
     observe::{CaptureCounts, Exporter},
     topology::Topology,
@@ -47,11 +48,34 @@ pub(super) fn settings(settings: &config::Settings) -> Option<CaptureSettings> {
         queue_bytes: capture.queue_bytes,
         retention,
         max_duration: capture.max_duration,
+        on: capture.on.iter().map(|event| kind(*event)).collect(),
+        lead: capture.lead,
+        lead_bytes: capture.lead_bytes,
     })
+}
+
+fn kind(event: config::CaptureEvent) -> EventKind {
+    match event {
+        config::CaptureEvent::Storm => EventKind::Storm,
+        config::CaptureEvent::Stall => EventKind::Stall,
+        config::CaptureEvent::Change => EventKind::Change,
+    }
+}
+
+/// Begins a capture if the configuration names the event of an annotation.
+pub(super) fn see(captures: &Captures, annotation: &Annotation) {
+    let kind = match annotation.kind {
+        AnnotationKind::Storm => EventKind::Storm,
+        AnnotationKind::Stall => EventKind::Stall,
+        AnnotationKind::Change => EventKind::Change,
+        AnnotationKind::Reload | AnnotationKind::Failover | AnnotationKind::Deploy => return,
+    };
+    captures.begin_on(kind, &annotation.text);
 }
 
 /// Updates the metrics of captures, and deletes expired ones. Must be called once a second.
 pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
+    shared.captures.prepare();
     let figures = shared.captures.figures();
     exporter.update_capture_metrics(&CaptureCounts {
         is_running: figures.is_running,

@@ -4,7 +4,7 @@
 use std::{
     fs::{self, OpenOptions},
     io,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -13,11 +13,12 @@ use seawall_config as config;
 use tokio::{runtime::Handle, time::sleep};
 
 use super::{
-    StartError,
+    StartError, captures,
     failovers::{Failover, PrimaryWatch},
     gauges::GaugeReader,
 };
 use crate::{
+    captures::Captures,
     client::Shared,
     observe::{self, Exporter, HistoryLosses, Memory, Observer, SlowLog, SlowLogSettings},
     pulse::{self, Pulse},
@@ -82,6 +83,10 @@ pub(super) struct Feed {
     /// Reads gauges; `None` before the start has finished. Locked during a push, so that the
     /// insight gets the seconds in the order of their measurement.
     gauges: Mutex<Option<GaugeReader>>,
+    /// The captures that events begin; not set before the start has finished.
+    captures: OnceLock<Arc<Captures>>,
+    /// The annotations that captures have seen.
+    seen: Mutex<u64>,
 }
 
 impl Feed {
@@ -100,16 +105,24 @@ impl Feed {
             max_bytes: history.memory_bytes,
             max_shapes: history.max_series_shapes.get(),
         };
+        let insight = Insight::open(settings, Clock::default())?;
+        // Annotations of earlier runs begin no capture.
+        let mut seen = 0;
+        drop(insight.annotations_since(&mut seen));
         Ok(Arc::new(Self {
             exporter,
             pulse,
-            insight: Arc::new(Insight::open(settings, Clock::default())?),
+            insight: Arc::new(insight),
             gauges: Mutex::default(),
+            captures: OnceLock::new(),
+            seen: Mutex::new(seen),
         }))
     }
 
-    /// From now on, reads the gauges of the parts in `shared`.
+    /// From now on, reads the gauges of the parts in `shared`, and events begin its captures.
     pub(super) fn read_gauges_of(&self, shared: Arc<Shared>) {
+        // The captures are set once, because this is called once.
+        drop(self.captures.set(Arc::clone(&shared.captures)));
         *self.gauges.lock() = Some(GaugeReader::new(shared));
     }
 
@@ -140,6 +153,12 @@ impl Feed {
         if self.insight.counts_recurring_stalls_in(now) {
             let recurring = self.insight.count_recurring_stalls();
             self.exporter.set_recurring_stalls(recurring);
+        }
+        if let Some(captures) = self.captures.get() {
+            let added = self.insight.annotations_since(&mut self.seen.lock());
+            added
+                .iter()
+                .for_each(|added| captures::see(captures, added));
         }
     }
 
@@ -302,6 +321,8 @@ mod tests {
             pulse: Err("off"),
             insight: Arc::new(Insight::open(settings, Clock::new(now)).unwrap()),
             gauges: Mutex::default(),
+            captures: OnceLock::new(),
+            seen: Mutex::default(),
         }
     }
 

@@ -69,6 +69,8 @@ impl Captures {
     pub(crate) fn may_record(&self, client: &CapturedClient) -> bool {
         match self.running.number.load(Ordering::Relaxed) {
             0 => false,
+            // While Seawall waits for an event, large messages are not read whole.
+            _ if self.running.is_armed.load(Ordering::Relaxed) => false,
             number => client.membership.as_ref().is_none_or(|membership| {
                 membership.session.number != number || membership.part != Part::Outside
             }),
@@ -103,7 +105,7 @@ impl Captures {
 
 impl Membership {
     fn new(session: Arc<Session>, (number, described): (u64, Described)) -> Self {
-        let selection = &session.plan.selection;
+        let selection = &session.selection;
         let part = match selection.verdict(session.seed, number, &described) {
             Verdict::Outside => Part::Outside,
             Verdict::AwaitsNamespace => Part::AwaitsNamespace,
@@ -145,7 +147,7 @@ impl Membership {
             Part::Captured(client) => return Some(client),
             Part::Outside => return None,
             Part::AwaitsNamespace => {
-                let selection = &self.session.plan.selection;
+                let selection = &self.session.selection;
                 let command = arrived.command;
                 if !selection.contains(command.db, collection_of(command)) {
                     return None;
@@ -269,7 +271,7 @@ impl Recording {
     /// is no room for it, which is counted.
     pub(crate) fn copy_of_reply(&self, length: usize) -> Option<ReplyCopy> {
         let session = &self.session;
-        let is_wanted = session.plan.replies == ReplyDetail::Whole;
+        let is_wanted = session.replies == ReplyDetail::Whole;
         (is_wanted && self.has_room(length, Instant::now())).then(|| ReplyCopy {
             session: Arc::clone(session),
             reserved: length,
@@ -285,8 +287,7 @@ impl Recording {
         let message = match ended.message {
             ReplyMessage::Copied(copy) => copy.into_bytes(),
             ReplyMessage::Held(message)
-                if session.plan.replies == ReplyDetail::Whole
-                    && self.has_room(message.len(), now) =>
+                if session.replies == ReplyDetail::Whole && self.has_room(message.len(), now) =>
             {
                 Bytes::copy_from_slice(message)
             }

@@ -20,13 +20,14 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod writer;
+mod written;
 
 use std::{
     fmt, io,
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, SystemTime},
@@ -34,7 +35,7 @@ use std::{
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
-use seawall_capture::record::{EndReason, Server};
+use seawall_capture::record::{EndReason, Event, ReplyDetail, Server};
 use tokio::time::Instant;
 
 pub(crate) use self::selection::MAX_NAMES;
@@ -47,9 +48,10 @@ pub use self::{
 };
 use self::{
     directory::Directory,
-    queue::{Queue, QueueLimits, REASONS, Totals, reason_name},
-    session::{Beginning, Session},
+    queue::{Lead, Queue, QueueLimits, REASONS, Totals, reason_name},
+    session::Session,
     writer::{FileLimits, Files},
+    written::{Beginning, Written},
 };
 
 /// How long a request to stop waits for the end of the file.
@@ -75,6 +77,34 @@ pub struct CaptureSettings {
     pub retention: Option<Duration>,
     /// Maximum duration of a capture.
     pub max_duration: Duration,
+    /// The events that begin a capture.
+    pub on: Vec<EventKind>,
+    /// Time before an event that its capture contains too.
+    pub lead: Duration,
+    /// Memory of the records of that time, in bytes.
+    pub lead_bytes: usize,
+}
+
+/// An event that can begin a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// A storm of clients began.
+    Storm,
+    /// A stall was detected.
+    Stall,
+    /// Operations became slower, faster, or are new.
+    Change,
+}
+
+impl EventKind {
+    /// The name in captures and in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Storm => "storm",
+            Self::Stall => "stall",
+            Self::Change => "change",
+        }
+    }
 }
 
 /// A capture was not started, stopped or found.
@@ -123,19 +153,49 @@ pub struct Captures {
     starts: Mutex<u64>,
 }
 
-/// The running capture.
+/// The running capture, or the session that waits for an event.
 #[derive(Debug, Default)]
 struct Running {
-    /// The number of the running capture; 0 if none runs. Operations read only this.
+    /// The number of the session; 0 if there is none. Operations read only this.
     number: AtomicU64,
+    /// True if the session waits for an event.
+    is_armed: AtomicBool,
     session: ArcSwapOption<Session>,
+    /// The running capture; `None` if the session waits for an event.
+    written: ArcSwapOption<Written>,
 }
 
 impl Running {
-    fn set(&self, session: Option<Arc<Session>>) {
+    fn set_written(&self, written: Arc<Written>) {
+        self.is_armed.store(false, Ordering::Relaxed);
+        let session = Arc::clone(&written.session);
+        self.written.store(Some(written));
+        self.set_session(Some(session));
+    }
+
+    fn set_armed(&self, session: Arc<Session>) {
+        self.is_armed.store(true, Ordering::Relaxed);
+        self.set_session(Some(session));
+    }
+
+    fn clear(&self) {
+        // In this order, an ended session never looks like one that waits for an event.
+        self.set_session(None);
+        self.written.store(None);
+    }
+
+    fn set_session(&self, session: Option<Arc<Session>>) {
         let number = session.as_ref().map_or(0, |session| session.number);
         self.session.store(session);
         self.number.store(number, Ordering::Release);
+    }
+
+    /// The session that waits for an event.
+    fn armed(&self) -> Option<Arc<Session>> {
+        match self.written.load().is_some() {
+            true => None,
+            false => self.session.load_full(),
+        }
     }
 }
 
@@ -183,79 +243,155 @@ impl Captures {
             return Err(CaptureError::Duration(settings.max_duration));
         }
         let mut starts = self.starts.lock();
-        if let Some(session) = self.running.session.load_full() {
-            return Err(CaptureError::Running(session.id.as_str().to_owned()));
+        if let Some(running) = self.running.written.load_full() {
+            return Err(CaptureError::Running(running.id.as_str().to_owned()));
         }
-        let directory = Directory::new(settings.directory.clone());
-        let (bytes, max_bytes) = (directory.bytes()?, settings.max_bytes);
-        if bytes >= max_bytes {
-            return Err(CaptureError::Full { bytes, max_bytes });
-        }
-        *starts += 1;
+        let room = room(&settings)?;
         let now = Instant::now();
-        let limits = QueueLimits {
-            max_bytes: settings.queue_bytes,
-            max_bytes_per_second: settings.max_bytes_per_second,
-        };
-        let beginning = Beginning {
-            number: *starts,
-            seed: rand::random(),
-            plan,
-            now,
-            at: SystemTime::now(),
-        };
-        let queue = Queue::new(limits, now);
-        let session = Arc::new(Session::new(beginning, queue, Arc::clone(&self.totals)));
-        directory.create(&session.id)?;
-        let limits = FileLimits {
-            max_part_bytes: settings.max_part_bytes,
-            max_bytes: max_bytes - bytes,
-        };
-        self.spawn_writer(&session, directory, limits)?;
-        Ok(CaptureState::of_running(&session))
+        let queue = Queue::new(limits_of(&settings), now);
+        let session = self.session(&mut starts, plan.selection, plan.replies, queue, now);
+        let written = Arc::new(Written::new(
+            session,
+            Beginning {
+                offset_us: 0,
+                began_at: SystemTime::now(),
+                until: now + plan.duration,
+                trigger: plan.trigger,
+            },
+        ));
+        self.write(&written, &settings, room)?;
+        Ok(CaptureState::of_running(&written))
     }
 
-    /// Starts the thread that writes the capture, and makes the capture visible to clients.
-    fn spawn_writer(
-        &self,
-        session: &Arc<Session>,
-        directory: Directory,
-        limits: FileLimits,
-    ) -> io::Result<()> {
-        let running = Arc::clone(&self.running);
-        let kept_bytes = Arc::clone(&self.kept_bytes);
-        let servers = (self.servers)();
-        let written = Arc::clone(session);
-        self.running.set(Some(Arc::clone(session)));
-        let spawned = thread::Builder::new()
-            .name("capture-writer".to_owned())
-            .spawn(move || {
-                let files = Files {
-                    directory: directory.clone(),
-                    id: written.id.clone(),
+    /// Lets the latest operations be recorded if captures begin by events, so that a capture has a
+    /// lead. Must be called once a second.
+    pub(crate) fn prepare(&self) {
+        // While a capture starts or is deleted, the next second is early enough.
+        let Some(mut starts) = self.starts.try_lock() else {
+            return;
+        };
+        let settings = self.settings.load_full();
+        let waits = settings.filter(|settings| !settings.on.is_empty());
+        match (waits, self.running.armed()) {
+            (None, Some(_)) => self.running.clear(),
+            (Some(settings), None) if self.running.written.load().is_none() => {
+                let now = Instant::now();
+                let lead = Lead {
+                    duration: settings.lead,
+                    bytes: settings.lead_bytes,
                 };
-                let reason = writer::write_all(&written, files, limits, servers);
-                let counts = written.queue.counts();
-                let summary = written.summary(counts, reason, SystemTime::now());
+                let queue = Queue::ring(limits_of(&settings), lead, now);
+                let all = Selection::default();
+                let session = self.session(&mut starts, all, ReplyDetail::Facts, queue, now);
+                self.running.set_armed(session);
+            }
+            _ => {}
+        }
+    }
+
+    /// Begins a capture because of an event, if the settings name its kind and no capture runs.
+    /// `text` describes the event. Blocks for some file operations.
+    pub(crate) fn begin_on(&self, kind: EventKind, text: &str) {
+        let settings = self.settings.load_full();
+        let Some(settings) = settings.filter(|settings| settings.on.contains(&kind)) else {
+            return;
+        };
+        let _starts = self.starts.lock();
+        let Some(session) = self.running.armed() else {
+            return;
+        };
+        let begun = room(&settings).and_then(|room| {
+            let now = Instant::now();
+            let at_us = session.at_us(now);
+            let event = Event {
+                at_us,
+                kind: kind.as_str().to_owned(),
+                text: text.to_owned(),
+            };
+            let offset_us = session.queue.begin(event, &self.totals);
+            let lead = Duration::from_micros(at_us.saturating_sub(offset_us));
+            let beginning = Beginning {
+                offset_us,
+                began_at: SystemTime::now() - lead,
+                until: now + settings.max_duration,
+                trigger: kind.as_str(),
+            };
+            let written = Arc::new(Written::new(session, beginning));
+            self.write(&written, &settings, room)?;
+            Ok(written)
+        });
+        let kind = kind.as_str();
+        match begun {
+            Ok(written) => {
                 tracing::info!(
                     capture = written.id.as_str(),
-                    reason = summary.end,
-                    operations = summary.operations,
-                    omitted = counts.all_omitted(),
-                    "capture ended"
+                    kind,
+                    "capture begun by an event"
                 );
-                if let Err(error) = directory.summarize(&written.id, &summary) {
-                    let capture = written.id.as_str();
-                    tracing::warn!(%error, capture, "could not write the summary of a capture");
-                }
-                running.set(None);
-                kept_bytes.store(directory.bytes().unwrap_or(0), Ordering::Relaxed);
-                written.update(|progress| progress.has_ended = true);
-            });
-        if spawned.is_err() {
-            self.running.set(None);
+            }
+            Err(error) => {
+                tracing::warn!(%error, kind, "could not begin a capture after an event");
+            }
         }
-        spawned.map(drop)
+    }
+
+    fn session(
+        &self,
+        starts: &mut u64,
+        selection: Selection,
+        replies: ReplyDetail,
+        queue: Queue,
+        now: Instant,
+    ) -> Arc<Session> {
+        *starts += 1;
+        Arc::new(Session {
+            number: *starts,
+            selection,
+            replies,
+            seed: rand::random(),
+            began: now,
+            queue,
+            totals: Arc::clone(&self.totals),
+        })
+    }
+
+    /// Starts the thread that writes a capture, and makes the capture visible to clients. `room` is
+    /// the maximum number of its bytes.
+    fn write(
+        &self,
+        written: &Arc<Written>,
+        settings: &CaptureSettings,
+        room: u64,
+    ) -> Result<(), CaptureError> {
+        let directory = Directory::new(settings.directory.clone());
+        let limits = FileLimits {
+            max_part_bytes: settings.max_part_bytes,
+            max_bytes: room,
+        };
+        let servers = (self.servers)();
+        let running = Arc::clone(&self.running);
+        let kept_bytes = Arc::clone(&self.kept_bytes);
+        let capture = Arc::clone(written);
+        let work = move || {
+            let files = Files {
+                directory: directory.clone(),
+                id: capture.id.clone(),
+            };
+            let reason = writer::write_all(&capture, files, limits, servers);
+            summarize(&capture, &directory, reason);
+            running.clear();
+            kept_bytes.store(directory.bytes().unwrap_or(0), Ordering::Relaxed);
+            capture.update(|progress| progress.has_ended = true);
+        };
+        let directory = Directory::new(settings.directory.clone());
+        let created = directory.create(&written.id);
+        self.running.set_written(Arc::clone(written));
+        let thread = thread::Builder::new().name("capture-writer".to_owned());
+        let spawned = created.and_then(|()| thread.spawn(work));
+        if spawned.is_err() {
+            self.running.clear();
+        }
+        Ok(spawned.map(drop)?)
     }
 
     /// Stops a capture, and waits until its files are complete. Blocks.
@@ -263,11 +399,11 @@ impl Captures {
     /// # Errors
     /// If no capture with this id runs, or it does not end within five seconds.
     pub fn stop(&self, id: &CaptureId) -> Result<(), CaptureError> {
-        let session = self.running.session.load_full();
-        let session = session.filter(|session| session.id == *id);
-        let session = session.ok_or(CaptureError::Unknown)?;
-        session.queue.end(EndReason::Stopped);
-        match session.wait_for_end(STOP_LIMIT) {
+        let running = self.running.written.load_full();
+        let running = running.filter(|running| running.id == *id);
+        let running = running.ok_or(CaptureError::Unknown)?;
+        running.session.queue.end(EndReason::Stopped);
+        match running.wait_for_end(STOP_LIMIT) {
             true => Ok(()),
             false => Err(CaptureError::StillRunning),
         }
@@ -298,10 +434,10 @@ impl Captures {
     /// # Errors
     /// If captures are off, or the directory cannot be read.
     pub fn list(&self) -> Result<Vec<CaptureState>, CaptureError> {
-        let running = self.running.session.load_full();
+        let running = self.running.written.load_full();
         let kept = self.directory()?.list()?.into_iter();
         let states = kept.map(|kept| match &running {
-            Some(session) if session.id == kept.id => CaptureState::of_running(session),
+            Some(running) if running.id == kept.id => CaptureState::of_running(running),
             _ => CaptureState::of_kept(kept),
         });
         Ok(states.collect())
@@ -360,23 +496,23 @@ impl Captures {
 
     /// Ends a running capture because the process ends, and waits until its files are complete.
     pub fn close(&self) {
-        if let Some(session) = self.running.session.load_full() {
-            session.queue.end(EndReason::Shutdown);
-            session.wait_for_end(STOP_LIMIT);
+        if let Some(running) = self.running.written.load_full() {
+            running.session.queue.end(EndReason::Shutdown);
+            running.wait_for_end(STOP_LIMIT);
         }
     }
 
     /// The counts for the metrics.
     pub fn figures(&self) -> CaptureFigures {
-        let session = self.running.session.load_full();
-        let running_bytes = session
+        let running = self.running.written.load_full();
+        let running_bytes = running
             .as_ref()
-            .map_or(0, |session| session.progress().bytes);
+            .map_or(0, |running| running.progress().bytes);
         let omitted = REASONS.into_iter().zip(&self.totals.omitted);
         let omitted =
             omitted.map(|(reason, count)| (reason_name(reason), count.load(Ordering::Relaxed)));
         CaptureFigures {
-            is_running: session.is_some(),
+            is_running: running.is_some(),
             operations: self.totals.operations.load(Ordering::Relaxed),
             omitted: omitted.collect(),
             written_bytes: self.totals.written_bytes.load(Ordering::Relaxed),
@@ -385,8 +521,8 @@ impl Captures {
     }
 
     fn running_id(&self) -> Option<CaptureId> {
-        let session = self.running.session.load();
-        session.as_ref().map(|session| session.id.clone())
+        let running = self.running.written.load();
+        running.as_ref().map(|running| running.id.clone())
     }
 
     fn directory(&self) -> Result<Directory, CaptureError> {
@@ -407,6 +543,40 @@ impl Captures {
             .filter(|kept| Some(&kept.id) != running.as_ref());
         let bytes = ended.map(|kept| kept.bytes).sum();
         self.kept_bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Number of bytes that a new capture may have.
+fn room(settings: &CaptureSettings) -> Result<u64, CaptureError> {
+    let directory = Directory::new(settings.directory.clone());
+    let (bytes, max_bytes) = (directory.bytes()?, settings.max_bytes);
+    match max_bytes.checked_sub(bytes) {
+        None | Some(0) => Err(CaptureError::Full { bytes, max_bytes }),
+        Some(room) => Ok(room),
+    }
+}
+
+fn limits_of(settings: &CaptureSettings) -> QueueLimits {
+    QueueLimits {
+        max_bytes: settings.queue_bytes,
+        max_bytes_per_second: settings.max_bytes_per_second,
+    }
+}
+
+/// Logs the end of a capture, and writes its summary.
+fn summarize(capture: &Written, directory: &Directory, reason: EndReason) {
+    let counts = capture.session.queue.counts();
+    let summary = capture.summary(counts, reason, SystemTime::now());
+    let id = capture.id.as_str();
+    tracing::info!(
+        capture = id,
+        reason = summary.end,
+        operations = summary.operations,
+        omitted = counts.all_omitted(),
+        "capture ended"
+    );
+    if let Err(error) = directory.summarize(&capture.id, &summary) {
+        tracing::warn!(%error, capture = id, "could not write the summary of a capture");
     }
 }
 

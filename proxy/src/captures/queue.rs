@@ -5,17 +5,20 @@
 //! or client that had room: so their number is limited too.
 
 use std::{
+    collections::{BTreeMap, VecDeque},
     mem,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use seawall_capture::record::{
-    ClientBegan, ClientEnded, Command, Content, EndReason, OmissionReason, Omitted, Reply,
+    ClientBegan, ClientEnded, Command, Content, EndReason, Event, OmissionReason, Omitted, Reply,
 };
 use tokio::time::Instant;
+
+use super::session::microseconds;
 
 /// Memory of a record without its message, in bytes.
 const RECORD_BYTES: usize = 256;
@@ -87,7 +90,7 @@ impl Counts {
 /// The queued records since the last call of [`Queue::take`].
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    pub(super) records: Vec<Content>,
+    pub(super) records: VecDeque<Content>,
     /// Memory of the records, which [`Queue::release`] returns.
     pub(super) bytes: usize,
     /// Set if the capture was asked to end. No record follows this batch.
@@ -100,20 +103,52 @@ pub(super) struct Queue {
     limits: QueueLimits,
     /// Memory of the records that are queued or in the hands of the writer.
     used_bytes: AtomicUsize,
+    /// True while the queue keeps only the latest records, because no writer takes them.
+    is_ring: AtomicBool,
     state: Mutex<State>,
     is_ready: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
-    records: Vec<Content>,
+    records: VecDeque<Content>,
     /// Memory of `records`.
     bytes: usize,
     counts: Counts,
+    /// The latest number of a client and of an operation.
+    numbered: Numbered,
+    /// Set while the queue keeps only the latest records.
+    ring: Option<Ring>,
+    /// Replies to operations with lower numbers are dropped, because the queue has dropped their
+    /// commands.
+    first_operation: u64,
     /// Omissions that no record reports yet.
     gaps: [Gap; REASONS.len()],
     rate: Rate,
     end: Option<EndReason>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Numbered {
+    clients: u64,
+    operations: u64,
+}
+
+/// The latest records: the lead of a capture that an event will begin.
+#[derive(Debug)]
+struct Ring {
+    lead: Lead,
+    /// The clients that have records in the ring, or may get some, by number.
+    clients: BTreeMap<u64, ClientBegan>,
+}
+
+/// The records that are kept before an event.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lead {
+    /// Age up to which records are kept.
+    pub(super) duration: Duration,
+    /// Memory of the kept records, in bytes.
+    pub(super) bytes: usize,
 }
 
 /// Omitted operations that no record reports yet.
@@ -129,16 +164,78 @@ impl Queue {
         Self {
             limits,
             used_bytes: AtomicUsize::new(0),
+            is_ring: AtomicBool::new(false),
             state: Mutex::new(State {
-                records: Vec::new(),
+                records: VecDeque::new(),
                 bytes: 0,
                 counts: Counts::default(),
+                numbered: Numbered::default(),
+                ring: None,
+                first_operation: 0,
                 gaps: Default::default(),
                 rate: Rate::new(limits.max_bytes_per_second, now),
                 end: None,
             }),
             is_ready: Condvar::new(),
         }
+    }
+
+    /// Creates a queue that keeps only the latest records until [`Self::begin`].
+    pub(super) fn ring(limits: QueueLimits, lead: Lead, now: Instant) -> Self {
+        let queue = Self::new(limits, now);
+        queue.is_ring.store(true, Ordering::Relaxed);
+        queue.state.lock().ring = Some(Ring {
+            lead,
+            clients: BTreeMap::new(),
+        });
+        queue
+    }
+
+    /// Keeps all records from now on, because a writer takes them. `event` becomes the first
+    /// record, and the clients of the kept records follow. Returns the time of the first record.
+    pub(super) fn begin(&self, event: Event, totals: &Totals) -> u64 {
+        let mut state = self.state.lock();
+        let Some(ring) = state.ring.take() else {
+            return event.at_us;
+        };
+        self.is_ring.store(false, Ordering::Relaxed);
+        let commands = state.records.iter().filter_map(|record| match record {
+            Content::Command(command) => Some(command.operation),
+            _ => None,
+        });
+        let next = state.numbered.operations + 1;
+        let (first, kept) = commands.fold((next, 0), |(first, kept), operation| {
+            (first.min(operation), kept + 1)
+        });
+        state.first_operation = first;
+        let dropped = |record: &Content| match record {
+            Content::Reply(reply) => reply.operation < first,
+            _ => false,
+        };
+        let before: usize = state.records.iter().map(memory_of).sum();
+        state.records.retain(|record| !dropped(record));
+        let after: usize = state.records.iter().map(memory_of).sum();
+        self.release(before - after);
+        state.bytes -= before - after;
+        let front = state.records.front().map_or(event.at_us, time_of);
+        let began_at_us = front.min(event.at_us);
+        state.counts.clients = u64::try_from(ring.clients.len()).unwrap_or(u64::MAX);
+        state.counts.operations = kept;
+        state.count_kept_omissions(totals);
+        totals.operations.fetch_add(kept, Ordering::Relaxed);
+        for began in ring.clients.into_values().rev() {
+            let began = ClientBegan {
+                was_active: began.was_active || began.at_us < began_at_us,
+                at_us: began.at_us.max(began_at_us),
+                ..began
+            };
+            state.records.push_front(Content::ClientBegan(began));
+            state.bytes += RECORD_BYTES;
+        }
+        state.records.push_front(Content::Event(event));
+        state.bytes += RECORD_BYTES;
+        self.used_bytes.fetch_add(RECORD_BYTES, Ordering::Relaxed);
+        began_at_us
     }
 
     /// Adds a client and returns its number, or `None` if the queue is full or the capture has
@@ -150,10 +247,16 @@ impl Queue {
             self.release(RECORD_BYTES);
             return None;
         }
-        state.counts.clients += 1;
-        let client = state.counts.clients;
+        state.numbered.clients += 1;
+        let client = state.numbered.clients;
         let began = ClientBegan { client, ..began };
-        self.push(&mut state, Content::ClientBegan(began), RECORD_BYTES);
+        match &mut state.ring {
+            Some(ring) => drop(ring.clients.insert(client, began)),
+            None => {
+                state.counts.clients += 1;
+                self.push(&mut state, Content::ClientBegan(began), RECORD_BYTES);
+            }
+        }
         Some(client)
     }
 
@@ -191,9 +294,12 @@ impl Queue {
             self.release(bytes);
             return None;
         }
-        state.counts.operations += 1;
-        totals.operations.fetch_add(1, Ordering::Relaxed);
-        let operation = state.counts.operations;
+        state.numbered.operations += 1;
+        let operation = state.numbered.operations;
+        if state.ring.is_none() {
+            state.counts.operations += 1;
+            totals.operations.fetch_add(1, Ordering::Relaxed);
+        }
         let command = Command {
             client,
             operation,
@@ -230,6 +336,10 @@ impl Queue {
         let bytes = RECORD_BYTES + reply.message.len();
         self.used_bytes.fetch_add(RECORD_BYTES, Ordering::Relaxed);
         let mut state = self.state.lock();
+        if reply.operation < state.first_operation {
+            self.release(bytes);
+            return;
+        }
         self.push(&mut state, Content::Reply(reply), bytes);
     }
 
@@ -304,6 +414,11 @@ impl Queue {
     }
 
     fn reserve(&self, bytes: usize) -> Option<()> {
+        // A ring makes room itself.
+        if self.is_ring.load(Ordering::Relaxed) {
+            self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+            return Some(());
+        }
         let max = self.limits.max_bytes;
         let add = |used: usize| used.checked_add(bytes).filter(|used| *used <= max);
         let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -316,7 +431,14 @@ impl Queue {
             return;
         }
         state.report_gaps();
-        state.records.push(content);
+        let now_us = time_of(&content);
+        state.records.push_back(content);
+        if state.ring.is_some() {
+            state.bytes += bytes;
+            let dropped = state.drop_old(now_us);
+            self.release(dropped);
+            return;
+        }
         let was_small = state.bytes < WAKE_BYTES;
         state.bytes += bytes;
         if was_small && state.bytes >= WAKE_BYTES {
@@ -345,7 +467,7 @@ impl State {
     }
 
     fn count_omission(&mut self, reason: OmissionReason, totals: &Totals) {
-        if self.end.is_some() {
+        if self.end.is_some() || self.ring.is_some() {
             return;
         }
         let index = index_of(reason);
@@ -357,12 +479,52 @@ impl State {
         }
     }
 
+    /// Counts the omissions that the records of a former ring report.
+    fn count_kept_omissions(&mut self, totals: &Totals) {
+        let omitted = self.records.iter().filter_map(|record| match record {
+            Content::Omitted(omitted) => Some((omitted.reason, omitted.operations.max(1))),
+            _ => None,
+        });
+        for (reason, count) in omitted.collect::<Vec<_>>() {
+            let index = OmissionReason::try_from(reason).map_or(0, index_of);
+            if let Some(total) = totals.omitted.get(index) {
+                total.fetch_add(count, Ordering::Relaxed);
+            }
+            if let Some(counted) = self.counts.omitted.get_mut(index) {
+                *counted += count;
+            }
+        }
+    }
+
+    /// Drops the records that a ring does not keep. Returns their memory.
+    fn drop_old(&mut self, now_us: u64) -> usize {
+        let Some(ring) = &mut self.ring else {
+            return 0;
+        };
+        let oldest_us = now_us.saturating_sub(microseconds(ring.lead.duration));
+        let mut dropped = 0;
+        while let Some(front) = self.records.front()
+            && (self.bytes > ring.lead.bytes || time_of(front) < oldest_us)
+        {
+            let bytes = memory_of(front);
+            if let Content::ClientEnded(ended) = front
+                && ring.clients.remove(&ended.client).is_some()
+            {
+                dropped += RECORD_BYTES;
+            }
+            dropped += bytes;
+            self.bytes -= bytes;
+            self.records.pop_front();
+        }
+        dropped
+    }
+
     /// Adds a record for each gap. Their number is limited by that of the other records.
     fn report_gaps(&mut self) {
         for (reason, gap) in REASONS.into_iter().zip(&mut self.gaps) {
             if gap.bytes > 0 {
                 let gap = mem::take(gap);
-                self.records.push(Content::Omitted(Omitted {
+                self.records.push_back(Content::Omitted(Omitted {
                     client: 0,
                     at_us: gap.began_at_us,
                     operations: gap.operations,
@@ -371,6 +533,30 @@ impl State {
                 }));
             }
         }
+    }
+}
+
+/// The counted memory of a record, in bytes.
+fn memory_of(content: &Content) -> usize {
+    match content {
+        Content::Command(command) => RECORD_BYTES + command.message.len(),
+        Content::Reply(reply) => RECORD_BYTES + reply.message.len(),
+        // The record of a gap is not counted.
+        Content::Omitted(omitted) if omitted.client == 0 => 0,
+        _ => RECORD_BYTES,
+    }
+}
+
+/// The time of a record, in microseconds since the session began.
+fn time_of(content: &Content) -> u64 {
+    match content {
+        Content::ClientBegan(client) => client.at_us,
+        Content::ClientEnded(client) => client.at_us,
+        Content::Command(command) => command.at_us,
+        Content::Reply(reply) => reply.at_us,
+        Content::Omitted(omitted) => omitted.at_us,
+        Content::Event(event) => event.at_us,
+        Content::Header(_) | Content::End(_) => 0,
     }
 }
 
@@ -410,107 +596,4 @@ impl Rate {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn queue(max_bytes: usize, max_bytes_per_second: Option<u64>) -> (Queue, Totals, Instant) {
-        let now = Instant::now();
-        let limits = QueueLimits {
-            max_bytes,
-            max_bytes_per_second,
-        };
-        (Queue::new(limits, now), Totals::default(), now)
-    }
-
-    fn taken(queue: &Queue) -> Vec<Content> {
-        let batch = queue.take(Duration::ZERO);
-        queue.release(batch.bytes);
-        batch.records
-    }
-
-    fn omitted(reason: OmissionReason, operations: u64, bytes: u64) -> Content {
-        Content::Omitted(Omitted {
-            client: 0,
-            at_us: 5,
-            operations,
-            bytes,
-            reason: reason.into(),
-        })
-    }
-
-    #[test]
-    fn full_queue_omits_commands_and_reports_them_before_the_next_record() {
-        let (queue, totals, now) = queue(2 * RECORD_BYTES, None);
-        assert_eq!(queue.command(1, 4, &[7; 200], now, &totals), Some(1));
-        for _ in 0..3 {
-            assert_eq!(queue.command(1, 5, &[7; 100], now, &totals), None);
-        }
-        let [Content::Command(command), gap] = &*taken(&queue) else {
-            panic!("unexpected records");
-        };
-        assert_eq!(command.message.len(), 200);
-        assert_eq!(*gap, omitted(OmissionReason::QueueFull, 3, 300));
-        // The writer has released its memory, so there is room again.
-        assert_eq!(queue.command(1, 6, &[7; 200], now, &totals), Some(2));
-        assert_eq!(taken(&queue).len(), 1);
-        assert_eq!(queue.used_bytes.load(Ordering::Relaxed), 0);
-        assert_eq!(queue.counts().omitted, [0, 3, 0, 0]);
-        assert_eq!(totals.omitted[1].load(Ordering::Relaxed), 3);
-    }
-
-    #[test]
-    fn reply_without_room_keeps_its_facts() {
-        let (queue, totals, now) = queue(4 * RECORD_BYTES, None);
-        let reply = Reply {
-            operation: 1,
-            at_us: 5,
-            ..Reply::default()
-        };
-        let gap = omitted(OmissionReason::QueueFull, 0, 4000);
-        assert!(!queue.reserve_message(4000, 5, now, &totals));
-        queue.reply(reply.clone());
-        assert_eq!(taken(&queue), [gap, Content::Reply(reply.clone())]);
-        assert!(queue.reserve_message(40, 5, now, &totals));
-        let message = Bytes::copy_from_slice(&[1; 40]);
-        let whole = Reply { message, ..reply };
-        queue.reply(whole.clone());
-        assert_eq!(taken(&queue), [Content::Reply(whole)]);
-        assert_eq!(queue.used_bytes.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn rate_limit_omits_commands_until_time_has_passed() {
-        let (queue, totals, now) = queue(1 << 20, Some(1_000));
-        assert!(queue.command(1, 0, &[7; 1_500], now, &totals).is_some());
-        assert_eq!(queue.command(1, 5, &[7; 10], now, &totals), None);
-        assert_eq!(
-            queue.command(1, 5, &[7; 10], now + SECOND / 4, &totals),
-            None
-        );
-        let later = now + SECOND;
-        assert!(queue.command(1, 0, &[7; 10], later, &totals).is_some());
-        let records = taken(&queue);
-        assert_eq!(records[1], omitted(OmissionReason::RateLimit, 2, 20));
-        assert_eq!(queue.used_bytes.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn records_after_the_end_are_dropped() {
-        let (queue, totals, now) = queue(1 << 20, None);
-        queue.omit_command(1, OmissionReason::Secret, 10, 0, &totals);
-        assert_eq!(queue.begin_client(ClientBegan::default()), Some(1));
-        queue.end(EndReason::Stopped);
-        queue.end(EndReason::Shutdown);
-        assert_eq!(queue.begin_client(ClientBegan::default()), None);
-        assert_eq!(queue.command(1, 0, &[7; 10], now, &totals), None);
-        queue.reply(Reply::default());
-        queue.omit_command(1, OmissionReason::Secret, 10, 0, &totals);
-        let batch = queue.take(SECOND);
-        assert_eq!(batch.records.len(), 2);
-        assert_eq!(queue.counts().omitted, [1, 0, 0, 0]);
-        assert_eq!(batch.end, Some(EndReason::Stopped));
-        assert_eq!(queue.counts().operations, 0);
-    }
-}
+mod tests;

@@ -7,7 +7,7 @@ use seawall_capture::record::EndReason;
 use super::{
     directory::Kept,
     selection::Selection,
-    session::{Session, by_reason},
+    written::{Written, by_reason},
 };
 
 /// A capture that runs or has ended.
@@ -58,11 +58,12 @@ pub struct CaptureFigures {
 
 impl CaptureState {
     /// The state of the running capture.
-    pub(super) fn of_running(session: &Session) -> Self {
-        let (counts, progress) = (session.queue.counts(), session.progress());
-        let summary = session.summary(counts, EndReason::NextPart, session.began_at);
+    pub(super) fn of_running(capture: &Written) -> Self {
+        let session = &capture.session;
+        let (counts, progress) = (session.queue.counts(), capture.progress());
+        let summary = capture.summary(counts, EndReason::NextPart, capture.began_at);
         Self {
-            id: session.id.as_str().to_owned(),
+            id: capture.id.as_str().to_owned(),
             is_running: true,
             began_at_us: summary.began_at_us,
             ended_at_us: None,
@@ -74,7 +75,7 @@ impl CaptureState {
             operations: counts.operations,
             omitted: by_reason(&counts),
             has_whole_replies: summary.whole_replies,
-            selection: session.plan.selection.clone(),
+            selection: session.selection.clone(),
         }
     }
 

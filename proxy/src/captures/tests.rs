@@ -1,6 +1,13 @@
 //! A capture from its start to its files, without a server.
 
-use std::{env, fs, io::Write, path::PathBuf, process, thread};
+use std::{
+    env, fs,
+    io::Write,
+    path::PathBuf,
+    process,
+    sync::mpsc::{Receiver, channel},
+    thread,
+};
 
 use bson::doc;
 use seawall_capture::{
@@ -28,6 +35,9 @@ impl Folder {
             queue_bytes: 64 << 20,
             retention: None,
             max_duration: Duration::from_secs(60),
+            on: Vec::new(),
+            lead: Duration::from_secs(10),
+            lead_bytes: 1 << 20,
         }
     }
 
@@ -250,7 +260,7 @@ fn full_part_is_followed_by_another_and_the_disk_limit_ends_the_capture() {
         settings.max_part_bytes = 1_000_000;
     });
     let capture = captures.start(plan()).unwrap();
-    let session = captures.running.session.load_full().unwrap();
+    let session = captures.running.written.load_full().unwrap();
     let mut client = CapturedClient::default();
     // Random bytes are not compressible.
     let noise: Vec<u8> = (0..60_000).map(|_| rand::random()).collect();
@@ -303,7 +313,7 @@ fn capture_ends_after_its_duration_and_at_the_end_of_the_process() {
             ..plan()
         })
         .unwrap();
-    if let Some(session) = captures.running.session.load_full() {
+    if let Some(session) = captures.running.written.load_full() {
         assert!(session.wait_for_end(STOP_LIMIT));
     }
     let ended = captures.list().unwrap();
@@ -347,39 +357,205 @@ impl Write for FullDisk {
     }
 }
 
-#[test]
-fn full_disk_ends_the_capture_and_operations_go_on() {
+/// A destination whose writes wait until the other end of the channel is dropped.
+struct SlowDisk {
+    gate: Receiver<()>,
+    written: Arc<Mutex<Vec<u8>>>,
+}
+
+/// A part on a slow disk.
+struct SlowPart(SlowDisk);
+
+impl writer::Parts for Option<SlowDisk> {
+    type Part = SlowPart;
+
+    fn create(&mut self, _: u32) -> io::Result<SlowPart> {
+        self.take().map(SlowPart).ok_or(io::ErrorKind::Other.into())
+    }
+}
+
+impl Write for SlowPart {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.gate.recv().ok();
+        self.0.written.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A capture that a test writes itself, with a queue of `queue_bytes`.
+fn written(queue_bytes: usize) -> Written {
     let now = Instant::now();
     let limits = QueueLimits {
-        max_bytes: 1 << 20,
+        max_bytes: queue_bytes,
         max_bytes_per_second: None,
     };
-    let beginning = Beginning {
+    let session = Session {
         number: 1,
+        selection: Selection::default(),
+        replies: ReplyDetail::Facts,
         seed: 1,
-        plan: plan(),
-        now,
-        at: SystemTime::now(),
+        began: now,
+        queue: Queue::new(limits, now),
+        totals: Arc::default(),
     };
-    let totals = Arc::<Totals>::default();
-    let session = Session::new(beginning, Queue::new(limits, now), Arc::clone(&totals));
-    let session = Arc::new(session);
-    assert!(
-        session
-            .queue
-            .command(1, 0, &[0; 100], now, &totals)
-            .is_some()
-    );
-    let limits = FileLimits {
-        max_part_bytes: 1 << 20,
-        max_bytes: 1 << 30,
+    let beginning = Beginning {
+        offset_us: 0,
+        began_at: SystemTime::now(),
+        until: now + Duration::from_secs(60),
+        trigger: "operator",
     };
-    let reason = writer::write_all(&session, FullDisk, limits, Vec::new());
+    Written::new(Arc::new(session), beginning)
+}
+
+/// Adds a command of 100 bytes. Returns false if it is omitted.
+fn command(capture: &Written) -> bool {
+    let Session { queue, totals, .. } = &*capture.session;
+    let operation = queue.command(1, 0, &[0; 100], Instant::now(), totals);
+    operation.is_some()
+}
+
+const LIMITS: FileLimits = FileLimits {
+    max_part_bytes: 1 << 20,
+    max_bytes: 1 << 30,
+};
+
+#[test]
+fn full_disk_ends_the_capture_and_operations_continue() {
+    let capture = written(1 << 20);
+    assert!(command(&capture));
+    let reason = writer::write_all(&capture, FullDisk, LIMITS, Vec::new());
     assert_eq!(reason, EndReason::WriteFailed);
-    assert!(
-        session
-            .queue
-            .command(1, 0, &[0; 100], now, &totals)
-            .is_none()
+    assert!(!command(&capture));
+}
+
+#[test]
+fn slow_disk_delays_no_operation_and_the_file_says_what_is_missing() {
+    let capture = Arc::new(written(10_000));
+    let (gate, wait) = channel();
+    let bytes = Arc::<Mutex<Vec<u8>>>::default();
+    let disk = SlowDisk {
+        gate: wait,
+        written: Arc::clone(&bytes),
+    };
+    let writing = Arc::clone(&capture);
+    let writer = thread::spawn(move || writer::write_all(&writing, Some(disk), LIMITS, Vec::new()));
+    let recorded = (0..1_000).filter(|_| command(&capture)).count();
+    assert!(recorded < 100, "{recorded}");
+    drop(gate);
+    capture.session.queue.end(EndReason::Stopped);
+    assert_eq!(writer.join().unwrap(), EndReason::Stopped);
+    let bytes = bytes.lock();
+    let mut reader = Reader::new(&bytes[..]).unwrap();
+    let (mut commands, mut omitted) = (0, 0);
+    while let Some(record) = reader.next_record().unwrap() {
+        match record {
+            Content::Command(_) => commands += 1,
+            Content::Omitted(gap) => omitted += gap.operations,
+            Content::End(end) => assert_eq!(end.omitted, omitted),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(
+        (commands, omitted),
+        (recorded, 1_000 - u64::try_from(recorded).unwrap())
     );
+}
+
+#[test]
+fn removed_directory_ends_no_operation() {
+    let folder = Folder::new("removed");
+    let captures = folder.captures(|_| {});
+    let capture = captures.start(plan()).unwrap();
+    fs::remove_dir_all(&folder.0).unwrap();
+    let mut client = CapturedClient::default();
+    let find = || doc! {"find": "c", "$db": "d"};
+    operate(&captures, &mut client, find(), Some(doc! {"ok": 1}));
+    // The capture may have failed before it was stopped.
+    match captures.stop(&id_of(&capture)) {
+        Ok(()) | Err(CaptureError::Unknown) => {}
+        Err(error) => panic!("{error}"),
+    }
+    assert!(captures.list().unwrap().is_empty());
+    captures.start(plan()).unwrap();
+}
+
+#[test]
+fn event_begins_a_capture_with_the_operations_before_it() {
+    let folder = Folder::new("event");
+    let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
+    let find = || doc! {"find": "c", "$db": "d"};
+    let mut client = CapturedClient::default();
+    captures.begin_on(EventKind::Storm, "too early");
+    captures.prepare();
+    assert!(operate(
+        &captures,
+        &mut client,
+        find(),
+        Some(doc! {"ok": 1})
+    ));
+    assert!(
+        !captures.may_record(&client),
+        "large messages are not read whole"
+    );
+    assert!(!captures.figures().is_running && captures.list().unwrap().is_empty());
+    captures.begin_on(EventKind::Change, "not in the settings");
+    assert!(captures.list().unwrap().is_empty());
+    captures.begin_on(
+        EventKind::Storm,
+        "storm: up to 9 client connections in a second",
+    );
+    captures.begin_on(EventKind::Storm, "one capture runs at a time");
+    captures.prepare();
+    assert!(operate(
+        &captures,
+        &mut client,
+        find(),
+        Some(doc! {"ok": 1})
+    ));
+    let running = captures.list().unwrap();
+    assert_eq!((running.len(), &*running[0].trigger), (1, "storm"));
+    assert!(captures.figures().is_running);
+    captures.stop(&id_of(&running[0])).unwrap();
+    let (records, _) = folder.read(&running[0].id);
+    let Content::Event(event) = &records[0] else {
+        panic!("{records:?}");
+    };
+    assert_eq!(event.text, "storm: up to 9 client connections in a second");
+    let rest: Vec<_> = records[1..].iter().map(kind).collect();
+    let end = format!("end 1 2 0 {}", i32::from(EndReason::Stopped));
+    let expected = [
+        "began false",
+        "command 1",
+        "reply 1 0",
+        "command 2",
+        "reply 2 0",
+        &end,
+    ];
+    assert_eq!(rest, expected);
+    let ended = captures.list().unwrap();
+    assert_eq!((&*ended[0].trigger, ended[0].operations), ("storm", 2));
+    // The next event begins the next capture.
+    captures.prepare();
+    captures.begin_on(EventKind::Storm, "another storm");
+    assert_eq!(captures.list().unwrap().len(), 2);
+}
+
+#[test]
+fn operator_takes_precedence_over_a_capture_that_waits_for_an_event() {
+    let folder = Folder::new("precedence");
+    let captures = folder.captures(|settings| settings.on = vec![EventKind::Stall]);
+    captures.prepare();
+    let capture = captures.start(plan()).unwrap();
+    captures.begin_on(EventKind::Stall, "");
+    captures.stop(&id_of(&capture)).unwrap();
+    assert_eq!(captures.list().unwrap().len(), 1);
+    captures.prepare();
+    assert!(captures.running.armed().is_some());
+    captures.configure(Some(folder.settings()));
+    captures.prepare();
+    assert!(captures.running.armed().is_none());
 }

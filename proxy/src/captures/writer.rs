@@ -5,9 +5,10 @@
 //! records that the thread cannot take.
 
 use std::{
+    collections::VecDeque,
     fs::File,
     io::{self, Write},
-    sync::{Arc, atomic::Ordering},
+    sync::atomic::Ordering,
     time::Duration,
 };
 
@@ -20,7 +21,7 @@ use tokio::time::Instant;
 use super::{
     directory::{CaptureId, Directory},
     queue::Batch,
-    session::Session,
+    written::Written,
 };
 
 /// How long the thread waits for records. The records of this time are compressed together, and a
@@ -64,13 +65,13 @@ impl Parts for Files {
 
 /// Writes records until the capture ends. Returns the reason of the end.
 pub(super) fn write_all(
-    session: &Arc<Session>,
+    capture: &Written,
     parts: impl Parts,
     limits: FileLimits,
     servers: Vec<Server>,
 ) -> EndReason {
     let mut output = Output {
-        session,
+        capture,
         parts,
         limits,
         servers,
@@ -80,12 +81,12 @@ pub(super) fn write_all(
         reported_bytes: 0,
     };
     let reason = output.write_until_end();
-    session.queue.end(reason);
+    capture.session.queue.end(reason);
     reason
 }
 
 struct Output<'s, P: Parts> {
-    session: &'s Arc<Session>,
+    capture: &'s Written,
     parts: P,
     limits: FileLimits,
     servers: Vec<Server>,
@@ -100,8 +101,8 @@ struct Output<'s, P: Parts> {
 
 impl<P: Parts> Output<'_, P> {
     fn write_until_end(&mut self) -> EndReason {
-        let queue = &self.session.queue;
-        let until = self.session.began + self.session.plan.duration;
+        let queue = &self.capture.session.queue;
+        let until = self.capture.until;
         let mut flushed_at = Instant::now();
         loop {
             let now = Instant::now();
@@ -127,7 +128,7 @@ impl<P: Parts> Output<'_, P> {
             self.report();
             match (written, end) {
                 (Err(error), _) => {
-                    let capture = self.session.id.as_str();
+                    let capture = self.capture.id.as_str();
                     tracing::warn!(%error, capture, "could not write a capture");
                     return EndReason::WriteFailed;
                 }
@@ -140,8 +141,9 @@ impl<P: Parts> Output<'_, P> {
         }
     }
 
-    fn write(&mut self, records: Vec<Content>) -> Result<(), WriteError> {
-        for content in records {
+    fn write(&mut self, records: VecDeque<Content>) -> Result<(), WriteError> {
+        for mut content in records {
+            shift(&mut content, self.capture.offset_us);
             let written = self.part()?.push(&content.into());
             match written {
                 Err(WriteError::RecordTooLarge { bytes }) => self.omit(bytes),
@@ -157,14 +159,10 @@ impl<P: Parts> Output<'_, P> {
 
     /// Counts a record that is too large for the format. No message of a client is.
     fn omit(&self, bytes: usize) {
-        let (queue, at_us) = (&self.session.queue, self.session.at_us(Instant::now()));
-        queue.omit(
-            OmissionReason::TooLarge,
-            1,
-            bytes,
-            at_us,
-            &self.session.totals,
-        );
+        let session = &self.capture.session;
+        let at_us = session.at_us(Instant::now());
+        let reason = OmissionReason::TooLarge;
+        session.queue.omit(reason, 1, bytes, at_us, &session.totals);
     }
 
     /// The current part. Creates it if there is none.
@@ -172,7 +170,7 @@ impl<P: Parts> Output<'_, P> {
         let writer = match self.writer.take() {
             Some(writer) => writer,
             None => {
-                let header = self.session.header(self.next_part, &self.servers);
+                let header = self.capture.header(self.next_part, &self.servers);
                 let file = self.parts.create(self.next_part)?;
                 self.next_part += 1;
                 Writer::new(file, header)?
@@ -195,11 +193,11 @@ impl<P: Parts> Output<'_, P> {
         let Some(mut writer) = self.writer.take() else {
             return Ok(());
         };
-        let counts = self.session.queue.counts();
+        let counts = self.capture.session.queue.counts();
         writer.flush()?;
         self.ended_bytes += writer.written_bytes();
         writer.finish(End {
-            at_us: self.session.at_us(Instant::now()),
+            at_us: self.capture.at_us(Instant::now()),
             clients: counts.clients,
             operations: counts.operations,
             omitted: counts.all_omitted(),
@@ -218,11 +216,27 @@ impl<P: Parts> Output<'_, P> {
         let (bytes, parts) = (self.bytes(), self.next_part);
         let new = bytes.saturating_sub(self.reported_bytes);
         self.reported_bytes = bytes;
-        let totals = &self.session.totals;
+        let totals = &self.capture.session.totals;
         totals.written_bytes.fetch_add(new, Ordering::Relaxed);
-        self.session.update(|progress| {
+        self.capture.update(|progress| {
             progress.bytes = bytes;
             progress.parts = parts;
         });
     }
+}
+
+/// Lets the time of a record count from the beginning of the capture, `offset_us` after that of the
+/// session.
+fn shift(content: &mut Content, offset_us: u64) {
+    let at_us = match content {
+        Content::ClientBegan(client) => &mut client.at_us,
+        Content::ClientEnded(client) => &mut client.at_us,
+        Content::Command(command) => &mut command.at_us,
+        Content::Reply(reply) => &mut reply.at_us,
+        Content::Omitted(omitted) => &mut omitted.at_us,
+        Content::Event(event) => &mut event.at_us,
+        // The writer itself makes these.
+        Content::Header(_) | Content::End(_) => return,
+    };
+    *at_us = at_us.saturating_sub(offset_us);
 }

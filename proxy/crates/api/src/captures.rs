@@ -47,7 +47,7 @@ pub struct Capture {
     pub running: bool,
     /// Share of the clients that are captured.
     pub sample: f64,
-    /// Why the capture began: `operator`.
+    /// Why the capture began: `operator`, `storm`, `stall` or `change`.
     pub trigger: String,
     /// The users whose clients are captured; empty for all.
     pub users: Vec<String>,

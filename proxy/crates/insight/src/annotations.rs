@@ -171,6 +171,12 @@ impl Annotations {
         number
     }
 
+    /// The annotations with this number or a higher one, and the number of the next one.
+    pub(super) fn since(&self, number: u64) -> (Vec<Annotation>, u64) {
+        let added = self.kept.range(number..).map(|(_, of)| of.clone());
+        (added.collect(), self.next)
+    }
+
     /// Sets the end of an event, if the annotation is still kept.
     pub(super) fn set_end(&mut self, number: u64, end: SystemTime) {
         if let Some(mut annotation) = self.kept.get(&number).cloned() {

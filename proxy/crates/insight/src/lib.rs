@@ -286,6 +286,15 @@ impl Insight {
         self.annotations.lock().list(from, to)
     }
 
+    /// The annotations that were added since the call that set `seen`, the earliest first. The first
+    /// call, with 0, returns all.
+    pub fn annotations_since(&self, seen: &mut u64) -> Vec<Annotation> {
+        let annotations = self.annotations.lock();
+        let (added, next) = annotations.since(*seen);
+        *seen = next;
+        added
+    }
+
     /// Adds the changes of the annotations to the changes that the next write stores in the file.
     fn note(&self, mut annotations: MutexGuard<'_, Annotations>) {
         let changes = annotations.take_changes();

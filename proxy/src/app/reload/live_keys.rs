@@ -150,6 +150,7 @@ fn value(key: &Key, variant: usize) -> String {
         Kind::Text => match key.path {
             "telemetry.resource_attributes" => ["\"a=1\"", "\"a=2\""][variant].to_owned(),
             "limits.shared_addresses" => format!("{:?}", ["10.0.0.0/8", "192.0.2.7"][variant]),
+            "capture.on" => format!("{:?}", ["storm", "stall,change"][variant]),
             "admin.peers" => format!("{:?}", ["one:1", "two:2"][variant]),
             _ => format!("{:?}", ["one", "two"][variant]),
         },

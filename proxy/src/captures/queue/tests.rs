@@ -1,0 +1,195 @@
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn queue(max_bytes: usize, max_bytes_per_second: Option<u64>) -> (Queue, Totals, Instant) {
+    let now = Instant::now();
+    let limits = QueueLimits {
+        max_bytes,
+        max_bytes_per_second,
+    };
+    (Queue::new(limits, now), Totals::default(), now)
+}
+
+fn taken(queue: &Queue) -> Vec<Content> {
+    let batch = queue.take(Duration::ZERO);
+    queue.release(batch.bytes);
+    batch.records.into()
+}
+
+fn omitted(reason: OmissionReason, operations: u64, bytes: u64) -> Content {
+    Content::Omitted(Omitted {
+        client: 0,
+        at_us: 5,
+        operations,
+        bytes,
+        reason: reason.into(),
+    })
+}
+
+#[test]
+fn full_queue_omits_commands_and_reports_them_before_the_next_record() {
+    let (queue, totals, now) = queue(2 * RECORD_BYTES, None);
+    assert_eq!(queue.command(1, 4, &[7; 200], now, &totals), Some(1));
+    for _ in 0..3 {
+        assert_eq!(queue.command(1, 5, &[7; 100], now, &totals), None);
+    }
+    let [Content::Command(command), gap] = &*taken(&queue) else {
+        panic!("unexpected records");
+    };
+    assert_eq!(command.message.len(), 200);
+    assert_eq!(*gap, omitted(OmissionReason::QueueFull, 3, 300));
+    // The writer has released its memory, so there is room again.
+    assert_eq!(queue.command(1, 6, &[7; 200], now, &totals), Some(2));
+    assert_eq!(taken(&queue).len(), 1);
+    assert_eq!(queue.used_bytes.load(Ordering::Relaxed), 0);
+    assert_eq!(queue.counts().omitted, [0, 3, 0, 0]);
+    assert_eq!(totals.omitted[1].load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn reply_without_room_keeps_its_facts() {
+    let (queue, totals, now) = queue(4 * RECORD_BYTES, None);
+    let reply = Reply {
+        operation: 1,
+        at_us: 5,
+        ..Reply::default()
+    };
+    let gap = omitted(OmissionReason::QueueFull, 0, 4000);
+    assert!(!queue.reserve_message(4000, 5, now, &totals));
+    queue.reply(reply.clone());
+    assert_eq!(taken(&queue), [gap, Content::Reply(reply.clone())]);
+    assert!(queue.reserve_message(40, 5, now, &totals));
+    let message = Bytes::copy_from_slice(&[1; 40]);
+    let whole = Reply { message, ..reply };
+    queue.reply(whole.clone());
+    assert_eq!(taken(&queue), [Content::Reply(whole)]);
+    assert_eq!(queue.used_bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn rate_limit_omits_commands_until_time_has_passed() {
+    let (queue, totals, now) = queue(1 << 20, Some(1_000));
+    assert!(queue.command(1, 0, &[7; 1_500], now, &totals).is_some());
+    assert_eq!(queue.command(1, 5, &[7; 10], now, &totals), None);
+    assert_eq!(
+        queue.command(1, 5, &[7; 10], now + SECOND / 4, &totals),
+        None
+    );
+    let later = now + SECOND;
+    assert!(queue.command(1, 0, &[7; 10], later, &totals).is_some());
+    let records = taken(&queue);
+    assert_eq!(records[1], omitted(OmissionReason::RateLimit, 2, 20));
+    assert_eq!(queue.used_bytes.load(Ordering::Relaxed), 0);
+}
+
+fn ring(bytes: usize) -> (Queue, Totals, Instant) {
+    let now = Instant::now();
+    let limits = QueueLimits {
+        max_bytes: 1 << 20,
+        max_bytes_per_second: None,
+    };
+    let lead = Lead {
+        duration: SECOND,
+        bytes,
+    };
+    (Queue::ring(limits, lead, now), Totals::default(), now)
+}
+
+fn reply_to(operation: u64, at_us: u64) -> Reply {
+    Reply {
+        operation,
+        at_us,
+        ..Reply::default()
+    }
+}
+
+fn kinds(records: &[Content]) -> Vec<String> {
+    let kinds = records.iter().map(|record| match record {
+        Content::Event(event) => event.kind.clone(),
+        Content::ClientBegan(client) => {
+            format!("began {} {}", client.client, client.was_active)
+        }
+        Content::ClientEnded(client) => format!("ended {}", client.client),
+        Content::Command(command) => format!("command {}", command.operation),
+        Content::Reply(reply) => format!("reply {}", reply.operation),
+        other => format!("{other:?}"),
+    });
+    kinds.collect()
+}
+
+#[test]
+fn ring_keeps_the_latest_records_and_their_clients() {
+    let (queue, totals, now) = ring(1 << 20);
+    let began = |at_us| ClientBegan {
+        at_us,
+        ..ClientBegan::default()
+    };
+    for _ in 0..3 {
+        queue.begin_client(began(0)).unwrap();
+    }
+    queue.command(1, 100, &[7; 10], now, &totals).unwrap();
+    queue.command(2, 200, &[7; 10], now, &totals).unwrap();
+    queue.end_client(ClientEnded {
+        client: 2,
+        at_us: 300,
+    });
+    // More than a second later, the records above are too old.
+    queue.command(3, 1_500_000, &[7; 10], now, &totals).unwrap();
+    queue.reply(reply_to(1, 1_500_001));
+    queue.reply(reply_to(3, 1_600_000));
+    let event = Event {
+        at_us: 1_700_000,
+        kind: "storm".to_owned(),
+        text: String::new(),
+    };
+    assert_eq!(queue.begin(event, &totals), 1_500_000);
+    // This operation began before the kept records.
+    queue.reply(reply_to(2, 1_800_000));
+    queue.command(1, 1_900_000, &[7; 10], now, &totals).unwrap();
+    let expected = [
+        "storm",
+        "began 1 true",
+        "began 3 true",
+        "command 3",
+        "reply 3",
+        "command 4",
+    ];
+    assert_eq!(kinds(&taken(&queue)), expected);
+    let counts = queue.counts();
+    assert_eq!((counts.clients, counts.operations), (2, 2));
+    assert_eq!(totals.operations.load(Ordering::Relaxed), 2);
+    assert_eq!(queue.used_bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn ring_never_exceeds_its_memory() {
+    let (queue, totals, now) = ring(10 * RECORD_BYTES);
+    queue.begin_client(ClientBegan::default()).unwrap();
+    for at_us in 0..1_000 {
+        let message = vec![7; usize::try_from(at_us % 700).unwrap()];
+        queue.command(1, at_us, &message, now, &totals).unwrap();
+        queue.omit(OmissionReason::TooLarge, 1, 10, at_us, &totals);
+        let used = queue.used_bytes.load(Ordering::Relaxed);
+        assert!(used <= 11 * RECORD_BYTES, "{used}");
+    }
+    assert_eq!(queue.counts(), Counts::default());
+}
+
+#[test]
+fn records_after_the_end_are_dropped() {
+    let (queue, totals, now) = queue(1 << 20, None);
+    queue.omit_command(1, OmissionReason::Secret, 10, 0, &totals);
+    assert_eq!(queue.begin_client(ClientBegan::default()), Some(1));
+    queue.end(EndReason::Stopped);
+    queue.end(EndReason::Shutdown);
+    assert_eq!(queue.begin_client(ClientBegan::default()), None);
+    assert_eq!(queue.command(1, 0, &[7; 10], now, &totals), None);
+    queue.reply(Reply::default());
+    queue.omit_command(1, OmissionReason::Secret, 10, 0, &totals);
+    let batch = queue.take(SECOND);
+    assert_eq!(batch.records.len(), 2);
+    assert_eq!(queue.counts().omitted, [1, 0, 0, 0]);
+    assert_eq!(batch.end, Some(EndReason::Stopped));
+    assert_eq!(queue.counts().operations, 0);
+}

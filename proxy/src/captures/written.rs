@@ -1,0 +1,157 @@
+//! A capture that is written: its name, its progress and its end.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use seawall_capture::record::{EndReason, Header, Redaction, ReplyDetail, Server};
+use tokio::time::Instant;
+
+use super::{
+    directory::{CaptureId, Summary},
+    queue::{Counts, REASONS, reason_name},
+    session::{Session, microseconds},
+};
+
+/// A capture that a thread writes.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) id: CaptureId,
+    pub(super) session: Arc<Session>,
+    /// Time between the beginning of the session and that of the capture. Times in the files count
+    /// from the beginning of the capture.
+    pub(super) offset_us: u64,
+    /// When the first record was made.
+    pub(super) began_at: SystemTime,
+    /// When the capture ends at the latest.
+    pub(super) until: Instant,
+    pub(super) trigger: &'static str,
+    progress: Mutex<Progress>,
+    has_ended: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    /// Bytes of all parts.
+    pub(super) bytes: u64,
+    /// Number of parts.
+    pub(super) parts: u32,
+    /// True when nothing more will be written.
+    pub(super) has_ended: bool,
+}
+
+/// The beginning of a capture.
+#[derive(Debug)]
+pub(super) struct Beginning {
+    pub(super) offset_us: u64,
+    pub(super) began_at: SystemTime,
+    pub(super) until: Instant,
+    pub(super) trigger: &'static str,
+}
+
+impl Written {
+    pub(super) fn new(session: Arc<Session>, beginning: Beginning) -> Self {
+        let Beginning {
+            offset_us,
+            began_at,
+            until,
+            trigger,
+        } = beginning;
+        Self {
+            id: CaptureId::new(SystemTime::now(), rand::random()),
+            session,
+            offset_us,
+            began_at,
+            until,
+            trigger,
+            progress: Mutex::default(),
+            has_ended: Condvar::new(),
+        }
+    }
+
+    /// Microseconds since the capture began.
+    pub(super) fn at_us(&self, now: Instant) -> u64 {
+        self.session.at_us(now).saturating_sub(self.offset_us)
+    }
+
+    /// The header of a part.
+    pub(super) fn header(&self, part: u32, servers: &[Server]) -> Header {
+        Header {
+            capture: Bytes::copy_from_slice(self.id.as_str().as_bytes()),
+            part,
+            began_at_us: since_epoch_us(self.began_at),
+            program: concat!("seawall ", env!("CARGO_PKG_VERSION")).to_owned(),
+            servers: servers.to_vec(),
+            reply_detail: self.session.replies.into(),
+            redaction: Redaction::None.into(),
+            selection: Some(self.session.selection.to_record()),
+        }
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        *self.progress.lock()
+    }
+
+    pub(super) fn update(&self, change: impl FnOnce(&mut Progress)) {
+        let mut progress = self.progress.lock();
+        change(&mut progress);
+        if progress.has_ended {
+            self.has_ended.notify_all();
+        }
+    }
+
+    /// Waits at most `limit` until nothing more will be written. Returns true if that is so.
+    pub(super) fn wait_for_end(&self, limit: Duration) -> bool {
+        let mut progress = self.progress.lock();
+        let is_running = |progress: &mut Progress| !progress.has_ended;
+        let waited = self
+            .has_ended
+            .wait_while_for(&mut progress, is_running, limit);
+        !waited.timed_out()
+    }
+
+    /// The description of the capture after its end.
+    pub(super) fn summary(&self, counts: Counts, end: EndReason, at: SystemTime) -> Summary {
+        let summary = Summary {
+            began_at_us: since_epoch_us(self.began_at),
+            ended_at_us: since_epoch_us(at),
+            end: end_name(end).to_owned(),
+            trigger: self.trigger.to_owned(),
+            clients: counts.clients,
+            operations: counts.operations,
+            omitted: by_reason(&counts),
+            whole_replies: self.session.replies == ReplyDetail::Whole,
+            ..Summary::default()
+        };
+        summary.with_selection(&self.session.selection)
+    }
+}
+
+/// The number of omissions for each reason that occurred.
+pub(super) fn by_reason(counts: &Counts) -> BTreeMap<String, u64> {
+    let counted = REASONS.into_iter().zip(counts.omitted);
+    let counted = counted.filter(|(_, count)| *count > 0);
+    counted
+        .map(|(reason, count)| (reason_name(reason).to_owned(), count))
+        .collect()
+}
+
+/// The name of an end's reason in the API.
+fn end_name(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::NextPart => "next_part",
+        EndReason::Duration => "duration",
+        EndReason::Stopped => "stopped",
+        EndReason::DiskLimit => "disk_limit",
+        EndReason::WriteFailed => "write_failed",
+        EndReason::Shutdown => "shutdown",
+    }
+}
+
+fn since_epoch_us(at: SystemTime) -> u64 {
+    microseconds(at.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
