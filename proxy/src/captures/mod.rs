@@ -367,6 +367,7 @@ impl Captures {
         let limits = FileLimits {
             max_part_bytes: settings.max_part_bytes,
             max_bytes: room,
+            quiet: writer::QUIET,
         };
         let servers = (self.servers)();
         let running = Arc::clone(&self.running);

@@ -421,6 +421,7 @@ fn command(capture: &Written) -> bool {
 const LIMITS: FileLimits = FileLimits {
     max_part_bytes: 1 << 20,
     max_bytes: 1 << 30,
+    quiet: writer::QUIET,
 };
 
 #[test]
@@ -463,6 +464,51 @@ fn slow_disk_delays_no_operation_and_the_file_says_what_is_missing() {
         (commands, omitted),
         (recorded, 1_000 - u64::try_from(recorded).unwrap())
     );
+}
+
+/// A part in memory.
+#[derive(Clone, Default)]
+struct InMemory(Arc<Mutex<Vec<u8>>>);
+
+impl writer::Parts for InMemory {
+    type Part = Self;
+
+    fn create(&mut self, _: u32) -> io::Result<Self> {
+        Ok(self.clone())
+    }
+}
+
+impl Write for InMemory {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn capture_without_operations_says_so_from_time_to_time() {
+    let capture = written(1 << 20);
+    capture.session.queue.end(EndReason::Stopped);
+    let limits = FileLimits {
+        quiet: Duration::ZERO,
+        ..LIMITS
+    };
+    let part = InMemory::default();
+    writer::write_all(&capture, part.clone(), limits, Vec::new());
+    let bytes = part.0.lock();
+    let mut reader = Reader::new(&bytes[..]).unwrap();
+    let Some(Content::Event(event)) = reader.next_record().unwrap() else {
+        panic!("no event");
+    };
+    assert_eq!(event.kind, "quiet");
+    assert!(matches!(
+        reader.next_record().unwrap(),
+        Some(Content::End(_))
+    ));
 }
 
 #[test]

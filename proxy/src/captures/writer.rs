@@ -14,7 +14,7 @@ use std::{
 
 use seawall_capture::{
     WriteError, Writer,
-    record::{Content, End, EndReason, OmissionReason, Server},
+    record::{Content, End, EndReason, Event, OmissionReason, Server},
 };
 use tokio::time::Instant;
 
@@ -31,6 +31,10 @@ const WAIT: Duration = Duration::from_millis(100);
 /// Time after which an incomplete block is written, so that a crash loses little.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Time without records after which a record says that there were none. So a caller that follows
+/// the files gets some bytes before its connection counts as idle.
+pub(super) const QUIET: Duration = Duration::from_secs(30);
+
 /// Limits of the files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileLimits {
@@ -38,6 +42,8 @@ pub(super) struct FileLimits {
     pub(super) max_part_bytes: u64,
     /// The capture is ended when its parts have this number of bytes.
     pub(super) max_bytes: u64,
+    /// Time without records after which a record says so.
+    pub(super) quiet: Duration,
 }
 
 /// The destination of parts: files, or a test's double.
@@ -104,16 +110,23 @@ impl<P: Parts> Output<'_, P> {
         let queue = &self.capture.session.queue;
         let until = self.capture.until;
         let mut flushed_at = Instant::now();
+        let mut recorded_at = flushed_at;
         loop {
             let now = Instant::now();
             if now >= until {
                 queue.end(EndReason::Duration);
             }
             let Batch {
-                records,
+                mut records,
                 bytes,
                 end,
             } = queue.take(WAIT.min(until.saturating_duration_since(now)));
+            if records.is_empty() && recorded_at.elapsed() >= self.limits.quiet {
+                records.push_back(self.quiet());
+            }
+            if !records.is_empty() {
+                recorded_at = Instant::now();
+            }
             let written = self.write(records);
             queue.release(bytes);
             let is_due = flushed_at.elapsed() >= FLUSH_INTERVAL;
@@ -139,6 +152,14 @@ impl<P: Parts> Output<'_, P> {
                 (Ok(()), None) => {}
             }
         }
+    }
+
+    fn quiet(&self) -> Content {
+        Content::Event(Event {
+            at_us: self.capture.session.at_us(Instant::now()),
+            kind: "quiet".to_owned(),
+            text: String::new(),
+        })
     }
 
     fn write(&mut self, records: VecDeque<Content>) -> Result<(), WriteError> {
