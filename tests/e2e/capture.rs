@@ -650,6 +650,7 @@ async fn header_describes_the_capture() {
     assert!(header.program.starts_with("seawall "));
     let address = scene::server().await.address().to_string();
     assert_eq!(header.servers[0].address, address);
+    assert_eq!(header.servers[0].process_id.len(), 12);
     let selection = header.selection.as_ref().unwrap();
     assert_eq!((selection.sample, &*selection.users[0]), (0.5, "a.b"));
     assert_eq!(header.capture, id.as_bytes());

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
+
 use seawall_capture::record::Server;
 use seawall_config as config;
 use seawall_insight::{Annotation, AnnotationKind};
@@ -23,7 +25,9 @@ pub(super) fn open(settings: &config::Settings, topology: &Arc<Topology>) -> Arc
         let servers = &topology.snapshot().description.servers;
         let servers = servers.iter().map(|server| Server {
             address: server.address.to_string(),
-            ..Server::default()
+            process_id: (server.probe.process_id)
+                .map(|id| Bytes::copy_from_slice(&id.bytes()))
+                .unwrap_or_default(),
         });
         servers.collect()
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bson::RawDocumentBuf;
+use bson::{RawDocumentBuf, oid::ObjectId};
 
 use super::ClusterTime;
 use seawall_transport::connection::ServerAddress;
@@ -99,6 +99,9 @@ pub struct Probe {
     /// Number of minutes after which an unused session expires; `None` if the server does not
     /// report it.
     pub session_timeout_minutes: Option<i32>,
+    /// The id of the server's process (`topologyVersion.processId`); `None` if the server does not
+    /// report it.
+    pub process_id: Option<ObjectId>,
     /// The server's reply to `buildInfo`.
     pub build_info: Option<RawDocumentBuf>,
 }

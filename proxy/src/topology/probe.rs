@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use bson::{RawDocument, RawDocumentBuf, doc, rawdoc};
+use bson::{RawDocument, RawDocumentBuf, doc, oid::ObjectId, rawdoc};
 use mongodb::options::SelectionCriteria;
 use tokio::{
     sync::Notify,
@@ -222,10 +222,16 @@ impl Probe {
         self.lacks_hello_ok = !reply.hello.get_bool("helloOk").unwrap_or(false);
         self.max_wire_version = reply.hello.get_i32("maxWireVersion").unwrap_or(0);
         self.session_timeout_minutes = reply.hello.get_i32("logicalSessionTimeoutMinutes").ok();
+        self.process_id = process_id(&reply.hello);
         if reply.build_info.is_some() {
             self.build_info.clone_from(&reply.build_info);
         }
     }
+}
+
+fn process_id(hello: &RawDocument) -> Option<ObjectId> {
+    let version = hello.get_document("topologyVersion").ok()?;
+    version.get_object_id("processId").ok()
 }
 
 fn last_write(hello: &RawDocument) -> Option<i64> {
