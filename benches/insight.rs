@@ -2,6 +2,7 @@
 //!
 //! - `exactness`: runs a million operations, and compares every reported figure with the slow log.
 //! - `cost`: measures the CPU time of the statistics.
+//! - `captures`: measures the CPU time of captures.
 //! - `stalls`, `steady`: run a load with recurring stalls, and a load without stalls.
 //! - `changes`: drops an index under load.
 //! - `history`: measures the memory of the history.
@@ -10,15 +11,16 @@
 //! load for CI, and asserts counts only.
 
 use seawall_benches::{
-    insight::{Plan, changes, cost, exactness, history, stalls},
+    insight::{Plan, captures, changes, cost, exactness, history, stalls},
     options::option,
 };
 use seawall_tests::process::binary;
 use tokio::runtime::Builder;
 
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     "exactness",
     "cost",
+    "captures",
     "stalls",
     "steady",
     "changes",
@@ -55,6 +57,7 @@ async fn run(part: &str, plan: &Plan) {
     match part {
         "exactness" => exactness::run(plan).await,
         "cost" => cost::run(plan).await,
+        "captures" => captures::run(plan).await,
         "stalls" => stalls::run(plan).await,
         "steady" => stalls::steady(plan).await,
         "history" => history::run(plan),

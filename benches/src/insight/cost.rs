@@ -37,18 +37,18 @@ const SHAPES: usize = 30;
 /// cost.
 const SETTLE: Duration = Duration::from_millis(1_200);
 
-/// One of the two Seawalls, with its connections and results.
-struct Rival {
-    name: &'static str,
-    seawall: Seawall,
+/// One of the compared Seawalls, with its connections and results.
+pub(super) struct Rival {
+    pub(super) name: &'static str,
+    pub(super) seawall: Seawall,
     links: Vec<Link>,
-    operations: u64,
-    rounds: Vec<Round>,
+    pub(super) operations: u64,
+    pub(super) rounds: Vec<Round>,
 }
 
 /// The result of one round.
 #[derive(Clone, Copy, Debug)]
-struct Round {
+pub(super) struct Round {
     operations: f64,
     /// CPU time per operation in user mode, in microseconds.
     user_us: f64,
@@ -56,7 +56,7 @@ struct Round {
 }
 
 impl Round {
-    fn cpu_us(&self) -> f64 {
+    pub(super) fn cpu_us(&self) -> f64 {
         self.user_us + self.system_us
     }
 }
@@ -65,17 +65,11 @@ impl Round {
 pub async fn run(plan: &Plan) {
     let rounds = plan.either(30, 1);
     let time = plan.either(Duration::from_secs(2), Duration::from_secs(1));
-    let server = Standalone::start(Options::with_auth()).await;
-    let server = server.expect("a mongod starts");
-    let client = server.client().expect("the server accepts connections");
-    let documents = (0..1_000).map(|n| doc! { "_id": n, "text": "x".repeat(100) });
-    let collection = client.database(DATABASE).collection::<Document>("small");
-    let inserted = collection.insert_many(documents).await;
-    inserted.expect("documents can be inserted");
+    let server = server().await;
     let off = "[shapes]\nenabled = false\n[history]\nenabled = false\n";
     let mut on = Rival::start(plan, &server, "on", "").await;
     let mut off = Rival::start(plan, &server, "off", off).await;
-    let messages: Arc<Vec<_>> = Arc::new((0..SHAPES).map(find).collect());
+    let messages = messages();
     // The first round is not counted: it establishes connections and fills caches.
     for rival in [&mut on, &mut off] {
         rival.run(&messages, time).await;
@@ -98,6 +92,23 @@ pub async fn run(plan: &Plan) {
     }
 }
 
+/// A server with small documents.
+pub(super) async fn server() -> Standalone {
+    let server = Standalone::start(Options::with_auth()).await;
+    let server = server.expect("a mongod starts");
+    let client = server.client().expect("the server accepts connections");
+    let documents = (0..1_000).map(|n| doc! { "_id": n, "text": "x".repeat(100) });
+    let collection = client.database(DATABASE).collection::<Document>("small");
+    let inserted = collection.insert_many(documents).await;
+    inserted.expect("documents can be inserted");
+    server
+}
+
+/// The commands of the load.
+pub(super) fn messages() -> Arc<Vec<Vec<u8>>> {
+    Arc::new((0..SHAPES).map(find).collect())
+}
+
 fn find(shape: usize) -> Vec<u8> {
     let id = i32::try_from(shape).unwrap_or(0);
     let mut projection = doc! { "text": 1 };
@@ -111,7 +122,12 @@ fn find(shape: usize) -> Vec<u8> {
 }
 
 impl Rival {
-    async fn start(plan: &Plan, server: &Standalone, name: &'static str, toml: &str) -> Self {
+    pub(super) async fn start(
+        plan: &Plan,
+        server: &Standalone,
+        name: &'static str,
+        toml: &str,
+    ) -> Self {
         let seawall = Seawall::start(plan, &server.root_uri(), toml).await;
         let target = Target {
             address: seawall.address(),
@@ -127,7 +143,7 @@ impl Rival {
         }
     }
 
-    async fn run(&mut self, messages: &Arc<Vec<Vec<u8>>>, time: Duration) {
+    pub(super) async fn run(&mut self, messages: &Arc<Vec<Vec<u8>>>, time: Duration) {
         let before = cpu_split(self.seawall.process_id());
         let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
@@ -182,7 +198,7 @@ impl Rival {
         all.expect("operations are counted");
     }
 
-    fn row(&self) -> String {
+    pub(super) fn row(&self) -> String {
         let of = |part: fn(&Round) -> f64| Spread::of(self.rounds.iter().map(part));
         let operations = of(|round| round.operations);
         let (all, user, system) = (

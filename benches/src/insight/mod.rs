@@ -4,6 +4,7 @@
 //! Every part starts its own servers and its own Seawall process. It prints its results before it
 //! asserts them. The loads use raw connections, so no driver retries, pools or waits.
 
+pub mod captures;
 pub mod changes;
 pub mod cost;
 pub mod exactness;
