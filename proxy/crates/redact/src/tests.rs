@@ -17,7 +17,10 @@ use seawall_command::{CommandBytes, ReplyForm};
 use seawall_shape::{describe, fingerprint};
 use seawall_wire::{CHECKSUM_PRESENT, OpMsg, encode_op_msg_like, encode_request};
 
-use crate::{Mode, RedactError, Redactor};
+use crate::{Mode, Records, RedactError, Redactor};
+
+#[path = "../../shape/src/tests/corpus.rs"]
+mod grammar;
 
 const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
 
@@ -410,7 +413,30 @@ fn integer(value: &Bson) -> Option<i128> {
     }
 }
 
+/// Checks that no value has the text that the grammar plants in values. Names may have it.
+fn assert_nothing_planted(value: &Bson) {
+    let text = match value {
+        Bson::Document(document) => return document.values().for_each(assert_nothing_planted),
+        Bson::Array(items) => return items.iter().for_each(assert_nothing_planted),
+        Bson::String(text) | Bson::Symbol(text) | Bson::JavaScriptCode(text) => text,
+        Bson::RegularExpression(regex) => regex.pattern.as_str(),
+        Bson::Binary(binary) => &String::from_utf8_lossy(&binary.bytes),
+        _ => return,
+    };
+    assert!(!text.contains(grammar::PLANTED), "{text}");
+}
+
 proptest! {
+    #[test]
+    fn no_value_of_a_command_is_left(choices in proptest::collection::vec(any::<u8>(), 1..300)) {
+        let original = grammar::Dice::new(&choices).command();
+        for mode in MODES {
+            let redacted = command(mode, &original);
+            redacted.values().for_each(assert_nothing_planted);
+            assert_same_shape(&original.to_vec().unwrap(), &redacted.to_vec().unwrap());
+        }
+    }
+
     #[test]
     fn numbers_keep_their_order(one in numbers(), other in numbers()) {
         let pseudonyms = [&one, &other].map(|number| value(Mode::Ordered, number.clone()));

@@ -1,6 +1,8 @@
 //! Places in pipelines and expressions.
 
-use super::{Inner, Treatment, filter, inside_array, inside_document, kept_unless, pipeline};
+use super::{
+    Inner, Treatment, filter, inside_array, inside_document, kept_number, numbers, pipeline, words,
+};
 use crate::bson::{Array, Field, Value};
 use crate::pipeline::{Argument, KeyedStage, Stage};
 
@@ -17,8 +19,8 @@ pub(super) enum Part {
     Options,
     /// An array of expressions in which numbers are positions.
     Positions,
-    /// `{$elemMatch: filter}` in a projection.
-    ProjectedElemMatch,
+    /// `{$elemMatch: filter}`, `{$slice: count}` or `{$meta: word}` in a projection.
+    Projected,
     /// The operators of `$push` and `$addToSet`.
     Pushed,
     /// The argument of `$changeStream`.
@@ -37,8 +39,8 @@ pub(super) enum Part {
     FillOutput,
     /// One field of `output` of `$fill`.
     FillField,
-    /// A document in which strings are words of the server.
-    Words,
+    /// `range` of `$densify`: its strings are words of the server.
+    DensifyRange,
 }
 
 impl Part {
@@ -51,22 +53,29 @@ impl Part {
             },
             Self::List => expression(value),
             Self::Options if name == b"regex" => pattern(value),
-            Self::Options if KEPT_OPTIONS.contains(&name) => Treatment::Keep,
+            Self::Options if KEPT_OPTIONS.contains(&name) => option(value),
+            Self::Options if name == b"sortBy" => sort_by(value),
             Self::Options => expression(value),
             Self::Positions => match value.number() {
                 Some(_) => Treatment::Keep,
                 None => expression(value),
             },
-            Self::ProjectedElemMatch => filter(value),
-            Self::Pushed => match name {
-                b"$slice" | b"$position" => Treatment::Keep,
-                b"$sort" => match value {
-                    Value::Document(_) => inside_document(value, Inner::Keys),
-                    _ => kept_unless(value.number().is_none()),
-                },
+            Self::Projected => match (name, value) {
+                (b"$elemMatch", _) => filter(value),
+                (b"$meta", _) => words(value),
+                (b"$slice", Value::Array(_)) => operator(name, value),
+                (b"$slice", _) => kept_number(value),
                 _ => Treatment::Value,
             },
-            Self::ChangeStream => kept_unless(matches!(name, b"resumeAfter" | b"startAfter")),
+            Self::Pushed => match name {
+                b"$slice" | b"$position" => kept_number(value),
+                b"$sort" => sort_by(value),
+                _ => Treatment::Value,
+            },
+            Self::ChangeStream => match name {
+                b"resumeAfter" | b"startAfter" => Treatment::Value,
+                _ => words(value),
+            },
             Self::Search => match (name, value) {
                 (b"index" | b"path" | b"defaultPath", Value::String(_)) => Treatment::Keep,
                 (b"index" | b"path" | b"defaultPath", &Value::Array(names)) if is_names(names) => {
@@ -76,16 +85,19 @@ impl Part {
             },
             Self::SearchList => searched(value),
             Self::BucketAuto => match name {
-                b"buckets" | b"granularity" => Treatment::Keep,
+                b"buckets" | b"granularity" => option(value),
                 _ => expression(value),
             },
             Self::WindowOutput => inside(value, Self::WindowField),
-            Self::WindowField if name == b"window" => Treatment::Keep,
+            Self::WindowField if name == b"window" => words(value),
             Self::WindowField => operator(name, value),
             Self::FillOutput => inside(value, Self::FillField),
-            Self::FillField if name == b"method" => Treatment::Keep,
+            Self::FillField if name == b"method" => option(value),
             Self::FillField => expression(value),
-            Self::Words => kept_unless(!matches!(value, Value::String(_))),
+            Self::DensifyRange => match value {
+                Value::String(_) => Treatment::Keep,
+                _ => Treatment::Value,
+            },
         }
     }
 }
@@ -97,12 +109,13 @@ pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
         (Stage::Sort, _) => inside_document(value, Inner::Keys),
         (Stage::Project, _) => inside_document(value, Inner::Projection),
         (Stage::Facet, _) => inside_document(value, Inner::Facets),
-        (Stage::Value | Stage::Unset, _) => Treatment::Keep,
+        (Stage::Value, _) if name != b"$count" => kept_number(value),
+        (Stage::Value | Stage::Unset, _) => words(value),
         (Stage::Search, _) => inside(value, Part::Search),
         (Stage::Opaque, _) => match name {
             b"$changeStream" => inside(value, Part::ChangeStream),
             b"$documents" => expression(value),
-            _ => Treatment::Keep,
+            _ => words(value),
         },
         (Stage::Keyed(stage), Value::Document(_)) => inside_document(value, Inner::Keyed(stage)),
         (
@@ -121,16 +134,16 @@ pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
 /// An argument of a stage whose keys have rules of their own.
 pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatment {
     match (stage, name) {
-        (KeyedStage::Out, b"timeseries") => return Treatment::Keep,
-        (KeyedStage::GraphLookup, b"maxDepth") => return Treatment::Keep,
-        (KeyedStage::VectorSearch, b"limit" | b"numCandidates") => return Treatment::Keep,
-        (KeyedStage::Densify, b"range") => return inside(value, Part::Words),
+        (KeyedStage::Out, b"timeseries") => return words(value),
+        (KeyedStage::GraphLookup, b"maxDepth") => return numbers(value),
+        (KeyedStage::VectorSearch, b"limit" | b"numCandidates") => return numbers(value),
+        (KeyedStage::Densify, b"range") => return inside(value, Part::DensifyRange),
         (KeyedStage::SetWindowFields, b"output") => return inside(value, Part::WindowOutput),
         (KeyedStage::Fill, b"output") => return inside(value, Part::FillOutput),
         _ => {}
     }
     match stage.argument(name) {
-        Argument::Namespace | Argument::Names => Treatment::Keep,
+        Argument::Namespace | Argument::Names => words(value),
         Argument::Pipeline => pipeline(value),
         Argument::Filter => filter(value),
         Argument::Keys => inside_document(value, Inner::Keys),
@@ -138,8 +151,24 @@ pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatm
         Argument::Expression => expression(value),
         Argument::WhenMatched | Argument::WhenNotMatched => match value {
             Value::Array(_) => pipeline(value),
-            _ => Treatment::Keep,
+            _ => words(value),
         },
+    }
+}
+
+/// An option of an operator. Documents and arrays are expressions that compute it.
+fn option(value: &Value<'_>) -> Treatment {
+    match value {
+        Value::Document(_) | Value::Array(_) => expression(value),
+        _ => words(value),
+    }
+}
+
+/// The sort of an operator: keys, or a direction.
+fn sort_by(value: &Value<'_>) -> Treatment {
+    match value {
+        Value::Document(_) => inside_document(value, Inner::Keys),
+        _ => kept_number(value),
     }
 }
 
@@ -162,7 +191,7 @@ pub(super) fn expression(value: &Value<'_>) -> Treatment {
 fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
     match (name, value) {
         (b"$function" | b"$accumulator", _) => Treatment::Value,
-        (b"$meta", _) | (b"$getField", Value::String(_)) => Treatment::Keep,
+        (b"$meta", _) | (b"$getField", Value::String(_)) => words(value),
         (b"$sum" | b"$count", _) if value.number().is_some() => Treatment::Keep,
         (_, Value::Document(document)) if OPTION_OPERATORS.contains(&name) => {
             // An argument may itself be an operator, such as `{$year: {$max: "$date"}}`.
@@ -256,7 +285,7 @@ const OPTION_OPERATORS: [&[u8]; 45] = [
 ];
 
 /// The options of these operators: words of the server, names and counts.
-const KEPT_OPTIONS: [&[u8]; 14] = [
+const KEPT_OPTIONS: [&[u8]; 13] = [
     b"as",
     b"N",
     b"alpha",
@@ -266,7 +295,6 @@ const KEPT_OPTIONS: [&[u8]; 14] = [
     b"n",
     b"options",
     b"p",
-    b"sortBy",
     b"startOfWeek",
     b"timezone",
     b"to",

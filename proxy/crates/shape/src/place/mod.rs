@@ -52,6 +52,10 @@ enum Inner {
     Operators,
     OperatorList,
     Text,
+    /// Options that are numbers.
+    Numbers,
+    /// Options that are words of the server, names or numbers.
+    Words,
     /// Keys in their order, each with a direction or an index type.
     Keys,
     Projection,
@@ -113,7 +117,9 @@ impl Place {
             Inner::Filters => filter(value),
             Inner::Operators => operator(name, value),
             Inner::OperatorList => inside_document(value, Inner::Operators),
-            Inner::Text => kept_unless(name == b"$search"),
+            Inner::Text if name == b"$search" => Treatment::Value,
+            Inner::Numbers => numbers(value),
+            Inner::Text | Inner::Words => words(value),
             Inner::Keys => direction(value),
             Inner::Projection => projected(value),
             Inner::Update => changes(name, value),
@@ -169,7 +175,7 @@ fn of_clause(content: Content, value: &Value<'_>) -> Treatment {
         Content::Keys | Content::Hint => inside_document(value, Inner::Keys),
         Content::Projection => inside_document(value, Inner::Projection),
         Content::Pipeline => pipeline(value),
-        Content::Name | Content::Collation => Treatment::Keep,
+        Content::Name | Content::Collation => words(value),
         Content::Update => update(value),
         Content::Expression => aggregation::expression(value),
         Content::Limit | Content::Skip | Content::Flag | Content::UnlessOne | Content::Presence => {
@@ -206,7 +212,7 @@ fn in_filter(name: &[u8], value: &Value<'_>) -> Treatment {
         (b"$and" | b"$or" | b"$nor", Value::Array(_)) => inside_array(value, Inner::Filters),
         (b"$text", Value::Document(_)) => inside_document(value, Inner::Text),
         (b"$expr", _) => aggregation::expression(value),
-        (b"$sampleRate" | b"$alwaysTrue" | b"$alwaysFalse", _) => Treatment::Keep,
+        (b"$sampleRate" | b"$alwaysTrue" | b"$alwaysFalse", _) => kept_number(value),
         ([b'$', ..], _) => Treatment::Value,
         (_, Value::Regex(_)) => Treatment::Pattern,
         (_, &Value::Document(document)) if document.is_operator_document() => {
@@ -219,8 +225,8 @@ fn in_filter(name: &[u8], value: &Value<'_>) -> Treatment {
 /// The argument of an operator of a filter.
 fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
     match (name, value) {
-        (b"$options" | b"$exists" | b"$type" | b"$size" | b"$mod", _) => Treatment::Keep,
-        (b"$maxDistance" | b"$minDistance", _) => Treatment::Keep,
+        (b"$options" | b"$type", _) => words(value),
+        (b"$exists" | b"$size" | b"$mod" | b"$maxDistance" | b"$minDistance", _) => numbers(value),
         (b"$regex", Value::String(_) | Value::Regex(_)) => Treatment::Pattern,
         (b"$not", Value::Regex(_)) => Treatment::Pattern,
         (b"$not", &Value::Document(document)) if document.is_operator_document() => {
@@ -266,10 +272,9 @@ fn projected(value: &Value<'_>) -> Treatment {
         };
     };
     match document.first().map(|first| first.name) {
-        Some(b"$elemMatch") => Treatment::Inside(Place(Inner::Aggregation(
-            aggregation::Part::ProjectedElemMatch,
-        ))),
-        Some(b"$slice" | b"$meta") => Treatment::Keep,
+        Some(b"$elemMatch" | b"$slice" | b"$meta") => {
+            Treatment::Inside(Place(Inner::Aggregation(aggregation::Part::Projected)))
+        }
         Some([b'$', ..]) | None => aggregation::expression(value),
         Some(_) => Treatment::Inside(Place(Inner::Projection)),
     }
@@ -288,7 +293,8 @@ fn update(value: &Value<'_>) -> Treatment {
 /// The changes of one modifier of an update.
 fn changes(modifier: &[u8], value: &Value<'_>) -> Treatment {
     let modifier = match modifier {
-        b"$unset" | b"$rename" | b"$pop" | b"$currentDate" => return Treatment::Keep,
+        b"$rename" | b"$currentDate" => return words(value),
+        b"$pop" => return numbers(value),
         b"$push" | b"$addToSet" => Modifier::Push,
         b"$pull" => Modifier::Pull,
         _ => Modifier::Other,
@@ -327,6 +333,23 @@ fn inside_array(value: &Value<'_>, inner: Inner) -> Treatment {
 fn kept_number(value: &Value<'_>) -> Treatment {
     let is_flag = matches!(value, Value::True | Value::False | Value::Null);
     kept_unless(!is_flag && value.number().is_none())
+}
+
+/// Numbers, in documents and arrays too.
+fn numbers(value: &Value<'_>) -> Treatment {
+    match value {
+        Value::Document(_) | Value::Array(_) => Treatment::Inside(Place(Inner::Numbers)),
+        _ => kept_number(value),
+    }
+}
+
+/// Words of the server, names and numbers, in documents and arrays too.
+fn words(value: &Value<'_>) -> Treatment {
+    match value {
+        Value::Document(_) | Value::Array(_) => Treatment::Inside(Place(Inner::Words)),
+        Value::String(_) => Treatment::Keep,
+        _ => kept_number(value),
+    }
 }
 
 fn kept_unless(is_value: bool) -> Treatment {
