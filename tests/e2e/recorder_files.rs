@@ -29,6 +29,9 @@ const APPLICATION: &str = "workload";
 /// The password of a user that is created while mongod records.
 const SECRET: &str = "a-recorded-password";
 
+/// A value in every document of the workload.
+const VALUE: &str = "a value of a user";
+
 type Counts = BTreeMap<String, u64>;
 
 #[tokio::test]
@@ -59,6 +62,30 @@ async fn a_recording_of_mongod_becomes_a_capture_with_every_command_of_a_driver(
         assert_eq!(messages_of(&again), messages_of(&records), "{format}");
         let again = commands_of(&again, APPLICATION);
         assert_eq!(again, sent, "{format}");
+    }
+}
+
+#[tokio::test]
+async fn a_redacted_capture_has_the_same_commands_without_their_values() {
+    let scratch = Scratch::create().unwrap();
+    let (recording, sent) = record(&scratch).await;
+    let capture = scratch.join("capture.swc");
+    convert(&recording, &capture, &[]).await;
+    assert!(contains(format!("{:?}", read(&capture)).as_bytes(), VALUE));
+    for (name, option) in [("equality", "--redact"), ("ordered", "--redact=ordered")] {
+        let redacted = scratch.join(name);
+        convert(&recording, &redacted, &[option]).await;
+        let records = read(&redacted);
+        assert_eq!(commands_of(&records, APPLICATION), sent, "{name}");
+        assert!(
+            !contains(format!("{records:?}").as_bytes(), VALUE),
+            "{name}"
+        );
+        let again = scratch.join(&format!("{name}-again"));
+        let paths = [&redacted, &again].map(|path| path.to_str().unwrap());
+        let to = ["--to", "capture", option];
+        let output = run(&[&["load", "convert"], &paths[..], &to].concat()).await;
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
     }
 }
 
@@ -128,8 +155,7 @@ async fn work(uri: &str) -> (Client, Counts) {
     }));
     let client = Client::with_options(options).unwrap();
     let things = client.database("work").collection::<Document>("things");
-    let documents =
-        (0..200).map(|number| doc! { "_id": number, "a": number % 7, "text": "x".repeat(50) });
+    let documents = (0..200).map(|number| doc! { "_id": number, "a": number % 7, "text": VALUE });
     things.insert_many(documents).await.unwrap();
     for number in 0..20 {
         let change = doc! { "$inc": { "a": 1 } };

@@ -11,12 +11,15 @@ use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use seawall_capture::{
     ReadError, Reader, WriteError, Writer, is_capture,
-    record::{Content, End, Header},
+    record::{Content, End, Header, Redaction},
     recorder::{
         Export, ExportError, Import, Layout, RecorderError, RecorderReader, RecorderWriter,
     },
 };
 use seawall_console::{Exit, complain, say};
+use seawall_redact::{Records, Redactor};
+
+use super::redaction::{KeyError, Redact};
 
 #[derive(Debug, Args)]
 pub(super) struct Convert {
@@ -30,6 +33,8 @@ pub(super) struct Convert {
     /// capture becomes a recording.
     #[arg(long = "to", value_enum)]
     format: Option<Format>,
+    #[command(flatten)]
+    redact: Redact,
 }
 
 /// A format to write.
@@ -60,6 +65,10 @@ enum ConvertError {
     NoParts(PathBuf),
     #[error(transparent)]
     Export(#[from] ExportError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error("the capture is redacted already")]
+    RedactedAlready,
     #[error("cannot write: {0}")]
     Write(#[from] WriteError),
 }
@@ -106,10 +115,14 @@ fn convert(arguments: &Convert) -> Result<Converted, ConvertError> {
         Some(Format::RecorderSessions) => Some(Layout::Sessions),
         Some(Format::RecorderEvents) => Some(Layout::Events),
     };
+    let redactor = arguments.redact.redactor()?;
     let mut source: Box<dyn Source> = match is_capture {
         true => Box::new(Capture::open(parts)?),
         false => Box::new(Recording::open(from)?),
     };
+    if let Some(redactor) = redactor {
+        source = Box::new(Redacted::new(source, redactor)?);
+    }
     let destination = || create(&arguments.destination);
     match layout {
         None => to_capture(source.as_mut(), destination),
@@ -175,6 +188,49 @@ fn each_record(
             Ok(None) => return Ok(None),
             Err(error) => return Ok(Some(error)),
         }
+    }
+}
+
+/// A source whose values are replaced by pseudonyms.
+struct Redacted {
+    source: Box<dyn Source>,
+    header: Header,
+    records: Records,
+}
+
+impl Redacted {
+    fn new(source: Box<dyn Source>, redactor: Redactor) -> Result<Self, ConvertError> {
+        let mut header = source.header().clone();
+        if header.redaction() != Redaction::None {
+            return Err(ConvertError::RedactedAlready);
+        }
+        let records = Records::new(redactor);
+        records.mark(&mut header);
+        Ok(Self {
+            source,
+            header,
+            records,
+        })
+    }
+}
+
+impl Source for Redacted {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn next_records(&mut self) -> Result<Option<Vec<Content>>, ConvertError> {
+        let next = self.source.next_records()?;
+        let redact = |record| self.records.record(record);
+        Ok(next.map(|records| records.into_iter().filter_map(redact).collect()))
+    }
+
+    fn end(&self) -> End {
+        self.records.end(self.source.end())
+    }
+
+    fn left_out(&self) -> String {
+        self.source.left_out()
     }
 }
 

@@ -5,6 +5,7 @@ mod config;
 mod convert;
 mod demo;
 mod load;
+mod redaction;
 mod serve;
 
 use std::{io, path::PathBuf, time::Duration};

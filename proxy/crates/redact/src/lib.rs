@@ -11,6 +11,7 @@
 //! | `ordered` | the strictly increasing maps under them |
 //! | `text` | strings and regular expressions |
 //! | `rewrite` | messages and documents |
+//! | `records` | the records of a capture |
 //!
 //! Pseudonyms are not encryption. Equal values stay equal, so frequencies stay visible, and with
 //! [`Mode::Ordered`] the order too. Booleans, null, zero, infinity and NaN have no pseudonyms in
@@ -19,6 +20,7 @@
 mod keyed;
 mod number;
 mod ordered;
+mod records;
 mod rewrite;
 mod text;
 
@@ -28,6 +30,8 @@ mod tests;
 use seawall_command::ReplyForm;
 
 use self::keyed::Keyed;
+
+pub use self::records::Records;
 
 /// The properties of values that pseudonyms keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

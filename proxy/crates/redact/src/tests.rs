@@ -13,6 +13,7 @@ use bson::{
     raw::CString, spec::BinarySubtype,
 };
 use proptest::prelude::*;
+use seawall_capture::record::{self, Content, Header, Redaction};
 use seawall_command::{CommandBytes, ReplyForm};
 use seawall_shape::{describe, fingerprint};
 use seawall_wire::{CHECKSUM_PRESENT, OpMsg, encode_op_msg_like, encode_request};
@@ -379,6 +380,55 @@ fn assert_same_shape(one: &[u8], other: &[u8]) {
     let (before, after) = (fingerprint(&input(one)), fingerprint(&input(other)));
     assert_eq!(before.shape, after.shape);
     assert_eq!(before.coarse, after.coarse);
+}
+
+#[test]
+fn records_of_a_capture_are_redacted_and_what_cannot_be_is_omitted() {
+    let mut records = Records::new(redactor(Mode::Ordered));
+    let mut header = Header::default();
+    records.mark(&mut header);
+    assert_eq!(header.redaction(), Redaction::Ordered);
+    let message = |document: &Document| encode_request(1, &document.to_vec().unwrap());
+    let command = |operation, message: Vec<u8>| {
+        Content::Command(record::Command {
+            client: 1,
+            operation,
+            at_us: 5,
+            message: message.into(),
+        })
+    };
+    let reply = |operation, message: Vec<u8>| {
+        Content::Reply(record::Reply {
+            operation,
+            message: message.into(),
+            ..record::Reply::default()
+        })
+    };
+    let find = message(&doc! { "find": "c", "filter": { "a": "alice" }, "$db": "d" });
+    let batch = doc! { "cursor": { "firstBatch": [{ "a": "alice" }], "id": 0_i64 }, "ok": 1.0 };
+    let redactor = redactor(Mode::Ordered);
+    let expected = redactor.command(&find).unwrap();
+    assert_eq!(records.record(command(1, find)), Some(command(1, expected)));
+    let expected = redactor.reply(ReplyForm::Plain, &message(&batch)).unwrap();
+    assert_eq!(
+        records.record(reply(1, message(&batch))),
+        Some(reply(1, expected))
+    );
+
+    let damaged = encode_request(1, b"\x06\0\0\0\x99\0");
+    let Some(Content::Omitted(omitted)) = records.record(command(2, damaged)) else {
+        panic!("a damaged command is recorded");
+    };
+    assert_eq!((omitted.client, omitted.operations), (1, 1));
+    assert_eq!(records.record(reply(2, message(&batch))), None);
+    let end = record::End {
+        operations: 2,
+        ..record::End::default()
+    };
+    let Some(Content::End(end)) = records.record(Content::End(end)) else {
+        panic!("the end is not recorded");
+    };
+    assert_eq!((end.operations, end.omitted), (1, 1));
 }
 
 fn numbers() -> impl Strategy<Value = Bson> {

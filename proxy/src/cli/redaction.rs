@@ -1,0 +1,83 @@
+//! The options of commands that replace values by pseudonyms.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, ValueEnum};
+use seawall_redact::{Mode, Redactor};
+
+/// Shortest key in bytes. A shorter one can be found by trying all keys.
+const MIN_KEY_BYTES: usize = 16;
+
+/// Whether and how values are replaced.
+#[derive(Debug, Args)]
+pub(super) struct Redact {
+    /// Replace all values by pseudonyms: with their equality and length, or also with their order.
+    #[arg(
+        long = "redact", value_enum, value_name = "MODE", num_args = 0..=1, require_equals = true,
+        default_missing_value = "equality"
+    )]
+    mode: Option<Keeps>,
+    /// File with the key of the pseudonyms, at least 16 bytes; without it, a random key is used
+    /// once, so the same pseudonyms cannot be made again.
+    #[arg(long = "redact-key", value_name = "FILE", requires = "mode")]
+    key: Option<PathBuf>,
+}
+
+/// The properties of values that pseudonyms keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Keeps {
+    /// Type, length and equality; for captures that are shared.
+    Equality,
+    /// Also the order of numbers and dates, and prefixes of strings; for captures that are replayed.
+    Ordered,
+}
+
+/// A key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeyError {
+    /// The file cannot be read.
+    #[error("{path}: {source}")]
+    Unreadable {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// The key is too short.
+    #[error("{0}: a key has at least {MIN_KEY_BYTES} bytes")]
+    TooShort(PathBuf),
+}
+
+impl Redact {
+    /// The redactor; `None` if values are not replaced.
+    pub(super) fn redactor(&self) -> Result<Option<Redactor>, KeyError> {
+        let mode = match self.mode {
+            None => return Ok(None),
+            Some(Keeps::Equality) => Mode::Equality,
+            Some(Keeps::Ordered) => Mode::Ordered,
+        };
+        let key = match &self.key {
+            Some(path) => read_key(path)?,
+            None => rand::random::<[u8; 32]>().to_vec(),
+        };
+        Ok(Some(Redactor::new(&key, mode)))
+    }
+}
+
+/// Reads a key. A line feed at the end is not part of it.
+pub(super) fn read_key(path: &Path) -> Result<Vec<u8>, KeyError> {
+    let mut key = fs::read(path).map_err(|source| KeyError::Unreadable {
+        path: path.to_owned(),
+        source,
+    })?;
+    if key.last() == Some(&b'\n') {
+        key.pop();
+    }
+    match key.len() < MIN_KEY_BYTES {
+        true => Err(KeyError::TooShort(path.to_owned())),
+        false => Ok(key),
+    }
+}
