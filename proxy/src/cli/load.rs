@@ -5,6 +5,7 @@ use std::{ops::RangeInclusive, time::Duration};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::convert::{self, Convert};
+use super::copy::{self, Copy};
 use crate::runtime::raise_descriptor_limit;
 use seawall_console::{Exit, complain, say};
 use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
@@ -20,6 +21,9 @@ pub(super) enum Load {
     Steady(Steady),
     /// Convert a file of mongod's traffic recorder to a capture, or a capture to such a file.
     Convert(Convert),
+    /// Copy collections, with every value replaced by its pseudonym, so that a redacted capture fits
+    /// the copy.
+    Copy(Copy),
 }
 
 /// The options that all loads share.
@@ -124,6 +128,7 @@ fn span(text: &str) -> Result<RangeInclusive<u64>, String> {
 pub(super) async fn run(load: Load) -> Exit {
     let (common, clients, behaviour, patience) = match load {
         Load::Convert(arguments) => return convert::run(&arguments),
+        Load::Copy(arguments) => return copy::run(&arguments).await,
         Load::Storm(storm) => {
             let behaviour = match (storm.keep, storm.arrivals) {
                 (Some(rate), _) => Behaviour::KeptAt(rate),

@@ -3,6 +3,7 @@
 mod check;
 mod config;
 mod convert;
+mod copy;
 mod demo;
 mod load;
 mod redaction;

@@ -1,0 +1,296 @@
+//! `seawall load copy`: copies collections, with every value replaced by its pseudonym.
+
+use std::path::PathBuf;
+
+use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
+use clap::Args;
+use futures_util::TryStreamExt as _;
+use mongodb::{
+    Client, Collection, Database,
+    bson::{Document, doc},
+    options::ClientOptions,
+    results::{CollectionSpecification, CollectionType},
+};
+use seawall_console::{Exit, complain, say};
+use seawall_load::Target;
+use seawall_redact::{Mode, RedactError, Redactor};
+use seawall_wire::{OpMsg, encode_request};
+
+use super::redaction::{KeyError, read_key};
+
+/// Documents that are written with one command.
+const BATCH_DOCUMENTS: usize = 500;
+
+/// Bytes of documents that are read before they are written.
+const BATCH_BYTES: usize = 8 << 20;
+
+/// Databases of the server itself.
+const OWN_DATABASES: [&str; 3] = ["admin", "config", "local"];
+
+#[derive(Debug, Args)]
+pub(super) struct Copy {
+    /// Connection string of the deployment to read.
+    #[arg(long, value_name = "URI")]
+    from: String,
+    /// Connection string of the deployment to write. Its collections must be empty.
+    #[arg(long, value_name = "URI")]
+    to: String,
+    /// File with the key of the pseudonyms: the one with which the capture is redacted.
+    #[arg(long, value_name = "FILE")]
+    redact_key: PathBuf,
+    /// A database, or DATABASE.COLLECTION, to copy; may be repeated. Without this option, all
+    /// databases of users are copied.
+    #[arg(long, value_name = "NAMESPACE")]
+    namespace: Vec<String>,
+    /// Allow a target that is not on this machine.
+    #[arg(long)]
+    yes_i_own_this: bool,
+}
+
+/// The copy did not reach its end.
+#[derive(Debug, thiserror::Error)]
+enum CopyError {
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error("{0}")]
+    Uri(String),
+    #[error("the target is not on this machine; use --yes-i-own-this to allow it")]
+    NotLoopback,
+    #[error("{0} has documents in the target")]
+    NotEmpty(String),
+    #[error("{0} does not exist")]
+    NoCollection(String),
+    #[error("{namespace}: a document cannot be redacted: {error}")]
+    Redact {
+        namespace: String,
+        error: RedactError,
+    },
+    #[error(transparent)]
+    Driver(#[from] mongodb::error::Error),
+    #[error(transparent)]
+    Bson(#[from] bson::error::Error),
+}
+
+impl CopyError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Key(_) | Self::Uri(_) | Self::NotLoopback | Self::NotEmpty(_) => Exit::Usage,
+            Self::NoCollection(_) => Exit::Usage,
+            Self::Redact { .. } | Self::Driver(_) | Self::Bson(_) => Exit::Unavailable,
+        }
+    }
+}
+
+pub(super) async fn run(arguments: &Copy) -> Exit {
+    tokio::select! {
+        copied = copy(arguments) => match copied {
+            Ok(()) => Exit::Success,
+            Err(error) => complain(&error.to_string(), error.exit()),
+        },
+        _ = tokio::signal::ctrl_c() => Exit::Interrupted,
+    }
+}
+
+async fn copy(arguments: &Copy) -> Result<(), CopyError> {
+    let redactor = Redactor::new(&read_key(&arguments.redact_key)?, Mode::Ordered);
+    let target = Target::parse(&arguments.to).await;
+    let target = target.map_err(|error| CopyError::Uri(error.to_string()))?;
+    if !arguments.yes_i_own_this && !target.is_loopback().await {
+        return Err(CopyError::NotLoopback);
+    }
+    let (from, to) = (
+        connect(&arguments.from).await?,
+        connect(&arguments.to).await?,
+    );
+    let selected = select(&from, &arguments.namespace).await?;
+    for (database, specification) in &selected {
+        let copier = Copier {
+            redactor: &redactor,
+            from: from.database(database),
+            to: to.database(database),
+            namespace: format!("{database}.{}", specification.name),
+        };
+        copier.collection(specification).await?;
+    }
+    say(&format!("{} collections copied", selected.len()));
+    Ok(())
+}
+
+async fn connect(uri: &str) -> Result<Client, CopyError> {
+    let mut options = ClientOptions::parse(uri).await?;
+    options
+        .app_name
+        .get_or_insert_with(|| "seawall load copy".to_owned());
+    Ok(Client::with_options(options)?)
+}
+
+/// The collections to copy, each with its database. Views and time series are reported and skipped.
+async fn select(
+    from: &Client,
+    namespaces: &[String],
+) -> Result<Vec<(String, CollectionSpecification)>, CopyError> {
+    let mut wanted: Vec<(String, Option<String>)> = Vec::new();
+    for namespace in namespaces {
+        wanted.push(match namespace.split_once('.') {
+            Some((database, collection)) => (database.to_owned(), Some(collection.to_owned())),
+            None => (namespace.clone(), None),
+        });
+    }
+    if namespaces.is_empty() {
+        let databases = from.list_database_names().await?;
+        let of_users = databases
+            .into_iter()
+            .filter(|name| !OWN_DATABASES.contains(&name.as_str()));
+        wanted.extend(of_users.map(|name| (name, None)));
+    }
+    let mut selected = Vec::new();
+    for (database, collection) in wanted {
+        let filter = collection.map_or_else(Document::new, |name| doc! { "name": name });
+        let found = from
+            .database(&database)
+            .list_collections()
+            .filter(filter.clone())
+            .await?;
+        let found: Vec<_> = found.try_collect().await?;
+        if let (true, Ok(name)) = (found.is_empty(), filter.get_str("name")) {
+            return Err(CopyError::NoCollection(format!("{database}.{name}")));
+        }
+        for specification in found {
+            match specification.collection_type {
+                CollectionType::Collection if !specification.name.starts_with("system.") => {
+                    selected.push((database.clone(), specification));
+                }
+                _ => say(&format!("{database}.{}: skipped", specification.name)),
+            }
+        }
+    }
+    Ok(selected)
+}
+
+/// Copies the collections of one database.
+struct Copier<'a> {
+    redactor: &'a Redactor,
+    from: Database,
+    to: Database,
+    namespace: String,
+}
+
+impl Copier<'_> {
+    async fn collection(&self, specification: &CollectionSpecification) -> Result<(), CopyError> {
+        let name = specification.name.as_str();
+        let target = self.to.collection::<RawDocumentBuf>(name);
+        if target.find_one(doc! {}).await?.is_some() {
+            return Err(CopyError::NotEmpty(self.namespace.clone()));
+        }
+        self.create(specification).await?;
+        let documents = self.documents(name, &target).await?;
+        let indexes = self.indexes(name).await?;
+        say(&format!(
+            "{}: {documents} documents, {indexes} indexes",
+            self.namespace
+        ));
+        Ok(())
+    }
+
+    /// Creates the collection with the options that decide how it works.
+    async fn create(&self, specification: &CollectionSpecification) -> Result<(), CopyError> {
+        let options = &specification.options;
+        let mut create = self.to.create_collection(&specification.name);
+        if let Some(collation) = options.collation.clone() {
+            create = create.collation(collation);
+        }
+        if let (Some(true), Some(size)) = (options.capped, options.size) {
+            create = create.capped(true).size(size);
+        }
+        let created = create.await;
+        // An empty collection may exist already.
+        let exists = self
+            .to
+            .list_collection_names()
+            .await?
+            .contains(&specification.name);
+        match created {
+            Err(error) if !exists => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn documents(
+        &self,
+        name: &str,
+        target: &Collection<RawDocumentBuf>,
+    ) -> Result<u64, CopyError> {
+        let source = self.from.collection::<RawDocumentBuf>(name);
+        let mut cursor = source.find(doc! {}).await?;
+        let (mut batch, mut batch_bytes, mut count) = (Vec::new(), 0, 0);
+        loop {
+            let next = cursor.try_next().await?;
+            let is_end = next.is_none();
+            if let Some(document) = next {
+                let redacted = self.redacted(document.as_bytes())?;
+                batch_bytes += redacted.as_bytes().len();
+                batch.push(redacted);
+            }
+            let is_full = batch.len() >= BATCH_DOCUMENTS || batch_bytes >= BATCH_BYTES;
+            if !batch.is_empty() && (is_full || is_end) {
+                count += u64::try_from(batch.len()).unwrap_or(0);
+                target.insert_many(batch.drain(..)).await?;
+                batch_bytes = 0;
+            }
+            if is_end {
+                return Ok(count);
+            }
+        }
+    }
+
+    fn redacted(&self, document: &[u8]) -> Result<RawDocumentBuf, CopyError> {
+        let redacted = self.redactor.document(document);
+        let redacted = redacted.map_err(|error| self.not_redacted(error))?;
+        Ok(RawDocumentBuf::from_bytes(redacted)?)
+    }
+
+    fn not_redacted(&self, error: RedactError) -> CopyError {
+        CopyError::Redact {
+            namespace: self.namespace.clone(),
+            error,
+        }
+    }
+
+    /// Creates the indexes, with the values in their filters replaced. An index that cannot be
+    /// built on pseudonyms, such as a geospatial one, is reported and skipped.
+    async fn indexes(&self, name: &str) -> Result<u64, CopyError> {
+        let list = self.from.run_cursor_command(doc! { "listIndexes": name });
+        let indexes: Vec<Document> = list.await?.try_collect().await?;
+        let mut created = 0;
+        for mut index in indexes {
+            let index_name = index.get_str("name").unwrap_or_default().to_owned();
+            if index_name == "_id_" {
+                continue;
+            }
+            index.remove("ns");
+            let command = self.create_index(name, &index)?;
+            match self.to.run_raw_command(command).await {
+                Ok(_) => created += 1,
+                Err(error) => say(&format!(
+                    "{}: index {index_name} skipped: {error}",
+                    self.namespace
+                )),
+            }
+        }
+        Ok(created)
+    }
+
+    /// The command that creates an index, redacted like the commands of a capture.
+    fn create_index(&self, name: &str, index: &Document) -> Result<RawDocumentBuf, CopyError> {
+        let mut indexes = RawArrayBuf::new();
+        indexes.push(RawDocumentBuf::try_from(index)?);
+        let command = rawdoc! { "createIndexes": name, "indexes": indexes };
+        let message = self
+            .redactor
+            .command(&encode_request(0, command.as_bytes()));
+        let message = message.map_err(|error| self.not_redacted(error))?;
+        let parsed =
+            OpMsg::parse(&message).map_err(|_| self.not_redacted(RedactError::Malformed))?;
+        Ok(RawDocumentBuf::from_bytes(parsed.body.to_vec())?)
+    }
+}

@@ -1,0 +1,192 @@
+//! `seawall load copy`, and redacted captures on copied data.
+
+use std::path::Path;
+
+use mongodb::{
+    IndexModel,
+    bson::{DateTime, Document, doc, oid::ObjectId},
+    options::IndexOptions,
+};
+use seawall_redact::{Mode, Redactor};
+use seawall_tests::{
+    mongod::{Options, RunCommand as _, Standalone},
+    process::run,
+    scratch::Scratch,
+};
+use seawall_wire::{OpMsg, encode_request};
+
+const KEY: &str = "a key with more than sixteen bytes";
+
+#[tokio::test]
+async fn a_redacted_command_on_a_copy_returns_the_redacted_documents() {
+    let scratch = Scratch::create().unwrap();
+    let key = scratch.write("key", KEY).unwrap();
+    let from = Standalone::start(Options::default()).await.unwrap();
+    let to = Standalone::start(Options::default()).await.unwrap();
+    fill(&from).await;
+    let output = copy(&from, &to, &key, &["--namespace", "shop"]).await;
+    assert!(output.0, "{}", output.1);
+    let redactor = Redactor::new(KEY.as_bytes(), Mode::Ordered);
+    for command in [
+        doc! { "find": "orders", "filter": { "customer": "customer 7" }, "sort": { "number": 1 } },
+        doc! { "find": "orders", "filter": { "total": { "$gte": 40, "$lt": 90.5 } }, "sort": { "total": -1, "number": 1 } },
+        doc! { "find": "orders", "filter": { "when": { "$gt": DateTime::from_millis(1_700_000_150_000) } }, "sort": { "when": 1 } },
+        doc! { "find": "orders", "filter": { "customer": { "$regex": "^customer 1" } }, "sort": { "number": 1 } },
+        doc! { "find": "orders", "filter": { "lines.sku": { "$in": ["sku 3", "sku 5"] }, "paid": true }, "sort": { "number": -1 } },
+        doc! { "aggregate": "orders", "cursor": {}, "pipeline": [
+        { "$match": { "customer": "customer 3" } }, { "$sort": { "when": 1 } }, { "$limit": 3 } ] },
+    ] {
+        let mut command = command;
+        command.insert("batchSize", 1000);
+        if command.contains_key("aggregate") {
+            command.remove("batchSize");
+        }
+        let original = batch(&from, command.clone()).await;
+        assert!(!original.is_empty(), "{command}");
+        let expected: Vec<_> = original.iter().map(|d| document(&redactor, d)).collect();
+        let found = batch(&to, self::command(&redactor, &command)).await;
+        assert_eq!(found, expected, "{command}");
+    }
+}
+
+#[tokio::test]
+async fn a_copy_has_the_indexes_and_refuses_a_target_with_documents() {
+    let scratch = Scratch::create().unwrap();
+    let key = scratch.write("key", KEY).unwrap();
+    let from = Standalone::start(Options::default()).await.unwrap();
+    let to = Standalone::start(Options::default()).await.unwrap();
+    fill(&from).await;
+    let output = copy(&from, &to, &key, &["--namespace", "shop.orders"]).await;
+    assert!(output.0, "{}", output.1);
+    let names = async |server: &Standalone| {
+        let orders = server
+            .client()
+            .unwrap()
+            .database("shop")
+            .collection::<Document>("orders");
+        let mut names = orders.list_index_names().await.unwrap();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&to).await, names(&from).await);
+    let indexes = doc! { "listIndexes": "orders" };
+    let partial = batch(&to, indexes).await;
+    let partial = partial
+        .iter()
+        .find(|index| index.get_str("name").is_ok_and(|name| name == "big"))
+        .unwrap();
+    let redactor = Redactor::new(KEY.as_bytes(), Mode::Ordered);
+    let limit = document(&redactor, &doc! { "v": 100 });
+    let filter = partial.get_document("partialFilterExpression").unwrap();
+    assert_eq!(
+        filter,
+        &doc! { "total": { "$gt": limit.get("v").unwrap().clone() } }
+    );
+
+    let (is_success, message) = copy(&from, &to, &key, &[]).await;
+    assert!(
+        !is_success && message.contains("has documents in the target"),
+        "{message}"
+    );
+    let (_, message) = copy(&from, &to, &key, &["--namespace", "shop.none"]).await;
+    assert!(message.contains("does not exist"), "{message}");
+    let short = scratch.write("short", "short").unwrap();
+    let (_, message) = copy(&from, &to, &short, &[]).await;
+    assert!(message.contains("at least 16 bytes"), "{message}");
+}
+
+#[tokio::test]
+async fn a_copy_refuses_a_target_on_another_machine() {
+    let scratch = Scratch::create().unwrap();
+    let key = scratch.write("key", KEY).unwrap();
+    let key = key.to_str().unwrap();
+    let arguments = [
+        "load",
+        "copy",
+        "--from",
+        "mongodb://127.0.0.1:1/",
+        "--to",
+        "mongodb://192.0.2.1:27017/",
+        "--redact-key",
+        key,
+    ];
+    let output = run(&arguments).await;
+    assert_eq!(output.status.code(), Some(64));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("--yes-i-own-this"), "{message}");
+}
+
+/// Inserts orders, and creates a unique and a partial index.
+async fn fill(server: &Standalone) {
+    let orders = server
+        .client()
+        .unwrap()
+        .database("shop")
+        .collection::<Document>("orders");
+    let documents = (0..200_i32).map(|number| {
+        doc! {
+            "_id": ObjectId::new(), "number": number, "customer": format!("customer {}", number % 20),
+            "total": f64::from(number) * 0.75, "when": DateTime::from_millis(1_700_000_000_000 + i64::from(number) * 1000),
+            "paid": number % 3 == 0, "note": null, "lines": [{ "sku": format!("sku {}", number % 9), "n": number }],
+        }
+    });
+    orders.insert_many(documents).await.unwrap();
+    let unique = IndexOptions::builder().unique(true).build();
+    let unique = IndexModel::builder()
+        .keys(doc! { "number": 1 })
+        .options(unique)
+        .build();
+    let partial = IndexOptions::builder()
+        .name("big".to_owned())
+        .partial_filter_expression(doc! { "total": { "$gt": 100 } })
+        .build();
+    let partial = IndexModel::builder()
+        .keys(doc! { "total": 1 })
+        .options(partial)
+        .build();
+    orders.create_indexes([unique, partial]).await.unwrap();
+}
+
+/// Runs the copy. Returns whether it succeeded, and its messages.
+async fn copy(from: &Standalone, to: &Standalone, key: &Path, more: &[&str]) -> (bool, String) {
+    let (from, to) = (from.uri(), to.uri());
+    let key = key.to_str().unwrap();
+    let arguments = [
+        "load",
+        "copy",
+        "--from",
+        &from,
+        "--to",
+        &to,
+        "--redact-key",
+        key,
+    ];
+    let output = run(&[&arguments[..], more].concat()).await;
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.success(), message)
+}
+
+/// Runs a command and returns the documents of its first batch.
+async fn batch(server: &Standalone, command: Document) -> Vec<Document> {
+    let client = server.client().unwrap();
+    let reply = client.run("shop", command).await.unwrap();
+    let cursor = reply.get_document("cursor").unwrap();
+    assert_eq!(cursor.get_i64("id").unwrap(), 0);
+    let batch = cursor.get_array("firstBatch").unwrap();
+    batch
+        .iter()
+        .map(|row| row.as_document().unwrap().clone())
+        .collect()
+}
+
+fn document(redactor: &Redactor, document: &Document) -> Document {
+    let redacted = redactor.document(&document.to_vec().unwrap()).unwrap();
+    Document::from_reader(redacted.as_slice()).unwrap()
+}
+
+fn command(redactor: &Redactor, command: &Document) -> Document {
+    let message = encode_request(1, &command.to_vec().unwrap());
+    let redacted = redactor.command(&message).unwrap();
+    let body = OpMsg::parse(&redacted).unwrap().body.to_vec();
+    Document::from_reader(body.as_slice()).unwrap()
+}
