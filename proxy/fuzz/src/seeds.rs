@@ -57,6 +57,8 @@ fn all() -> Vec<(&'static str, Vec<Seed>)> {
         ("proxy_header", proxy_headers()),
         ("capture", captures::parts()),
         ("recorder_file", captures::recordings()),
+        ("redact", with_front(&commands(), &[3, 4, 3, 1, 40, 0])),
+        ("redact", grammar("grammar", &[1, 0])),
     ]
 }
 

@@ -10,6 +10,7 @@ mod message;
 mod proxy_header;
 mod reader;
 mod recorder_file;
+mod redact;
 mod reply;
 mod scram;
 mod users_info;
@@ -26,6 +27,7 @@ pub use self::{
     proxy_header::proxy_header,
     reader::reader,
     recorder_file::recorder_file,
+    redact::redact,
     reply::reply,
     scram::{scram_carried, scram_client, scram_server},
     users_info::users_info,
@@ -51,4 +53,5 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("proxy_header", proxy_header),
     ("capture", capture),
     ("recorder_file", recorder_file),
+    ("redact", redact),
 ];
