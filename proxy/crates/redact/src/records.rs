@@ -11,8 +11,8 @@ use seawall_wire::OpMsg;
 
 use crate::{Mode, Redactor};
 
-/// Most operations without a reply whose reply form is remembered. The replies to further operations
-/// are not written.
+/// Most operations without a reply whose reply form is remembered. The replies to further
+/// operations are not written.
 const MAX_PENDING: usize = 100_000;
 
 /// Redacts the records of one capture, in their order. A command that cannot be redacted is

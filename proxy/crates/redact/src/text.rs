@@ -114,7 +114,8 @@ const PIPE: u32 = 0x7c;
 /// Number of surrogates, which are in the middle of the characters of three bytes.
 const SURROGATES: u32 = 0x800;
 
-/// Replaces a code by another one within `first..=last`: a permutation that does not keep the order.
+/// Replaces a code by another one within `first..=last`: a permutation that does not keep the
+/// order.
 fn permuted(code: u32, first: u32, last: u32, seed: u32) -> u32 {
     let count = u64::from(last - first) + 1;
     let mut factor = 1 + u64::from(seed) % (count - 1);
