@@ -44,6 +44,7 @@ mod relay;
 mod relay_headers;
 mod reload;
 mod reload_faults;
+mod replay;
 mod resources;
 mod routers;
 mod routing;

@@ -4,14 +4,14 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::convert::{self, Convert};
-use super::copy::{self, Copy};
-use crate::runtime::raise_descriptor_limit;
+use super::{
+    convert::{self, Convert},
+    copy::{self, Copy},
+    replay,
+    values::{check_descriptors, positive},
+};
 use seawall_console::{Exit, complain, say};
 use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
-
-/// Number of file descriptors that the harness itself uses.
-const OTHER_DESCRIPTORS: u64 = 50;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Load {
@@ -24,6 +24,8 @@ pub(super) enum Load {
     /// Copy collections, with every value replaced by its pseudonym, so that a redacted capture
     /// fits the copy.
     Copy(Copy),
+    /// Replay captured traffic against another deployment.
+    Replay(replay::Arguments),
 }
 
 /// The options that all loads share.
@@ -110,13 +112,6 @@ enum Format {
     Json,
 }
 
-fn positive(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
-        _ => Err("expected a number above 0".to_owned()),
-    }
-}
-
 fn span(text: &str) -> Result<RangeInclusive<u64>, String> {
     let (least, most) = text.split_once('-').unwrap_or((text, text));
     match (least.trim().parse(), most.trim().parse()) {
@@ -129,6 +124,7 @@ pub(super) async fn run(load: Load) -> Exit {
     let (common, clients, behaviour, patience) = match load {
         Load::Convert(arguments) => return convert::run(&arguments),
         Load::Copy(arguments) => return copy::run(&arguments).await,
+        Load::Replay(arguments) => return replay::run(arguments).await,
         Load::Storm(storm) => {
             let behaviour = match (storm.keep, storm.arrivals) {
                 (Some(rate), _) => Behaviour::KeptAt(rate),
@@ -187,18 +183,6 @@ pub(super) async fn run(load: Load) -> Exit {
             Err(error) => complain(&error.to_string(), Exit::Unavailable),
         },
         _ = tokio::signal::ctrl_c() => Exit::Interrupted,
-    }
-}
-
-fn check_descriptors(clients: usize) -> Result<(), String> {
-    let needed = u64::try_from(clients)
-        .unwrap_or(u64::MAX)
-        .saturating_add(OTHER_DESCRIPTORS);
-    match raise_descriptor_limit() {
-        Some(allowed) if allowed < needed => Err(format!(
-            "{clients} clients need {needed} file descriptors, but only {allowed} are allowed (ulimit -n)"
-        )),
-        _ => Ok(()),
     }
 }
 

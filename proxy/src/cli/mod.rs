@@ -7,7 +7,9 @@ mod copy;
 mod demo;
 mod load;
 mod redaction;
+mod replay;
 mod serve;
+mod values;
 
 use std::{io, path::PathBuf, time::Duration};
 

@@ -5,6 +5,7 @@
 
 pub mod capture;
 pub mod control;
+pub mod replays;
 pub mod report;
 pub mod top;
 

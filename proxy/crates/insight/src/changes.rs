@@ -14,9 +14,10 @@
 
 use std::{collections::BTreeSet, f64::consts::LN_2, sync::Arc, time::Duration};
 
-use ranks::ranks;
 use renamed::covers;
 use seawall_stats::{Figures, Label, Level, Period, float};
+
+pub use ranks::{Ranks, ranks};
 
 mod ranks;
 mod renamed;

@@ -37,7 +37,7 @@ use self::{annotations::Annotations, baseline::spans, stalls::Stalls, storms::St
 pub use self::{
     annotations::{Annotation, AnnotationKind, MAX_ANNOTATION_BYTES},
     baseline::{SpanError, Window},
-    changes::{Change, ChangeKind, compare},
+    changes::{Change, ChangeKind, Ranks, compare, ranks},
     clock::Clock,
     comparison::{Changes, Compared, Incomparable, Side, incomparable, whole},
     packed::Damaged,

@@ -40,13 +40,13 @@ use self::{
     client::{Client, Until},
     own::Usage,
     record::Record,
-    target::Keyring,
 };
 use seawall_auth::NonceSource;
 
 pub use self::{
+    link::{Failure, Link},
     report::{Objectives, Report},
-    target::{Target, TargetError},
+    target::{Address, Keyring, Target, TargetError, User},
     work::{Mix, MixError, Work},
 };
 

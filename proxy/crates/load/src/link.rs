@@ -18,9 +18,12 @@ use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, encode_request};
 /// section's kind.
 const BODY_OFFSET: usize = HEADER_BYTES + 5;
 
+/// Capacity of the buffer that an idle connection keeps, in bytes.
+const KEPT_BYTES: usize = 4096;
+
 /// The reason why a step of a client failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub enum Failure {
     /// The reply did not arrive within the client's timeout.
     #[error("no reply within the client's timeout")]
     TimedOut,
@@ -35,14 +38,27 @@ pub(super) enum Failure {
     Wrong(&'static str),
 }
 
-pub(super) struct Link {
+/// A connection without a driver.
+pub struct Link {
     stream: Stream,
     buffer: Vec<u8>,
+    /// The size of the current reply in bytes.
+    reply_bytes: usize,
     request_id: i32,
 }
 
+impl std::fmt::Debug for Link {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Link").finish_non_exhaustive()
+    }
+}
+
 impl Link {
-    pub(super) async fn connect(address: &Address) -> Result<Self, Failure> {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If the connection is refused.
+    pub async fn connect(address: &Address) -> Result<Self, Failure> {
         let stream = match address {
             Address::Tcp(address) => {
                 let stream = TcpStream::connect(address).await?;
@@ -53,14 +69,18 @@ impl Link {
         };
         Ok(Self {
             stream,
-            buffer: Vec::new(),
+            buffer: Vec::with_capacity(KEPT_BYTES),
+            reply_bytes: 0,
             request_id: 0,
         })
     }
 
     /// Sends the handshake that drivers send, as `isMaster`: servers before 4.4.2 do not know
     /// `hello`.
-    pub(super) async fn hello(&mut self) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// If the connection fails, or the reply is an error.
+    pub async fn hello(&mut self) -> Result<(), Failure> {
         let hello = rawdoc! {
             "isMaster": 1, "helloOk": true,
             "client": {
@@ -74,7 +94,10 @@ impl Link {
     }
 
     /// Authenticates with SCRAM. The first login derives the keys, later logins reuse them.
-    pub(super) async fn log_in(
+    ///
+    /// # Errors
+    /// If the connection fails, or the server refuses the login.
+    pub async fn log_in(
         &mut self,
         user: &User,
         keyring: &Keyring,
@@ -121,7 +144,10 @@ impl Link {
     }
 
     /// Runs one command. Returns the reply if it has `ok: 1` and belongs to this command.
-    pub(super) async fn run(&mut self, command: &RawDocument) -> Result<&RawDocument, Failure> {
+    ///
+    /// # Errors
+    /// If the connection fails, or the reply is an error.
+    pub async fn run(&mut self, command: &RawDocument) -> Result<&RawDocument, Failure> {
         self.request_id = self.request_id.wrapping_add(1);
         let request = encode_request(self.request_id, command.as_bytes());
         self.stream.write_all(&request).await?;
@@ -135,22 +161,59 @@ impl Link {
     }
 
     async fn read_reply(&mut self) -> Result<(), Failure> {
+        self.receive_header(self.request_id).await?;
+        self.receive().await.map(drop)
+    }
+
+    /// Sends a whole message. Its reply must be received before the next message is sent.
+    ///
+    /// # Errors
+    /// If the connection fails.
+    pub async fn send(&mut self, message: &[u8]) -> Result<(), Failure> {
+        Ok(self.stream.write_all(message).await?)
+    }
+
+    /// Waits for the beginning of the reply to `request_id`. Returns the size of the whole reply in
+    /// bytes.
+    ///
+    /// # Errors
+    /// If the connection fails, or the reply belongs to another request.
+    pub async fn receive_header(&mut self, request_id: i32) -> Result<usize, Failure> {
         self.buffer.clear();
+        self.buffer.shrink_to(KEPT_BYTES);
         loop {
             if let Some(head) = self.buffer.first_chunk::<HEADER_BYTES>() {
                 let header =
                     Header::parse(head, MAX_MESSAGE_BYTES).map_err(|_| Failure::Wrong("header"))?;
-                if header.response_to != self.request_id {
+                if header.response_to != request_id {
                     return Err(Failure::Wrong("a reply to another request"));
                 }
-                if self.buffer.len() >= header.message_length {
-                    return Ok(());
-                }
+                self.reply_bytes = header.message_length;
+                return Ok(header.message_length);
             }
-            if self.stream.read_buf(&mut self.buffer).await? == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-            }
+            self.read_more().await?;
         }
+    }
+
+    /// Receives the rest of the reply whose beginning [`Link::receive_header`] has received.
+    /// Returns the whole reply.
+    ///
+    /// # Errors
+    /// If the connection fails.
+    pub async fn receive(&mut self) -> Result<&[u8], Failure> {
+        let missing = self.reply_bytes.saturating_sub(self.buffer.len());
+        self.buffer.reserve(missing);
+        while self.buffer.len() < self.reply_bytes {
+            self.read_more().await?;
+        }
+        Ok(self.buffer.get(..self.reply_bytes).unwrap_or_default())
+    }
+
+    async fn read_more(&mut self) -> Result<(), Failure> {
+        if self.stream.read_buf(&mut self.buffer).await? == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        Ok(())
     }
 }
 

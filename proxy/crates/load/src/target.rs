@@ -20,7 +20,7 @@ pub struct Target {
 
 /// The user that the clients log in as.
 #[derive(Clone)]
-pub(super) struct User {
+pub struct User {
     pub(super) name: String,
     pub(super) password: String,
     pub(super) source: String,
@@ -29,8 +29,10 @@ pub(super) struct User {
 
 /// One address of the endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Address {
+pub enum Address {
+    /// Host and port.
     Tcp(String),
+    /// The path of a Unix domain socket.
     Unix(std::path::PathBuf),
 }
 
@@ -113,7 +115,7 @@ impl Target {
 
     /// True if every address is on this machine.
     pub async fn is_loopback(&self) -> bool {
-        for address in [&self.first].into_iter().chain(&self.others) {
+        for address in self.addresses() {
             let Address::Tcp(address) = address else {
                 continue;
             };
@@ -127,7 +129,8 @@ impl Target {
         true
     }
 
-    pub(super) fn address(&self, number: usize) -> &Address {
+    /// The address of the client with this number.
+    pub fn address(&self, number: usize) -> &Address {
         let index = number % (1 + self.others.len());
         let other = index
             .checked_sub(1)
@@ -135,7 +138,13 @@ impl Target {
         other.unwrap_or(&self.first)
     }
 
-    pub(super) fn user(&self) -> Option<&User> {
+    /// All addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = &Address> {
+        [&self.first].into_iter().chain(&self.others)
+    }
+
+    /// The user to log in as; `None` without access control.
+    pub fn user(&self) -> Option<&User> {
         self.user.as_ref()
     }
 }
@@ -162,7 +171,20 @@ fn joined(host: &str, port: Option<u16>) -> String {
 /// A cache of the user's keys. Deriving them in each login would take most of the harness's CPU
 /// time.
 #[derive(Default)]
-pub(super) struct Keyring(RwLock<Option<(ClientKey, ScramKeys)>>);
+pub struct Keyring(RwLock<Option<(ClientKey, ScramKeys)>>);
+
+impl fmt::Debug for User {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut user = formatter.debug_struct("User");
+        user.field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Keyring").finish_non_exhaustive()
+    }
+}
 
 impl Keyring {
     pub(super) fn get(&self) -> Option<(ClientKey, ScramKeys)> {

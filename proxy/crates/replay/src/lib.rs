@@ -17,20 +17,53 @@
 //! | `plan` | decides which commands are sent |
 //! | `schedule` | decides when a command starts, and what it waits for |
 //! | `rewrite` | replaces ids and times that are valid only in the captured deployment |
+//! | `endpoint` | the target, and the refusal of the captured deployment |
+//! | `records` | reads records ahead, within a limit of bytes |
+//! | `slots` | assigns clients to connections |
+//! | `connection` | one connection: sends a command, receives its reply |
+//! | `run` | runs a replay |
+//! | `survey` | a dry run, and the results that a capture contains |
+//! | `digest` | digests of results that do not depend on order |
+//! | `results` | the results per shape, and the report |
+//! | `compare` | the comparison of two reports |
 //! | `recent` | a map with a limit |
 //!
-//! `plan`, `schedule` and `rewrite` do no I/O and read no clock.
+//! `plan`, `schedule`, `rewrite`, `digest`, `results` and `compare` do no I/O and read no clock.
 
+mod compare;
+mod connection;
+mod digest;
+mod endpoint;
 mod plan;
 mod recent;
+mod records;
+mod results;
 mod rewrite;
+mod run;
 mod schedule;
+mod slots;
 mod source;
+mod survey;
+#[cfg(test)]
+mod tests;
 
 pub use self::{
-    plan::{Choice, CursorUse, Decision, Origin, Planned, Planner, SkipReason},
+    compare::{Change, ChangeKind, Comparison, Missed, Names},
+    digest::Exclusion,
+    endpoint::EndpointError,
+    plan::Choice,
+    results::{Durations, Kind, Report, ReportError, Settings, ShapeResult},
+    run::{Replay, run},
+    schedule::Pace,
+    source::{Source, SourceError},
+    survey::{captured_results, dry_run},
+};
+
+pub use seawall_shape::ShapeId;
+
+use self::{
+    plan::{CursorUse, Decision, Planned, Planner, SkipReason},
     recent::Recent,
     rewrite::{Rewriter, SessionKey},
-    schedule::{Lane, OperationId, Pace, Schedule},
-    source::{Source, SourceError},
+    schedule::{Lane, OperationId, Schedule},
 };

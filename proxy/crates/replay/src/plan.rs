@@ -9,7 +9,10 @@ use seawall_wire::{
     Elements, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, OpCode, OpMsg, Sequence,
 };
 
-use crate::{Recent, SessionKey};
+use crate::{
+    Recent,
+    digest::{Exclusion, exclusion},
+};
 
 /// Maximum number of sessions, and of cursors, in each generation of the planner's memory.
 const MAX_REMEMBERED: usize = 50_000;
@@ -29,7 +32,7 @@ pub struct Choice {
 
 /// The reason why a command is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum SkipReason {
+pub(crate) enum SkipReason {
     /// The command writes, and writes were not asked for.
     Write,
     /// The command is not about data: it is about users, servers, sessions or the deployment.
@@ -54,7 +57,7 @@ pub enum SkipReason {
 
 impl SkipReason {
     /// The name in results.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Write => "write",
             Self::Admin => "admin",
@@ -72,16 +75,18 @@ impl SkipReason {
 
 /// The operation that opened a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub(crate) struct Origin {
     /// The shape of the operation.
     pub shape: ShapeId,
     /// True if the cursor waits for data: a change stream or a tailable cursor.
     pub is_awaiting: bool,
+    /// The reason why the results are not compared.
+    pub exclusion: Option<Exclusion>,
 }
 
 /// What a command does with cursors.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CursorUse {
+pub(crate) enum CursorUse {
     /// The command may open a cursor.
     Open,
     /// A `getMore`: the captured id of its cursor.
@@ -92,7 +97,7 @@ pub enum CursorUse {
 
 /// The properties of a command that is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub(crate) struct Planned {
     /// The fingerprint.
     pub shape: ShapeId,
     /// The operation that opened the command's cursor: for a `getMore`, an earlier one; for others,
@@ -110,7 +115,7 @@ pub struct Planned {
 
 /// The decision about one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub(crate) enum Decision {
     /// Send it.
     Send(Planned),
     /// Do not send it.
@@ -128,25 +133,27 @@ struct Session {
 
 /// Decides about commands, in the order of their records.
 #[derive(Debug)]
-pub struct Planner {
+pub(crate) struct Planner {
     choice: Choice,
+    is_redacted: bool,
     sessions: Recent<[u8; 16], Session>,
     /// The open cursors of commands that were sent, by their captured ids.
     cursors: Recent<i64, Origin>,
 }
 
 impl Planner {
-    /// Creates a planner.
-    pub fn new(choice: Choice) -> Self {
+    /// Creates a planner. `is_redacted` is true if the values in the capture are pseudonyms.
+    pub(crate) fn new(choice: Choice, is_redacted: bool) -> Self {
         Self {
             choice,
+            is_redacted,
             sessions: Recent::new(MAX_REMEMBERED),
             cursors: Recent::new(MAX_REMEMBERED),
         }
     }
 
     /// Decides about the next captured message.
-    pub fn decide(&mut self, message: &[u8]) -> Decision {
+    pub(crate) fn decide(&mut self, message: &[u8]) -> Decision {
         let Some(parsed) = op_msg(message) else {
             return Decision::Skip(SkipReason::Invalid);
         };
@@ -161,7 +168,7 @@ impl Planner {
 
     /// Remembers a cursor that the captured deployment returned for a command that was sent. An id
     /// of 0 is no cursor.
-    pub fn note_cursor(&mut self, captured_id: i64, origin: Origin) {
+    pub(crate) fn note_cursor(&mut self, captured_id: i64, origin: Origin) {
         if captured_id != 0 {
             self.cursors.insert(captured_id, origin);
         }
@@ -180,6 +187,13 @@ impl Planner {
         let own = Origin {
             shape,
             is_awaiting: command.opens_awaiting_cursor(),
+            exclusion: exclusion(
+                command.spec.syntax,
+                command.spec.statements.field().is_some(),
+                command.body,
+                &sequences,
+                self.is_redacted,
+            ),
         };
         let (cursors, origin) = match command.class {
             Class::GetMore => self.more(command)?,
@@ -303,8 +317,6 @@ pub(crate) fn op_msg(message: &[u8]) -> Option<OpMsg<'_>> {
 /// The key of a captured session: the 16 bytes of its id.
 pub(crate) type CapturedSession = [u8; 16];
 
-const _: () = assert!(size_of::<CapturedSession>() == SessionKey::ID_BYTES);
-
 fn check_kind(command: &Command<'_>) -> Result<(), SkipReason> {
     let spec = command.spec;
     if matches!(command.class, Class::Handshake(_)) {
@@ -346,10 +358,11 @@ mod tests {
 
     /// A planner that sends everything possible.
     fn planner() -> Planner {
-        Planner::new(Choice {
+        let choice = Choice {
             with_writes: true,
             only: Vec::new(),
-        })
+        };
+        Planner::new(choice, false)
     }
 
     fn skipped(planner: &mut Planner, command: Document) -> Option<SkipReason> {
@@ -386,7 +399,7 @@ mod tests {
             (doc! {"createUser": "u"}, Some(Secret), Some(Secret)),
             (doc! {"unheardOf": 1}, Some(Secret), Some(Secret)),
             (doc! {"dropUser": "u"}, Some(Admin), Some(Admin)),
-            (doc! {"usersInfo": 1}, Some(Admin), Some(Admin)),
+            (doc! {"usersInfo": 1}, Some(Secret), Some(Secret)),
             (doc! {"shutdown": 1}, Some(Admin), Some(Admin)),
             (doc! {"endSessions": []}, Some(Admin), Some(Admin)),
             (doc! {"replSetStepDown": 1}, Some(Admin), Some(Admin)),
@@ -406,7 +419,7 @@ mod tests {
             (doc! {"find": "c", "$db": 1}, Some(Invalid), Some(Invalid)),
         ];
         for (command, read_only, with_writes) in cases {
-            let mut reads = Planner::new(Choice::default());
+            let mut reads = Planner::new(Choice::default(), false);
             assert_eq!(skipped(&mut reads, command.clone()), read_only, "{command}");
             let all = skipped(&mut planner(), command.clone());
             assert_eq!(all, with_writes, "{command}");
@@ -465,7 +478,7 @@ mod tests {
         let unknown = Some(SkipReason::TransactionUnknown);
         assert_eq!(skipped(&mut all, find(2)), unknown);
         assert_eq!(skipped(&mut all, commit(2)), unknown);
-        let mut reads = Planner::new(Choice::default());
+        let mut reads = Planner::new(Choice::default(), false);
         assert_eq!(skipped(&mut reads, begin("find", 3)), None);
         let insert = in_transaction(doc! {"insert": "c"}, 3);
         assert_eq!(skipped(&mut reads, insert), Some(SkipReason::Write));
@@ -519,10 +532,11 @@ mod tests {
     #[test]
     fn only_chosen_shapes_are_sent_with_their_cursors_and_transactions() {
         let chosen = planned(&mut planner(), doc! {"find": "c", "filter": {"a": 1}});
-        let mut planner = Planner::new(Choice {
+        let choice = Choice {
             with_writes: true,
             only: vec![chosen.shape],
-        });
+        };
+        let mut planner = Planner::new(choice, false);
         let again = planned(&mut planner, doc! {"find": "c", "filter": {"a": 2}});
         planner.note_cursor(77, again.origin);
         assert_eq!(skipped(&mut planner, doc! {"getMore": 77_i64}), None);

@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 /// the young one. When the young generation is full, it becomes the old one, and the old one is
 /// forgotten.
 #[derive(Debug)]
-pub struct Recent<K, V> {
+pub(crate) struct Recent<K, V> {
     young: HashMap<K, V, RandomState>,
     old: HashMap<K, V, RandomState>,
     limit: usize,
@@ -16,7 +16,7 @@ pub struct Recent<K, V> {
 
 impl<K: Eq + Hash, V> Recent<K, V> {
     /// Creates an empty map. `limit` is the size of a generation in entries.
-    pub fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
             young: HashMap::default(),
             old: HashMap::default(),
@@ -25,7 +25,7 @@ impl<K: Eq + Hash, V> Recent<K, V> {
     }
 
     /// Adds or replaces an entry.
-    pub fn insert(&mut self, key: K, value: V) {
+    pub(crate) fn insert(&mut self, key: K, value: V) {
         self.old.remove(&key);
         if self.young.len() >= self.limit && !self.young.contains_key(&key) {
             self.old = mem::take(&mut self.young);
@@ -34,7 +34,7 @@ impl<K: Eq + Hash, V> Recent<K, V> {
     }
 
     /// The value of a key. The entry counts as used.
-    pub fn find(&mut self, key: K) -> Option<&mut V>
+    pub(crate) fn find(&mut self, key: K) -> Option<&mut V>
     where
         K: Copy,
     {
@@ -45,7 +45,7 @@ impl<K: Eq + Hash, V> Recent<K, V> {
     }
 
     /// Removes an entry.
-    pub fn remove(&mut self, key: &K) -> Option<V> {
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let old = self.old.remove(key);
         self.young.remove(key).or(old)
     }

@@ -22,20 +22,17 @@ use crate::{CursorUse, plan::op_msg};
 
 /// Random bytes of one replay, from which the ids of its sessions are derived.
 #[derive(Clone, Copy, Debug)]
-pub struct SessionKey([u8; 16]);
+pub(crate) struct SessionKey([u8; 16]);
 
 impl SessionKey {
-    /// Size of a session id in bytes.
-    pub(crate) const ID_BYTES: usize = 16;
-
     /// Uses 16 random bytes.
-    pub fn new(random: [u8; 16]) -> Self {
+    pub(crate) fn new(random: [u8; 16]) -> Self {
         Self(random)
     }
 
     /// The id of a session in the replay, from its id in the capture. Different captured ids become
     /// different ids, because each step can be reversed.
-    pub fn session(&self, captured: [u8; 16]) -> [u8; 16] {
+    pub(crate) fn session(&self, captured: [u8; 16]) -> [u8; 16] {
         let mixed = u128::from_le_bytes(captured) ^ u128::from_le_bytes(self.0);
         // An odd multiplier is invertible modulo 2^128.
         let mixed = mixed.wrapping_mul(ODD);
@@ -53,7 +50,7 @@ const INT64: u8 = 0x12;
 
 /// Rewrites commands for one target.
 #[derive(Clone, Copy, Debug)]
-pub struct Rewriter {
+pub(crate) struct Rewriter {
     /// The key of the replay's sessions.
     pub sessions: SessionKey,
     /// True if the target supports retryable writes. A standalone server does not.
@@ -67,7 +64,7 @@ impl Rewriter {
     ///
     /// # Errors
     /// If the message is not a valid command. The planner does not send such messages.
-    pub fn rewrite(
+    pub(crate) fn rewrite(
         &self,
         message: &[u8],
         request_id: i32,

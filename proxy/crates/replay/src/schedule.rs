@@ -17,7 +17,7 @@ use crate::plan::CapturedSession;
 
 /// The number of an operation in this replay, in the order of the capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OperationId(pub u64);
+pub(crate) struct OperationId(pub u64);
 
 /// How fast commands are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,7 +33,7 @@ pub enum Pace {
 impl Pace {
     /// When a command is due. `offset` is its time since the first record of the capture, and
     /// `number` the number of commands sent before it.
-    pub fn due(self, offset: Duration, number: u64) -> Duration {
+    pub(crate) fn due(self, offset: Duration, number: u64) -> Duration {
         let seconds = match self {
             Self::Speed(factor) => offset.as_secs_f64() / factor,
             Self::Rate(per_second) => seawall_stats::float(number) / per_second,
@@ -45,7 +45,7 @@ impl Pace {
 
 /// Commands in the same lane run one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Lane {
+pub(crate) enum Lane {
     /// A connection of the replay.
     Connection(u64),
     /// A session, by its captured id.
@@ -72,7 +72,7 @@ struct Entry {
 
 /// The operations that have not ended, and their order.
 #[derive(Debug)]
-pub struct Schedule {
+pub(crate) struct Schedule {
     is_strict: bool,
     entries: HashMap<OperationId, Entry, RandomState>,
     /// The last operation of each lane, if it has not ended.
@@ -90,7 +90,7 @@ pub struct Schedule {
 
 impl Schedule {
     /// Creates an empty schedule.
-    pub fn new(is_strict: bool) -> Self {
+    pub(crate) fn new(is_strict: bool) -> Self {
         Self {
             is_strict,
             entries: HashMap::default(),
@@ -105,7 +105,7 @@ impl Schedule {
 
     /// Adds the next operation of the capture. If `due` is before that of the operation added last,
     /// the operation is due together with that one.
-    pub fn push(&mut self, operation: OperationId, due: Duration, lanes: Vec<Lane>) {
+    pub(crate) fn push(&mut self, operation: OperationId, due: Duration, lanes: Vec<Lane>) {
         let mut entry = Entry {
             barrier: self.ends,
             ..Entry::default()
@@ -125,7 +125,7 @@ impl Schedule {
 
     /// Adds a lane to an operation that was added before, so that later operations in the lane
     /// follow it. Does nothing if the operation has ended.
-    pub fn extend(&mut self, operation: OperationId, lane: Lane) {
+    pub(crate) fn extend(&mut self, operation: OperationId, lane: Lane) {
         if let Some(entry) = self.entries.get_mut(&operation) {
             entry.lanes.push(lane);
             self.last.insert(lane, operation);
@@ -133,7 +133,7 @@ impl Schedule {
     }
 
     /// Notes that an operation had ended in the capture before the next operation began.
-    pub fn note_captured_end(&mut self, operation: OperationId) {
+    pub(crate) fn note_captured_end(&mut self, operation: OperationId) {
         if !self.is_strict {
             return;
         }
@@ -147,7 +147,7 @@ impl Schedule {
     }
 
     /// Notes that an operation ended in the replay.
-    pub fn end(&mut self, operation: OperationId) {
+    pub(crate) fn end(&mut self, operation: OperationId) {
         let Some(entry) = self.entries.remove(&operation) else {
             return;
         };
@@ -169,7 +169,7 @@ impl Schedule {
     }
 
     /// The next operation that may start at `now`.
-    pub fn next(&mut self, now: Duration) -> Option<OperationId> {
+    pub(crate) fn next(&mut self, now: Duration) -> Option<OperationId> {
         while let Some((due, operation)) = self.later.front().copied()
             && due <= now
         {
@@ -183,22 +183,22 @@ impl Schedule {
     }
 
     /// When the next operation is due; `None` if all operations are due.
-    pub fn next_due(&self) -> Option<Duration> {
+    pub(crate) fn next_due(&self) -> Option<Duration> {
         self.later.front().map(|(due, _)| *due)
     }
 
     /// When the operation added last is due; `None` if all operations are due.
-    pub fn last_due(&self) -> Option<Duration> {
+    pub(crate) fn last_due(&self) -> Option<Duration> {
         self.later.back().map(|(due, _)| *due)
     }
 
     /// Number of operations that have not ended.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// True if all operations have ended.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
@@ -271,7 +271,7 @@ mod tests {
         }
         assert_eq!(all_ready(&mut schedule, Duration::ZERO), [0]);
         assert_eq!(schedule.next_due(), Some(Duration::from_millis(10)));
-        assert_eq!(all_ready(&mut schedule, Duration::from_millis(9)), []);
+        assert!(all_ready(&mut schedule, Duration::from_millis(9)).is_empty());
         assert_eq!(all_ready(&mut schedule, Duration::from_millis(20)), [1, 2]);
         assert_eq!((schedule.next_due(), schedule.len()), (None, 3));
     }

@@ -111,7 +111,10 @@ impl Source {
     ///
     /// # Errors
     /// If the stream does not begin with the first part of a capture.
-    pub fn from_stream(name: &str, stream: Box<dyn Read + Send>) -> Result<Self, SourceError> {
+    pub(crate) fn from_stream(
+        name: &str,
+        stream: Box<dyn Read + Send>,
+    ) -> Result<Self, SourceError> {
         Self::start(Self {
             stream: Some(BufReader::new(stream)),
             ..Self::empty(name.to_owned())
@@ -145,12 +148,12 @@ impl Source {
     }
 
     /// The `End` record of the last part that was read to its end.
-    pub fn end(&self) -> Option<&End> {
+    pub(crate) fn end(&self) -> Option<&End> {
         self.end.as_ref()
     }
 
     /// Counts the bytes read from the files, and has their total; the total of a stream is unknown.
-    pub fn position(&self) -> (Arc<AtomicU64>, Option<u64>) {
+    pub(crate) fn position(&self) -> (Arc<AtomicU64>, Option<u64>) {
         (Arc::clone(&self.read_bytes), self.total_bytes)
     }
 
@@ -159,7 +162,7 @@ impl Source {
     ///
     /// # Errors
     /// See [`SourceError`]. Records returned before the error are valid.
-    pub fn next_record(&mut self) -> Result<Option<Content>, SourceError> {
+    pub(crate) fn next_record(&mut self) -> Result<Option<Content>, SourceError> {
         loop {
             let Some(reader) = &mut self.reader else {
                 return Ok(None);
@@ -266,6 +269,10 @@ fn parts(directory: &Path) -> Result<VecDeque<PathBuf>, SourceError> {
             continue;
         }
         let file = File::open(&path).map_err(|error| io_error(&path, error))?;
+        // The program that captured may have ended just after it created the file.
+        if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
+            continue;
+        }
         let reader = Reader::new(BufReader::new(file)).map_err(|error| SourceError::Part {
             name: path.display().to_string(),
             error,

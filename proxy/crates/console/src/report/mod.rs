@@ -21,6 +21,7 @@ use crate::{
     admin_client,
     exit::{Exit, complain},
     fleet::{Endpoints, Fleet},
+    replays,
 };
 use seawall_api::{AdminClient, Report, ReportError, percent_encode};
 use seawall_stats::{Against, TimeError};
@@ -49,18 +50,22 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List what changed between two saved JSON reports.
+    /// List what changed between two saved JSON reports, two replays, or a capture and its replay.
     Compare(Compare),
 }
 
 #[derive(Debug, Args)]
 struct Compare {
-    /// The earlier report.
-    #[arg(value_name = "A.json")]
+    /// The earlier report. If B is a report on a replay, A may also be a capture.
+    #[arg(value_name = "A")]
     before: PathBuf,
     /// The later report, which is compared with the earlier one.
-    #[arg(value_name = "B.json")]
+    #[arg(value_name = "B")]
     now: PathBuf,
+    /// Exit with status 1 if the median of a shape is slower by more than this share. Only for
+    /// reports on replays.
+    #[arg(long, value_name = "PERCENT", value_parser = slowdown)]
+    fail_if_slower: Option<f64>,
     #[command(flatten)]
     output: Output,
 }
@@ -89,6 +94,15 @@ fn since(text: &str) -> Result<String, String> {
     match number.map(str::parse::<u32>) {
         Some(Ok(1..)) => Ok(text.to_owned()),
         _ => Err("expected a number and s, m, h or d, such as 10m".to_owned()),
+    }
+}
+
+/// Parses a percentage above 0, such as `20%`.
+fn slowdown(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim_end();
+    match number.parse::<f64>() {
+        Ok(percent) if percent.is_finite() && percent > 0.0 => Ok(percent / 100.0),
+        _ => Err("expected a percentage above 0, such as 20%".to_owned()),
     }
 }
 
@@ -178,6 +192,15 @@ async fn fetch_all(fleet: &Fleet, arguments: &Arguments) -> Exit {
 }
 
 fn compare_files(arguments: &Compare) -> Exit {
+    match replayed(&arguments.now) {
+        Ok(Some(now)) => return compare_replays(arguments, now),
+        Ok(None) if arguments.fail_if_slower.is_some() => {
+            let message = "--fail-if-slower is only for reports on replays";
+            return complain(message, Exit::Usage);
+        }
+        Ok(None) => {}
+        Err(message) => return complain(&message, Exit::Usage),
+    }
     let sides = load(&arguments.before).and_then(|before| Ok((before, load(&arguments.now)?)));
     let comparison = match sides {
         Ok((before, now)) => Comparison::new(
@@ -197,11 +220,59 @@ fn compare_files(arguments: &Compare) -> Exit {
     }
 }
 
+/// The report on a replay in a file; `None` if the file declares something else.
+fn replayed(file: &Path) -> Result<Option<seawall_replay::Report>, String> {
+    let (text, value) = read(file)?;
+    if !seawall_replay::Report::is_declared_by(&value) {
+        return Ok(None);
+    }
+    let report = seawall_replay::Report::read(&text);
+    report
+        .map(Some)
+        .map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// Compares a replay with an earlier one or with its capture.
+fn compare_replays(arguments: &Compare, now: seawall_replay::Report) -> Exit {
+    let before = match replays::is_capture(&arguments.before) {
+        true => replays::capture(&arguments.before, &now),
+        false => replayed(&arguments.before).and_then(|report| {
+            let name = arguments.before.display();
+            report.ok_or_else(|| format!("{name}: not a report on a replay"))
+        }),
+    };
+    let before = match before {
+        Ok(before) => before,
+        Err(message) => return complain(&message, Exit::Usage),
+    };
+    let slowdown = arguments.fail_if_slower;
+    let comparison = seawall_replay::Comparison::new(before, now, slowdown);
+    let document = match arguments.output.format {
+        Format::Text => Ok(replays::text(&comparison)),
+        Format::Json => replays::json(&comparison),
+        Format::Html => Ok(replays::html(&comparison)),
+    };
+    let written = match document {
+        Ok(document) => arguments.output.write(&document),
+        Err(error) => return complain(&error.to_string(), Exit::Internal),
+    };
+    match (written, replays::missed(&comparison)) {
+        (Exit::Success, Some(missed)) => complain(&missed, Exit::Missed),
+        (written, _) => written,
+    }
+}
+
 fn load(file: &Path) -> Result<Report, String> {
+    let (_, value) = read(file)?;
+    Report::read(value).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// A file as text and as JSON.
+fn read(file: &Path) -> Result<(Vec<u8>, Value), String> {
     let named = |error: String| format!("{}: {error}", file.display());
     let text = std::fs::read(file).map_err(|error| named(error.to_string()))?;
-    let value: Value = serde_json::from_slice(&text).map_err(|error| named(error.to_string()))?;
-    Report::read(value).map_err(|error| named(error.to_string()))
+    let value = serde_json::from_slice(&text).map_err(|error| named(error.to_string()))?;
+    Ok((text, value))
 }
 
 /// Formats a document as indented JSON, with a line break at its end.

@@ -12,16 +12,18 @@ use std::collections::BTreeMap;
 use seawall_stats::{Distribution, float};
 
 /// The result of the rank test.
-pub(super) struct Ranks {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ranks {
     /// Probability that a later duration is longer than an earlier one; ties count half.
-    pub(super) effect: f64,
+    pub effect: f64,
     /// `effect` minus one half, in standard deviations. With one half, neither distribution tends
     /// to have the longer durations. Positive if the later durations tend to be longer.
-    pub(super) z: f64,
+    pub z: f64,
 }
 
-/// Compares two distributions, after shifting the buckets of `before` up by `shift`.
-pub(super) fn ranks(before: &Distribution, now: &Distribution, shift: i64) -> Ranks {
+/// Compares two distributions, after shifting the buckets of `before` up by `shift`. A shift by 8
+/// doubles the durations of `before`.
+pub fn ranks(before: &Distribution, now: &Distribution, shift: i64) -> Ranks {
     let mut buckets: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
     let key = |bucket: usize| i64::try_from(bucket).unwrap_or(i64::MAX / 2);
     for (bucket, count) in before.buckets() {

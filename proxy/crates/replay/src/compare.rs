@@ -1,0 +1,699 @@
+//! Compares two reports: two replays, or a replay and its capture.
+//!
+//! Per shape, four kinds of changes are reported: operations failed, results are different,
+//! operations became slower or faster. Durations are compared by the same test as the changes of a
+//! running proxy (`seawall_insight`), which accounts for a change of all shapes at once.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    f64::consts::LN_2,
+    sync::Arc,
+    time::Duration,
+};
+
+use seawall_insight::ranks;
+use seawall_stats::{Figures, Label, Level, Period, float};
+use serde::Serialize;
+
+use crate::{Exclusion, Kind, Report, ShapeResult};
+
+/// Codes of errors that depend on which operations happen to meet: WriteConflict, LockTimeout,
+/// NoSuchTransaction, SnapshotUnavailable.
+const CHANCE_CODES: [i32; 4] = [112, 24, 251, 246];
+
+/// Share of a shape's operations that may fail more often with one of [`CHANCE_CODES`].
+const CHANCE_SHARE: f64 = 0.01;
+
+/// Number of operations that may fail more often with one of [`CHANCE_CODES`].
+const CHANCE_COUNT: u64 = 5;
+
+/// Unauthorized: the account of the replay lacks a right.
+const UNAUTHORIZED: i32 = 13;
+
+/// Minimum number of operations in each report for the objective about slowness.
+const MIN_OPERATIONS: u64 = 30;
+
+/// Minimum difference of the medians for the objective about slowness.
+const MIN_DIFFERENCE: Duration = Duration::from_micros(100);
+
+/// Probability that the objective about slowness is missed by chance, over all shapes.
+const ALPHA: f64 = 0.001;
+
+/// The kinds of changes, the most important first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// More operations failed.
+    Failed,
+    /// The results differ.
+    Different,
+    /// Operations take longer.
+    Slower,
+    /// Operations take less time.
+    Faster,
+}
+
+/// The names of a shape.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Names {
+    /// The id; empty for all shapes at once.
+    pub id: String,
+    /// The command's name.
+    pub command: String,
+    /// The database.
+    pub db: String,
+    /// The collection.
+    pub collection: String,
+    /// The text of the shape.
+    pub text: String,
+}
+
+/// One change of a shape, or of all shapes at once.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// The kind.
+    pub kind: ChangeKind,
+    /// The shape.
+    pub shape: Names,
+    /// What changed, one text per fact, without values of commands.
+    pub facts: Vec<String>,
+    /// The later median divided by the earlier one; only for slower and faster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// The rank of the change within its kind: additional errors, or the difference of the total
+    /// time in milliseconds, or the later total time of a different shape.
+    pub cost: f64,
+}
+
+/// A shape that missed the objective about slowness.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Missed {
+    /// The shape.
+    pub shape: Names,
+    /// The later median divided by the earlier one.
+    pub ratio: f64,
+}
+
+/// The comparison of two reports.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// The version of this format.
+    pub seawall_replay_comparison: u32,
+    /// The changes, by kind and then by cost.
+    pub changes: Vec<Change>,
+    /// Limits of the comparison that a reader must know.
+    pub caveats: Vec<String>,
+    /// The shapes that missed the objective about slowness, if one was set.
+    pub missed: Vec<Missed>,
+    /// The earlier report.
+    pub before: Report,
+    /// The later report.
+    pub now: Report,
+}
+
+impl Comparison {
+    /// Compares two reports. `max_slowdown` is the objective about slowness: 0.2 allows medians
+    /// that are up to 20 % longer.
+    pub fn new(before: Report, now: Report, max_slowdown: Option<f64>) -> Self {
+        let pairs = pairs(&before, &now);
+        let compares_results = [&before, &now].iter().all(|report| is_whole(report));
+        let mut changes: Vec<Change> = pairs
+            .iter()
+            .flat_map(|pair| pair.changes(&before, &now, compares_results))
+            .chain(durations(&before, &now))
+            .collect();
+        changes.sort_by(|a, b| {
+            // A single shape that changed is more likely the cause than all shapes at once.
+            let is_whole = |change: &Change| change.shape.id.is_empty();
+            (a.kind.cmp(&b.kind))
+                .then(is_whole(a).cmp(&is_whole(b)))
+                .then(b.cost.total_cmp(&a.cost))
+                .then_with(|| a.shape.cmp(&b.shape))
+        });
+        let missed = max_slowdown.map_or_else(Vec::new, |share| missed(&pairs, share));
+        Self {
+            seawall_replay_comparison: 1,
+            caveats: caveats(&before, &now, &pairs),
+            changes,
+            missed,
+            before,
+            now,
+        }
+    }
+
+    /// The shape results of both reports, by the id of the shape; `None` where a report has none.
+    pub fn results(&self, id: &str) -> [Option<&ShapeResult>; 2] {
+        [&self.before, &self.now].map(|report| report.shapes.iter().find(|shape| shape.id == id))
+    }
+}
+
+/// The results of one shape in both reports.
+struct Pair<'a> {
+    before: Option<&'a ShapeResult>,
+    now: Option<&'a ShapeResult>,
+}
+
+fn pairs<'a>(before: &'a Report, now: &'a Report) -> Vec<Pair<'a>> {
+    let mut by_id: BTreeMap<&str, Pair<'a>> = BTreeMap::new();
+    let empty = || Pair {
+        before: None,
+        now: None,
+    };
+    for shape in &before.shapes {
+        by_id.entry(&shape.id).or_insert_with(empty).before = Some(shape);
+    }
+    for shape in &now.shapes {
+        by_id.entry(&shape.id).or_insert_with(empty).now = Some(shape);
+    }
+    by_id.into_values().collect()
+}
+
+/// True if the report has the results of the whole capture.
+fn is_whole(report: &Report) -> bool {
+    report.stopped.is_none() && report.incomplete.is_none()
+}
+
+fn names(shape: &ShapeResult) -> Names {
+    Names {
+        id: shape.id.clone(),
+        command: shape.command.clone(),
+        db: shape.db.clone(),
+        collection: shape.collection.clone(),
+        text: shape.text.clone(),
+    }
+}
+
+impl Pair<'_> {
+    fn changes(&self, before: &Report, now: &Report, compares_results: bool) -> Vec<Change> {
+        let empty = ShapeResult::default();
+        let (a, b) = (self.before.unwrap_or(&empty), self.now.unwrap_or(&empty));
+        let Some(shape) = self.now.or(self.before) else {
+            return Vec::new();
+        };
+        let (facts, cost) = failures(a, b, before.kind);
+        if cost > 0.0 {
+            return vec![Change {
+                kind: ChangeKind::Failed,
+                shape: names(shape),
+                facts,
+                ratio: None,
+                cost,
+            }];
+        }
+        let facts = match compares_results {
+            true => differences(a, b, before, now),
+            false => Vec::new(),
+        };
+        if facts.is_empty() {
+            return Vec::new();
+        }
+        vec![Change {
+            kind: ChangeKind::Different,
+            shape: names(shape),
+            facts,
+            ratio: None,
+            cost: float(b.latency.sum_us) / 1e3,
+        }]
+    }
+}
+
+/// The error codes that became more frequent, and the number of additional errors.
+fn failures(a: &ShapeResult, b: &ShapeResult, kind_before: Kind) -> (Vec<String>, f64) {
+    let (mut facts, mut cost) = (Vec::new(), 0.0);
+    let codes: BTreeSet<i32> = b.errors.keys().copied().collect();
+    for code in codes {
+        let (x, y) = (count(&a.errors, code), count(&b.errors, code));
+        if y > x + allowed(code, b.count) {
+            let rights = match code {
+                UNAUTHORIZED => " (the account of the replay lacks a right)",
+                _ => "",
+            };
+            facts.push(format!("error {code}: {x} → {y}{rights}"));
+            cost += float(y - x);
+        }
+    }
+    // A capture may have only the first code of each reply, so the sums are compared.
+    let sum = |shape: &ShapeResult| -> u64 {
+        let codes = shape.write_errors.iter();
+        let counted = codes.filter(|(code, _)| !CHANCE_CODES.contains(code));
+        counted.map(|(_, count)| count).sum()
+    };
+    let (x, y) = (sum(a), sum(b));
+    if y > x {
+        facts.push(format!("failed writes: {x} → {y}"));
+        cost += float(y - x);
+    }
+    // Failures in a capture are those of the captured deployment.
+    let x = match kind_before {
+        Kind::Replay => a.failures,
+        Kind::Capture | Kind::DryRun => 0,
+    };
+    if b.failures > x {
+        facts.push(format!("failed connections: {x} → {}", b.failures));
+        cost += float(b.failures - x);
+    }
+    (facts, cost)
+}
+
+fn count(codes: &BTreeMap<i32, u64>, code: i32) -> u64 {
+    codes.get(&code).copied().unwrap_or(0)
+}
+
+/// Number of additional errors with a code that are not reported, among `operations`.
+fn allowed(code: i32, operations: u64) -> u64 {
+    if !CHANCE_CODES.contains(&code) {
+        return 0;
+    }
+    let mut allowed = CHANCE_COUNT;
+    while float(allowed) < CHANCE_SHARE * float(operations) {
+        allowed *= 2;
+    }
+    allowed
+}
+
+/// The facts about results that differ.
+fn differences(a: &ShapeResult, b: &ShapeResult, before: &Report, now: &Report) -> Vec<String> {
+    let mut facts = Vec::new();
+    let mut compare = |name: &str, x: u64, y: u64| {
+        if x != y {
+            facts.push(format!("{name}: {x} → {y}"));
+        }
+    };
+    // In a comparison with a capture, replies that never came are missing there.
+    let lost = match before.kind {
+        Kind::Replay => 0,
+        Kind::Capture | Kind::DryRun => a.failures,
+    };
+    compare("operations", a.count, b.count);
+    let excluded = a.excluded.or(b.excluded);
+    if excluded.is_some() || lost > 0 {
+        return facts;
+    }
+    let errors = |shape: &ShapeResult| -> u64 {
+        let codes = shape.errors.iter().chain(&shape.write_errors);
+        let counted = codes.filter(|(code, _)| !CHANCE_CODES.contains(code));
+        counted.map(|(_, count)| count).sum()
+    };
+    compare("errors", errors(a), errors(b));
+    compare("documents", a.documents, b.documents);
+    compare("events", a.events, b.events);
+    if let (Some(x), Some(y)) = (&a.digest, &b.digest)
+        && x != y
+        && before.settings.digest
+        && now.settings.digest
+    {
+        facts.push("the returned documents differ".to_owned());
+    }
+    facts
+}
+
+/// The shapes that became slower or faster.
+fn durations(before: &Report, now: &Report) -> Vec<Change> {
+    let found = seawall_insight::compare(&period(before), &period(now));
+    let changes = found.into_iter().filter_map(|change| {
+        let kind = match change.kind {
+            seawall_insight::ChangeKind::Slower => ChangeKind::Slower,
+            seawall_insight::ChangeKind::Faster => ChangeKind::Faster,
+            seawall_insight::ChangeKind::New
+            | seawall_insight::ChangeKind::Gone
+            | seawall_insight::ChangeKind::MoreFrequent
+            | seawall_insight::ChangeKind::LessFrequent
+            | seawall_insight::ChangeKind::HeavierRequests
+            | seawall_insight::ChangeKind::HeavierReplies
+            | seawall_insight::ChangeKind::MoreDocuments => return None,
+        };
+        let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
+        let median = |figures: &Figures| milliseconds(figures.durations.quantile(0.5));
+        let sum = |figures: &Figures| milliseconds(figures.durations.sum());
+        Some(Change {
+            kind,
+            shape: names_of(&change.label),
+            facts: vec![format!(
+                "median: {:.3} ms → {:.3} ms",
+                median(&change.before),
+                median(&change.now)
+            )],
+            ratio: Some(change.ratio),
+            cost: (sum(&change.now) - sum(&change.before)).abs(),
+        })
+    });
+    changes.collect()
+}
+
+fn names_of(label: &Label) -> Names {
+    match label {
+        Label::Shape {
+            id,
+            command,
+            db,
+            collection,
+            text,
+            ..
+        } => {
+            let [id, command, db, collection, text] =
+                [id, command, db, collection, text].map(|name| name.to_string());
+            Names {
+                id,
+                command,
+                db,
+                collection,
+                text,
+            }
+        }
+        _ => Names {
+            text: "(all operations)".to_owned(),
+            ..Names::default()
+        },
+    }
+}
+
+/// The durations of a report in the form that the existing comparison needs. Awaiting cursors are
+/// left out: their operations wait for events.
+fn period(report: &Report) -> Period {
+    let mut period = Period {
+        length: Duration::from_secs_f64(report.seconds.clamp(1.0, 1e9)),
+        ..Period::default()
+    };
+    let mut whole = Figures::default();
+    for shape in report.shapes.iter().filter(|shape| !shape.is_awaiting) {
+        let label = Label::Shape {
+            level: Level::Fine,
+            id: shape.id.as_str().into(),
+            command: shape.command.as_str().into(),
+            db: shape.db.as_str().into(),
+            collection: shape.collection.as_str().into(),
+            text: shape.text.as_str().into(),
+        };
+        let figures = Figures {
+            count: shape.count,
+            durations: shape.latency.distribution(),
+            ..Figures::default()
+        };
+        whole.merge(&figures);
+        period.series.insert(Arc::new(label), figures);
+    }
+    period.series.insert(Arc::new(Label::Whole), whole);
+    period
+}
+
+/// The shapes whose median is longer by more than `share`, by a significant amount.
+fn missed(pairs: &[Pair<'_>], share: f64) -> Vec<Missed> {
+    let shapes = float(u64::try_from(pairs.len()).unwrap_or(u64::MAX));
+    let min_z = (2.0 * (shapes / ALPHA).ln()).sqrt();
+    // There are eight buckets per octave.
+    let shift = whole((8.0 * (1.0 + share).ln() / LN_2).floor());
+    let mut missed: Vec<Missed> = pairs
+        .iter()
+        .filter_map(|pair| {
+            let (a, b) = (pair.before?, pair.now?);
+            let (x, y) = (a.latency.distribution(), b.latency.distribution());
+            let is_relevant = !b.is_awaiting && x.count().min(y.count()) >= MIN_OPERATIONS;
+            let (before, now) = (x.quantile(0.5), y.quantile(0.5));
+            let ratio = now.as_secs_f64() / before.as_secs_f64().max(1e-9);
+            let is_slower = ratio > 1.0 + share && now.saturating_sub(before) >= MIN_DIFFERENCE;
+            let is_significant = || ranks(&x, &y, shift).z >= min_z;
+            (is_relevant && is_slower && is_significant()).then(|| Missed {
+                shape: names(b),
+                ratio,
+            })
+        })
+        .collect();
+    missed.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
+    missed
+}
+
+#[expect(
+    clippy::as_conversions,
+    reason = "saturates, and is a few hundred at the most"
+)]
+fn whole(number: f64) -> i64 {
+    number as i64
+}
+
+fn caveats(before: &Report, now: &Report, pairs: &[Pair<'_>]) -> Vec<String> {
+    let mut caveats = Vec::new();
+    for (name, report) in [("before", before), ("now", now)] {
+        if let Some(reason) = &report.stopped {
+            caveats.push(format!(
+                "{name}: the replay was stopped: {reason}; results are not compared"
+            ));
+        }
+        if let Some(reason) = &report.incomplete {
+            caveats.push(format!(
+                "{name}: the capture was not read to its end: {reason}; results are not compared"
+            ));
+        }
+        if report.omitted > 0 {
+            caveats.push(format!(
+                "{name}: the capture lacks {} operations",
+                report.omitted
+            ));
+        }
+        if report.settings.redacted {
+            caveats.push(format!("{name}: the values in the capture are pseudonyms"));
+        }
+        let is_unordered = report.kind == Kind::Replay && report.settings.with_writes;
+        if is_unordered && !report.settings.strict_order {
+            caveats.push(format!(
+                "{name}: writes were replayed without --strict-order, so results may differ by chance"
+            ));
+        }
+    }
+    if before.capture != now.capture {
+        caveats.push("the two reports are about different captures".to_owned());
+    }
+    if before.kind == now.kind && before.settings.pace != now.settings.pace {
+        let (a, b) = (&before.settings.pace, &now.settings.pace);
+        caveats.push(format!("the paces differ: {a} and {b}"));
+    }
+    if before.kind != now.kind {
+        caveats.push(
+            "durations were measured in different places: in the proxy, and in the replay"
+                .to_owned(),
+        );
+    }
+    if before.settings.with_writes != now.settings.with_writes
+        || before.settings.only != now.settings.only
+    {
+        caveats.push("the two replays sent different commands".to_owned());
+    }
+    for (exclusion, text) in [
+        (Exclusion::Volatile, "use the time or random numbers"),
+        (
+            Exclusion::StringRange,
+            "compare strings by order or pattern",
+        ),
+    ] {
+        let excluded = pairs.iter().filter(|pair| {
+            let sides = [pair.before, pair.now].into_iter().flatten();
+            sides
+                .into_iter()
+                .any(|shape| shape.excluded == Some(exclusion))
+        });
+        let count = excluded.count();
+        if count > 0 {
+            caveats.push(format!(
+                "results of {count} shapes are not compared: they {text}"
+            ));
+        }
+    }
+    caveats
+}
+
+#[cfg(test)]
+mod tests {
+    use seawall_stats::Distribution;
+
+    use super::*;
+    use crate::Settings;
+
+    fn latency(count: u64, ms: f64) -> crate::Durations {
+        let mut distribution = Distribution::default();
+        for number in 0..count {
+            let spread = 0.8 + 0.4 * float(number) / float(count);
+            distribution.record(Duration::from_secs_f64(ms * spread / 1e3));
+        }
+        (&distribution).into()
+    }
+
+    fn shape(number: u64) -> ShapeResult {
+        ShapeResult {
+            id: format!("{number:016x}"),
+            command: "find".to_owned(),
+            db: "d".to_owned(),
+            collection: format!("c{number}"),
+            text: "{a: ?}".to_owned(),
+            count: 200,
+            documents: 400,
+            digest: Some("00ff".to_owned()),
+            latency: latency(200, 1.0 + float(number)),
+            ..ShapeResult::default()
+        }
+    }
+
+    /// A report on six shapes.
+    fn report() -> Report {
+        Report {
+            seawall_replay: 1,
+            capture: "ab".to_owned(),
+            seconds: 60.0,
+            settings: Settings {
+                digest: true,
+                strict_order: true,
+                ..Settings::default()
+            },
+            shapes: (0..6).map(shape).collect(),
+            ..Report::default()
+        }
+    }
+
+    fn changed(change: impl FnOnce(&mut ShapeResult)) -> Report {
+        let mut report = report();
+        change(&mut report.shapes[2]);
+        report
+    }
+
+    /// The kinds and collections of the changes.
+    fn found(before: Report, now: Report) -> Vec<(ChangeKind, String)> {
+        let changes = Comparison::new(before, now, None).changes;
+        let named = changes
+            .into_iter()
+            .map(|change| (change.kind, change.shape.collection));
+        named.collect()
+    }
+
+    #[test]
+    fn equal_reports_have_no_changes_and_no_caveats() {
+        let comparison = Comparison::new(report(), report(), Some(0.0));
+        assert!(comparison.changes.is_empty());
+        assert!(comparison.caveats.is_empty() && comparison.missed.is_empty());
+    }
+
+    #[test]
+    fn each_kind_of_change_is_named() {
+        use ChangeKind::{Different, Failed, Faster, Slower};
+        type Edit = fn(&mut ShapeResult);
+        let cases: [(Edit, ChangeKind); 9] = [
+            (|shape| shape.errors.extend([(96, 1)]), Failed),
+            (|shape| shape.write_errors.extend([(11000, 1)]), Failed),
+            (|shape| shape.failures = 1, Failed),
+            (|shape| shape.documents -= 1, Different),
+            (|shape| shape.count -= 1, Different),
+            (|shape| shape.events += 1, Different),
+            (|shape| shape.digest = Some("00fe".to_owned()), Different),
+            (|shape| shape.latency = latency(200, 15.0), Slower),
+            (|shape| shape.latency = latency(200, 0.3), Faster),
+        ];
+        for (edit, kind) in cases {
+            let expected = vec![(kind, "c2".to_owned())];
+            assert_eq!(found(report(), changed(edit)), expected);
+        }
+    }
+
+    #[test]
+    fn fewer_errors_are_a_difference_and_not_a_failure() {
+        let before = changed(|shape| shape.errors.extend([(96, 5)]));
+        let expected = vec![(ChangeKind::Different, "c2".to_owned())];
+        assert_eq!(found(before, report()), expected);
+    }
+
+    #[test]
+    fn a_shape_that_is_missing_in_one_report_is_different() {
+        let mut less = report();
+        less.shapes.remove(3);
+        for (before, now) in [(report(), less.clone()), (less, report())] {
+            let expected = vec![(ChangeKind::Different, "c3".to_owned())];
+            assert_eq!(found(before, now), expected);
+        }
+    }
+
+    #[test]
+    fn a_few_conflicts_are_chance_and_many_are_failures() {
+        for (count, expected) in [(5, 0), (100, 1)] {
+            let now = changed(|shape| shape.errors.extend([(112, count)]));
+            assert_eq!(found(report(), now).len(), expected, "{count}");
+        }
+    }
+
+    #[test]
+    fn missing_rights_are_marked() {
+        let now = changed(|shape| shape.errors.extend([(UNAUTHORIZED, 3)]));
+        let changes = Comparison::new(report(), now, None).changes;
+        assert!(
+            changes[0].facts[0].ends_with("lacks a right)"),
+            "{changes:?}"
+        );
+    }
+
+    #[test]
+    fn changes_are_ranked_by_kind_and_cost() {
+        let mut now = report();
+        now.shapes[0].errors.insert(96, 1);
+        now.shapes[1].errors.insert(96, 9);
+        now.shapes[2].documents = 0;
+        now.shapes[3].latency = latency(200, 40.0);
+        let changes = found(report(), now);
+        let order: Vec<_> = changes.iter().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(order, ["c1", "c0", "c2", "c3"]);
+    }
+
+    #[test]
+    fn excluded_results_are_not_compared_and_lead_to_a_caveat() {
+        let now = changed(|shape| {
+            shape.excluded = Some(Exclusion::Volatile);
+            shape.documents = 7;
+            shape.digest = None;
+        });
+        let comparison = Comparison::new(report(), now, None);
+        assert!(comparison.changes.is_empty());
+        let expected = "results of 1 shapes are not compared: they use the time or random numbers";
+        assert_eq!(comparison.caveats, [expected]);
+    }
+
+    #[test]
+    fn results_of_a_replay_that_was_stopped_are_not_compared() {
+        let mut now = changed(|shape| shape.count = 5);
+        now.stopped = Some("interrupted".to_owned());
+        let comparison = Comparison::new(report(), now, None);
+        assert!(comparison.changes.is_empty());
+        assert!(comparison.caveats[0].starts_with("now: the replay was stopped: interrupted"));
+    }
+
+    #[test]
+    fn the_objective_names_shapes_that_are_slower_by_more_than_the_share() {
+        let slower = |factor| changed(|shape| shape.latency = latency(200, 3.0 * factor));
+        let missed = |factor, share| {
+            let missed = Comparison::new(report(), slower(factor), Some(share)).missed;
+            let named = missed.into_iter().map(|missed| missed.shape.collection);
+            named.collect::<Vec<_>>()
+        };
+        assert!(missed(1.1, 0.2).is_empty());
+        assert_eq!(missed(1.6, 0.2), ["c2"]);
+        assert!(missed(1.6, 0.9).is_empty());
+        assert_eq!(missed(3.0, 0.9), ["c2"]);
+    }
+
+    #[test]
+    fn awaiting_cursors_are_compared_by_events_only() {
+        let watch = |events, ms| {
+            changed(|shape| {
+                shape.is_awaiting = true;
+                shape.events = events;
+                shape.latency = latency(200, ms);
+            })
+        };
+        assert!(found(watch(5, 1.0), watch(5, 900.0)).is_empty());
+        assert_eq!(found(watch(5, 1.0), watch(6, 1.0)).len(), 1);
+    }
+
+    #[test]
+    fn failures_of_the_captured_deployment_are_no_changes() {
+        let mut before = changed(|shape| {
+            shape.failures = 3;
+            shape.documents -= 6;
+            shape.digest = None;
+        });
+        before.kind = Kind::Capture;
+        assert!(found(before, report()).is_empty());
+    }
+}

@@ -1,0 +1,391 @@
+//! Digests of results, and the commands whose results cannot be compared.
+//!
+//! The digest of a shape is the sum of the hashes of all documents that its operations returned, so
+//! the order of documents and of operations does not matter. Values that were created after the
+//! capture began are excluded: ObjectIds, dates and timestamps. The replay creates other ones.
+
+use seawall_command::table::Syntax;
+use seawall_wire::{ElementKind, Elements, RawElement, Sequence};
+use serde::{Deserialize, Serialize};
+
+/// Maximum depth of documents in a digest and in a search. Servers allow 100 levels.
+const MAX_DEPTH: usize = 128;
+
+const DOUBLE: u8 = 0x01;
+const STRING: u8 = 0x02;
+const DOCUMENT: u8 = 0x03;
+const ARRAY: u8 = 0x04;
+const OBJECT_ID: u8 = 0x07;
+const DATE: u8 = 0x09;
+const REGEX: u8 = 0x0b;
+const TIMESTAMP: u8 = 0x11;
+
+/// The reason why the results of a shape are not compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exclusion {
+    /// The command does not return or write documents of collections.
+    NoDocuments,
+    /// The command uses the time, random numbers, or the state of the server.
+    Volatile,
+    /// The command compares strings by order or pattern, and the capture is redacted.
+    StringRange,
+}
+
+/// The reason why the results of a command cannot be compared; `None` if they can.
+pub(crate) fn exclusion(
+    syntax: Syntax,
+    has_statements: bool,
+    body: &[u8],
+    sequences: &[Sequence<'_>],
+    is_redacted: bool,
+) -> Option<Exclusion> {
+    match syntax {
+        Syntax::Find
+        | Syntax::Aggregate
+        | Syntax::Count
+        | Syntax::Distinct
+        | Syntax::Update
+        | Syntax::Delete
+        | Syntax::FindAndModify
+        | Syntax::BulkWrite => {}
+        Syntax::GetMore => return None,
+        // The documents of an insert are not searched.
+        Syntax::OnCollection if has_statements => return None,
+        Syntax::MapReduce
+        | Syntax::CreateIndexes
+        | Syntax::Explain
+        | Syntax::OnCollection
+        | Syntax::Plain => return Some(Exclusion::NoDocuments),
+    }
+    let statements = sequences
+        .iter()
+        .flat_map(|sequence| split(sequence.documents));
+    let mut found = [body].into_iter().chain(statements);
+    found.find_map(|document| search(document, is_redacted, 0))
+}
+
+/// The documents of a sequence.
+fn split(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let document = seawall_wire::document_at(bytes).ok()?;
+        bytes = bytes.get(document.len()..)?;
+        Some(document)
+    })
+}
+
+fn search(document: &[u8], is_redacted: bool, depth: usize) -> Option<Exclusion> {
+    if depth > MAX_DEPTH {
+        return Some(Exclusion::Volatile);
+    }
+    elements(document).find_map(|element| {
+        let is_volatile = matches!(
+            element.name,
+            b"$rand"
+                | b"$sample"
+                | b"$sampleRate"
+                | b"$currentDate"
+                | b"$currentOp"
+                | b"$indexStats"
+                | b"$collStats"
+                | b"$planCacheStats"
+                | b"$listSessions"
+                | b"$listLocalSessions"
+        );
+        if is_volatile {
+            return Some(Exclusion::Volatile);
+        }
+        let is_range = matches!(
+            element.name,
+            b"$gt" | b"$gte" | b"$lt" | b"$lte" | b"$regex"
+        );
+        match element.kind {
+            STRING if is_redacted && is_range => Some(Exclusion::StringRange),
+            REGEX if is_redacted => Some(Exclusion::StringRange),
+            STRING => is_clock(element.value).then_some(Exclusion::Volatile),
+            DOCUMENT | ARRAY => search(element.value, is_redacted, depth + 1),
+            _ => None,
+        }
+    })
+}
+
+/// True if a string is a variable with the time.
+fn is_clock(string: &[u8]) -> bool {
+    let text = string.get(4..).unwrap_or_default();
+    text.starts_with(b"$$NOW") || text.starts_with(b"$$CLUSTER_TIME")
+}
+
+fn elements(document: &[u8]) -> impl Iterator<Item = RawElement<'_>> {
+    let end = document.len().saturating_sub(1);
+    let mut rest = document.get(4..end).unwrap_or_default();
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (element, after) = RawElement::split(rest).ok()?;
+        rest = after;
+        Some(element)
+    })
+}
+
+/// The sum of the hashes of the results in a reply: the documents of a batch, the values of a
+/// `distinct`, or the document of a `findAndModify`. `recent_s` is the time from which values are
+/// excluded, in seconds since 1970.
+pub(crate) fn digest(reply: &[u8], recent_s: u64) -> u64 {
+    let hasher = Hasher { recent_s };
+    let of_array = |array: &[u8]| {
+        let hashes = elements(array).map(|element| hasher.value(&element, 0));
+        hashes.fold(0_u64, u64::wrapping_add)
+    };
+    let mut sum = 0_u64;
+    for element in Elements::of(reply).map_while(Result::ok) {
+        let part = match (element.name, element.value) {
+            (b"cursor", ElementKind::Document(cursor)) => {
+                let batch = elements(cursor)
+                    .find(|inner| matches!(inner.name, b"firstBatch" | b"nextBatch"));
+                batch.map_or(0, |batch| of_array(batch.value))
+            }
+            (b"values", ElementKind::Array(values)) => of_array(values),
+            (b"value", ElementKind::Document(value)) => hasher.document(value, 0),
+            _ => 0,
+        };
+        sum = sum.wrapping_add(part);
+    }
+    sum
+}
+
+#[derive(Clone, Copy)]
+struct Hasher {
+    recent_s: u64,
+}
+
+impl Hasher {
+    fn document(self, document: &[u8], depth: usize) -> u64 {
+        if depth > MAX_DEPTH {
+            return 0;
+        }
+        let hash = elements(document).fold(START, |hash, element| {
+            let hash = bytes(hash, element.name);
+            step(hash, self.value(&element, depth))
+        });
+        finish(hash)
+    }
+
+    fn value(self, element: &RawElement<'_>, depth: usize) -> u64 {
+        let kind = step(START, u64::from(element.kind));
+        finish(match element.kind {
+            DOCUMENT | ARRAY => step(kind, self.document(element.value, depth + 1)),
+            OBJECT_ID | DATE | TIMESTAMP if self.is_recent(element) => kind,
+            // Both zeros are equal.
+            DOUBLE
+                if element.value.iter().rev().skip(1).all(|byte| *byte == 0)
+                    && element.value.last() == Some(&0x80) =>
+            {
+                bytes(kind, &[0; 8])
+            }
+            _ => bytes(kind, element.value),
+        })
+    }
+
+    fn is_recent(self, element: &RawElement<'_>) -> bool {
+        let seconds = match (element.kind, element.value) {
+            (OBJECT_ID, [a, b, c, d, ..]) => u64::from(u32::from_be_bytes([*a, *b, *c, *d])),
+            (DATE, value) => {
+                let milliseconds = value.first_chunk().map(|chunk| i64::from_le_bytes(*chunk));
+                u64::try_from(milliseconds.unwrap_or(0)).unwrap_or(0) / 1000
+            }
+            // The seconds are the upper half.
+            (_, [_, _, _, _, a, b, c, d]) => u64::from(u32::from_le_bytes([*a, *b, *c, *d])),
+            _ => 0,
+        };
+        seconds >= self.recent_s
+    }
+}
+
+const START: u64 = 0x243f_6a88_85a3_08d3;
+
+fn step(hash: u64, word: u64) -> u64 {
+    (hash ^ word)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .rotate_left(29)
+}
+
+fn bytes(hash: u64, bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let hash = words
+        .iter()
+        .fold(hash, |hash, word| step(hash, u64::from_le_bytes(*word)));
+    let mut last = [0; 8];
+    for (to, from) in last.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    step(step(hash, u64::from_le_bytes(last)), length)
+}
+
+/// The finaliser of SplitMix64: each bit of the result depends on all bits of the hash.
+fn finish(hash: u64) -> u64 {
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Bson, DateTime, Document, Regex, Timestamp, doc, oid::ObjectId, raw::CString};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RECENT_S: u64 = 1_700_000_000;
+
+    fn of(reply: &Document) -> u64 {
+        digest(&reply.to_vec().unwrap(), RECENT_S)
+    }
+
+    fn batch(documents: Vec<Document>) -> Document {
+        doc! {"cursor": {"firstBatch": documents, "id": 5_i64, "ns": "d.c"}, "ok": 1.0}
+    }
+
+    fn excluded(command: &Document, syntax: Syntax, is_redacted: bool) -> Option<Exclusion> {
+        let body = command.to_vec().unwrap();
+        exclusion(syntax, false, &body, &[], is_redacted)
+    }
+
+    #[test]
+    fn the_digest_depends_on_the_documents_but_not_on_their_order_or_batches() {
+        let (a, b) = (
+            doc! {"_id": 1, "x": "a"},
+            doc! {"_id": 2, "x": [1, {"y": 2}]},
+        );
+        let both = of(&batch(vec![a.clone(), b.clone()]));
+        assert_eq!(both, of(&batch(vec![b.clone(), a.clone()])));
+        let next = doc! {"cursor": {"nextBatch": [&b], "id": 0_i64}, "ok": 1.0};
+        assert_eq!(both, of(&batch(vec![a.clone()])).wrapping_add(of(&next)));
+        let changed = doc! {"_id": 2, "x": [1, {"y": 3}]};
+        assert_ne!(both, of(&batch(vec![a.clone(), changed])));
+        assert_ne!(both, of(&batch(vec![a])));
+        assert_eq!(of(&doc! {"n": 5, "ok": 1.0}), 0);
+    }
+
+    #[test]
+    fn values_of_distinct_and_find_and_modify_are_part_of_the_digest() {
+        assert_ne!(of(&doc! {"values": [1, 2]}), of(&doc! {"values": [1, 3]}));
+        assert_eq!(of(&doc! {"values": [1, 2]}), of(&doc! {"values": [2, 1]}));
+        assert_ne!(of(&doc! {"value": {"a": 1}}), of(&doc! {"value": {"a": 2}}));
+    }
+
+    #[test]
+    fn values_created_after_the_capture_began_are_excluded() {
+        let id = |seconds: u32, last: u8| {
+            let mut bytes = [last; 12];
+            bytes[..4].copy_from_slice(&seconds.to_be_bytes());
+            Bson::ObjectId(ObjectId::from_bytes(bytes))
+        };
+        let date = |seconds: i64| Bson::DateTime(DateTime::from_millis(seconds * 1000));
+        let stamp = |time| Bson::Timestamp(Timestamp { time, increment: 1 });
+        let later = 1_700_000_100;
+        let of_value = |value: Bson| of(&batch(vec![doc! {"a": value}]));
+        assert_eq!(of_value(id(later, 1)), of_value(id(later, 2)));
+        assert_ne!(of_value(id(5, 1)), of_value(id(5, 2)));
+        assert_eq!(of_value(date(1_700_000_100)), of_value(date(1_800_000_000)));
+        assert_ne!(of_value(date(5)), of_value(date(6)));
+        assert_eq!(of_value(stamp(later)), of_value(stamp(later + 1)));
+        assert_ne!(of_value(id(later, 1)), of_value(date(1_700_000_100)));
+    }
+
+    #[test]
+    fn commands_with_results_that_differ_by_nature_are_excluded() {
+        use Exclusion::{NoDocuments, StringRange, Volatile};
+        let pattern = Regex {
+            pattern: CString::try_from("^a").unwrap(),
+            options: CString::try_from("").unwrap(),
+        };
+        let cases = [
+            (
+                doc! {"find": "c", "filter": {"a": 1}},
+                Syntax::Find,
+                None,
+                None,
+            ),
+            (
+                doc! {"aggregate": "c", "pipeline": [{"$sample": {"size": 1}}]},
+                Syntax::Aggregate,
+                Some(Volatile),
+                Some(Volatile),
+            ),
+            (
+                doc! {"find": "c", "filter": {"$expr": {"$lt": [{"$rand": {}}, 0.5]}}},
+                Syntax::Find,
+                Some(Volatile),
+                Some(Volatile),
+            ),
+            (
+                doc! {"find": "c", "filter": {"$expr": {"$lt": ["$t", "$$NOW"]}}},
+                Syntax::Find,
+                Some(Volatile),
+                Some(Volatile),
+            ),
+            (
+                doc! {"find": "c", "filter": {"a": {"$gt": "m"}}},
+                Syntax::Find,
+                None,
+                Some(StringRange),
+            ),
+            (
+                doc! {"find": "c", "filter": {"a": {"$gt": 5}}},
+                Syntax::Find,
+                None,
+                None,
+            ),
+            (
+                doc! {"find": "c", "filter": {"a": pattern}},
+                Syntax::Find,
+                None,
+                Some(StringRange),
+            ),
+            (
+                doc! {"listCollections": 1},
+                Syntax::Plain,
+                Some(NoDocuments),
+                Some(NoDocuments),
+            ),
+            (doc! {"getMore": 5_i64}, Syntax::GetMore, None, None),
+        ];
+        for (command, syntax, plain, redacted) in cases {
+            assert_eq!(excluded(&command, syntax, false), plain, "{command}");
+            assert_eq!(excluded(&command, syntax, true), redacted, "{command}");
+        }
+    }
+
+    #[test]
+    fn statements_in_a_document_sequence_are_searched() {
+        let plain = doc! {"q": {}, "u": {"$set": {"a": 1}}}.to_vec().unwrap();
+        let clock = doc! {"q": {}, "u": {"$currentDate": {"a": true}}}
+            .to_vec()
+            .unwrap();
+        let body = doc! {"update": "c"}.to_vec().unwrap();
+        for (documents, expected) in [
+            (plain.repeat(2), None),
+            ([plain, clock].concat(), Some(Exclusion::Volatile)),
+        ] {
+            let sequences = [Sequence {
+                identifier: b"updates",
+                documents: &documents,
+            }];
+            let found = exclusion(Syntax::Update, true, &body, &sequences, false);
+            assert_eq!(found, expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_replies_and_commands_cause_no_panic(at in 0_usize..500, value: u8) {
+            let mut bytes = batch(vec![doc! {"a": [1.5, {"b": "x", "c": DateTime::now()}]}]).to_vec().unwrap();
+            let at = at % bytes.len();
+            bytes[at] = value;
+            digest(&bytes, RECENT_S);
+            exclusion(Syntax::Find, false, &bytes, &[], true);
+        }
+    }
+}

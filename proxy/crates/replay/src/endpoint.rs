@@ -1,0 +1,203 @@
+//! The target of a replay: its connections, its properties, and the refusal of the captured
+//! deployment.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use bson::{RawDocument, rawdoc};
+use seawall_auth::NonceSource;
+use seawall_capture::record::{Header, Server};
+use seawall_load::{Address, Failure, Keyring, Link, Target};
+use tokio::{net::lookup_host, sync::Semaphore, time::timeout};
+
+use crate::SessionKey;
+
+/// Time limit for connecting and logging in.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Bytes of replies that are in memory at the same time, in KiB. The largest reply fits.
+const REPLIES_KIB: usize = 48 * 1024;
+
+/// The target cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// The target does not accept the replay's connection or login.
+    #[error("cannot connect to {address}: {failure}")]
+    Unreachable {
+        /// The address.
+        address: String,
+        /// The reason.
+        failure: Failure,
+    },
+    /// The target is the captured deployment.
+    #[error(
+        "{0} belongs to the captured deployment; a replay must never change what it was captured from"
+    )]
+    CapturedDeployment(String),
+    /// The operating system has no random numbers.
+    #[error("no random numbers: {0}")]
+    Random(String),
+}
+
+/// The target, and everything that its connections share.
+pub(crate) struct Endpoint {
+    target: Target,
+    keys: Keyring,
+    nonces: NonceSource,
+    /// Memory for replies that do not fit the buffer of a connection.
+    pub replies: Semaphore,
+}
+
+/// The properties of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Description {
+    /// The address and the version.
+    pub name: String,
+    pub has_retryable_writes: bool,
+}
+
+impl Endpoint {
+    pub(crate) fn new(target: Target) -> Result<Arc<Self>, EndpointError> {
+        let random = |error: seawall_auth::SeedError| EndpointError::Random(error.to_string());
+        Ok(Arc::new(Self {
+            target,
+            keys: Keyring::default(),
+            nonces: NonceSource::new().map_err(random)?,
+            replies: Semaphore::new(REPLIES_KIB),
+        }))
+    }
+
+    /// A key for the sessions of a new replay.
+    pub(crate) fn session_key(&self) -> SessionKey {
+        let mut random = [0; 16];
+        self.nonces.fill(&mut random);
+        SessionKey::new(random)
+    }
+
+    /// Connects and logs in. `number` selects one of the target's addresses.
+    pub(crate) async fn connect(&self, number: usize) -> Result<Link, Failure> {
+        let connecting = async {
+            let mut link = Link::connect(self.target.address(number)).await?;
+            link.hello().await?;
+            if let Some(user) = self.target.user() {
+                link.log_in(user, &self.keys, &self.nonces).await?;
+            }
+            Ok(link)
+        };
+        let connected = timeout(CONNECT_LIMIT, connecting).await;
+        connected.unwrap_or(Err(Failure::TimedOut))
+    }
+
+    /// Describes the target, and refuses the captured deployment.
+    pub(crate) async fn describe(&self, header: &Header) -> Result<Description, EndpointError> {
+        let address = self.target.address(0).to_string();
+        let failed = |failure| EndpointError::Unreachable {
+            address: address.clone(),
+            failure,
+        };
+        for address in self.target.addresses() {
+            if is_captured_address(address, &header.servers).await {
+                return Err(EndpointError::CapturedDeployment(address.to_string()));
+            }
+        }
+        let mut link = self.connect(0).await.map_err(failed)?;
+        let hello = rawdoc! {"isMaster": 1, "$db": "admin"};
+        let reply = link.run(&hello).await.map_err(failed)?;
+        let has_retryable_writes =
+            reply.get_str("setName").is_ok() || matches!(reply.get_str("msg"), Ok("isdbgrid"));
+        let mut is_captured = is_captured_process(reply, &header.servers);
+        // A proxy replies to `isMaster` itself, but forwards `serverStatus`. The account may lack
+        // the right to run it.
+        let status = rawdoc! {"serverStatus": 1, "$db": "admin"};
+        if let Ok(status) = link.run(&status).await
+            && let Ok(repl) = status.get_document("repl")
+        {
+            is_captured |= is_captured_process(repl, &header.servers);
+        }
+        if is_captured {
+            return Err(EndpointError::CapturedDeployment(address));
+        }
+        let build = rawdoc! {"buildInfo": 1, "$db": "admin"};
+        let build = link.run(&build).await.map_err(failed)?;
+        let version = build.get_str("version").unwrap_or("unknown version");
+        Ok(Description {
+            name: format!("{address} ({version})"),
+            has_retryable_writes,
+        })
+    }
+}
+
+/// True if the reply has the `topologyVersion.processId` of a captured server.
+fn is_captured_process(reply: &RawDocument, servers: &[Server]) -> bool {
+    let topology_version = reply.get_document("topologyVersion");
+    let Ok(process_id) = topology_version.and_then(|version| version.get_object_id("processId"))
+    else {
+        return false;
+    };
+    let mut known = servers.iter();
+    known.any(|server| server.process_id[..] == process_id.bytes())
+}
+
+/// True if the address is that of a captured server, by its text or after resolving both.
+async fn is_captured_address(address: &Address, servers: &[Server]) -> bool {
+    let Address::Tcp(address) = address else {
+        return false;
+    };
+    let resolved = resolve(address).await;
+    for server in servers {
+        if server.address.eq_ignore_ascii_case(address) {
+            return true;
+        }
+        let captured = resolve(&server.address).await;
+        if captured.iter().any(|address| resolved.contains(address)) {
+            return true;
+        }
+    }
+    false
+}
+
+async fn resolve(address: &str) -> Vec<SocketAddr> {
+    match timeout(CONNECT_LIMIT, lookup_host(address)).await {
+        Ok(Ok(addresses)) => addresses.collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::oid::ObjectId;
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn server(address: &str, process_id: &'static [u8]) -> Server {
+        Server {
+            address: address.to_owned(),
+            process_id: Bytes::from_static(process_id),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_of_the_captured_deployment_is_recognised_in_every_spelling() {
+        let servers = [server("127.0.0.1:27017", b"")];
+        let cases = [
+            ("127.0.0.1:27017", true),
+            ("localhost:27017", true),
+            ("127.0.0.1:27018", false),
+            ("127.0.0.2:27017", false),
+        ];
+        for (address, expected) in cases {
+            let address = Address::Tcp(address.to_owned());
+            let captured = is_captured_address(&address, &servers).await;
+            assert_eq!(captured, expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn a_process_of_the_captured_deployment_is_recognised_by_its_id() {
+        let reply = |bytes| rawdoc! {"topologyVersion": {"processId": ObjectId::from_bytes(bytes)}};
+        let servers = [server("a:1", b""), server("b:1", &[7; 12])];
+        assert!(is_captured_process(&reply([7; 12]), &servers));
+        assert!(!is_captured_process(&reply([8; 12]), &servers));
+        assert!(!is_captured_process(&rawdoc! {"ok": 1}, &servers));
+    }
+}

@@ -1,0 +1,622 @@
+//! The results of a replay per shape, and the report made from them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use foldhash::fast::RandomState;
+use seawall_capture::record::Facts;
+use seawall_command::{CommandBytes, ReplyFacts};
+use seawall_shape::{Description, ShapeId, describe};
+use seawall_stats::Distribution;
+use seawall_wire::Sequence;
+use serde::{Deserialize, Serialize};
+
+use crate::{digest::Exclusion, plan::op_msg};
+
+/// Maximum number of shapes with their own results. All others share one row.
+const MAX_SHAPES: usize = 5_000;
+
+/// Maximum number of error codes per shape. Further codes are counted as 0.
+const MAX_CODES: usize = 64;
+
+/// The version of the format of reports.
+const VERSION: u32 = 1;
+
+/// The report on a replay, or on the operations of a capture. It is the input of a comparison.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The version of this format.
+    pub seawall_replay: u32,
+    /// The origin of the results.
+    pub kind: Kind,
+    /// The id of the capture, in hexadecimal.
+    pub capture: String,
+    /// When the capture began, in seconds since 1970.
+    pub captured_at_s: u64,
+    /// The target and its version; empty for a capture.
+    pub target: String,
+    /// How the replay was run.
+    pub settings: Settings,
+    /// Duration in seconds, from the first command to the last reply.
+    pub seconds: f64,
+    /// Number of commands sent.
+    pub sent: u64,
+    /// Number of commands that were due and were not sent, because the replay was stopped.
+    pub not_sent: u64,
+    /// Number of commands skipped, by reason.
+    pub skipped: BTreeMap<String, u64>,
+    /// Number of operations that are missing in the capture.
+    pub omitted: u64,
+    /// Number of clients that shared a connection with other clients.
+    pub shared_connections: u64,
+    /// Number of operations that failed although they had not failed in the capture.
+    pub unexpected_errors: u64,
+    /// How late commands were sent.
+    pub lag: Durations,
+    /// The reason why the replay was stopped before its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
+    /// The reason why the capture could not be read to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<String>,
+    /// The results per shape, by total time, the largest first.
+    pub shapes: Vec<ShapeResult>,
+}
+
+/// The origin of results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A replay against a target.
+    #[default]
+    Replay,
+    /// The replies in a capture.
+    Capture,
+    /// A dry run: nothing was sent.
+    DryRun,
+}
+
+/// How a replay was run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The pace, such as `speed 1`.
+    pub pace: String,
+    /// True if writes were sent.
+    pub with_writes: bool,
+    /// The shapes that were chosen; all if empty.
+    pub only: Vec<String>,
+    /// True if the strict order was kept.
+    pub strict_order: bool,
+    /// True if results have digests.
+    pub digest: bool,
+    /// True if the values in the capture are pseudonyms.
+    pub redacted: bool,
+}
+
+/// The results of one shape.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ShapeResult {
+    /// The id of the shape; `other` for the shapes without a row of their own.
+    pub id: String,
+    /// The command's name.
+    pub command: String,
+    /// The database.
+    pub db: String,
+    /// The collection.
+    pub collection: String,
+    /// The text of the shape.
+    pub text: String,
+    /// Number of operations sent.
+    pub count: u64,
+    /// Number of replies that were errors, by code.
+    pub errors: BTreeMap<i32, u64>,
+    /// Number of failed writes in replies with `ok: 1`, by code.
+    pub write_errors: BTreeMap<i32, u64>,
+    /// Number of operations without a reply because their connection failed.
+    pub failures: u64,
+    /// Number of documents that the operations returned, wrote or counted.
+    pub documents: u64,
+    /// Number of documents that awaiting cursors returned later: events of change streams, and
+    /// documents of tailable cursors.
+    pub events: u64,
+    /// True if the operations open awaiting cursors.
+    pub is_awaiting: bool,
+    /// Bytes of the commands.
+    pub request_bytes: u64,
+    /// Bytes of the replies.
+    pub reply_bytes: u64,
+    /// The digest of the returned documents, in hexadecimal; `None` if not asked for, or not
+    /// possible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// The reason why results of this shape are not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excluded: Option<Exclusion>,
+    /// The durations of the operations.
+    pub latency: Durations,
+}
+
+/// A distribution of durations in JSON.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Durations {
+    /// Indexes and counts of the buckets that are not empty: bucket i ends at 2^((i - 167) / 8)
+    /// seconds.
+    pub buckets: Vec<(usize, u64)>,
+    /// The sum in microseconds.
+    pub sum_us: u64,
+    /// The longest duration in microseconds.
+    pub max_us: u64,
+    /// The median in milliseconds. It is for readers, and is not read back.
+    pub p50_ms: f64,
+    /// The 99th percentile in milliseconds. It is for readers, and is not read back.
+    pub p99_ms: f64,
+}
+
+impl From<&Distribution> for Durations {
+    fn from(distribution: &Distribution) -> Self {
+        let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let milliseconds = |q| distribution.quantile(q).as_secs_f64() * 1e3;
+        Self {
+            buckets: distribution.buckets().collect(),
+            sum_us: micros(distribution.sum()),
+            max_us: micros(distribution.max()),
+            p50_ms: milliseconds(0.5),
+            p99_ms: milliseconds(0.99),
+        }
+    }
+}
+
+impl Durations {
+    /// The distribution.
+    pub fn distribution(&self) -> Distribution {
+        Distribution::from_parts(
+            self.buckets.iter().copied(),
+            Duration::from_micros(self.sum_us),
+            Duration::from_micros(self.max_us),
+        )
+    }
+}
+
+/// A document is not a report that this program can read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The document is not a report on a replay.
+    #[error("not a report on a replay: {0}")]
+    NotAReport(#[from] serde_json::Error),
+    /// Another version of Seawall wrote the report.
+    #[error("version {0} of the report is not known; this program reads version {VERSION}")]
+    UnknownVersion(u32),
+}
+
+impl Report {
+    /// Parses JSON.
+    ///
+    /// # Errors
+    /// If the text is not a report of a known version.
+    pub fn read(json: &[u8]) -> Result<Self, ReportError> {
+        #[derive(Deserialize)]
+        struct Version {
+            seawall_replay: u32,
+        }
+        let Version { seawall_replay } = serde_json::from_slice(json)?;
+        match seawall_replay {
+            VERSION => Ok(serde_json::from_slice(json)?),
+            other => Err(ReportError::UnknownVersion(other)),
+        }
+    }
+
+    /// True if a JSON document declares to be a report on a replay, of any version.
+    pub fn is_declared_by(json: &serde_json::Value) -> bool {
+        json.get("seawall_replay").is_some()
+    }
+}
+
+impl ShapeResult {
+    /// Number of errors: failed operations, failed writes and failed connections.
+    pub fn error_count(&self) -> u64 {
+        let codes = self.errors.values().chain(self.write_errors.values());
+        codes.sum::<u64>() + self.failures
+    }
+}
+
+/// Identifies a row of the results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowId(usize);
+
+/// The values of a reply that results count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub is_ok: bool,
+    /// The code of a reply with `ok: 0`.
+    pub code: i32,
+    pub documents: u64,
+    /// The codes of failed writes and of the write concern, with their numbers.
+    pub write_errors: Vec<(i32, u64)>,
+}
+
+impl From<&ReplyFacts> for Tally {
+    fn from(facts: &ReplyFacts) -> Self {
+        let mut write_errors: Vec<_> = facts.write_error_codes.iter().collect();
+        if facts.write_concern_error {
+            write_errors.push((facts.write_concern_code.unwrap_or(0), 1));
+        }
+        Self {
+            is_ok: facts.ok == Some(true),
+            code: facts.code.unwrap_or(0),
+            documents: facts.documents(),
+            write_errors,
+        }
+    }
+}
+
+impl From<&Facts> for Tally {
+    fn from(facts: &Facts) -> Self {
+        let mut write_errors = Vec::new();
+        if facts.write_errors > 0 {
+            write_errors.push((facts.write_error_code, facts.write_errors));
+        }
+        if facts.write_concern_code != 0 {
+            write_errors.push((facts.write_concern_code, 1));
+        }
+        Self {
+            is_ok: facts.ok,
+            code: facts.code,
+            documents: facts.documents,
+            write_errors,
+        }
+    }
+}
+
+/// One operation that ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended {
+    /// The values of the reply; `None` if no reply was wanted.
+    pub tally: Option<Tally>,
+    /// The time from sending the command to the end of its reply.
+    pub duration: Duration,
+    pub request_bytes: usize,
+    pub reply_bytes: usize,
+    /// The digest of the reply's documents; 0 if not asked for.
+    pub digest: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Row {
+    result: ShapeResult,
+    durations: Distribution,
+    digest: u64,
+    /// True if some replies had no digest.
+    lacks_digest: bool,
+}
+
+/// Collects results.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    rows: Vec<Row>,
+    by_shape: HashMap<ShapeId, RowId, RandomState>,
+    pub skipped: BTreeMap<String, u64>,
+    pub lag: Distribution,
+    pub sent: u64,
+    pub omitted: u64,
+}
+
+impl Results {
+    /// The row of a shape. A new shape is described from its message.
+    pub(crate) fn row(&mut self, shape: ShapeId, message: &[u8], is_awaiting: bool) -> RowId {
+        if let Some(row) = self.by_shape.get(&shape) {
+            return *row;
+        }
+        if self.rows.len() >= MAX_SHAPES {
+            return RowId(MAX_SHAPES);
+        }
+        let row = RowId(self.rows.len());
+        self.rows.push(Row {
+            result: described(shape, message, is_awaiting),
+            // Events have resume tokens, which differ between deployments.
+            lacks_digest: is_awaiting,
+            ..Row::default()
+        });
+        self.by_shape.insert(shape, row);
+        row
+    }
+
+    /// The row of a shape that has one, or the common row.
+    pub(crate) fn row_of(&self, shape: ShapeId) -> RowId {
+        self.by_shape
+            .get(&shape)
+            .copied()
+            .unwrap_or(RowId(MAX_SHAPES))
+    }
+
+    fn at(&mut self, row: RowId) -> Option<&mut Row> {
+        if row.0 == MAX_SHAPES && self.rows.len() == MAX_SHAPES {
+            let result = ShapeResult {
+                id: "other".to_owned(),
+                text: "(other shapes)".to_owned(),
+                excluded: Some(Exclusion::NoDocuments),
+                ..ShapeResult::default()
+            };
+            self.rows.push(Row {
+                result,
+                ..Row::default()
+            });
+        }
+        self.rows.get_mut(row.0)
+    }
+
+    /// Excludes the results of a row from comparisons.
+    pub(crate) fn exclude(&mut self, row: RowId, exclusion: Exclusion) {
+        if let Some(row) = self.at(row) {
+            row.result.excluded.get_or_insert(exclusion);
+        }
+    }
+
+    /// Notes that a reply of a row had no digest, so the row has none.
+    pub(crate) fn without_digest(&mut self, row: RowId) {
+        if let Some(row) = self.at(row) {
+            row.lacks_digest = true;
+        }
+    }
+
+    /// Counts a command that was not sent.
+    pub(crate) fn skip(&mut self, reason: &'static str) {
+        match self.skipped.get_mut(reason) {
+            Some(count) => *count += 1,
+            None => drop(self.skipped.insert(reason.to_owned(), 1)),
+        }
+    }
+
+    /// Counts a command that is only planned.
+    pub(crate) fn count(&mut self, row: RowId, request_bytes: usize) {
+        if let Some(row) = self.at(row) {
+            row.result.count += 1;
+            row.result.request_bytes += wide(request_bytes);
+        }
+    }
+
+    /// Counts an operation that ended with a reply, or needed none.
+    pub(crate) fn end(&mut self, row: RowId, ended: &Ended) {
+        let Some(row) = self.at(row) else {
+            return;
+        };
+        let result = &mut row.result;
+        result.count += 1;
+        result.request_bytes += wide(ended.request_bytes);
+        result.reply_bytes += wide(ended.reply_bytes);
+        row.digest = row.digest.wrapping_add(ended.digest);
+        row.durations.record(ended.duration);
+        let Some(tally) = &ended.tally else {
+            return;
+        };
+        result.documents += tally.documents;
+        if !tally.is_ok {
+            count_code(&mut result.errors, tally.code, 1);
+        }
+        for (code, count) in &tally.write_errors {
+            count_code(&mut result.write_errors, *code, *count);
+        }
+    }
+
+    /// Counts the reply to a `getMore` on an awaiting cursor, in the row of the operation that
+    /// opened the cursor. The number of `getMore`s and their durations depend on the time of the
+    /// events, so they are not counted.
+    pub(crate) fn end_await(&mut self, row: RowId, ended: &Ended) {
+        let Some(row) = self.at(row) else {
+            return;
+        };
+        row.result.reply_bytes += wide(ended.reply_bytes);
+        row.digest = row.digest.wrapping_add(ended.digest);
+        let Some(tally) = &ended.tally else {
+            return;
+        };
+        row.result.events += tally.documents;
+        if !tally.is_ok {
+            count_code(&mut row.result.errors, tally.code, 1);
+        }
+    }
+
+    /// Counts an operation whose connection failed.
+    pub(crate) fn fail(&mut self, row: RowId, request_bytes: usize) {
+        if let Some(row) = self.at(row) {
+            row.result.count += 1;
+            row.result.failures += 1;
+            row.result.request_bytes += wide(request_bytes);
+        }
+    }
+
+    /// Writes the results into a report.
+    pub(crate) fn finish(self, report: Report) -> Report {
+        let has_digest = report.settings.digest;
+        let shapes = self.rows.into_iter().map(|row| ShapeResult {
+            digest: (has_digest && !row.lacks_digest && row.result.excluded.is_none())
+                .then(|| format!("{:016x}", row.digest)),
+            latency: (&row.durations).into(),
+            ..row.result
+        });
+        let mut shapes: Vec<_> = shapes
+            .filter(|shape| shape.count > 0 || shape.events > 0)
+            .collect();
+        shapes.sort_by(|a, b| {
+            let key = |shape: &ShapeResult| (shape.latency.sum_us, shape.count);
+            key(b).cmp(&key(a)).then_with(|| a.id.cmp(&b.id))
+        });
+        Report {
+            seawall_replay: VERSION,
+            sent: self.sent,
+            skipped: self.skipped,
+            omitted: self.omitted,
+            lag: (&self.lag).into(),
+            shapes,
+            ..report
+        }
+    }
+}
+
+fn described(shape: ShapeId, message: &[u8], is_awaiting: bool) -> ShapeResult {
+    let parsed = op_msg(message);
+    let sequences: Vec<Sequence<'_>> = parsed
+        .iter()
+        .flat_map(|parsed| parsed.sequences())
+        .collect();
+    let Description {
+        op,
+        db,
+        collection,
+        shape: text,
+        ..
+    } = describe(&CommandBytes {
+        body: parsed.as_ref().map_or(&[], |parsed| parsed.body),
+        sequences: &sequences,
+    });
+    ShapeResult {
+        id: shape.to_string(),
+        command: op.to_owned(),
+        db,
+        collection,
+        text,
+        is_awaiting,
+        ..ShapeResult::default()
+    }
+}
+
+fn count_code(codes: &mut BTreeMap<i32, u64>, code: i32, count: u64) {
+    let code = match codes.len() >= MAX_CODES && !codes.contains_key(&code) {
+        true => 0,
+        false => code,
+    };
+    *codes.entry(code).or_default() += count;
+}
+
+fn wide(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Document, doc};
+    use seawall_command::ReplyForm;
+    use seawall_wire::encode_request;
+
+    use super::*;
+    use crate::{Choice, Decision, Planned, Planner};
+
+    fn planned(command: &Document) -> (Planned, Vec<u8>) {
+        let message = encode_request(1, &command.to_vec().unwrap());
+        match Planner::new(Choice::default(), false).decide(&message) {
+            Decision::Send(planned) => (planned, message),
+            Decision::Skip(reason) => panic!("{reason:?}"),
+        }
+    }
+
+    fn ended(reply: &Document) -> Ended {
+        let reply = reply.to_vec().unwrap();
+        Ended {
+            tally: Some((&ReplyFacts::of(ReplyForm::Plain, &reply)).into()),
+            duration: Duration::from_millis(2),
+            request_bytes: 100,
+            reply_bytes: reply.len(),
+            digest: 5,
+        }
+    }
+
+    #[test]
+    fn results_are_counted_per_shape_and_survive_json() {
+        let mut results = Results::default();
+        let (find, message) = planned(&doc! {"find": "c", "filter": {"a": 1}, "$db": "d"});
+        let row = results.row(find.shape, &message, false);
+        let batch = doc! {"cursor": {"firstBatch": [{}, {}], "id": 0_i64}, "ok": 1.0};
+        results.end(row, &ended(&batch));
+        results.end(row, &ended(&doc! {"ok": 0.0, "code": 96}));
+        results.end(
+            row,
+            &ended(&doc! {"ok": 1.0, "n": 3, "writeErrors": [{"code": 11000}]}),
+        );
+        results.fail(row, 100);
+        results.skip("write");
+        results.skip("write");
+        let report = results.finish(Report {
+            settings: Settings {
+                digest: true,
+                ..Settings::default()
+            },
+            ..Report::default()
+        });
+        let [shape] = &report.shapes[..] else {
+            panic!("{report:?}")
+        };
+        assert_eq!(
+            (&*shape.command, &*shape.db, &*shape.collection),
+            ("find", "d", "c")
+        );
+        assert_eq!((shape.count, shape.documents, shape.failures), (4, 5, 1));
+        assert_eq!(shape.errors, BTreeMap::from([(96, 1)]));
+        assert_eq!(shape.write_errors, BTreeMap::from([(11000, 1)]));
+        assert_eq!(shape.error_count(), 3);
+        assert_eq!(shape.digest.as_deref(), Some("000000000000000f"));
+        assert_eq!(report.skipped["write"], 2);
+        let json = serde_json::to_vec(&report).unwrap();
+        let again = Report::read(&json).unwrap();
+        assert_eq!(again, report);
+        let durations = again.shapes[0].latency.distribution();
+        assert_eq!(durations.count(), 3);
+        assert_eq!(durations.sum(), Duration::from_millis(6));
+    }
+
+    #[test]
+    fn events_of_awaiting_cursors_are_counted_with_the_operation_that_opened_them() {
+        let mut results = Results::default();
+        let command = doc! {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "$db": "d"};
+        let (watch, message) = planned(&command);
+        let row = results.row(watch.shape, &message, true);
+        results.end(
+            row,
+            &ended(&doc! {"cursor": {"firstBatch": [], "id": 5_i64}, "ok": 1.0}),
+        );
+        let events = doc! {"cursor": {"nextBatch": [{}, {}], "id": 5_i64}, "ok": 1.0};
+        results.end_await(row, &ended(&events));
+        results.end_await(row, &ended(&events));
+        let report = results.finish(Report::default());
+        let shape = &report.shapes[0];
+        assert_eq!((shape.count, shape.documents, shape.events), (1, 0, 4));
+        assert!(shape.is_awaiting && shape.digest.is_none());
+    }
+
+    #[test]
+    fn shapes_and_codes_have_limits() {
+        let mut results = Results::default();
+        for number in 0..MAX_SHAPES + 10 {
+            // Names with digits count as data, so the name has letters only.
+            let digits = number.to_string().into_bytes().into_iter();
+            let field: String = digits.map(|digit| char::from(digit + 49)).collect();
+
+            let (find, message) = planned(&doc! {"find": "c", "filter": {field: 1}, "$db": "d"});
+            let row = results.row(find.shape, &message, false);
+            results.end(row, &ended(&doc! {"ok": 1.0}));
+        }
+        let (find, message) = planned(&doc! {"find": "c", "$db": "d"});
+        let row = results.row(find.shape, &message, false);
+        for code in 0..100 {
+            results.end(row, &ended(&doc! {"ok": 0.0, "code": code}));
+        }
+        let report = results.finish(Report::default());
+        assert_eq!(report.shapes.len(), MAX_SHAPES + 1);
+        let other = report
+            .shapes
+            .iter()
+            .find(|shape| shape.id == "other")
+            .unwrap();
+        assert_eq!(other.count, 110);
+        assert_eq!(other.errors.len(), MAX_CODES);
+        assert_eq!(other.error_count(), 100);
+    }
+
+    #[test]
+    fn reports_of_other_versions_and_other_documents_are_refused() {
+        let error = Report::read(br#"{"seawall_replay": 2}"#).unwrap_err();
+        assert!(matches!(error, ReportError::UnknownVersion(2)));
+        assert!(Report::read(br#"{"seawall_report": 1}"#).is_err());
+        assert!(Report::read(b"nothing").is_err());
+    }
+}

@@ -1,0 +1,679 @@
+//! Runs a replay: takes the records in their order, starts commands when the schedule allows it,
+//! and collects the results.
+//!
+//! One task makes all decisions. Each connection has a task of its own, which has at most one
+//! command at a time.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::Future,
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use foldhash::fast::RandomState;
+use seawall_capture::record::{Command, Content, Header, Redaction, Reply};
+use seawall_load::{Failure, Target};
+use seawall_stats::{Distribution, float};
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc},
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval_at, sleep_until},
+};
+
+use crate::{
+    Choice, CursorUse, Decision, Lane, OperationId, Pace, Planned, Planner, Recent, Report,
+    Rewriter, Schedule, Settings, SkipReason, Source,
+    connection::{self, Done, Job},
+    endpoint::{Endpoint, EndpointError},
+    records::{Item, Last, Read, read_ahead},
+    results::{Ended, Results, RowId},
+    slots::Slots,
+};
+
+/// How far records are read ahead of their time.
+const HORIZON: Duration = Duration::from_secs(1);
+
+/// The time before the first command is due. Connections are established in this time.
+const LEAD: Duration = Duration::from_millis(200);
+
+/// Maximum number of operations that ended, and whose captured reply was not read yet.
+const MAX_UNMATCHED: usize = 65_536;
+
+/// Maximum number of cursors in each generation of the memory.
+const MAX_CURSORS: usize = 50_000;
+
+/// Number of operations from which the share of errors can stop the replay.
+const MIN_FOR_ERROR_SHARE: u64 = 100;
+
+/// Number of ended operations that are handled before other work.
+const BATCH: usize = 256;
+
+/// The description of a replay.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// The endpoint, and the user to log in as.
+    pub target: Target,
+    /// The commands to send.
+    pub choice: Choice,
+    /// How fast commands are sent.
+    pub pace: Pace,
+    /// True if a command waits for all operations that had ended before it began.
+    pub strict_order: bool,
+    /// Maximum number of connections.
+    pub connections: usize,
+    /// True if results have digests.
+    pub digest: bool,
+    /// Share of unexpected errors, from 0 to 1, at which the replay stops.
+    pub max_error_share: f64,
+}
+
+/// Runs a replay. Calls `progress` with one line of text per second. If `stop` is ready, the replay
+/// ends, and the report has the results until then.
+///
+/// # Errors
+/// If the target cannot be used. Later failures are part of the report.
+pub async fn run(
+    replay: Replay,
+    source: Source,
+    progress: impl Fn(&str),
+    stop: impl Future<Output = &'static str>,
+) -> Result<Report, EndpointError> {
+    let endpoint = Endpoint::new(replay.target.clone())?;
+    let description = endpoint.describe(source.header()).await?;
+    let rewriter = Rewriter {
+        sessions: endpoint.session_key(),
+        has_retryable_writes: description.has_retryable_writes,
+    };
+    let header = source.header().clone();
+    let position = source.position();
+    let (done_sender, mut done) = mpsc::channel(BATCH);
+    let mut conductor = Conductor::new(replay, endpoint, rewriter, &header, done_sender);
+    let mut records = read_ahead(source);
+    let mut stop = pin!(stop);
+    let mut ticks = interval_at(Instant::now() + SECOND, SECOND);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    while conductor.stopped.is_none() {
+        conductor.accept_all(&mut records);
+        conductor.dispatch_all();
+        if conductor.has_ended() {
+            break;
+        }
+        let wants_more = conductor.wants_more();
+        let next_due = conductor.next_due();
+        tokio::select! {
+            Some(ended) = done.recv() => {
+                conductor.end(ended);
+                for _ in 0..BATCH {
+                    let Ok(ended) = done.try_recv() else { break };
+                    conductor.end(ended);
+                }
+            }
+            Some(item) = records.recv(), if wants_more => conductor.accept(item),
+            () = sleep_until(next_due.unwrap_or_else(Instant::now)), if next_due.is_some() => {}
+            _ = ticks.tick() => {
+                let read_bytes = position.0.load(Ordering::Relaxed);
+                progress(&conductor.line(read_bytes, position.1));
+            }
+            reason = &mut stop => conductor.stopped = Some(reason.to_owned()),
+        }
+    }
+    Ok(conductor.report(&header, description.name))
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The properties of a capture that a report names.
+pub(crate) fn captured(header: &Header) -> Report {
+    let hex = header.capture.iter().map(|byte| format!("{byte:02x}"));
+    Report {
+        capture: hex.collect(),
+        captured_at_s: header.began_at_us / 1_000_000,
+        ..Report::default()
+    }
+}
+
+/// True if the values in the capture are pseudonyms.
+pub(crate) fn is_redacted(header: &Header) -> bool {
+    header.redaction() != Redaction::None
+}
+
+/// An operation of the replay, until it has ended both in the replay and in the capture.
+struct Operation {
+    planned: Planned,
+    row: RowId,
+    slot: usize,
+    due: Duration,
+    /// The number of the operation in the capture.
+    captured_as: u64,
+    /// The captured message, until it is sent.
+    message: Bytes,
+    permit: Option<OwnedSemaphorePermit>,
+    in_capture: Option<CapturedEnd>,
+    in_replay: Option<ReplayedEnd>,
+}
+
+/// The end of an operation in the capture.
+#[derive(Clone, Copy)]
+struct CapturedEnd {
+    /// The code of an error; 0 without one.
+    code: i32,
+    cursor_id: i64,
+}
+
+/// The end of an operation in the replay.
+#[derive(Clone, Copy)]
+struct ReplayedEnd {
+    /// The code of an error; 0 without one; `None` if the connection failed.
+    code: Option<i32>,
+    cursor_id: i64,
+}
+
+struct Connection {
+    jobs: mpsc::Sender<Job>,
+}
+
+/// Makes all decisions of a replay.
+struct Conductor {
+    replay: Replay,
+    endpoint: Arc<Endpoint>,
+    rewriter: Rewriter,
+    digest_until_s: Option<u64>,
+    is_redacted: bool,
+    began: Instant,
+    /// The time of the first record, in microseconds since the capture began.
+    first_us: Option<u64>,
+    last_us: u64,
+    planner: Planner,
+    schedule: Schedule,
+    results: Results,
+    slots: Slots,
+    connections: HashMap<usize, Connection, RandomState>,
+    tasks: JoinSet<()>,
+    done: mpsc::Sender<Done>,
+    operations: HashMap<OperationId, Operation, RandomState>,
+    by_captured: HashMap<u64, OperationId, RandomState>,
+    /// The operations that ended in the replay and not yet in the capture, the oldest first.
+    unmatched: VecDeque<OperationId>,
+    /// The target's cursors by their captured ids; 0 for a cursor that ended.
+    cursors: Recent<i64, i64>,
+    next_operation: u64,
+    next_request_id: i32,
+    in_flight: u64,
+    ended: u64,
+    unexpected_errors: u64,
+    last: Option<Last>,
+    last_reply: Instant,
+    stopped: Option<String>,
+    /// Values at the last line of progress.
+    shown: (u64, Distribution),
+}
+
+impl Conductor {
+    fn new(
+        replay: Replay,
+        endpoint: Arc<Endpoint>,
+        rewriter: Rewriter,
+        header: &Header,
+        done: mpsc::Sender<Done>,
+    ) -> Self {
+        let now = Instant::now();
+        let is_redacted = is_redacted(header);
+        Self {
+            planner: Planner::new(replay.choice.clone(), is_redacted),
+            schedule: Schedule::new(replay.strict_order),
+            slots: Slots::new(replay.connections),
+            digest_until_s: replay.digest.then_some(header.began_at_us / 1_000_000),
+            is_redacted,
+            began: now + LEAD,
+            first_us: None,
+            last_us: 0,
+            results: Results::default(),
+            connections: HashMap::default(),
+            tasks: JoinSet::new(),
+            operations: HashMap::default(),
+            by_captured: HashMap::default(),
+            unmatched: VecDeque::new(),
+            cursors: Recent::new(MAX_CURSORS),
+            next_operation: 0,
+            next_request_id: 1,
+            in_flight: 0,
+            ended: 0,
+            unexpected_errors: 0,
+            last: None,
+            last_reply: now + LEAD,
+            stopped: None,
+            shown: (0, Distribution::default()),
+            replay,
+            endpoint,
+            rewriter,
+            done,
+        }
+    }
+
+    /// True if all records were read and all operations have ended.
+    fn has_ended(&self) -> bool {
+        self.last.is_some() && self.schedule.is_empty()
+    }
+
+    /// True if the next record may be read: it is not too far ahead of its time.
+    fn wants_more(&self) -> bool {
+        let horizon = self.now() + HORIZON;
+        self.last.is_none() && self.schedule.last_due().is_none_or(|due| due <= horizon)
+    }
+
+    /// Time since the replay began; zero before.
+    fn now(&self) -> Duration {
+        Instant::now().saturating_duration_since(self.began)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let due = self.schedule.next_due()?;
+        // Without a limit, the sum could overflow.
+        Some(self.began + due.min(Duration::from_hours(24 * 365)))
+    }
+
+    fn accept_all(&mut self, records: &mut mpsc::Receiver<Item>) {
+        for _ in 0..BATCH {
+            if !self.wants_more() {
+                return;
+            }
+            let Ok(item) = records.try_recv() else {
+                return;
+            };
+            self.accept(item);
+        }
+    }
+
+    fn accept(&mut self, item: Item) {
+        match item {
+            Item::Record(read) => self.accept_record(read),
+            Item::Last(last) => self.last = Some(last),
+        }
+    }
+
+    fn accept_record(&mut self, read: Read) {
+        match read.content {
+            Content::ClientBegan(client) => {
+                self.note_time(client.at_us);
+                let slot = self.slots.of(client.client);
+                self.connect(slot);
+            }
+            Content::ClientEnded(client) => {
+                if let Some(slot) = self.slots.leave(client.client) {
+                    self.connections.remove(&slot);
+                }
+            }
+            Content::Command(command) => self.accept_command(command, read.permit),
+            Content::Reply(reply) => self.accept_reply(&reply),
+            Content::Omitted(omitted) => self.results.omitted += omitted.operations,
+            Content::Header(_) | Content::Event(_) | Content::End(_) => {}
+        }
+    }
+
+    /// Returns the time since the first record.
+    fn note_time(&mut self, at_us: u64) -> Duration {
+        let first_us = *self.first_us.get_or_insert(at_us);
+        self.last_us = self.last_us.max(at_us);
+        Duration::from_micros(at_us.saturating_sub(first_us))
+    }
+
+    fn accept_command(&mut self, command: Command, permit: Option<OwnedSemaphorePermit>) {
+        let offset = self.note_time(command.at_us);
+        let planned = match self.planner.decide(&command.message) {
+            Decision::Send(planned) => planned,
+            Decision::Skip(reason) => return self.results.skip(reason.as_str()),
+        };
+        let slot = self.slots.of(command.client);
+        self.slots.begin(slot);
+        self.connect(slot);
+        let operation = OperationId(self.next_operation);
+        let due = self.replay.pace.due(offset, self.next_operation);
+        self.next_operation += 1;
+        let mut lanes = vec![Lane::Connection(u64::try_from(slot).unwrap_or(u64::MAX))];
+        lanes.extend(planned.session.map(Lane::Session));
+        match &planned.cursors {
+            CursorUse::Open => {}
+            CursorUse::More(id) => lanes.push(Lane::Cursor(*id)),
+            CursorUse::Kill(ids) => lanes.extend(ids.iter().map(|id| Lane::Cursor(*id))),
+        }
+        self.schedule.push(operation, due, lanes);
+        let row = self.row(&planned, &command.message);
+        self.by_captured.insert(command.operation, operation);
+        let entry = Operation {
+            planned,
+            row,
+            slot,
+            due,
+            captured_as: command.operation,
+            message: command.message,
+            permit,
+            in_capture: None,
+            in_replay: None,
+        };
+        self.operations.insert(operation, entry);
+    }
+
+    fn row(&mut self, planned: &Planned, message: &[u8]) -> RowId {
+        row_of(&mut self.results, planned, message)
+    }
+
+    fn accept_reply(&mut self, reply: &Reply) {
+        let Some(operation) = self.by_captured.get(&reply.operation).copied() else {
+            return;
+        };
+        let facts = reply.facts.as_ref();
+        let captured = CapturedEnd {
+            code: facts.map_or(0, |facts| facts.code),
+            cursor_id: facts.map_or(0, |facts| facts.cursor_id),
+        };
+        self.schedule.note_captured_end(operation);
+        let Some(entry) = self.operations.get_mut(&operation) else {
+            return;
+        };
+        entry.in_capture = Some(captured);
+        if captured.cursor_id != 0 {
+            self.planner
+                .note_cursor(captured.cursor_id, entry.planned.origin);
+            let lane = Lane::Cursor(captured.cursor_id);
+            self.schedule.extend(operation, lane);
+        }
+        self.match_ends(operation);
+    }
+
+    /// Starts the connection of a slot if it has none.
+    fn connect(&mut self, slot: usize) {
+        if self.connections.contains_key(&slot) {
+            return;
+        }
+        let (jobs, receiver) = mpsc::channel(1);
+        let endpoint = Arc::clone(&self.endpoint);
+        let running = connection::run(endpoint, slot, receiver, self.done.clone());
+        self.tasks.spawn(running);
+        self.connections.insert(slot, Connection { jobs });
+        while self.tasks.try_join_next().is_some() {}
+    }
+
+    fn dispatch_all(&mut self) {
+        let now = self.now();
+        if Instant::now() < self.began {
+            return;
+        }
+        while let Some(operation) = self.schedule.next(now) {
+            self.dispatch(operation);
+        }
+    }
+
+    fn dispatch(&mut self, operation: OperationId) {
+        let Some(entry) = self.operations.get_mut(&operation) else {
+            return;
+        };
+        let message = std::mem::take(&mut entry.message);
+        let planned = &entry.planned;
+        let cursors = &mut self.cursors;
+        let mut find = |id| cursors.find(id).copied().filter(|id| *id != 0);
+        let is_usable = match &planned.cursors {
+            CursorUse::Open => true,
+            CursorUse::More(id) => find(*id).is_some(),
+            CursorUse::Kill(ids) => ids.iter().any(|id| find(*id).is_some()),
+        };
+        if !is_usable {
+            return self.drop_operation(operation, SkipReason::CursorEnded);
+        }
+        let request_id = self.next_request_id;
+        let mut rewritten = Vec::new();
+        let result =
+            self.rewriter
+                .rewrite(&message, request_id, &planned.cursors, find, &mut rewritten);
+        if result.is_err() {
+            return self.drop_operation(operation, SkipReason::Invalid);
+        }
+        let job = Job {
+            operation,
+            message: rewritten,
+            request_id,
+            wants_reply: !planned.is_unacknowledged,
+            reply_form: planned.reply_form,
+            digest_until_s: self
+                .digest_until_s
+                .filter(|_| planned.origin.exclusion.is_none()),
+        };
+        self.next_request_id = self.next_request_id.checked_add(1).unwrap_or(1);
+        // The lane of the connection has one operation at a time, so there is room.
+        let connection = self.connections.get(&entry.slot);
+        match connection.map(|connection| connection.jobs.try_send(job)) {
+            Some(Ok(())) => {
+                self.results.sent += 1;
+                self.in_flight += 1;
+            }
+            _ => self.drop_operation(operation, SkipReason::Invalid),
+        }
+    }
+
+    /// Ends an operation that is not sent.
+    fn drop_operation(&mut self, operation: OperationId, reason: SkipReason) {
+        self.results.skip(reason.as_str());
+        self.schedule.end(operation);
+        if let Some(entry) = self.operations.remove(&operation) {
+            self.by_captured.remove(&entry.captured_as);
+            self.leave(entry.slot);
+        }
+    }
+
+    fn leave(&mut self, slot: usize) {
+        if self.slots.end(slot) {
+            self.connections.remove(&slot);
+        }
+    }
+
+    fn end(&mut self, done: Done) {
+        self.in_flight -= 1;
+        self.ended += 1;
+        self.last_reply = done.sent_at + done.duration;
+        let Some(entry) = self.operations.get_mut(&done.operation) else {
+            return;
+        };
+        entry.permit = None;
+        let due = self.began + entry.due.min(Duration::from_hours(24 * 365));
+        if self.replay.pace != Pace::Max {
+            let lag = done.sent_at.saturating_duration_since(due);
+            self.results.lag.record(lag);
+        }
+        let replayed = record(&mut self.results, entry, &done);
+        entry.in_replay = Some(replayed);
+        let slot = entry.slot;
+        if let CursorUse::More(id) = entry.planned.cursors {
+            self.cursors.insert(id, replayed.cursor_id);
+        }
+        self.schedule.end(done.operation);
+        self.leave(slot);
+        self.unmatched.push_back(done.operation);
+        self.match_ends(done.operation);
+        while self.unmatched.len() > MAX_UNMATCHED {
+            if let Some(oldest) = self.unmatched.pop_front() {
+                self.forget(oldest);
+            }
+        }
+        if let Err(Failure::Wrong(problem)) = &done.result {
+            self.stopped = Some(format!("the target sent a wrong reply: {problem}"));
+        }
+        self.check_errors();
+    }
+
+    /// Connects the two ends of an operation, once both are known, and forgets it.
+    fn match_ends(&mut self, operation: OperationId) {
+        let Some(entry) = self.operations.get(&operation) else {
+            return;
+        };
+        if entry.in_capture.is_none() || entry.in_replay.is_none() {
+            return;
+        }
+        self.forget(operation);
+        // The usual case: the operation is the newest or the oldest one.
+        if self.unmatched.back() == Some(&operation) {
+            self.unmatched.pop_back();
+        }
+        while let Some(oldest) = self.unmatched.front()
+            && !self.operations.contains_key(oldest)
+        {
+            self.unmatched.pop_front();
+        }
+    }
+
+    /// Counts an unexpected error, keeps the operation's cursor, and removes the operation.
+    fn forget(&mut self, operation: OperationId) {
+        let Some(entry) = self.operations.remove(&operation) else {
+            return;
+        };
+        self.by_captured.remove(&entry.captured_as);
+        let Some(replayed) = entry.in_replay else {
+            return;
+        };
+        let expected = entry.in_capture.map_or(0, |captured| captured.code);
+        let is_unexpected = match replayed.code {
+            Some(code) => code != 0 && code != expected,
+            None => true,
+        };
+        self.unexpected_errors += u64::from(is_unexpected);
+        if let Some(captured) = entry.in_capture
+            && captured.cursor_id != 0
+        {
+            self.cursors.insert(captured.cursor_id, replayed.cursor_id);
+        }
+    }
+
+    fn check_errors(&mut self) {
+        let limit = self.replay.max_error_share;
+        let share = float(self.unexpected_errors) / float(self.ended.max(1));
+        if self.ended >= MIN_FOR_ERROR_SHARE && share > limit && self.stopped.is_none() {
+            self.stopped = Some(format!(
+                "{} of {} operations failed unexpectedly",
+                self.unexpected_errors, self.ended
+            ));
+        }
+    }
+
+    /// One line about the progress.
+    fn line(&mut self, read_bytes: u64, total_bytes: Option<u64>) -> String {
+        let (sent_before, lag_before) = &self.shown;
+        let rate = self.results.sent - sent_before;
+        let lag = self.results.lag.without(lag_before);
+        let lag_ms = lag.quantile(0.99).as_secs_f64() * 1e3;
+        let elapsed = self.now();
+        let remaining = total_bytes.map_or_else(String::new, |total| {
+            let share = float(read_bytes) / float(total.max(1));
+            let rest = elapsed.as_secs_f64() * (1.0 - share) / share.max(1e-9);
+            format!(", about {rest:.0} s left")
+        });
+        let line = format!(
+            "{} s: {rate} commands/s, {} sent, {} waiting, lag p99 {lag_ms:.1} ms, {} unexpected errors{remaining}",
+            elapsed.as_secs(),
+            self.results.sent,
+            self.schedule.len(),
+            self.unexpected_errors,
+        );
+        self.shown = (self.results.sent, self.results.lag.clone());
+        line
+    }
+
+    fn report(mut self, header: &Header, target: String) -> Report {
+        let open: Vec<_> = self.operations.keys().copied().collect();
+        let not_sent = waiting_only(self.schedule.len(), self.in_flight);
+        for operation in open {
+            self.forget(operation);
+        }
+        // Ends the connections.
+        self.connections.clear();
+        let Last { end, error } = self.last.unwrap_or(Last {
+            end: None,
+            error: None,
+        });
+        if let Some(end) = end {
+            self.results.omitted = self.results.omitted.max(end.omitted);
+        }
+        let choice = &self.replay.choice;
+        let settings = Settings {
+            pace: match self.replay.pace {
+                Pace::Speed(factor) => format!("speed {factor}"),
+                Pace::Rate(rate) => format!("rate {rate}"),
+                Pace::Max => "max".to_owned(),
+            },
+            with_writes: choice.with_writes,
+            only: choice.only.iter().map(ToString::to_string).collect(),
+            strict_order: self.replay.strict_order,
+            digest: self.replay.digest,
+            redacted: self.is_redacted,
+        };
+        let seconds = self.last_reply.saturating_duration_since(self.began);
+        self.results.finish(Report {
+            target,
+            settings,
+            seconds: seconds.as_secs_f64(),
+            not_sent,
+            shared_connections: self.slots.shared,
+            unexpected_errors: self.unexpected_errors,
+            stopped: self.stopped,
+            incomplete: error.map(|error| error.to_string()),
+            ..captured(header)
+        })
+    }
+}
+
+/// Number of operations that wait and are not in flight.
+fn waiting_only(waiting: usize, in_flight: u64) -> u64 {
+    u64::try_from(waiting)
+        .unwrap_or(u64::MAX)
+        .saturating_sub(in_flight)
+}
+
+/// The row that counts an operation. The replies of awaiting cursors belong to the row of the
+/// operation that opened the cursor.
+pub(crate) fn row_of(results: &mut Results, planned: &Planned, message: &[u8]) -> RowId {
+    let is_await = is_await(planned);
+    let row = match is_await {
+        true => results.row_of(planned.origin.shape),
+        false => results.row(planned.shape, message, planned.origin.is_awaiting),
+    };
+    if let Some(exclusion) = planned.origin.exclusion {
+        results.exclude(row, exclusion);
+    }
+    row
+}
+
+/// True for a `getMore` on an awaiting cursor.
+pub(crate) fn is_await(planned: &Planned) -> bool {
+    planned.origin.is_awaiting && matches!(planned.cursors, CursorUse::More(_))
+}
+
+/// Adds the end of an operation to the results.
+fn record(results: &mut Results, entry: &Operation, done: &Done) -> ReplayedEnd {
+    let Ok(received) = &done.result else {
+        results.fail(entry.row, done.request_bytes);
+        return ReplayedEnd {
+            code: None,
+            cursor_id: 0,
+        };
+    };
+    let facts = received.map(|received| received.facts);
+    let ended = Ended {
+        tally: facts.as_ref().map(Into::into),
+        duration: done.duration,
+        request_bytes: done.request_bytes,
+        reply_bytes: received.map_or(0, |received| received.bytes),
+        digest: received.map_or(0, |received| received.digest),
+    };
+    match is_await(&entry.planned) {
+        true => results.end_await(entry.row, &ended),
+        false => results.end(entry.row, &ended),
+    }
+    let code = facts.map_or(0, |facts| match facts.ok {
+        Some(true) => 0,
+        _ => facts.code.unwrap_or(-1),
+    });
+    ReplayedEnd {
+        code: Some(code),
+        cursor_id: facts.and_then(|facts| facts.cursor_id).unwrap_or(0),
+    }
+}

@@ -1,0 +1,129 @@
+//! Assigns the clients of a capture to the connections of the replay.
+//!
+//! Each client has a connection of its own, as long as the limit allows. Further clients share
+//! connections. A slot is a connection or the room for one.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+
+/// Maximum number of clients that are remembered. Further clients share connections by their
+/// number.
+const MAX_CLIENTS: usize = 1_000_000;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    clients: usize,
+    operations: usize,
+}
+
+/// The slots, and the clients in them.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    by_client: HashMap<u64, usize, RandomState>,
+    limit: usize,
+    /// Number of clients that shared a slot when they began.
+    pub shared: u64,
+}
+
+impl Slots {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_client: HashMap::default(),
+            limit: limit.max(1),
+            shared: 0,
+        }
+    }
+
+    /// The slot of a client. A new client gets a free slot, or shares one.
+    pub(crate) fn of(&mut self, client: u64) -> usize {
+        if let Some(slot) = self.by_client.get(&client) {
+            return *slot;
+        }
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.slots.len() < self.limit => {
+                self.slots.push(Slot::default());
+                self.slots.len() - 1
+            }
+            None => {
+                self.shared += 1;
+                let limit = u64::try_from(self.slots.len().max(1)).unwrap_or(u64::MAX);
+                usize::try_from(client % limit).unwrap_or(0)
+            }
+        };
+        if self.by_client.len() < MAX_CLIENTS {
+            self.by_client.insert(client, slot);
+            self.change(slot, |slot| slot.clients += 1);
+        }
+        slot
+    }
+
+    /// Counts an operation that was added to a slot.
+    pub(crate) fn begin(&mut self, slot: usize) {
+        self.change(slot, |slot| slot.operations += 1);
+    }
+
+    /// Notes that an operation ended. True if the slot is free now.
+    pub(crate) fn end(&mut self, slot: usize) -> bool {
+        self.change(slot, |slot| {
+            slot.operations = slot.operations.saturating_sub(1);
+        });
+        self.free_if_possible(slot)
+    }
+
+    /// Notes that a client left. Returns its slot if the slot is free now.
+    pub(crate) fn leave(&mut self, client: u64) -> Option<usize> {
+        let slot = self.by_client.remove(&client)?;
+        self.change(slot, |slot| slot.clients = slot.clients.saturating_sub(1));
+        self.free_if_possible(slot).then_some(slot)
+    }
+
+    fn free_if_possible(&mut self, slot: usize) -> bool {
+        let is_free = self
+            .slots
+            .get(slot)
+            .is_some_and(|slot| slot.clients == 0 && slot.operations == 0);
+        if is_free && !self.free.contains(&slot) {
+            self.free.push(slot);
+        }
+        is_free
+    }
+
+    fn change(&mut self, slot: usize, change: impl FnOnce(&mut Slot)) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            change(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_client_has_a_slot_of_its_own_until_the_limit() {
+        let mut slots = Slots::new(2);
+        assert_eq!((slots.of(10), slots.of(20), slots.of(10)), (0, 1, 0));
+        assert_eq!((slots.of(30), slots.shared), (0, 1));
+        assert_eq!(slots.of(30), 0);
+    }
+
+    #[test]
+    fn a_slot_is_free_after_its_clients_left_and_its_operations_ended() {
+        let mut slots = Slots::new(1);
+        let slot = slots.of(10);
+        slots.begin(slot);
+        assert_eq!(slots.leave(10), None);
+        assert!(slots.end(slot));
+        assert_eq!((slots.of(20), slots.shared), (slot, 0));
+        assert_eq!(slots.of(30), slot);
+        assert_eq!(slots.leave(20), None);
+        assert_eq!(slots.leave(30), Some(slot));
+        assert_eq!(slots.leave(30), None);
+    }
+}

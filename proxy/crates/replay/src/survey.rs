@@ -1,0 +1,175 @@
+//! Reads a capture without sending anything: a dry run, and the results that the capture contains.
+
+use std::{collections::HashMap, time::Duration};
+
+use foldhash::fast::RandomState;
+use seawall_capture::record::{Command, Content, Outcome, Reply};
+use seawall_command::ReplyFacts;
+use seawall_wire::OpMsg;
+
+use crate::{
+    Choice, Decision, Kind, Planned, Planner, Report, Settings, Source,
+    digest::digest,
+    results::{Ended, Results, RowId},
+    run::{captured, is_await, is_redacted, row_of},
+};
+
+/// Maximum number of operations whose reply was not read yet. Replies to older operations are not
+/// counted.
+const MAX_OPEN: usize = 1_000_000;
+
+/// Counts the commands that a replay would send, and those that it would skip.
+pub fn dry_run(source: Source, choice: &Choice) -> Report {
+    survey(source, choice, Kind::DryRun, false)
+}
+
+/// The results that a capture contains, of the same operations that a replay with this choice
+/// sends. With `digest`, whole replies get digests.
+pub fn captured_results(source: Source, choice: &Choice, digest: bool) -> Report {
+    survey(source, choice, Kind::Capture, digest)
+}
+
+/// An operation whose reply was not read yet.
+struct Open {
+    planned: Planned,
+    row: RowId,
+    request_bytes: usize,
+}
+
+struct Survey {
+    kind: Kind,
+    planner: Planner,
+    results: Results,
+    open: HashMap<u64, Open, RandomState>,
+    /// The time from which values are excluded from digests, in seconds since 1970; `None` for no
+    /// digests.
+    recent_s: Option<u64>,
+    first_us: Option<u64>,
+    last_us: u64,
+}
+
+fn survey(mut source: Source, choice: &Choice, kind: Kind, with_digest: bool) -> Report {
+    let header = source.header().clone();
+    let is_redacted = is_redacted(&header);
+    let mut survey = Survey {
+        kind,
+        planner: Planner::new(choice.clone(), is_redacted),
+        results: Results::default(),
+        open: HashMap::default(),
+        recent_s: with_digest.then_some(header.began_at_us / 1_000_000),
+        first_us: None,
+        last_us: 0,
+    };
+    let error = loop {
+        match source.next_record() {
+            Ok(Some(content)) => survey.accept(content),
+            Ok(None) => break None,
+            Err(error) => break Some(error),
+        }
+    };
+    let Survey {
+        mut results,
+        first_us,
+        last_us,
+        ..
+    } = survey;
+    if let Some(end) = source.end() {
+        results.omitted = results.omitted.max(end.omitted);
+    }
+    let seconds = Duration::from_micros(last_us.saturating_sub(first_us.unwrap_or(last_us)));
+    results.finish(Report {
+        kind,
+        settings: Settings {
+            with_writes: choice.with_writes,
+            only: choice.only.iter().map(ToString::to_string).collect(),
+            digest: with_digest,
+            redacted: is_redacted,
+            ..Settings::default()
+        },
+        seconds: seconds.as_secs_f64(),
+        incomplete: error.map(|error| error.to_string()),
+        ..captured(&header)
+    })
+}
+
+impl Survey {
+    fn accept(&mut self, content: Content) {
+        match content {
+            Content::Command(command) => self.accept_command(&command),
+            Content::Reply(reply) => self.accept_reply(&reply),
+            Content::Omitted(omitted) => self.results.omitted += omitted.operations,
+            Content::Header(_)
+            | Content::ClientBegan(_)
+            | Content::ClientEnded(_)
+            | Content::Event(_)
+            | Content::End(_) => {}
+        }
+    }
+
+    fn accept_command(&mut self, command: &Command) {
+        self.first_us.get_or_insert(command.at_us);
+        self.last_us = self.last_us.max(command.at_us);
+        let planned = match self.planner.decide(&command.message) {
+            Decision::Send(planned) => planned,
+            Decision::Skip(reason) => return self.results.skip(reason.as_str()),
+        };
+        self.results.sent += 1;
+        let row = row_of(&mut self.results, &planned, &command.message);
+        let request_bytes = command.message.len();
+        if self.kind == Kind::DryRun && !is_await(&planned) {
+            self.results.count(row, request_bytes);
+        }
+        if self.open.len() < MAX_OPEN {
+            let entry = Open {
+                planned,
+                row,
+                request_bytes,
+            };
+            self.open.insert(command.operation, entry);
+        }
+    }
+
+    fn accept_reply(&mut self, reply: &Reply) {
+        self.last_us = self.last_us.max(reply.at_us);
+        let Some(entry) = self.open.remove(&reply.operation) else {
+            return;
+        };
+        let cursor_id = reply.facts.as_ref().map_or(0, |facts| facts.cursor_id);
+        self.planner.note_cursor(cursor_id, entry.planned.origin);
+        if self.kind == Kind::Capture {
+            self.add(&entry, reply);
+        }
+    }
+
+    fn add(&mut self, entry: &Open, reply: &Reply) {
+        match reply.outcome() {
+            Outcome::Replied | Outcome::Unacknowledged => {}
+            Outcome::Refused | Outcome::ServerFailed | Outcome::ClientGone => {
+                return self.results.fail(entry.row, entry.request_bytes);
+            }
+        }
+        let whole = OpMsg::parse(&reply.message).ok();
+        // Without the whole reply there is no digest, so the row has none.
+        if self.recent_s.is_some() && whole.is_none() && reply.bytes > 0 {
+            self.results.without_digest(entry.row);
+        }
+        let form = entry.planned.reply_form;
+        let ended = Ended {
+            tally: match &whole {
+                Some(whole) => Some((&ReplyFacts::of(form, whole.body)).into()),
+                None => reply.facts.as_ref().map(Into::into),
+            },
+            duration: Duration::from_micros(reply.duration_us),
+            request_bytes: entry.request_bytes,
+            reply_bytes: usize::try_from(reply.bytes).unwrap_or(usize::MAX),
+            digest: match (self.recent_s, &whole) {
+                (Some(recent_s), Some(whole)) => digest(whole.body, recent_s),
+                _ => 0,
+            },
+        };
+        match is_await(&entry.planned) {
+            true => self.results.end_await(entry.row, &ended),
+            false => self.results.end(entry.row, &ended),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! `seawall load replay`: replays a capture on the command line.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::values::{check_descriptors, positive};
+use seawall_console::{Exit, complain, replays, say};
+use seawall_load::Target;
+use seawall_replay::{Choice, Pace, Replay, Report, ShapeId, Source, dry_run};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Directory or file of the capture; - is standard input.
+    source: PathBuf,
+    /// Connection string of the target, with the user to log in as. The captured deployment itself
+    /// is always refused.
+    #[arg(long, value_name = "URI", required_unless_present = "dry_run")]
+    target: Option<String>,
+    /// Send commands this many times as fast as they were captured.
+    #[arg(long, default_value_t = 1.0, value_parser = positive)]
+    speed: f64,
+    /// Send this many commands per second, at equal intervals.
+    #[arg(long, value_name = "PER_SECOND", value_parser = positive, conflicts_with = "speed")]
+    rate: Option<f64>,
+    /// Send commands as fast as the target replies.
+    #[arg(long, conflicts_with_all = ["speed", "rate"])]
+    max: bool,
+    /// Maximum number of connections; each captured client has its own until this limit.
+    #[arg(long, default_value_t = 1000)]
+    connections: usize,
+    /// Send only reads; this is the default.
+    #[arg(long, conflicts_with = "with_writes")]
+    read_only: bool,
+    /// Send writes, too. They change the data of the target.
+    #[arg(long)]
+    with_writes: bool,
+    /// Send only commands of this shape, given by its id; may be repeated.
+    #[arg(long, value_name = "SHAPE", num_args = 1.., value_parser = shape)]
+    only: Vec<ShapeId>,
+    /// Start a command only after all operations have ended that had ended before it began in the
+    /// capture.
+    #[arg(long)]
+    strict_order: bool,
+    /// Compute digests of the returned documents, so that a comparison finds changed documents.
+    #[arg(long)]
+    digest: bool,
+    /// Send nothing; count the commands that would be sent and those that would be skipped.
+    #[arg(long)]
+    dry_run: bool,
+    /// Stop if a larger share of operations fails that had not failed in the capture.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
+    max_error_share: f64,
+    /// Write the results to this file, for `seawall report compare`.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Do not print progress on standard error.
+    #[arg(long)]
+    quiet: bool,
+    /// Allow a target that is not on this machine.
+    #[arg(long)]
+    yes_i_own_this: bool,
+}
+
+fn shape(text: &str) -> Result<ShapeId, String> {
+    ShapeId::from_hex(text)
+        .ok_or_else(|| "expected the id of a shape: 16 hexadecimal digits".to_owned())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("expected a number from 0 to 1".to_owned()),
+    }
+}
+
+pub(super) async fn run(arguments: Arguments) -> Exit {
+    let source = match Source::open(&arguments.source) {
+        Ok(source) => source,
+        Err(error) => return complain(&error.to_string(), Exit::Usage),
+    };
+    if arguments.dry_run {
+        return finish(&dry_run(source, &arguments.choice()), &arguments);
+    }
+    let target = match Target::parse(arguments.target.as_deref().unwrap_or_default()).await {
+        Ok(target) => target,
+        Err(error) => return complain(&error.to_string(), Exit::Usage),
+    };
+    if !arguments.yes_i_own_this && !target.is_loopback().await {
+        let message = "the target is not on this machine; use --yes-i-own-this to allow it";
+        return complain(message, Exit::Usage);
+    }
+    if let Err(message) = check_descriptors(arguments.connections) {
+        return complain(&message, Exit::Unavailable);
+    }
+    let replay = Replay {
+        target,
+        choice: arguments.choice(),
+        pace: arguments.pace(),
+        strict_order: arguments.strict_order,
+        connections: arguments.connections,
+        digest: arguments.digest,
+        max_error_share: arguments.max_error_share,
+    };
+    let progress = |line: &str| {
+        if !arguments.quiet {
+            complain(line, Exit::Success);
+        }
+    };
+    let interrupted = async {
+        // Without a handler of the signal, the process ends as usual.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        INTERRUPTED
+    };
+    let replaying = Box::pin(seawall_replay::run(replay, source, progress, interrupted));
+    match replaying.await {
+        Ok(report) => finish(&report, &arguments),
+        Err(error) => complain(&error.to_string(), Exit::Unavailable),
+    }
+}
+
+/// The reason in the report after Ctrl-C.
+const INTERRUPTED: &str = "interrupted";
+
+impl Arguments {
+    fn choice(&self) -> Choice {
+        Choice {
+            with_writes: self.with_writes,
+            only: self.only.clone(),
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        match (self.rate, self.max) {
+            (Some(rate), _) => Pace::Rate(rate),
+            (None, true) => Pace::Max,
+            (None, false) => Pace::Speed(self.speed),
+        }
+    }
+}
+
+/// Writes and prints the results. A replay that did not come to its end does not succeed.
+fn finish(report: &Report, arguments: &Arguments) -> Exit {
+    if let Some(file) = &arguments.output {
+        let written = replays::json(report).map_err(|error| error.to_string());
+        let written =
+            written.and_then(|json| std::fs::write(file, json).map_err(|error| error.to_string()));
+        if let Err(error) = written {
+            let message = format!("{}: {error}", file.display());
+            return complain(&message, Exit::Unavailable);
+        }
+    }
+    say(replays::summary(report).trim_end());
+    match (report.stopped.as_deref(), report.incomplete.as_deref()) {
+        (Some(INTERRUPTED), _) => Exit::Interrupted,
+        (Some(reason), _) => complain(&format!("the replay was stopped: {reason}"), Exit::Missed),
+        (None, Some(error)) => complain(
+            &format!("the capture was not read to its end: {error}"),
+            Exit::Unavailable,
+        ),
+        (None, None) => Exit::Success,
+    }
+}
