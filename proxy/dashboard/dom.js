@@ -145,7 +145,7 @@ export function section(title, ...children) {
  * @param {string} text
  */
 export function axisLabel(at, text) {
-  return h("span", { class: at > 0.95 && "left", "--at": `${at * 100}%` }, text);
+  return h("span", { class: at > 0.97 && "left", "--at": `${at * 100}%` }, text);
 }
 
 /**

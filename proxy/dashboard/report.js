@@ -305,7 +305,7 @@ function stalls({ episodes, recurring, pulse }, href) {
     ),
     recurring.length > 0 && recurringTable(recurring),
     ...orNote(
-      episodes.map((of) => episode(of, href)),
+      episodes.map((of) => episode(of, pulse, href)),
       "No stall in this period.",
     ),
   ];

@@ -157,7 +157,7 @@ export function stallsView(page) {
         section(
           "Episodes",
           episodes.length === 0 && note("No stall in this period."),
-          ...episodes.map((of) => episode(of, shapeAddress(page), around(page, of))),
+          ...episodes.map((of) => episode(of, pulse, shapeAddress(page), around(page, of))),
         ),
       );
     },
@@ -209,11 +209,23 @@ function around(page, of) {
 }
 
 /**
+ * Why no counter is listed for a stall.
  * @param {import("./types.js").Episode} of
+ * @param {{state: string}} pulse
+ */
+function withoutCounters(of, pulse) {
+  if (of.unanswered_pulses > 0) return "The server did not reply to the pulse.";
+  if (pulse.state === "on") return "No counter moved more than usual.";
+  return "No counter is known. The pulse needs a service account.";
+}
+
+/**
+ * @param {import("./types.js").Episode} of
+ * @param {{state: string}} pulse
  * @param {Href} href
  * @param {Element} [heatmap] a link to the heat map
  */
-export function episode(of, href, heatmap) {
+export function episode(of, pulse, href, heatmap) {
   const moved = of.moved.map((one) => [
     words(one.counter),
     number(one.during),
@@ -251,7 +263,7 @@ export function episode(of, href, heatmap) {
         "What moved on the server",
         moved.length > 0
           ? table("Counters", ["Counter", "#During", "#Otherwise", "#Deviation"], moved)
-          : note("No counter is known. The pulse needs a service account."),
+          : note(withoutCounters(of, pulse)),
       ),
       section(
         "Shapes that waited",

@@ -197,6 +197,9 @@ describe("episodes", { concurrency: true }, () => {
             await rows(/** @type {Locator} */ (articles[i]), "Shapes that waited"),
             of.shapes.map((/** @type {any} */ one) => [shapeText(one), integer(one.operations)]),
           );
+          const moved = await articles[i]?.getByRole("region", { name: /^What moved/ }).innerText();
+          if (of.moved.length === 0 && of.unanswered_pulses > 0)
+            assert.match(moved ?? "", /did not reply to the pulse/);
         }
         const ofServer = stalls.episodes.filter((/** @type {any} */ of) => of.server);
         const stops = ofServer.filter(
