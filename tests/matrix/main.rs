@@ -15,6 +15,7 @@
 //! | [`refusal`] | the error of a driver for a server that is too old for it |
 //! | [`writing`] | programs that write with the drivers of four languages |
 //! | [`failover`] | four drivers that write while primaries are killed |
+//! | [`rehearsal`] | four drivers whose traffic is captured and replayed |
 //! | [`reload`] | four drivers that write while the configuration is reloaded |
 //! | [`tls`] | TLS of clients and servers, with valid and invalid certificates |
 //! | [`mongosh`] | Seawall's own command in mongosh |
@@ -35,6 +36,7 @@ mod mongosh;
 mod pair;
 mod program;
 mod refusal;
+mod rehearsal;
 mod reload;
 mod rust;
 mod standalone;

@@ -30,6 +30,11 @@ impl Pair {
     pub(crate) const PASSWORD: &str = "p@ss word";
 
     pub(crate) async fn start(is_tls: bool) -> Self {
+        Self::start_with(is_tls, "").await
+    }
+
+    /// `keys` is more configuration of the first instance of Seawall.
+    pub(crate) async fn start_with(is_tls: bool, keys: &str) -> Self {
         let options = Options {
             tls: is_tls,
             ..Options::with_auth()
@@ -38,12 +43,13 @@ impl Pair {
         let members = if is_tls { 2 } else { 3 };
         let set = ReplicaSet::start(members, options).await.unwrap();
         let toml = set.certificates().map(|own| own.listen_toml());
-        let options = seawall::Options {
-            toml: toml.unwrap_or_default(),
+        let toml = toml.unwrap_or_default();
+        let options = |toml| seawall::Options {
+            toml,
             ..seawall::Options::default()
         };
-        let seawall = Seawall::start_with(&set.uri(), options.clone()).await;
-        let second = Seawall::start_with(&set.uri(), options).await;
+        let seawall = Seawall::start_with(&set.uri(), options(toml.clone() + keys)).await;
+        let second = Seawall::start_with(&set.uri(), options(toml)).await;
         let targets = [&seawall, &second].map(|instance| instance.address().parse().unwrap());
         let balancer = Balancer::start(targets.to_vec()).await.unwrap();
         Self {

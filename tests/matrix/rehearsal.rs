@@ -1,0 +1,138 @@
+//! Drivers of four languages work through Seawall, which captures their traffic. A replay on a new
+//! deployment gives the same results.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use seawall_api::{Capture, Captures};
+use seawall_load::Target as Endpoint;
+use seawall_replay::{Choice, Pace, Replay, Report, Source, captured_results, run};
+use seawall_tests::{
+    mongod::{Options, ReplicaSet, unique_name},
+    scratch::Scratch,
+    seawall::Seawall,
+};
+
+use crate::{
+    case::Case,
+    language::Language,
+    pair::{Pair, Target},
+};
+
+/// The drivers, and the compressor that each uses.
+const DRIVERS: [(Language, &str); 4] = [
+    (Language::Python, "&compressors=zlib"),
+    (Language::Node, "&compressors=snappy"),
+    (Language::Java, "&compressors=zlib"),
+    (Language::Go, ""),
+];
+
+/// Minimum number of operations of the four programs together.
+const MIN_OPERATIONS: u64 = 1_000;
+
+/// The code of an operation for which the user has no right. The replay uses one account, which has
+/// all rights.
+const UNAUTHORIZED: i32 = 13;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Go and Java: cargo test --test matrix -- --include-ignored"]
+async fn captured_traffic_of_four_drivers_gives_the_same_results_in_a_replay() {
+    let scratch = Scratch::create().unwrap();
+    let directory = scratch.join("captures");
+    let pair = Pair::start_with(true, &format!("capture.directory = {directory:?}\n")).await;
+    let programs = join_all(DRIVERS.map(async |(language, _)| language.prepare().await)).await;
+    let id = start(&pair.seawall).await;
+    let runs = DRIVERS
+        .iter()
+        .zip(&programs)
+        .map(async |(driver, program)| {
+            let name = unique_name("rehearsal");
+            pair.create_user(&name, None).await;
+            let case = Case {
+                is_tls: true,
+                parameters: driver.1,
+                ..Case::PLAIN
+            };
+            let uri = pair.uri(&name, &case, Target::Seawall);
+            program.run(&uri, &name, case.api).await.len()
+        });
+    let steps = join_all(runs).await;
+    assert!(steps.iter().all(|count| *count > 60), "{steps:?}");
+    let capture = stop(&pair.seawall, &id).await;
+    assert!(capture.operations > MIN_OPERATIONS, "{capture:?}");
+
+    let fresh = ReplicaSet::start(1, Options::with_auth()).await.unwrap();
+    let folder = directory.join(&id);
+    let choice = Choice {
+        with_writes: true,
+        only: Vec::new(),
+    };
+    let captured = captured_results(Source::open(&folder).unwrap(), &choice, true);
+    let replay = Replay {
+        target: Endpoint::parse(&fresh.root_uri()).await.unwrap(),
+        choice,
+        pace: Pace::Max,
+        strict_order: true,
+        connections: 1_000,
+        digest: true,
+        max_error_share: 1.0,
+    };
+    let source = Source::open(&folder).unwrap();
+    let replaying = Box::pin(run(replay, source, |_| {}, std::future::pending()));
+    let replayed = replaying.await.unwrap();
+    assert_eq!(replayed.incomplete.as_deref(), None);
+    assert_eq!(replayed.skipped, captured.skipped);
+    let (before, now) = (per_shape(&captured), per_shape(&replayed));
+    let differences: Vec<_> = before
+        .iter()
+        .filter(|(shape, results)| now.get(*shape) != Some(*results))
+        .map(|(shape, results)| format!("{shape}: {results:?}, then {:?}", now.get(shape)))
+        .collect();
+    assert!(
+        differences.is_empty(),
+        "{} of {} shapes differ\n{}",
+        differences.len(),
+        before.len(),
+        differences.join("\n")
+    );
+}
+
+/// Starts a capture of all clients with whole replies, and returns its id.
+async fn start(seawall: &Seawall) -> String {
+    let json = r#"{"duration_ms": 600000, "replies": "whole"}"#;
+    let (status, body) = seawall.post("/api/v1/captures", json).await;
+    assert_eq!(status, 201, "{body}");
+    let capture: Capture = serde_json::from_str(&body).unwrap();
+    capture.id
+}
+
+async fn stop(seawall: &Seawall, id: &str) -> Capture {
+    let path = format!("/api/v1/captures/{id}/stop");
+    let (status, body) = seawall.request("POST", &path, "").await;
+    assert_eq!(status, 200, "{body}");
+    let captures: Captures = seawall.api("/api/v1/captures").await;
+    let mut captures = captures.captures.into_iter();
+    captures.find(|capture| capture.id == id).unwrap()
+}
+
+/// Count, documents, errors by code, and digest of each shape that the driver's user may run.
+type PerShape = BTreeMap<String, (u64, u64, BTreeMap<i32, u64>, Option<String>)>;
+
+fn per_shape(report: &Report) -> PerShape {
+    let shapes = report.shapes.iter();
+    let allowed = shapes.filter(|shape| !shape.errors.contains_key(&UNAUTHORIZED));
+    let rows = allowed.map(|shape| {
+        let name = format!(
+            "{} {}.{} {}",
+            shape.command, shape.db, shape.collection, shape.text
+        );
+        let results = (
+            shape.count,
+            shape.documents,
+            shape.errors.clone(),
+            shape.digest.clone(),
+        );
+        (name, results)
+    });
+    rows.collect()
+}
