@@ -20,7 +20,7 @@ use seawall_capture::{
     },
 };
 use seawall_tests::{
-    mongod::{NewUser, create_user, unique_name},
+    mongod::{NewUser, ROOT, ROOT_PASSWORD, create_user, shared_replica_set, unique_name},
     process::{self, Process},
     raw::Login,
     scratch::Scratch,
@@ -533,6 +533,47 @@ async fn large_commands_and_replies_are_captured_whole() {
             assert!(reply.message.is_empty());
         }
     }
+}
+
+#[tokio::test]
+async fn transactions_and_change_streams_are_captured() {
+    let scratch = Scratch::create().unwrap();
+    let set = shared_replica_set().await.unwrap();
+    let seawall = scene::seawall_at(&set.uri(), &section(&scratch, "")).await;
+    let id = start(&seawall, r#", "replies": "whole""#).await;
+    let client = seawall.client(ROOT, ROOT_PASSWORD, "admin").await;
+    let database = client.database(&unique_name("captured"));
+    database.create_collection("c").await.unwrap();
+    let collection = database.collection::<Document>("c");
+    let mut changes = collection.watch().await.unwrap();
+    let mut session = client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    for number in 0..2 {
+        let insert = collection.insert_one(doc! { "_id": number });
+        insert.session(&mut session).await.unwrap();
+    }
+    session.commit_transaction().await.unwrap();
+    for number in 0..2 {
+        let change = changes.try_next().await.unwrap().unwrap();
+        assert_eq!(change.full_document, Some(doc! { "_id": number }));
+    }
+    stop(&seawall, &id).await;
+
+    let read = Read::from(&scratch, &id);
+    let in_transaction = read.commands().into_iter().filter_map(|command| {
+        let command = body(&command.message);
+        command
+            .contains_key("autocommit")
+            .then(|| command.keys().next().unwrap().clone())
+    });
+    let names: Vec<_> = in_transaction.collect();
+    assert_eq!(names, ["insert", "insert", "commitTransaction"]);
+    let seen = read.commands().into_iter().filter(|command| {
+        let is_read =
+            ["aggregate", "getMore"].contains(&&**body(&command.message).keys().next().unwrap());
+        is_read && read.reply_of(command).facts.as_ref().unwrap().documents > 0
+    });
+    assert!(seen.count() >= 1);
 }
 
 /// The configuration of a process that captures.

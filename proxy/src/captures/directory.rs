@@ -167,7 +167,7 @@ impl Directory {
         io::Write::write_all(&mut file, &text)
     }
 
-    /// The captures, the latest first. Directories with other names are left out.
+    /// The captures, the latest first. Directories with other names are ignored.
     pub(super) fn list(&self) -> io::Result<Vec<Kept>> {
         let entries = match fs::read_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,8 +1,8 @@
 //! The thread that compresses and writes the records of a capture, and ends it.
 //!
 //! A capture ends when its time is over, when it was stopped, when the limit of bytes on disk is
-//! reached, or when a write fails. Whatever happens here never delays an operation: the queue drops
-//! records that the thread cannot take.
+//! reached, or when a write fails. This thread never delays an operation: the queue
+//! omits records that the thread cannot take.
 
 use std::{
     collections::VecDeque,

@@ -286,8 +286,8 @@ impl Insight {
         self.annotations.lock().list(from, to)
     }
 
-    /// The annotations that were added since the call that set `seen`, the earliest first. The first
-    /// call, with 0, returns all.
+    /// The annotations that were added since the call that set `seen`, the earliest first. The
+    /// first call, with 0, returns all.
     pub fn annotations_since(&self, seen: &mut u64) -> Vec<Annotation> {
         let annotations = self.annotations.lock();
         let (added, next) = annotations.since(*seen);
