@@ -22,15 +22,19 @@ const NAMESPACES: &str = "nsInfo";
 /// without a collection may be on any database. All others must not be on a database in which
 /// servers store users or record their changes: a reply may contain keys of users.
 pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
-    if !command_may_be_shown(command) {
-        return false;
-    }
     let Some((spec, target)) = named(command.body) else {
         return false;
     };
     let reads_documents = match spec.syntax {
-        // The first field is the cursor's id.
+        Syntax::Explain | Syntax::BulkWrite | Syntax::Aggregate
+            if !command_may_be_shown(command) =>
+        {
+            return false;
+        }
+        // The first field of a `getMore` is the cursor's id.
         Syntax::GetMore | Syntax::Aggregate | Syntax::Explain => true,
+        _ if spec.is_secret => return false,
+        // For the other commands, this covers what `command_may_be_shown` checks.
         _ => matches!(target, RawBsonRef::String(_)),
     };
     !reads_documents || !is_on(command.body, &[USERS_DATABASE, OPLOG_DATABASE])
