@@ -42,11 +42,11 @@ pub(super) struct Convert {
 enum Format {
     /// A capture of Seawall, in one part.
     Capture,
-    /// A recording as MongoDB 4.2 to 7.0 write it.
+    /// A recording as MongoDB 6.0 writes it.
     Recorder,
-    /// A recording as MongoDB 8.0 writes it.
+    /// A recording as MongoDB 8.0 writes it; not tried with such a server.
     RecorderSessions,
-    /// A recording as servers after 8.0 write it.
+    /// A recording as servers after 8.0 write it; not tried with such a server.
     RecorderEvents,
 }
 

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! packet    = size(4) head message                          integers little-endian, size of all
-//! addresses : head = session(8) local\0 remote\0 milliseconds(8) order(8)       MongoDB 4.2 to 7.0
+//! addresses : head = session(8) local\0 remote\0 milliseconds(8) order(8)       MongoDB 6.0
 //! sessions  : head = session(8) text\0 microseconds(8) order(8)                 MongoDB 8.0
 //! events    : head = event(1) session(8) text\0 microseconds(8) order(8)        newer servers
 //! ```
@@ -15,7 +15,7 @@
 //! one with each packet. In the layouts `sessions` and `events` a packet without a message says
 //! that a session began or ended.
 //!
-//! Sources: files of mongod 6.0.5, and for the newer layouts the server's `traffic_recorder.cpp`.
+//! Sources: files of mongod 6.0.5, and for the newer layouts public descriptions of readers.
 
 mod export;
 mod import;
