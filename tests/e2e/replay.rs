@@ -394,6 +394,48 @@ async fn strict_order_gives_equal_counts_results_and_data() {
     drop((source.set, target.set));
 }
 
+/// A change stream that returns the events of 30 inserts by another client.
+async fn watched(recorder: &Recorder) {
+    let (watcher, writer) = (recorder.client().await, recorder.client().await);
+    let mut events = things(&watcher).watch().await.unwrap();
+    let inserts = async {
+        for number in 0..30 {
+            let written = doc! {"_id": 90_000 + number};
+            things(&writer).insert_one(written).await.unwrap();
+        }
+    };
+    let received = async {
+        for _ in 0..30 {
+            assert!(events.try_next().await.unwrap().is_some());
+        }
+    };
+    tokio::join!(inserts, received);
+}
+
+#[tokio::test]
+async fn change_streams_are_compared_by_their_events() {
+    let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
+    let scratch = Scratch::create().unwrap();
+    let file = scratch.join("capture");
+    let recorder = Recorder::start(source.address).await;
+    watched(&recorder).await;
+    recorder.finish(&file);
+    let captured = captured_results(Source::open(&file).unwrap(), &choice(true), true);
+    let replayed = target.replay(&file, true, Pace::Speed(1.0)).await;
+    for report in [&captured, &replayed] {
+        let mut shapes = report.shapes.iter();
+        let stream = shapes.find(|shape| shape.is_awaiting).unwrap();
+        assert_eq!((stream.count, stream.events), (1, 30), "{stream:?}");
+    }
+    let comparison = Comparison::new(captured, replayed, None);
+    let mut changes = comparison.changes.iter();
+    assert!(
+        !changes.any(|change| change.kind <= ChangeKind::Different),
+        "{:#?}",
+        comparison.changes
+    );
+}
+
 /// Reads of six shapes, 60 of each. The shapes alternate, so that a busy moment of the machine
 /// affects all of them.
 async fn reads(client: Client) {

@@ -24,6 +24,20 @@ pub(crate) struct Job {
     /// The time from which values are excluded from the digest, in seconds since 1970; `None` for
     /// no digest.
     pub digest_until_s: Option<u64>,
+    /// Events to fetch before the command is sent, because it closes their cursors.
+    pub catch_up: Vec<CatchUp>,
+}
+
+/// Events of an awaiting cursor that the captured clients had received, and the replay has not. In
+/// the replay, a `getMore` may return fewer events than in the capture.
+#[derive(Debug)]
+pub(crate) struct CatchUp {
+    /// The captured id of the cursor.
+    pub cursor: i64,
+    /// A `getMore` on the target's cursor, with the request id of the job.
+    pub message: Vec<u8>,
+    /// The number of missing events.
+    pub missing: u64,
 }
 
 /// A command that was sent, or could not be sent.
@@ -37,6 +51,8 @@ pub(crate) struct Done {
     pub request_bytes: usize,
     /// The reply; `None` if none was wanted.
     pub result: Result<Option<Received>, Failure>,
+    /// The captured ids of cursors, with the events that were fetched before the command.
+    pub caught_up: Vec<(i64, u64)>,
 }
 
 /// The parts of a reply that results need.
@@ -57,14 +73,24 @@ pub(crate) async fn run(
     // A failure is reported for the first job, which tries again.
     let mut link = endpoint.connect(slot).await.ok();
     while let Some(job) = jobs.recv().await {
-        let connected = match link.take() {
+        let mut connected = match link.take() {
             Some(link) => Ok(link),
             None => endpoint.connect(slot).await,
         };
+        let mut caught_up = Vec::new();
+        for events in &job.catch_up {
+            if let Ok(link) = &mut connected {
+                let fetched = catch_up(&endpoint, link, events, job.request_id).await;
+                match fetched {
+                    Ok(fetched) => caught_up.push((events.cursor, fetched)),
+                    Err(failure) => connected = Err(failure),
+                }
+            }
+        }
         let sent_at = Instant::now();
         let result = match connected {
             Ok(mut connected) => {
-                let result = exchange(&endpoint, &mut connected, &job).await;
+                let result = send(&endpoint, &mut connected, &job).await;
                 // After a failure, the rest of a reply may still arrive on the connection.
                 link = result.is_ok().then_some(connected);
                 result
@@ -77,6 +103,7 @@ pub(crate) async fn run(
             duration: sent_at.elapsed(),
             request_bytes: job.message.len(),
             result,
+            caught_up,
         };
         if done.send(ended).await.is_err() {
             return;
@@ -84,16 +111,57 @@ pub(crate) async fn run(
     }
 }
 
-async fn exchange(
+async fn send(
     endpoint: &Endpoint,
     link: &mut Link,
     job: &Job,
 ) -> Result<Option<Received>, Failure> {
-    link.send(&job.message).await?;
     if !job.wants_reply {
+        link.send(&job.message).await?;
         return Ok(None);
     }
-    let bytes = link.receive_header(job.request_id).await?;
+    let (request_id, until_s) = (job.request_id, job.digest_until_s);
+    let received = exchange(
+        endpoint,
+        link,
+        &job.message,
+        request_id,
+        job.reply_form,
+        until_s,
+    );
+    received.await.map(Some)
+}
+
+/// Fetches missing events until all are there, or a `getMore` returns none. Returns their number.
+pub(crate) async fn catch_up(
+    endpoint: &Endpoint,
+    link: &mut Link,
+    events: &CatchUp,
+    request_id: i32,
+) -> Result<u64, Failure> {
+    let mut fetched = 0;
+    while fetched < events.missing {
+        let form = ReplyForm::Plain;
+        let received = exchange(endpoint, link, &events.message, request_id, form, None).await?;
+        let documents = received.facts.documents();
+        fetched += documents;
+        if documents == 0 {
+            break;
+        }
+    }
+    Ok(fetched)
+}
+
+async fn exchange(
+    endpoint: &Endpoint,
+    link: &mut Link,
+    message: &[u8],
+    request_id: i32,
+    reply_form: ReplyForm,
+    digest_until_s: Option<u64>,
+) -> Result<Received, Failure> {
+    link.send(message).await?;
+    let bytes = link.receive_header(request_id).await?;
     let kib = match bytes > SMALL_REPLY_BYTES {
         true => u32::try_from(bytes / 1024).unwrap_or(u32::MAX),
         false => 0,
@@ -102,12 +170,10 @@ async fn exchange(
     let message = link.receive().await?;
     let reply = OpMsg::parse(message).map_err(|_| Failure::Wrong("not an OP_MSG"))?;
     let received = Received {
-        facts: ReplyFacts::of(job.reply_form, reply.body),
+        facts: ReplyFacts::of(reply_form, reply.body),
         bytes,
-        digest: job
-            .digest_until_s
-            .map_or(0, |recent_s| digest(reply.body, recent_s)),
+        digest: digest_until_s.map_or(0, |recent_s| digest(reply.body, recent_s)),
     };
     drop(permit);
-    Ok(Some(received))
+    Ok(received)
 }

@@ -21,6 +21,7 @@
 //! | `records` | reads records ahead, within a limit of bytes |
 //! | `slots` | assigns clients to connections |
 //! | `connection` | one connection: sends a command, receives its reply |
+//! | `streams` | counts the events of awaiting cursors |
 //! | `run` | runs a replay |
 //! | `survey` | a dry run, and the results that a capture contains |
 //! | `digest` | digests of results that do not depend on order |
@@ -43,6 +44,7 @@ mod run;
 mod schedule;
 mod slots;
 mod source;
+mod streams;
 mod survey;
 #[cfg(test)]
 mod tests;

@@ -44,6 +44,11 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         self.young.get_mut(&key)
     }
 
+    /// All keys, in any order.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.young.keys().chain(self.old.keys())
+    }
+
     /// Removes an entry.
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let old = self.old.remove(key);

@@ -417,6 +417,13 @@ impl Results {
         }
     }
 
+    /// Counts events that were fetched by further `getMore`s.
+    pub(crate) fn add_events(&mut self, row: RowId, events: u64) {
+        if let Some(row) = self.at(row) {
+            row.result.events += events;
+        }
+    }
+
     /// Counts an operation whose connection failed.
     pub(crate) fn fail(&mut self, row: RowId, request_bytes: usize) {
         if let Some(row) = self.at(row) {

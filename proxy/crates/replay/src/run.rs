@@ -26,11 +26,12 @@ use tokio::{
 use crate::{
     Choice, CursorUse, Decision, Lane, OperationId, Pace, Planned, Planner, Recent, Report,
     Rewriter, Schedule, Settings, SkipReason, Source,
-    connection::{self, Done, Job},
+    connection::{self, CatchUp, Done, Job},
     endpoint::{Endpoint, EndpointError},
     records::{Item, Last, Read, read_ahead},
     results::{Ended, Results, RowId},
     slots::Slots,
+    streams::{Missing, Streams},
 };
 
 /// How far records are read ahead of their time.
@@ -120,6 +121,9 @@ pub async fn run(
             reason = &mut stop => conductor.stopped = Some(reason.to_owned()),
         }
     }
+    if conductor.stopped.is_none() {
+        conductor.catch_up().await;
+    }
     Ok(conductor.report(&header, description.name))
 }
 
@@ -169,6 +173,7 @@ struct ReplayedEnd {
     /// The code of an error; 0 without one; `None` if the connection failed.
     code: Option<i32>,
     cursor_id: i64,
+    documents: u64,
 }
 
 struct Connection {
@@ -199,6 +204,7 @@ struct Conductor {
     unmatched: VecDeque<OperationId>,
     /// The target's cursors by their captured ids; 0 for a cursor that ended.
     cursors: Recent<i64, i64>,
+    streams: Streams,
     next_operation: u64,
     next_request_id: i32,
     in_flight: u64,
@@ -237,6 +243,7 @@ impl Conductor {
             by_captured: HashMap::default(),
             unmatched: VecDeque::new(),
             cursors: Recent::new(MAX_CURSORS),
+            streams: Streams::default(),
             next_operation: 0,
             next_request_id: 1,
             in_flight: 0,
@@ -340,7 +347,10 @@ impl Conductor {
             CursorUse::Kill(ids) => lanes.extend(ids.iter().map(|id| Lane::Cursor(*id))),
         }
         self.schedule.push(operation, due, lanes);
-        let row = self.row(&planned, &command.message);
+        let row = row_of(&mut self.results, &planned, &command.message);
+        if let (true, CursorUse::More(id)) = (is_await(&planned), &planned.cursors) {
+            self.streams.ask(*id, row, &command.message);
+        }
         self.by_captured.insert(command.operation, operation);
         let entry = Operation {
             planned,
@@ -354,10 +364,6 @@ impl Conductor {
             in_replay: None,
         };
         self.operations.insert(operation, entry);
-    }
-
-    fn row(&mut self, planned: &Planned, message: &[u8]) -> RowId {
-        row_of(&mut self.results, planned, message)
     }
 
     fn accept_reply(&mut self, reply: &Reply) {
@@ -374,6 +380,10 @@ impl Conductor {
             return;
         };
         entry.in_capture = Some(captured);
+        if let (true, CursorUse::More(id)) = (is_await(&entry.planned), &entry.planned.cursors) {
+            let events = facts.map_or(0, |facts| facts.documents);
+            self.streams.add_captured(*id, events);
+        }
         if captured.cursor_id != 0 {
             self.planner
                 .note_cursor(captured.cursor_id, entry.planned.origin);
@@ -423,6 +433,14 @@ impl Conductor {
             return self.drop_operation(operation, SkipReason::CursorEnded);
         }
         let request_id = self.next_request_id;
+        let mut catch_up = Vec::new();
+        if let CursorUse::Kill(ids) = &planned.cursors {
+            let missing = ids.iter().filter_map(|id| self.streams.missing(*id));
+            let rewriter = &self.rewriter;
+            catch_up = missing
+                .filter_map(|missing| fetch(rewriter, missing, request_id, &mut find))
+                .collect();
+        }
         let mut rewritten = Vec::new();
         let result =
             self.rewriter
@@ -439,6 +457,7 @@ impl Conductor {
             digest_until_s: self
                 .digest_until_s
                 .filter(|_| planned.origin.exclusion.is_none()),
+            catch_up,
         };
         self.next_request_id = self.next_request_id.checked_add(1).unwrap_or(1);
         // The lane of the connection has one operation at a time, so there is room.
@@ -486,6 +505,14 @@ impl Conductor {
         let slot = entry.slot;
         if let CursorUse::More(id) = entry.planned.cursors {
             self.cursors.insert(id, replayed.cursor_id);
+            if is_await(&entry.planned) {
+                self.streams.add_replayed(id, replayed.documents);
+            }
+        }
+        for (cursor, events) in &done.caught_up {
+            if let Some(row) = self.streams.add_replayed(*cursor, *events) {
+                self.results.add_events(row, *events);
+            }
         }
         self.schedule.end(done.operation);
         self.leave(slot);
@@ -541,6 +568,34 @@ impl Conductor {
             && captured.cursor_id != 0
         {
             self.cursors.insert(captured.cursor_id, replayed.cursor_id);
+        }
+    }
+
+    /// Fetches the events that are missing of cursors that are still open.
+    async fn catch_up(&mut self) {
+        let missing = self.streams.all_missing();
+        if missing.is_empty() {
+            return;
+        }
+        // Events that cannot be fetched are a difference in the comparison.
+        let Ok(mut link) = self.endpoint.connect(0).await else {
+            return;
+        };
+        for missing in missing {
+            let cursors = &mut self.cursors;
+            let find = |id| cursors.find(id).copied().filter(|id| *id != 0);
+            let request_id = self.next_request_id;
+            self.next_request_id = request_id.checked_add(1).unwrap_or(1);
+            let Some(events) = fetch(&self.rewriter, missing, request_id, find) else {
+                continue;
+            };
+            let fetched = connection::catch_up(&self.endpoint, &mut link, &events, request_id);
+            let Ok(fetched) = fetched.await else {
+                return;
+            };
+            if let Some(row) = self.streams.add_replayed(events.cursor, fetched) {
+                self.results.add_events(row, fetched);
+            }
         }
     }
 
@@ -621,6 +676,31 @@ impl Conductor {
     }
 }
 
+/// The request for missing events; `None` if the target's cursor has ended.
+fn fetch(
+    rewriter: &Rewriter,
+    missing: Missing,
+    request_id: i32,
+    mut find_cursor: impl FnMut(i64) -> Option<i64>,
+) -> Option<CatchUp> {
+    find_cursor(missing.cursor)?;
+    let mut message = Vec::new();
+    let cursors = CursorUse::More(missing.cursor);
+    let rewritten = rewriter.rewrite(
+        &missing.message,
+        request_id,
+        &cursors,
+        find_cursor,
+        &mut message,
+    );
+    rewritten.ok()?;
+    Some(CatchUp {
+        cursor: missing.cursor,
+        message,
+        missing: missing.count,
+    })
+}
+
 /// Number of operations that wait and are not in flight.
 fn waiting_only(waiting: usize, in_flight: u64) -> u64 {
     u64::try_from(waiting)
@@ -654,6 +734,7 @@ fn record(results: &mut Results, entry: &Operation, done: &Done) -> ReplayedEnd 
         return ReplayedEnd {
             code: None,
             cursor_id: 0,
+            documents: 0,
         };
     };
     let facts = received.map(|received| received.facts);
@@ -675,5 +756,6 @@ fn record(results: &mut Results, entry: &Operation, done: &Done) -> ReplayedEnd 
     ReplayedEnd {
         code: Some(code),
         cursor_id: facts.and_then(|facts| facts.cursor_id).unwrap_or(0),
+        documents: facts.map_or(0, |facts| facts.documents()),
     }
 }

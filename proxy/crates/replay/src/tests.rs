@@ -154,6 +154,11 @@ fn reply(name: &str, command: &Document) -> Document {
             };
             doc! {"cursor": {"firstBatch": [{"a": 1}, {"a": 2}], "id": id, "ns": "d.c"}, "ok": 1.0}
         }
+        // A change stream that returns one event at a time, without an end.
+        "aggregate" => doc! {"cursor": {"firstBatch": [], "id": 700_i64, "ns": "d.c"}, "ok": 1.0},
+        "getMore" if matches!(command.get_i64("getMore"), Ok(700)) => {
+            doc! {"cursor": {"nextBatch": [{"e": 1}], "id": 700_i64, "ns": "d.c"}, "ok": 1.0}
+        }
         "getMore" => match command.get_i64("getMore") {
             Ok(900) => {
                 doc! {"cursor": {"nextBatch": [{"a": 3}], "id": 0_i64, "ns": "d.c"}, "ok": 1.0}
@@ -380,6 +385,36 @@ async fn cursors_of_the_target_are_used_and_ended_cursors_are_not() {
     let skipped = [("cursor_ended", 2), ("cursor_unknown", 1)];
     let skipped = skipped.map(|(reason, count)| (reason.to_owned(), count));
     assert_eq!(report.skipped, BTreeMap::from(skipped));
+}
+
+#[tokio::test]
+async fn all_captured_events_are_fetched_even_if_they_come_in_more_batches() {
+    for kills in [false, true] {
+        let stub = Stub::start(Conduct::Serve).await;
+        let mut capture = Capture::new();
+        let watch = doc! {"aggregate": "c", "pipeline": [{"$changeStream": {}}]};
+        let opened = capture.command(1, watch);
+        capture.reply(opened, ok(0, 77));
+        for events in [3, 0, 2] {
+            let more = capture.command(1, doc! {"getMore": 77_i64, "collection": "c"});
+            capture.reply(more, ok(events, 77));
+        }
+        if kills {
+            capture.operation(1, doc! {"killCursors": "c", "cursors": [77_i64]}, 0);
+        }
+        let report = replay(plan(&stub).await, capture.finish()).await;
+        let shapes = &report.shapes;
+        let watch = shapes
+            .iter()
+            .find(|shape| shape.command == "aggregate")
+            .unwrap();
+        assert_eq!((watch.count, watch.events), (1, 5), "{kills}");
+        assert!(watch.digest.is_none() && watch.is_awaiting);
+        let mut names = vec!["aggregate"];
+        names.extend(["getMore"; 5]);
+        names.extend(kills.then_some("killCursors"));
+        assert_eq!(stub.names(), names);
+    }
 }
 
 #[tokio::test]

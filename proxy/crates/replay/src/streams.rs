@@ -1,0 +1,116 @@
+//! The awaiting cursors of a replay: how many events the captured clients had received, and how
+//! many the replay has received.
+
+use bytes::Bytes;
+
+use crate::{Recent, results::RowId};
+
+/// Maximum number of awaiting cursors in each generation of the memory.
+const MAX_STREAMS: usize = 10_000;
+
+#[derive(Debug)]
+struct Stream {
+    row: RowId,
+    captured: u64,
+    replayed: u64,
+    /// The last captured `getMore`.
+    message: Bytes,
+}
+
+/// Events that are missing in the replay.
+#[derive(Debug)]
+pub(crate) struct Missing {
+    /// The captured id of the cursor.
+    pub cursor: i64,
+    /// The last captured `getMore` on it.
+    pub message: Bytes,
+    pub count: u64,
+}
+
+/// The awaiting cursors, by their captured ids.
+#[derive(Debug)]
+pub(crate) struct Streams(Recent<i64, Stream>);
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self(Recent::new(MAX_STREAMS))
+    }
+}
+
+impl Streams {
+    /// Notes a captured `getMore`. `row` is that of the operation that opened the cursor.
+    pub(crate) fn ask(&mut self, cursor: i64, row: RowId, message: &Bytes) {
+        match self.0.find(cursor) {
+            Some(stream) => stream.message = message.clone(),
+            None => self.0.insert(
+                cursor,
+                Stream {
+                    row,
+                    captured: 0,
+                    replayed: 0,
+                    message: message.clone(),
+                },
+            ),
+        }
+    }
+
+    /// Adds events that a captured client received.
+    pub(crate) fn add_captured(&mut self, cursor: i64, events: u64) {
+        if let Some(stream) = self.0.find(cursor) {
+            stream.captured = stream.captured.saturating_add(events);
+        }
+    }
+
+    /// Adds events that the replay received. Returns the row that counts them.
+    pub(crate) fn add_replayed(&mut self, cursor: i64, events: u64) -> Option<RowId> {
+        let stream = self.0.find(cursor)?;
+        stream.replayed = stream.replayed.saturating_add(events);
+        Some(stream.row)
+    }
+
+    /// The events of a cursor that are missing in the replay.
+    pub(crate) fn missing(&mut self, cursor: i64) -> Option<Missing> {
+        let stream = self.0.find(cursor)?;
+        let count = stream.captured.saturating_sub(stream.replayed);
+        (count > 0).then(|| Missing {
+            cursor,
+            message: stream.message.clone(),
+            count,
+        })
+    }
+
+    /// The events of all cursors that are missing in the replay.
+    pub(crate) fn all_missing(&mut self) -> Vec<Missing> {
+        let cursors: Vec<i64> = self.0.keys().copied().collect();
+        let missing = cursors
+            .into_iter()
+            .filter_map(|cursor| self.missing(cursor));
+        missing.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Results;
+
+    #[test]
+    fn events_that_the_replay_has_not_received_are_missing() {
+        let row = Results::default().row_of(seawall_shape::ShapeId::of_other_row("a", "b", "c"));
+        let mut streams = Streams::default();
+        streams.ask(7, row, &Bytes::from_static(b"first"));
+        streams.ask(7, row, &Bytes::from_static(b"last"));
+        streams.add_captured(7, 5);
+        streams.add_captured(8, 5);
+        assert_eq!(streams.add_replayed(7, 3), Some(row));
+        assert_eq!(streams.add_replayed(8, 3), None);
+        let missing = streams.all_missing();
+        let [missing] = &missing[..] else {
+            panic!("{missing:?}")
+        };
+        assert_eq!((missing.cursor, missing.count), (7, 2));
+        assert_eq!(missing.message, "last");
+        streams.add_replayed(7, 2);
+        assert!(streams.missing(7).is_none());
+    }
+}
