@@ -19,7 +19,6 @@ use crate::path::KeyPath;
 use crate::problem::{Problem, Problems, shown_text};
 use crate::schema::{Key, Kind, Section, shape_id};
 use crate::secret::{self, Secret, SecretBytes, SecretFile};
-use crate::words::CaptureEvent;
 
 /// A type with the settings of one section.
 pub(crate) trait ReadSection: Sized {
@@ -332,24 +331,6 @@ impl Setting for Vec<String> {
     }
 }
 
-/// The events that begin a capture, separated by commas.
-impl Setting for Vec<CaptureEvent> {
-    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
-        let mut events = Self::new();
-        for text in parts(given.text(value)?) {
-            match CaptureEvent::named(text) {
-                Some(event) => events.push(event),
-                None => given.add(text, "must be storm, stall or change, joined by commas"),
-            }
-        }
-        Some(events)
-    }
-
-    fn absent() -> Option<Self> {
-        Some(Self::new())
-    }
-}
-
 /// The admin addresses of other instances, separated by commas.
 impl Setting for Vec<PeerAddress> {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
@@ -398,7 +379,7 @@ impl Setting for Vec<(u64, Duration)> {
 }
 
 /// Splits a text at its commas.
-fn parts(joined: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn parts(joined: &str) -> impl Iterator<Item = &str> {
     let parts = joined.split(',').map(str::trim);
     parts.filter(|part| !part.is_empty())
 }

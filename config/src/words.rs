@@ -6,7 +6,7 @@ use toml::Value;
 
 use crate::declare::words;
 use crate::kinds::MAX_CONNECTIONS;
-use crate::read::{Given, Setting};
+use crate::read::{Given, Setting, parts};
 use crate::schema::Kind;
 
 words! {
@@ -30,6 +30,24 @@ words! {
         Zstd = "zstd",
         /// Supported by the oldest clients.
         Zlib = "zlib",
+    }
+}
+
+/// The events that begin a capture, separated by commas.
+impl Setting for Vec<CaptureEvent> {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let mut events = Self::new();
+        for text in parts(given.text(value)?) {
+            match CaptureEvent::named(text) {
+                Some(event) => events.push(event),
+                None => given.add(text, "must be storm, stall or change, joined by commas"),
+            }
+        }
+        Some(events)
+    }
+
+    fn absent() -> Option<Self> {
+        Some(Self::new())
     }
 }
 

@@ -16,8 +16,9 @@ use tokio::time::Instant;
 
 use super::{
     Captures,
+    queue::microseconds,
     selection::{Described, Verdict},
-    session::{Session, microseconds},
+    session::Session,
 };
 use seawall_command::{Command, CommandBytes, ReplyFacts, Target, exchange_may_be_shown};
 

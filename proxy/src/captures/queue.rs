@@ -18,8 +18,6 @@ use seawall_capture::record::{
 };
 use tokio::time::Instant;
 
-use super::session::microseconds;
-
 /// Memory of a record without its message, in bytes.
 const RECORD_BYTES: usize = 256;
 
@@ -545,6 +543,11 @@ fn memory_of(content: &Content) -> usize {
         Content::Omitted(omitted) if omitted.client == 0 => 0,
         _ => RECORD_BYTES,
     }
+}
+
+/// A duration in whole microseconds, the unit of times in records.
+pub(super) fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The time of a record, in microseconds since the session began.

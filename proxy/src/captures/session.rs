@@ -6,7 +6,7 @@ use seawall_capture::record::ReplyDetail;
 use tokio::time::Instant;
 
 use super::{
-    queue::{Queue, Totals},
+    queue::{Queue, Totals, microseconds},
     selection::Selection,
 };
 
@@ -43,8 +43,4 @@ impl Session {
     pub(super) fn at_us(&self, now: Instant) -> u64 {
         microseconds(now.saturating_duration_since(self.began))
     }
-}
-
-pub(super) fn microseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

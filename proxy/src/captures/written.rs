@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use super::{
     directory::{CaptureId, Summary},
-    queue::{Counts, REASONS, reason_name},
-    session::{Session, microseconds},
+    queue::{Counts, REASONS, microseconds, reason_name},
+    session::Session,
 };
 
 /// A capture that a thread writes.
