@@ -115,8 +115,9 @@ async fn stop(seawall: &Seawall, id: &str) -> Capture {
     captures.find(|capture| capture.id == id).unwrap()
 }
 
-/// Count, documents, errors by code, and digest of each shape that the driver's user may run.
-type PerShape = BTreeMap<String, (u64, u64, BTreeMap<i32, u64>, Option<String>)>;
+/// Count, errors by code, documents and digest of each shape that the driver's user may run.
+/// Documents and digest are absent if the results of the shape are not compared.
+type PerShape = BTreeMap<String, (u64, BTreeMap<i32, u64>, Option<(u64, Option<String>)>)>;
 
 fn per_shape(report: &Report) -> PerShape {
     let shapes = report.shapes.iter();
@@ -126,13 +127,9 @@ fn per_shape(report: &Report) -> PerShape {
             "{} {}.{} {}",
             shape.command, shape.db, shape.collection, shape.text
         );
-        let results = (
-            shape.count,
-            shape.documents,
-            shape.errors.clone(),
-            shape.digest.clone(),
-        );
-        (name, results)
+        let documents = (shape.documents, shape.digest.clone());
+        let documents = shape.excluded.is_none().then_some(documents);
+        (name, (shape.count, shape.errors.clone(), documents))
     });
     rows.collect()
 }

@@ -483,6 +483,10 @@ fn caveats(before: &Report, now: &Report, pairs: &[Pair<'_>]) -> Vec<String> {
             Exclusion::StringRange,
             "compare strings by order or pattern",
         ),
+        (
+            Exclusion::EarlierTime,
+            "read the data of an earlier time, or resume a change stream",
+        ),
     ] {
         let excluded = pairs.iter().filter(|pair| {
             let sides = [pair.before, pair.now].into_iter().flatten();

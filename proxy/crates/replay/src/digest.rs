@@ -30,6 +30,9 @@ pub enum Exclusion {
     Volatile,
     /// The command compares strings by order or pattern, and the capture is redacted.
     StringRange,
+    /// The command reads the data of an earlier time, or resumes a change stream. The replay reads
+    /// the present data, and its change streams begin now.
+    EarlierTime,
 }
 
 /// The reason why the results of a command cannot be compared; `None` if they can.
@@ -57,6 +60,9 @@ pub(crate) fn exclusion(
         | Syntax::Explain
         | Syntax::OnCollection
         | Syntax::Plain => return Some(Exclusion::NoDocuments),
+    }
+    if reads_at_time(body) {
+        return Some(Exclusion::EarlierTime);
     }
     let statements = sequences
         .iter()
@@ -95,6 +101,9 @@ fn search(document: &[u8], is_redacted: bool, depth: usize) -> Option<Exclusion>
         if is_volatile {
             return Some(Exclusion::Volatile);
         }
+        if element.name == b"$changeStream" && has_start(element.value) {
+            return Some(Exclusion::EarlierTime);
+        }
         let is_range = matches!(
             element.name,
             b"$gt" | b"$gte" | b"$lt" | b"$lte" | b"$regex"
@@ -106,6 +115,22 @@ fn search(document: &[u8], is_redacted: bool, depth: usize) -> Option<Exclusion>
             DOCUMENT | ARRAY => search(element.value, is_redacted, depth + 1),
             _ => None,
         }
+    })
+}
+
+/// True if a command reads the data of a given time, as later commands of a snapshot session do.
+fn reads_at_time(body: &[u8]) -> bool {
+    let mut concerns = elements(body).filter(|element| element.name == b"readConcern");
+    concerns.any(|concern| elements(concern.value).any(|of| of.name == b"atClusterTime"))
+}
+
+/// True if the options of a change stream have the position at which it starts.
+fn has_start(options: &[u8]) -> bool {
+    elements(options).any(|option| {
+        matches!(
+            option.name,
+            b"resumeAfter" | b"startAfter" | b"startAtOperationTime"
+        )
     })
 }
 
@@ -296,7 +321,7 @@ mod tests {
 
     #[test]
     fn commands_with_results_that_differ_by_nature_are_excluded() {
-        use Exclusion::{NoDocuments, StringRange, Volatile};
+        use Exclusion::{EarlierTime, NoDocuments, StringRange, Volatile};
         let pattern = Regex {
             pattern: CString::try_from("^a").unwrap(),
             options: CString::try_from("").unwrap(),
@@ -307,6 +332,32 @@ mod tests {
                 Syntax::Find,
                 None,
                 None,
+            ),
+            (
+                doc! {"find": "c", "readConcern": {"level": "snapshot"}},
+                Syntax::Find,
+                None,
+                None,
+            ),
+            (
+                doc! {"find": "c", "readConcern": {
+                    "level": "snapshot", "atClusterTime": bson::Timestamp { time: 5, increment: 1 },
+                }},
+                Syntax::Find,
+                Some(EarlierTime),
+                Some(EarlierTime),
+            ),
+            (
+                doc! {"aggregate": "c", "pipeline": [{"$changeStream": {}}]},
+                Syntax::Aggregate,
+                None,
+                None,
+            ),
+            (
+                doc! {"aggregate": "c", "pipeline": [{"$changeStream": {"resumeAfter": {"_data": "8"}}}]},
+                Syntax::Aggregate,
+                Some(EarlierTime),
+                Some(EarlierTime),
             ),
             (
                 doc! {"aggregate": "c", "pipeline": [{"$sample": {"size": 1}}]},
