@@ -16,7 +16,7 @@ fn each_mistake_is_one_line_with_the_key_its_value_and_the_allowed_values() {
 
 #[test]
 fn sections_of_later_versions_are_unknown() {
-    let text = format!("{DEPLOYMENT}[capture]\ndirectory = \"/captures\"\n");
+    let text = format!("{DEPLOYMENT}[mirror]\nshare = 0.1\n");
     let problems = Settings::from_toml(&text).unwrap_err();
     let mut lines = problems.iter().map(ToString::to_string);
     assert!(
@@ -773,7 +773,7 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "admins.address = \"off\"",
         "admins = (a table): unknown section; did you mean admin? the sections are listen, listeners, \
-         deployment, auth, pool, limits, shapes, history, pulse, slow_log, fault, shutdown, runtime, \
+         deployment, auth, pool, limits, shapes, history, pulse, slow_log, capture, fault, shutdown, runtime, \
          admin, telemetry, log, reload",
     ),
     (
@@ -783,6 +783,6 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "\"shutdown.drain_ms\" = 1",
         "\"shutdown.drain_ms\" = (an integer): unknown section; the sections are listen, listeners, deployment, \
-         auth, pool, limits, shapes, history, pulse, slow_log, fault, shutdown, runtime, admin, telemetry, log, reload",
+         auth, pool, limits, shapes, history, pulse, slow_log, capture, fault, shutdown, runtime, admin, telemetry, log, reload",
     ),
 ];
