@@ -430,6 +430,19 @@ fn whole(number: f64) -> i64 {
     number as i64
 }
 
+/// The exclusions that a comparison mentions, and what the commands do.
+const EXCLUSIONS: [(Exclusion, &str); 3] = [
+    (Exclusion::Volatile, "use the time or random numbers"),
+    (
+        Exclusion::StringRange,
+        "compare strings by order or pattern",
+    ),
+    (
+        Exclusion::EarlierTime,
+        "read the data of an earlier time, or resume a change stream",
+    ),
+];
+
 fn caveats(before: &Report, now: &Report, pairs: &[Pair<'_>]) -> Vec<String> {
     let mut caveats = Vec::new();
     for (name, report) in [("before", before), ("now", now)] {
@@ -477,17 +490,7 @@ fn caveats(before: &Report, now: &Report, pairs: &[Pair<'_>]) -> Vec<String> {
     {
         caveats.push("the two replays sent different commands".to_owned());
     }
-    for (exclusion, text) in [
-        (Exclusion::Volatile, "use the time or random numbers"),
-        (
-            Exclusion::StringRange,
-            "compare strings by order or pattern",
-        ),
-        (
-            Exclusion::EarlierTime,
-            "read the data of an earlier time, or resume a change stream",
-        ),
-    ] {
+    for (exclusion, text) in EXCLUSIONS {
         let excluded = pairs.iter().filter(|pair| {
             let sides = [pair.before, pair.now].into_iter().flatten();
             sides
