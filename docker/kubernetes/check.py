@@ -485,15 +485,18 @@ def fact_the_compose_file_is_consistent_and_seawall_accepts_its_part(_minor):
         for mount in service.get("volumes", []):
             source = mount.split(":")[0]
             if source.startswith("."):
-                ensure((folder / source).is_file(), f"{name} mounts {source}, which does not exist")
+                ensure((folder / source).exists(), f"{name} mounts {source}, which does not exist")
             else:
                 used.add(source)
         for port in service.get("ports", []):
             ensure(port.startswith("127.0.0.1:"), f"{name} publishes {port} to other hosts")
     ensure(used == volumes, f"volumes {sorted(volumes)}, but used are {sorted(used)}")
     for program in services["prometheus"], services["grafana"]:
-        file = program["volumes"][0].split(":")[0]
-        yaml.load((folder / file).read_text(), UniqueKeys)
+        mounted = folder / program["volumes"][0].split(":")[0]
+        files = sorted(mounted.rglob("*.y*ml")) if mounted.is_dir() else [mounted]
+        ensure(files, f"{mounted} has no YAML file")
+        for file in files:
+            yaml.load(file.read_text(), UniqueKeys)
     given = services["seawall"]["environment"]
     defaults = re.compile(r"\$\{\w+:-([^}]*)\}")
     env = [{"name": name, "value": defaults.sub(r"\1", given[name])} for name in given]
