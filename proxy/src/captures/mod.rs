@@ -373,6 +373,7 @@ impl Captures {
         let running = Arc::clone(&self.running);
         let kept_bytes = Arc::clone(&self.kept_bytes);
         let capture = Arc::clone(written);
+        let created = directory.create(&written.id);
         let work = move || {
             let files = Files {
                 directory: directory.clone(),
@@ -384,8 +385,6 @@ impl Captures {
             kept_bytes.store(directory.bytes().unwrap_or(0), Ordering::Relaxed);
             capture.update(|progress| progress.has_ended = true);
         };
-        let directory = Directory::new(settings.directory.clone());
-        let created = directory.create(&written.id);
         self.running.set_written(Arc::clone(written));
         let thread = thread::Builder::new().name("capture-writer".to_owned());
         let spawned = created.and_then(|()| thread.spawn(work));

@@ -368,7 +368,7 @@ fn names_of(label: &Label) -> Names {
 }
 
 /// The durations of a report in the form that the existing comparison needs. Awaiting cursors are
-/// left out: their operations wait for events.
+/// excluded, because their operations wait for events.
 fn period(report: &Report) -> Period {
     let mut period = Period {
         length: Duration::from_secs_f64(report.seconds.clamp(1.0, 1e9)),

@@ -235,7 +235,7 @@ fn is_names(array: Array<'_>) -> bool {
     elements.by_ref().all(is_string) && !elements.is_cut()
 }
 
-/// Operators whose arguments have names, some of which are options.
+/// Operators with named arguments. Some of the arguments are options.
 const OPTION_OPERATORS: [&[u8]; 45] = [
     b"$bottom",
     b"$bottomN",
