@@ -7,6 +7,7 @@
 use seawall_command::table::Syntax;
 use seawall_wire::{ElementKind, Elements, RawElement, Sequence};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 /// Maximum depth of documents in a digest and in a search. Servers allow 100 levels.
 const MAX_DEPTH: usize = 128;
@@ -159,7 +160,7 @@ fn elements(document: &[u8]) -> impl Iterator<Item = RawElement<'_>> {
 pub(crate) fn digest(reply: &[u8], recent_s: u64) -> u64 {
     let hasher = Hasher { recent_s };
     let of_array = |array: &[u8]| {
-        let hashes = elements(array).map(|element| hasher.value(&element, 0));
+        let hashes = elements(array).map(|element| hasher.hash(element.kind, element.value));
         hashes.fold(0_u64, u64::wrapping_add)
     };
     let mut sum = 0_u64;
@@ -171,7 +172,7 @@ pub(crate) fn digest(reply: &[u8], recent_s: u64) -> u64 {
                 batch.map_or(0, |batch| of_array(batch.value))
             }
             (b"values", ElementKind::Array(values)) => of_array(values),
-            (b"value", ElementKind::Document(value)) => hasher.document(value, 0),
+            (b"value", ElementKind::Document(value)) => hasher.hash(DOCUMENT, value),
             _ => 0,
         };
         sum = sum.wrapping_add(part);
@@ -185,35 +186,37 @@ struct Hasher {
 }
 
 impl Hasher {
-    fn document(self, document: &[u8], depth: usize) -> u64 {
-        if depth > MAX_DEPTH {
-            return 0;
-        }
-        let hash = elements(document).fold(START, |hash, element| {
-            let hash = bytes(hash, element.name);
-            step(hash, self.value(&element, depth))
-        });
-        finish(hash)
+    /// The first eight bytes of the SHA-256 of a value: its type, and its content.
+    fn hash(self, kind: u8, value: &[u8]) -> u64 {
+        let mut hash = Sha256::new();
+        self.add(&mut hash, kind, value, 0);
+        let hash = hash.finalize();
+        hash.first_chunk()
+            .map_or(0, |first| u64::from_le_bytes(*first))
     }
 
-    fn value(self, element: &RawElement<'_>, depth: usize) -> u64 {
-        let kind = step(START, u64::from(element.kind));
-        finish(match element.kind {
-            DOCUMENT | ARRAY => step(kind, self.document(element.value, depth + 1)),
-            OBJECT_ID | DATE | TIMESTAMP if self.is_recent(element) => kind,
-            // Both zeros are equal.
-            DOUBLE
-                if element.value.iter().rev().skip(1).all(|byte| *byte == 0)
-                    && element.value.last() == Some(&0x80) =>
-            {
-                bytes(kind, &[0; 8])
+    fn add(self, hash: &mut Sha256, kind: u8, value: &[u8], depth: usize) {
+        hash.update([kind]);
+        match kind {
+            DOCUMENT | ARRAY if depth <= MAX_DEPTH => {
+                for element in elements(value) {
+                    hash.update(element.name);
+                    hash.update([0]);
+                    self.add(hash, element.kind, element.value, depth + 1);
+                }
+                // No element has the type 0, so this is the end of the document.
+                hash.update([0]);
             }
-            _ => bytes(kind, element.value),
-        })
+            DOCUMENT | ARRAY => {}
+            OBJECT_ID | DATE | TIMESTAMP if self.is_recent(kind, value) => {}
+            // Both zeros are equal.
+            DOUBLE if value == NEGATIVE_ZERO => hash.update([0; 8]),
+            _ => hash.update(value),
+        }
     }
 
-    fn is_recent(self, element: &RawElement<'_>) -> bool {
-        let seconds = match (element.kind, element.value) {
+    fn is_recent(self, kind: u8, value: &[u8]) -> bool {
+        let seconds = match (kind, value) {
             (OBJECT_ID, [a, b, c, d, ..]) => u64::from(u32::from_be_bytes([*a, *b, *c, *d])),
             (DATE, value) => {
                 let milliseconds = value.first_chunk().map(|chunk| i64::from_le_bytes(*chunk));
@@ -227,33 +230,8 @@ impl Hasher {
     }
 }
 
-const START: u64 = 0x243f_6a88_85a3_08d3;
-
-fn step(hash: u64, word: u64) -> u64 {
-    (hash ^ word)
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        .rotate_left(29)
-}
-
-fn bytes(hash: u64, bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let hash = words
-        .iter()
-        .fold(hash, |hash, word| step(hash, u64::from_le_bytes(*word)));
-    let mut last = [0; 8];
-    for (to, from) in last.iter_mut().zip(rest) {
-        *to = *from;
-    }
-    let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-    step(step(hash, u64::from_le_bytes(last)), length)
-}
-
-/// The finaliser of SplitMix64: each bit of the result depends on all bits of the hash.
-fn finish(hash: u64) -> u64 {
-    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ (hash >> 31)
-}
+/// The bytes of the double -0.0.
+const NEGATIVE_ZERO: [u8; 8] = (-0.0_f64).to_le_bytes();
 
 #[cfg(test)]
 mod tests {
