@@ -40,32 +40,9 @@ fn section(scratch: &Scratch, keys: &str) -> String {
     format!("[capture]\ndirectory = {directory:?}\n{keys}\n")
 }
 
-/// Starts a capture and returns its id.
-async fn start(seawall: &Seawall, members: &str) -> String {
-    let (status, body) = try_start(seawall, members).await;
-    assert_eq!(status, 201, "{body}");
-    let capture: Capture = serde_json::from_str(&body).unwrap();
-    assert!(capture.running);
-    capture.id
-}
-
 async fn try_start(seawall: &Seawall, members: &str) -> (u16, String) {
     let json = format!(r#"{{ "duration_ms": 60000{members} }}"#);
     seawall.post("/api/v1/captures", &json).await
-}
-
-/// Stops a capture and returns its description.
-async fn stop(seawall: &Seawall, id: &str) -> Capture {
-    let path = format!("/api/v1/captures/{id}/stop");
-    let (status, body) = seawall.request("POST", &path, "").await;
-    assert_eq!(status, 200, "{body}");
-    find(seawall, id).await
-}
-
-async fn find(seawall: &Seawall, id: &str) -> Capture {
-    let captures: Captures = seawall.api("/api/v1/captures").await;
-    let mut captures = captures.captures.into_iter();
-    captures.find(|capture| capture.id == id).unwrap()
 }
 
 /// The records of a capture.
@@ -240,10 +217,10 @@ async fn capture_has_the_commands_and_replies_of_the_driver_in_the_order_of_each
         let scratch = Scratch::create().unwrap();
         let seawall = capturing(&scratch, "").await;
         let user = scene::writer().await;
-        let id = start(&seawall, r#", "replies": "whole""#).await;
+        let id = seawall.start_capture(r#", "replies": "whole""#).await;
         let (client, events) = observed(&seawall, &user, compression).await;
         work(&client, &user.name).await;
-        let ended = stop(&seawall, &id).await;
+        let ended = seawall.stop_capture(&id).await;
         let read = Read::from(&scratch, &id);
         let events = events.lock();
 
@@ -301,7 +278,7 @@ async fn capture_has_the_commands_and_replies_of_the_driver_in_the_order_of_each
 async fn passwords_and_keys_are_never_written() {
     let scratch = Scratch::create().unwrap();
     let seawall = capturing(&scratch, "").await;
-    let id = start(&seawall, r#", "replies": "whole""#).await;
+    let id = seawall.start_capture(r#", "replies": "whole""#).await;
     let name = unique_name("admin");
     let admin = NewUser::new("admin", &name, "hunter2-own").role("root", "admin");
     create_user(&scene::root().await, &admin).await.unwrap();
@@ -327,7 +304,7 @@ async fn passwords_and_keys_are_never_written() {
     orders.insert_one(doc! { "visible": "yes" }).await.unwrap();
     let (_, outcome) = scene::log_in(&seawall, &Login::new("admin", &other, "hunter2-wrong")).await;
     assert!(!outcome.is_authenticated());
-    stop(&seawall, &id).await;
+    seawall.stop_capture(&id).await;
 
     let read = Read::from(&scratch, &id);
     assert!(
@@ -371,13 +348,13 @@ async fn only_selected_clients_are_captured() {
         (r#", "sample": 0.000001"#.to_owned(), 0),
         (String::new(), 8),
     ] {
-        let id = start(&seawall, &members).await;
+        let id = seawall.start_capture(&members).await;
         for user in [&one, &two] {
             for collection in ["a", "b"] {
                 insert(user, collection).await;
             }
         }
-        stop(&seawall, &id).await;
+        seawall.stop_capture(&id).await;
         let read = Read::from(&scratch, &id);
         let named = |command: &&Command| {
             let name = body(&command.message).keys().next().cloned().unwrap();
@@ -460,7 +437,7 @@ async fn metrics_count_what_a_capture_has_and_what_it_omits() {
     let scratch = Scratch::create().unwrap();
     let seawall = capturing(&scratch, "").await;
     let user = scene::writer().await;
-    let id = start(&seawall, "").await;
+    let id = seawall.start_capture("").await;
     let mut client = scene::logged_in(&seawall, &user.login()).await;
     for _ in 0..5 {
         scene::find(&mut client, &user.name).await;
@@ -483,7 +460,7 @@ async fn metrics_count_what_a_capture_has_and_what_it_omits() {
     seawall_tests::eventually::eventually(Duration::from_secs(20), is_counted)
         .await
         .unwrap();
-    let ended = stop(&seawall, &id).await;
+    let ended = seawall.stop_capture(&id).await;
     assert_eq!((ended.clients, ended.operations), (1, 5));
     let is_idle = || async {
         seawall.metric("seawall_capture_running", &[]).await == 0.0
@@ -500,7 +477,9 @@ async fn large_commands_and_replies_are_captured_whole() {
     let seawall = capturing(&scratch, "").await;
     let user = scene::writer().await;
     for (replies, is_whole) in [("facts", false), ("whole", true)] {
-        let id = start(&seawall, &format!(r#", "replies": "{replies}""#)).await;
+        let id = seawall
+            .start_capture(&format!(r#", "replies": "{replies}""#))
+            .await;
         let (client, events) = observed(&seawall, &user, "").await;
         let collection = client
             .database(&user.name)
@@ -510,7 +489,7 @@ async fn large_commands_and_replies_are_captured_whole() {
         let found = collection.find(doc! {}).await.unwrap();
         let found: Vec<_> = found.try_collect().await.unwrap();
         assert_eq!(found.len(), 6);
-        let ended = stop(&seawall, &id).await;
+        let ended = seawall.stop_capture(&id).await;
         assert!(ended.omitted.is_empty(), "{ended:?}");
         let read = Read::from(&scratch, &id);
         let commands = read.commands();
@@ -540,7 +519,7 @@ async fn transactions_and_change_streams_are_captured() {
     let scratch = Scratch::create().unwrap();
     let set = shared_replica_set().await.unwrap();
     let seawall = scene::seawall_at(&set.uri(), &section(&scratch, "")).await;
-    let id = start(&seawall, r#", "replies": "whole""#).await;
+    let id = seawall.start_capture(r#", "replies": "whole""#).await;
     let client = seawall.client(ROOT, ROOT_PASSWORD, "admin").await;
     let database = client.database(&unique_name("captured"));
     database.create_collection("c").await.unwrap();
@@ -557,7 +536,7 @@ async fn transactions_and_change_streams_are_captured() {
         let change = changes.try_next().await.unwrap().unwrap();
         assert_eq!(change.full_document, Some(doc! { "_id": number }));
     }
-    stop(&seawall, &id).await;
+    seawall.stop_capture(&id).await;
 
     let read = Read::from(&scratch, &id);
     let in_transaction = read.commands().into_iter().filter_map(|command| {
@@ -678,12 +657,10 @@ async fn capture_ends_completely_when_seawall_ends() {
 async fn header_describes_the_capture() {
     let scratch = Scratch::create().unwrap();
     let seawall = capturing(&scratch, "").await;
-    let id = start(
-        &seawall,
-        r#", "replies": "whole", "sample": 0.5, "users": ["a.b"]"#,
-    )
-    .await;
-    stop(&seawall, &id).await;
+    let id = seawall
+        .start_capture(r#", "replies": "whole", "sample": 0.5, "users": ["a.b"]"#)
+        .await;
+    seawall.stop_capture(&id).await;
     let part = scratch.join("captures").join(&id).join("part-00000.swc");
     let reader = Reader::new(fs::File::open(part).unwrap()).unwrap();
     let header = reader.header();

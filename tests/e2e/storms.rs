@@ -143,8 +143,7 @@ async fn storm_begins_a_capture_that_has_the_operations_before_it() {
         captures.find(|capture| capture.trigger == "storm" && capture.bytes > 0)
     };
     let capture = eventually(LIMIT, begun).await.unwrap();
-    let path = format!("/api/v1/captures/{}/stop", capture.id);
-    assert_eq!(scene.seawall.request("POST", &path, "").await.0, 200);
+    scene.seawall.stop_capture(&capture.id).await;
     storm.abort();
     let part = std::fs::File::open(folder.join(&capture.id).join("part-00000.swc")).unwrap();
     let mut reader = Reader::new(part).unwrap();

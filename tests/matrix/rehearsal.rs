@@ -4,13 +4,11 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
-use seawall_api::{Capture, Captures};
 use seawall_load::Target as Endpoint;
 use seawall_replay::{Choice, Pace, Replay, Report, Source, captured_results, run};
 use seawall_tests::{
     mongod::{Options, ReplicaSet, unique_name},
     scratch::Scratch,
-    seawall::Seawall,
 };
 
 use crate::{
@@ -41,7 +39,7 @@ async fn captured_traffic_of_four_drivers_gives_the_same_results_in_a_replay() {
     let directory = scratch.join("captures");
     let pair = Pair::start_with(true, &format!("capture.directory = {directory:?}\n")).await;
     let programs = join_all(DRIVERS.map(async |(language, _)| language.prepare().await)).await;
-    let id = start(&pair.seawall).await;
+    let id = pair.seawall.start_capture(r#", "replies": "whole""#).await;
     let runs = DRIVERS
         .iter()
         .zip(&programs)
@@ -58,7 +56,7 @@ async fn captured_traffic_of_four_drivers_gives_the_same_results_in_a_replay() {
         });
     let steps = join_all(runs).await;
     assert!(steps.iter().all(|count| *count > 60), "{steps:?}");
-    let capture = stop(&pair.seawall, &id).await;
+    let capture = pair.seawall.stop_capture(&id).await;
     assert!(capture.operations > MIN_OPERATIONS, "{capture:?}");
 
     let fresh = ReplicaSet::start(1, Options::with_auth()).await.unwrap();
@@ -95,24 +93,6 @@ async fn captured_traffic_of_four_drivers_gives_the_same_results_in_a_replay() {
         before.len(),
         differences.join("\n")
     );
-}
-
-/// Starts a capture of all clients with whole replies, and returns its id.
-async fn start(seawall: &Seawall) -> String {
-    let json = r#"{"duration_ms": 600000, "replies": "whole"}"#;
-    let (status, body) = seawall.post("/api/v1/captures", json).await;
-    assert_eq!(status, 201, "{body}");
-    let capture: Capture = serde_json::from_str(&body).unwrap();
-    capture.id
-}
-
-async fn stop(seawall: &Seawall, id: &str) -> Capture {
-    let path = format!("/api/v1/captures/{id}/stop");
-    let (status, body) = seawall.request("POST", &path, "").await;
-    assert_eq!(status, 200, "{body}");
-    let captures: Captures = seawall.api("/api/v1/captures").await;
-    let mut captures = captures.captures.into_iter();
-    captures.find(|capture| capture.id == id).unwrap()
 }
 
 /// Count, errors by code, documents and digest of each shape that the driver's user may run.

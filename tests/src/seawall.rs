@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mongodb::{Client, options::ClientOptions};
 use seawall::app::{App, StartError};
-use seawall_api::{Reload, Status};
+use seawall_api::{Capture, Captures, Reload, Status};
 use seawall_config::Loaded;
 use serde::de::DeserializeOwned;
 use tokio::{
@@ -157,6 +157,33 @@ impl Seawall {
             json.len()
         );
         self.request("POST", path, &headers).await
+    }
+
+    /// Starts a capture of at most ten minutes and returns its id. `members` are more members of
+    /// the request in JSON, each after a comma.
+    pub async fn start_capture(&self, members: &str) -> String {
+        let json = format!(r#"{{ "duration_ms": 600000{members} }}"#);
+        let (status, body) = self.post("/api/v1/captures", &json).await;
+        assert_eq!(status, 201, "{body}");
+        let capture: Capture = serde_json::from_str(&body).expect("the reply is a capture");
+        assert!(capture.running);
+        capture.id
+    }
+
+    /// Stops a capture and returns its description.
+    pub async fn stop_capture(&self, id: &str) -> Capture {
+        let path = format!("/api/v1/captures/{id}/stop");
+        let (status, body) = self.request("POST", &path, "").await;
+        assert_eq!(status, 200, "{body}");
+        self.capture(id).await
+    }
+
+    /// The description of a capture.
+    pub async fn capture(&self, id: &str) -> Capture {
+        let captures: Captures = self.api("/api/v1/captures").await;
+        let mut captures = captures.captures.into_iter();
+        let found = captures.find(|capture| capture.id == id);
+        found.expect("the capture is listed")
     }
 
     /// The sum of a metric over the series whose lines contain all of `labels`.
