@@ -122,23 +122,19 @@ impl Output {
         if depth > MAX_DEPTH {
             return Err(RedactError::TooDeep);
         }
-        let end = document.len().saturating_sub(1);
-        let mut rest = match document_at(document) {
-            Ok(whole) if whole.len() == document.len() => document.get(4..end),
-            _ => None,
+        match document_at(document) {
+            Ok(whole) if whole.len() == document.len() => {}
+            _ => return Err(RedactError::Malformed),
         }
-        .ok_or(RedactError::Malformed)?;
         let start = self.0.len();
         self.0.extend_from_slice(&[0; 4]);
-        let mut is_first = true;
-        while !rest.is_empty() {
-            let (element, after) = RawElement::split(rest).map_err(|_| RedactError::Malformed)?;
+        for (index, element) in RawElement::all(document).enumerate() {
+            let element = element.map_err(|_| RedactError::Malformed)?;
             let treatment = match place {
-                Some(place) => place.treatment(&element, is_first),
+                Some(place) => place.treatment(&element, index == 0),
                 None => Treatment::Value,
             };
             self.element(redactor, &element, treatment, depth)?;
-            (rest, is_first) = (after, false);
         }
         self.0.push(0);
         self.set_length(start)

@@ -141,17 +141,9 @@ fn is_clock(string: &[u8]) -> bool {
     text.starts_with(b"$$NOW") || text.starts_with(b"$$CLUSTER_TIME")
 }
 
+/// The elements of a document, up to the first invalid one.
 fn elements(document: &[u8]) -> impl Iterator<Item = RawElement<'_>> {
-    let end = document.len().saturating_sub(1);
-    let mut rest = document.get(4..end).unwrap_or_default();
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let (element, after) = RawElement::split(rest).ok()?;
-        rest = after;
-        Some(element)
-    })
+    RawElement::all(document).map_while(Result::ok)
 }
 
 /// The sum of the hashes of the results in a reply: the documents of a batch, the values of a

@@ -165,11 +165,8 @@ fn document(
 ) -> Option<()> {
     let start = output.len();
     output.extend_from_slice(&[0; 4]);
-    let mut rest = bytes.get(4..bytes.len().checked_sub(1)?)?;
-    while !rest.is_empty() {
-        let (element, after) = RawElement::split(rest).ok()?;
-        write(element, output);
-        rest = after;
+    for element in RawElement::all(bytes) {
+        write(element.ok()?, output);
     }
     output.push(0);
     let size = length(output.len() - start);

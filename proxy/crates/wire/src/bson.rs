@@ -3,7 +3,7 @@
 //!
 //! Source: <https://bsonspec.org/spec.html>.
 
-use std::str;
+use std::{iter, str};
 
 /// The reason why bytes are not valid BSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -180,6 +180,21 @@ impl<'a> RawElement<'a> {
             value,
         };
         Ok((element, rest))
+    }
+
+    /// Returns the elements of a document in their order. An error is the last item. The declared
+    /// length of the document is not checked.
+    pub fn all(document: &'a [u8]) -> impl Iterator<Item = Result<Self, BsonError>> {
+        let end = document.len().saturating_sub(1);
+        let mut rest = document.get(4..end).ok_or(BsonError::BadLength);
+        iter::from_fn(move || {
+            if let Ok([]) = rest {
+                return None;
+            }
+            let split = rest.and_then(Self::split);
+            rest = Ok(split.as_ref().map_or(&[], |(_, after)| *after));
+            Some(split.map(|(element, _)| element))
+        })
     }
 }
 
@@ -389,6 +404,22 @@ mod tests {
     use bson::{Bson, doc, oid::ObjectId, spec::BinarySubtype};
 
     use super::*;
+
+    #[test]
+    fn raw_elements_of_a_document_end_at_the_first_invalid_one() {
+        let document = doc! {"a": 1, "b": "text"}.to_vec().unwrap();
+        let names = |document: &[u8]| {
+            let elements = RawElement::all(document);
+            let names = elements.map(|element| element.map(|of| of.name.to_vec()));
+            names.collect::<Vec<_>>()
+        };
+        let [a, b] = [b"a".to_vec(), b"b".to_vec()];
+        assert_eq!(names(&document), [Ok(a.clone()), Ok(b)]);
+        let cut = document.len() - 3;
+        assert_eq!(names(&document[..cut]), [Ok(a), Err(BsonError::BadLength)]);
+        assert_eq!(names(&doc! {}.to_vec().unwrap()), []);
+        assert_eq!(names(&[5, 0, 0, 0]), [Err(BsonError::BadLength)]);
+    }
 
     fn every_type() -> Vec<u8> {
         let document = doc! {
