@@ -6,7 +6,8 @@
 //! - The memory of a client that has logged in and is idle, with and without TLS.
 //!
 //! Targets and cases alternate. `--rounds N` sets the number of rounds, `--seawall NAME=BINARY`
-//! adds another Seawall; `--quick` is a short run for CI, which asserts counts only.
+//! adds another Seawall, `--only PART` runs one of the parts `idle`, `counts` and `storms`;
+//! `--quick` is a short run for CI, which asserts counts only.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -31,6 +32,8 @@ use tokio::{
     runtime::Builder,
     time::{Instant, sleep},
 };
+
+const PARTS: [&str; 3] = ["idle", "counts", "storms"];
 
 /// Number of clients whose handshakes are counted. They keep a core of the target busy.
 const CLIENTS: usize = 8;
@@ -102,7 +105,16 @@ async fn run(plan: Plan) {
         .to_string();
     let scratch = Scratch::create().expect("the directory can be created");
     write_certificates(&scratch);
-    idle(&clients, plan.idle, &scratch, &server).await;
+    let only = option("--only");
+    let is_known = |only: &String| PARTS.contains(&only.as_str());
+    assert!(
+        only.as_ref().is_none_or(is_known),
+        "--only takes one of {PARTS:?}"
+    );
+    let is_wanted = |part: &str| only.as_ref().is_none_or(|only| only == part);
+    if is_wanted("idle") {
+        idle(&clients, plan.idle, &scratch, &server).await;
+    }
     let mut targets = vec![seawall("Seawall", binary(), &scratch, &server)];
     for other in options("--seawall") {
         let (name, path) = other.split_once('=').expect("--seawall takes NAME=BINARY");
@@ -119,8 +131,12 @@ async fn run(plan: Plan) {
         let is_up = eventually(START_LIMIT, is_up).await;
         is_up.expect("each target accepts logins");
     }
-    bench.count_handshakes().await;
-    bench.weather_storms().await;
+    if is_wanted("counts") {
+        bench.count_handshakes().await;
+    }
+    if is_wanted("storms") {
+        bench.weather_storms().await;
+    }
 }
 
 /// Measures the memory of idle clients in two new processes, because a process keeps memory that it
