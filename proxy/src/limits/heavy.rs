@@ -1,7 +1,7 @@
 //! Runs heavy work on other threads, because it would keep a thread from serving clients. Heavy
 //! work is: compressing and decompressing large messages, passes over all bytes of a large message,
-//! and the cryptography of TLS handshakes. Handshakes have a lower priority than everything else,
-//! because a storm of them may come from clients that have not logged in.
+//! and TLS handshakes. Handshakes have a lower priority than everything else, because a storm of
+//! them may come from clients that have not logged in.
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -26,8 +26,7 @@ const LONG_WALK_BYTES: usize = 1024 * 1024;
 #[derive(Clone, Debug)]
 pub struct HeavyWork {
     messages: Turns,
-    handshakes: Turns,
-    handshake_threads: LowPriority,
+    handshakes: LowPriority,
 }
 
 /// Runs the heavy work of one sharer.
@@ -37,6 +36,21 @@ pub struct Heavy<'a> {
     sharer: Sharer,
 }
 
+/// The handshakes of one sharer that wait for their turn.
+#[derive(Debug)]
+pub struct HandshakeLine {
+    turns: Turns,
+    sharer: Sharer,
+}
+
+impl HandshakeLine {
+    /// Waits for a turn. A sharer's newest waiting handshake is usually served first, because
+    /// impatient clients give up and retry.
+    pub(crate) async fn wait(&self) -> Turn {
+        self.turns.take(self.sharer).await
+    }
+}
+
 impl HeavyWork {
     /// Allows as many jobs of each type (messages and handshakes) at a time as half of `workers`,
     /// the number of threads that serve clients, but at least one.
@@ -44,8 +58,7 @@ impl HeavyWork {
         let count = (workers / 2).max(1);
         Self {
             messages: Turns::new(count),
-            handshakes: Turns::newest_first(count),
-            handshake_threads: LowPriority::new(count),
+            handshakes: LowPriority::new(count),
         }
     }
 
@@ -73,33 +86,32 @@ impl Heavy<'_> {
         Self::run_elsewhere(turn, work).await
     }
 
-    /// Runs the cryptography of a TLS handshake. It waits for the sharer's turn and runs on a
-    /// thread of low priority. A sharer's newest waiting handshake is usually served first, because
-    /// impatient clients give up and retry.
+    /// Runs a TLS handshake on threads of low priority. `begin` gets the sharer's line, in which the
+    /// handshake waits before its cryptography. If this future is dropped, the handshake ends.
     ///
     /// # Panics
-    /// If `work` panics.
-    pub async fn handshake<T: Send + 'static>(
+    /// If the handshake panics.
+    pub async fn handshake<F>(
         self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> T {
-        let turn = self.work.handshakes.take(self.sharer).await;
-        let threads = &self.work.handshake_threads;
-        // The turn moves to the other thread, because the work continues there if this future is
-        // dropped.
-        threads
-            .run(move || {
-                let _turn = turn;
-                work()
-            })
-            .await
+        begin: impl FnOnce(HandshakeLine) -> F + Send + 'static,
+    ) -> F::Output
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let sharer = self.sharer;
+        let handshake = self
+            .work
+            .handshakes
+            .run(move |turns| begin(HandshakeLine { turns, sharer }));
+        handshake.await
     }
 
     async fn run_elsewhere<T: Send + 'static>(
         turn: Turn,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
-        // As above, the turn moves to the other thread.
+        // The turn moves to the other thread, because the work continues there if this future is
+        // dropped.
         let running = spawn_blocking(move || {
             let _turn = turn;
             work()

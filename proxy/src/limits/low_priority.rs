@@ -1,103 +1,197 @@
-//! Threads of low priority, for work that must not take CPU time from operations.
+//! Threads of low priority, for TLS handshakes, which must not take CPU time from operations.
+//!
+//! The threads have the policy `SCHED_IDLE`: they run only while a core has nothing else to do, and
+//! any other thread interrupts them at once. With a niceness alone, the kernel lets a thread finish
+//! its time slice of some milliseconds first. While operations use all cores, handshakes would
+//! hardly advance, so new ones then run on other threads, which have a niceness.
 
 use std::{
-    any::Any,
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{
-        Arc, OnceLock,
-        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
-    },
-    thread,
+    future::pending,
+    panic::resume_unwind,
+    sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::{sync::oneshot, task::spawn_blocking};
+use tokio::{
+    runtime::{Builder, Handle},
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
+use tokio_util::task::AbortOnDropHandle;
 
-/// The niceness of the threads. While operations use all cores, the threads together get about a
-/// tenth of the CPU time of one thread that serves clients. While cores are free, they get all the
-/// CPU time that they need.
+use super::turns::Turns;
+use crate::runtime::Plane;
+
+/// The niceness of the other threads. While operations use all cores, the threads together get
+/// about a tenth of the CPU time of one thread that serves clients.
 const NICE: i32 = 10;
 
-type Job = Box<dyn FnOnce() + Send>;
+/// Time after which a task that has not begun moves to the other threads.
+const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Some threads of low priority. They start with the first work and end when the last clone is
+/// Time for which all new tasks run on the other threads after one had to move.
+const BUSY_TIME: Duration = Duration::from_secs(1);
+
+/// Number of tasks that a thread runs before it looks for events of sockets. Tasks are long here,
+/// and a client that has left must be noticed before time is spent on it.
+const EVENT_INTERVAL: u32 = 4;
+
+/// Threads of low priority. They start with their first task, and end when the last clone is
 /// dropped.
-#[derive(Clone)]
-pub(super) struct LowPriority {
-    count: usize,
-    jobs: Arc<OnceLock<SyncSender<Job>>>,
+#[derive(Clone, Debug)]
+pub(super) struct LowPriority(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    idle: Threads,
+    nice: Threads,
+    /// Until then, all new tasks run on the threads with a niceness.
+    busy_until: Mutex<Option<Instant>>,
 }
 
-impl fmt::Debug for LowPriority {
+impl LowPriority {
+    /// Describes threads that run `count` tasks at a time.
+    pub(super) fn new(count: usize) -> Self {
+        Self(Arc::new(Inner {
+            idle: Threads::new(count, become_idle),
+            nice: Threads::new(count, become_nice),
+            busy_until: Mutex::default(),
+        }))
+    }
+
+    /// Runs the task that `begin` returns. `begin` gets the turns of the threads on which the task
+    /// runs. If this future is dropped, the task is cancelled.
+    ///
+    /// # Panics
+    /// If the task panics.
+    pub(super) async fn run<F>(&self, begin: impl FnOnce(Turns) -> F + Send + 'static) -> F::Output
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let Inner { idle, nice, .. } = &*self.0;
+        if self.is_busy() {
+            return joined(nice.spawn(begin(nice.turns.clone()))).await;
+        }
+        let unstarted = Arc::new(Mutex::new(Some(begin)));
+        let (slot, turns) = (Arc::clone(&unstarted), idle.turns.clone());
+        let mut running = Box::pin(joined(idle.spawn(async move {
+            let begin = slot.lock().take();
+            match begin {
+                Some(begin) => begin(turns).await,
+                // The task has moved to the other threads.
+                None => pending().await,
+            }
+        })));
+        if let Ok(done) = timeout(PATIENCE, running.as_mut()).await {
+            return done;
+        }
+        let begin = unstarted.lock().take();
+        match begin {
+            None => running.await,
+            Some(begin) => {
+                drop(running);
+                *self.0.busy_until.lock() = Some(Instant::now() + BUSY_TIME);
+                joined(nice.spawn(begin(nice.turns.clone()))).await
+            }
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        let busy_until = *self.0.busy_until.lock();
+        busy_until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+/// The result of a task, which is cancelled if this future is dropped.
+async fn joined<T>(task: JoinHandle<T>) -> T {
+    match AbortOnDropHandle::new(task).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            // The runtime has ended, so the process ends.
+            Err(_) => pending().await,
+        },
+    }
+}
+
+/// A runtime whose threads have the same priority.
+struct Threads {
+    count: usize,
+    turns: Turns,
+    /// Gives the current thread its priority.
+    prepare: fn(),
+    /// `None` if the threads could not be started.
+    runtime: OnceLock<Option<Plane>>,
+}
+
+impl fmt::Debug for Threads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LowPriority")
+        f.debug_struct("Threads")
             .field("count", &self.count)
             .finish_non_exhaustive()
     }
 }
 
-impl LowPriority {
-    pub(super) fn new(count: usize) -> Self {
+impl Threads {
+    fn new(count: usize, prepare: fn()) -> Self {
         Self {
             count,
-            jobs: Arc::default(),
+            turns: Turns::newest_first(count),
+            prepare,
+            runtime: OnceLock::new(),
         }
     }
 
-    /// Runs `work` on one of the threads. The queue of the threads is bounded. While it is full,
-    /// work runs on a thread of the runtime instead, with that thread's priority.
-    ///
-    /// # Panics
-    /// If `work` panics.
-    pub(super) async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> T {
-        let (sender, result) = oneshot::channel::<Result<T, Box<dyn Any + Send>>>();
-        let job: Job = Box::new(move || {
-            // If the caller no longer waits, the result is dropped.
-            drop(sender.send(catch_unwind(AssertUnwindSafe(work))));
-        });
-        if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) =
-            self.jobs().try_send(job)
-        {
-            drop(spawn_blocking(job));
-        }
-        match result.await.expect("each job sends its result") {
-            Ok(done) => done,
-            Err(panic) => resume_unwind(panic),
+    /// Starts a task. If the threads cannot be started, it runs on the caller's runtime.
+    fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        match self.runtime.get_or_init(|| self.start()) {
+            Some(runtime) => runtime.spawn(task),
+            None => Handle::current().spawn(task),
         }
     }
 
-    fn jobs(&self) -> &SyncSender<Job> {
-        self.jobs.get_or_init(|| {
-            let (sender, receiver) = sync_channel(self.count);
-            let receiver = Arc::new(Mutex::new(receiver));
-            for _ in 0..self.count {
-                let receiver = Arc::clone(&receiver);
-                let thread = thread::Builder::new().name("handshakes".to_owned());
-                // If no thread can be started, the work runs on threads of the runtime.
-                drop(thread.spawn(move || run_jobs(&receiver)));
+    fn start(&self) -> Option<Plane> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(self.count)
+            .event_interval(EVENT_INTERVAL)
+            .thread_name("seawall-tls")
+            .on_thread_start(self.prepare)
+            .enable_all()
+            .build();
+        match runtime {
+            Ok(runtime) => Some(Plane::new(runtime)),
+            Err(error) => {
+                tracing::warn!(%error, "could not start the threads of TLS handshakes");
+                None
             }
-            sender
-        })
+        }
     }
 }
 
-fn run_jobs(jobs: &Mutex<Receiver<Job>>) {
-    lower_priority();
-    loop {
-        // The lock is released before the job runs.
-        let job = jobs.lock().recv();
-        let Ok(job) = job else { return };
-        job();
+/// Lets this thread run only while a core has nothing else to do.
+#[cfg(target_os = "linux")]
+fn become_idle() {
+    use thread_priority::{
+        NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
+        set_thread_priority_and_policy, thread_native_id,
+    };
+
+    let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+    let this = thread_native_id();
+    if let Err(error) = set_thread_priority_and_policy(this, ThreadPriority::Min, policy) {
+        tracing::debug!(?error, "could not set the scheduling policy of a thread");
+        become_nice();
     }
 }
 
 /// Lowers the priority of this thread.
 #[cfg(target_os = "linux")]
-fn lower_priority() {
+fn become_nice() {
     // On Linux, this call changes only the priority of this thread. It fails if the process already
     // has a lower priority.
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
@@ -105,55 +199,89 @@ fn lower_priority() {
     }
 }
 
+/// Does nothing: the policy exists only on Linux.
+#[cfg(not(target_os = "linux"))]
+fn become_idle() {}
+
 /// Does nothing: on other systems, niceness belongs to the whole process.
 #[cfg(not(target_os = "linux"))]
-fn lower_priority() {}
+fn become_nice() {}
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use std::{panic::AssertUnwindSafe, sync::mpsc::sync_channel};
+
     use futures_util::FutureExt as _;
     use rustix::process::getpriority_process;
+    use thread_priority::{
+        NormalThreadSchedulePolicy::{Idle, Other},
+        ThreadSchedulePolicy, thread_schedule_policy,
+    };
+    use tokio::sync::oneshot;
 
     use super::*;
 
+    fn policy() -> ThreadSchedulePolicy {
+        thread_schedule_policy().expect("Linux has scheduling policies")
+    }
+
     #[tokio::test]
-    async fn work_runs_with_low_priority_and_other_threads_keep_their_priority() {
+    async fn tasks_run_on_idle_threads_and_other_threads_keep_their_policy() {
         let threads = LowPriority::new(2);
-        let before = getpriority_process(None).unwrap();
-        let low = threads.run(|| getpriority_process(None).unwrap()).await;
-        assert_eq!(low, before.max(NICE));
-        assert_eq!(getpriority_process(None).unwrap(), before);
+        let low = threads.run(|_| async { policy() }).await;
+        assert_eq!(low, ThreadSchedulePolicy::Normal(Idle));
+        assert_eq!(policy(), ThreadSchedulePolicy::Normal(Other));
     }
 
     #[tokio::test]
-    async fn a_panic_in_low_priority_work_reaches_the_caller_and_the_threads_continue() {
-        let threads = LowPriority::new(1);
-        for _ in 0..3 {
-            let failing = threads.run(|| panic!("as the test intends"));
-            assert!(AssertUnwindSafe(failing).catch_unwind().await.is_err());
-        }
-        assert_eq!(threads.run(|| 7).await, 7);
-    }
-
-    #[tokio::test]
-    async fn work_runs_on_a_thread_of_the_runtime_if_the_queue_is_full() {
+    async fn tasks_run_with_a_niceness_while_idle_threads_get_no_cpu_time() {
         let threads = LowPriority::new(1);
         let ((begun, has_begun), (go, wait)) = (oneshot::channel(), sync_channel::<()>(0));
-        let blocked = threads.run(move || {
+        // The task occupies the only idle thread.
+        let blocked = threads.run(|_| async move {
             begun.send(()).unwrap();
             wait.recv().is_ok()
         });
         let others = async {
             has_begun.await.unwrap();
-            // The queue has room for one job. This job takes it.
-            let waiting = threads.run(|| ());
-            let third = async {
-                threads.run(|| ()).await;
-                go.send(()).unwrap();
-            };
-            tokio::join!(waiting, third)
+            let before = getpriority_process(None).unwrap();
+            for _ in 0..2 {
+                let low = threads.run(|_| async { (policy(), getpriority_process(None).unwrap()) });
+                let expected = (ThreadSchedulePolicy::Normal(Other), before.max(NICE));
+                assert_eq!(low.await, expected);
+                assert!(threads.is_busy());
+            }
+            go.send(()).unwrap();
         };
-        let (was_blocked, _) = tokio::join!(blocked, others);
+        let (was_blocked, ()) = tokio::join!(blocked, others);
         assert!(was_blocked);
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_a_task_reaches_the_caller_and_the_threads_continue() {
+        let threads = LowPriority::new(1);
+        for _ in 0..3 {
+            let failing = threads.run(|_| async { panic!("as the test intends") });
+            assert!(AssertUnwindSafe(failing).catch_unwind().await.is_err());
+        }
+        assert_eq!(threads.run(|_| async { 7 }).await, 7);
+    }
+
+    #[tokio::test]
+    async fn a_task_is_cancelled_if_its_caller_leaves() {
+        let threads = LowPriority::new(1);
+        let (begun, has_begun) = oneshot::channel();
+        let (held, dropped) = oneshot::channel::<()>();
+        let endless = threads.run(|_| async move {
+            begun.send(()).unwrap();
+            let _held = held;
+            pending::<()>().await;
+        });
+        tokio::select! {
+            () = endless => panic!("the task ended"),
+            begun = has_begun => begun.unwrap(),
+        }
+        // The receiver fails once the task is dropped.
+        assert!(dropped.await.is_err());
     }
 }

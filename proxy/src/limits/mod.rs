@@ -23,7 +23,7 @@ use seawall_transport::Sharer;
 pub use self::{
     fair::{Origin, TurnQueue},
     gate::{Gate, LoginGates},
-    heavy::{Heavy, HeavyWork},
+    heavy::{HandshakeLine, Heavy, HeavyWork},
     operations::{OperationPermit, OperationPermits, Operator},
     permits::{Eviction, EvictionReason},
     recent::{NameHash, NameHasher, RecentMap, Retired},

@@ -47,9 +47,16 @@ impl Planes {
             .enable_all();
         Ok(Self {
             workers,
-            data: Plane(Some(data)),
-            control: Plane(Some(control.build()?)),
+            data: Plane::new(data),
+            control: Plane::new(control.build()?),
         })
+    }
+}
+
+impl Plane {
+    /// Wraps a runtime.
+    pub(crate) fn new(runtime: Runtime) -> Self {
+        Self(Some(runtime))
     }
 }
 

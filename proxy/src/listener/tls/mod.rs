@@ -9,19 +9,14 @@ mod certificates;
 mod sniff;
 mod verifier;
 
-use std::{
-    io,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, Wake, Waker},
-};
+use std::{io, sync::Arc};
 
 use seawall_transport::{CertificateExpiry, Pem, peer_has_left};
-use tokio::{net::TcpStream, sync::Notify};
+use tokio::net::TcpStream;
 use tokio_rustls::{
-    Accept, LazyConfigAcceptor,
+    LazyConfigAcceptor, TlsAcceptor,
     rustls::{
-        self, HandshakeKind, ServerConfig,
+        self, HandshakeKind, ServerConfig, ServerConnection,
         crypto::{CryptoProvider, ring},
         pki_types::CertificateDer,
         server::{
@@ -34,7 +29,7 @@ use tokio_rustls::{
 pub use self::certificates::ServerTlsError;
 use self::verifier::Verifier;
 pub(crate) use self::{sniff::begins_with_tls, verifier::ClientCertificates};
-use crate::limits::Heavy;
+use crate::limits::{HandshakeLine, Heavy};
 
 /// Maximum number of sessions that are kept for clients without support for tickets (TLS 1.2 with
 /// session ids).
@@ -137,8 +132,7 @@ impl ClientTls {
         self.allows_plain
     }
 
-    /// Performs the handshake of a client. Nearly all of its cryptography, and the whole
-    /// verification of the client's certificate, run as heavy work. Returns `None` if the client
+    /// Performs the handshake of a client on threads of low priority. Returns `None` if the client
     /// has left while it waited for its turn.
     ///
     /// # Errors
@@ -148,20 +142,18 @@ impl ClientTls {
         stream: TcpStream,
         heavy: Heavy<'_>,
     ) -> io::Result<Option<TlsStream<TcpStream>>> {
-        let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
-        let config = Arc::clone(&self.config);
-        let accepting = heavy.handshake(move || {
-            let has_left = peer_has_left(&hello.io);
-            (!has_left).then(|| hello.into_stream(config))
-        });
-        let Some(accepting) = accepting.await else {
+        // A socket belongs to the runtime that waits for its events, so it moves to the other
+        // runtime and back.
+        let (socket, config) = (stream.into_std()?, Arc::clone(&self.config));
+        let verifier = self.verifier.clone();
+        let accepting = heavy.handshake(|line| accept(socket, line, config, verifier));
+        let Some((socket, session)) = accepting.await? else {
             return Ok(None);
         };
-        let stream = match &self.verifier {
-            // The rest of the handshake is cheap.
-            None => accepting.await?,
-            Some(verifier) => finish_verifying(accepting, heavy, verifier).await?,
-        };
+        // `tokio-rustls` has no constructor for a finished handshake: a new session is replaced.
+        let acceptor = TlsAcceptor::from(Arc::clone(&self.config));
+        let stream = TcpStream::from_std(socket)?;
+        let stream = acceptor.accept_with(stream, |new| *new = session).await?;
         Ok(Some(stream))
     }
 
@@ -177,48 +169,29 @@ impl ClientTls {
     }
 }
 
-/// Finishes a handshake in which the client may send a certificate. Each step runs as heavy work
-/// when bytes of the client have arrived. The certificate of a resumed session is verified again.
-async fn finish_verifying(
-    mut accepting: Accept<TcpStream>,
-    heavy: Heavy<'_>,
-    verifier: &Arc<Verifier>,
-) -> io::Result<TlsStream<TcpStream>> {
-    let arrived = Arc::new(Arrived::default());
-    let waker = Waker::from(Arc::clone(&arrived));
-    // The first poll only sends Seawall's part of the handshake.
-    let mut step = Pin::new(&mut accepting).poll(&mut Context::from_waker(&waker));
-    let stream = loop {
-        if let Poll::Ready(accepted) = step {
-            break accepted?;
-        }
-        arrived.0.notified().await;
-        let waker = waker.clone();
-        let polling = heavy.handshake(move || {
-            let step = Pin::new(&mut accepting).poll(&mut Context::from_waker(&waker));
-            (step, accepting)
-        });
-        (step, accepting) = polling.await;
-    };
-    let is_resumed = stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
-    if !is_resumed {
-        return Ok(stream);
+/// Performs a handshake on the runtime of handshakes. `None` if the client has left. The certificate
+/// of a resumed session is verified again.
+async fn accept(
+    socket: std::net::TcpStream,
+    line: HandshakeLine,
+    config: Arc<ServerConfig>,
+    verifier: Option<Arc<Verifier>>,
+) -> io::Result<Option<(std::net::TcpStream, ServerConnection)>> {
+    let stream = TcpStream::from_std(socket)?;
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+    let turn = line.wait().await;
+    if peer_has_left(&hello.io) {
+        return Ok(None);
     }
-    let verifier = Arc::clone(verifier);
-    let verifying = heavy.handshake(move || {
-        let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let verified = verifier.verify(certificates);
-        verified.map(|()| stream)
-    });
-    verifying.await.map_err(io::Error::other)
-}
-
-/// Notified when bytes of a client have arrived, or may be sent to it.
-#[derive(Debug, Default)]
-struct Arrived(Notify);
-
-impl Wake for Arrived {
-    fn wake(self: Arc<Self>) {
-        self.0.notify_one();
+    // This call computes the keys and the signature.
+    let accepting = hello.into_stream(config);
+    drop(turn);
+    let (stream, session) = accepting.await?.into_inner();
+    if let Some(verifier) = verifier
+        && session.handshake_kind() == Some(HandshakeKind::Resumed)
+    {
+        let certificates = session.peer_certificates().unwrap_or_default();
+        verifier.verify(certificates).map_err(io::Error::other)?;
     }
+    Ok(Some((stream.into_std()?, session)))
 }
