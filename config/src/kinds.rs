@@ -84,6 +84,10 @@ pub(crate) const MIN_CAPTURE_BYTES: i64 = 1024 * 1024;
 /// Minimum memory of the queue of a capture.
 pub(crate) const MIN_CAPTURE_QUEUE_BYTES: i64 = 64 * 1024 * 1024;
 
+/// Minimum length of a key of pseudonyms, in bytes. A shorter one could be found by trying all
+/// keys.
+pub const MIN_REDACTION_KEY_BYTES: usize = 16;
+
 const _: () = assert!(MIN_CAPTURE_QUEUE_BYTES > LARGEST_MESSAGE_BYTES);
 
 // The largest message, a command or a reply, must fit into half of the budget.

@@ -56,6 +56,7 @@ pub use check::Origin;
 pub use file::ReadFile;
 pub use json_schema::json_schema;
 pub use keys::KEYS;
+pub use kinds::MIN_REDACTION_KEY_BYTES;
 pub use listeners::{Listen, Listener, Tls};
 pub use overrides::Overrides;
 pub use problem::{Problem, Problems};
@@ -69,8 +70,8 @@ pub use telemetry::{Attributes, Headers};
 pub use users::{ScramKeys, User, UserCredential, UserKeys};
 pub use values::{EffectiveValue, configuration_hash};
 pub use words::{
-    CaptureEvent, ClientCertificate, Compression, Compressor, Concurrency, Credentials, LogFormat,
-    LogLevel, Mode, OtherMechanisms, ProxyProtocol, TlsMode,
+    CaptureEvent, CaptureRedaction, ClientCertificate, Compression, Compressor, Concurrency,
+    Credentials, LogFormat, LogLevel, Mode, OtherMechanisms, ProxyProtocol, TlsMode,
 };
 
 use file::{MAX_FILE_BYTES, read_bounded};

@@ -163,6 +163,13 @@ impl Given<'_> {
             .ok()
     }
 
+    /// Reads the secret in the file at `path`.
+    fn secret_file(&mut self, path: &str) -> Option<SecretFile> {
+        let path = PathBuf::from(path);
+        let secret = secret_from(self.path, &path, self.problems)?;
+        Some(SecretFile { path, secret })
+    }
+
     /// Reads several files, whose paths are separated by commas.
     fn files<T>(
         &mut self,
@@ -245,14 +252,17 @@ impl Setting for Secret {
     }
 }
 
+impl Setting for SecretFile {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let path = given.text(value)?;
+        given.secret_file(path)
+    }
+}
+
 /// Files with secrets, whose paths are separated by commas.
 impl Setting for Vec<SecretFile> {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
-        given.files(value, |given, path| {
-            let path = PathBuf::from(path);
-            let secret = secret_from(given.path, &path, given.problems)?;
-            Some(SecretFile { path, secret })
-        })
+        given.files(value, Given::secret_file)
     }
 
     fn absent() -> Option<Self> {

@@ -2,10 +2,14 @@
 
 use std::collections::HashSet;
 
+use crate::kinds::MIN_REDACTION_KEY_BYTES;
 use crate::listeners::{Listener, Tls};
 use crate::problem::{Problem, Problems, shown_text};
-use crate::settings::{Admin, Deployment, Pool, Settings, Telemetry};
-use crate::words::{ClientCertificate, Credentials, Mode, ProxyProtocol, TlsMode};
+use crate::read::shown_path;
+use crate::settings::{Admin, Capture, Deployment, Pool, Settings, Telemetry};
+use crate::words::{
+    CaptureRedaction, ClientCertificate, Credentials, Mode, ProxyProtocol, TlsMode,
+};
 
 /// Adds a problem for each violated relation. `user_count` includes users with problems.
 pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Problems) {
@@ -26,6 +30,7 @@ pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Probl
     token_if_public(&settings.admin, problems);
     telemetry_fits(&settings.telemetry, problems);
     peers_fit(&settings.admin, problems);
+    redaction_has_a_key(&settings.capture, problems);
 }
 
 fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
@@ -230,6 +235,22 @@ fn telemetry_fits(telemetry: &Telemetry, problems: &mut Problems) {
     }
 }
 
+/// Ordered pseudonyms need a key, because a copy of the data must have the same ones.
+fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
+    let key = "capture.redact_key_file";
+    match &capture.redaction_key {
+        None if capture.redaction == CaptureRedaction::Ordered && !problems.has(key) => {
+            let allowed = r#"must be given if capture.redact is "ordered""#;
+            problems.add(Problem::without_value(key, allowed));
+        }
+        Some(file) if file.secret.expose().len() < MIN_REDACTION_KEY_BYTES => {
+            let allowed = format!("must have at least {MIN_REDACTION_KEY_BYTES} bytes");
+            problems.add(Problem::new(key, &shown_path(&file.path), &allowed));
+        }
+        None | Some(_) => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,5 +299,27 @@ mod tests {
         assert!(not_logged_in <= listen.max_client_connections.get());
         let bytes = limits.pre_auth_message_bytes * unauthenticated;
         assert!(bytes < limits.message_memory_bytes);
+    }
+
+    #[test]
+    fn ordered_redaction_needs_a_key_of_16_bytes() {
+        let capture = |keys: &str| {
+            let toml = format!("deployment.uri = \"mongodb://server/\"\n[capture]\n{keys}");
+            let problems = Settings::from_toml(&toml).err();
+            problems.map(|problems| problems.to_string())
+        };
+        let key = "redact_key_file = \"Cargo.toml\"\n";
+        let ordered = "redact = \"ordered\"\n";
+        for allowed in ["redact = \"equality\"", key, &[key, ordered].concat()] {
+            assert_eq!(capture(allowed), None);
+        }
+        let problem = "capture.redact_key_file: must be given if capture.redact is \"ordered\"";
+        assert_eq!(capture(ordered).as_deref(), Some(problem));
+        let path = std::env::temp_dir().join(format!("seawall-config-key-{}", std::process::id()));
+        std::fs::write(&path, "fifteen letters\r\n").unwrap();
+        let problem = capture(&format!("redact_key_file = {path:?}"));
+        std::fs::remove_file(&path).unwrap();
+        let expected = format!("capture.redact_key_file = {path:?}: must have at least 16 bytes");
+        assert_eq!(problem, Some(expected));
     }
 }

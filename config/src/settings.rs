@@ -30,7 +30,8 @@ use crate::secret::{Secret, SecretFile};
 use crate::telemetry::{Attributes, Headers};
 use crate::users::{self, User};
 use crate::words::{
-    CaptureEvent, Compression, Concurrency, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms,
+    CaptureEvent, CaptureRedaction, Compression, Concurrency, Credentials, LogFormat, LogLevel,
+    Mode, OtherMechanisms,
 };
 
 /// A complete, valid configuration.
@@ -529,6 +530,15 @@ section! {
     /// Maximum memory of the operations of that time; older ones are dropped first.
     lead_bytes: usize = key("capture.lead_bytes",
         Kind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live, default 33554432, unit "bytes");
+    /// Pseudonyms that replace the values of users in every capture; `ordered` needs
+    /// `redact_key_file`; a request may choose a stronger mode, in the order `none`, `ordered`,
+    /// `equality`.
+    redaction: CaptureRedaction = key("capture.redact",
+        CaptureRedaction::KIND, Live, default "none");
+    /// File with the key of the pseudonyms, at least 16 bytes; without it, each capture with
+    /// `equality` has a random key, which is never written.
+    redaction_key: Option<SecretFile> = key("capture.redact_key_file",
+        Kind::SecretFile, Live, example "/run/secrets/redact-key");
 }
 
 section! {

@@ -22,6 +22,18 @@ words! {
 }
 
 words! {
+    /// The pseudonyms that replace the values of users in captures.
+    CaptureRedaction {
+        /// Values are recorded as they are.
+        None = "none",
+        /// Pseudonyms keep the type, the length and the equality of values.
+        Equality = "equality",
+        /// Pseudonyms also keep the order of numbers and dates, and the prefixes of strings.
+        Ordered = "ordered",
+    }
+}
+
+words! {
     /// A compressor of the MongoDB protocol.
     Compressor {
         /// Fast, with the least compression of the three.

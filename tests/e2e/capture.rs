@@ -15,7 +15,7 @@ use seawall_api::{Capture, Captures};
 use seawall_capture::{
     Reader,
     record::{
-        ClientBegan, Command, Content, EndReason, OmissionReason, Outcome, Record, Reply,
+        ClientBegan, Command, Content, EndReason, Header, OmissionReason, Outcome, Record, Reply,
         ReplyDetail,
     },
 };
@@ -35,25 +35,26 @@ async fn capturing(scratch: &Scratch, keys: &str) -> Seawall {
     scene::seawall(&section(scratch, keys)).await
 }
 
-fn section(scratch: &Scratch, keys: &str) -> String {
+pub(super) fn section(scratch: &Scratch, keys: &str) -> String {
     let directory = scratch.join("captures");
     format!("[capture]\ndirectory = {directory:?}\n{keys}\n")
 }
 
-async fn try_start(seawall: &Seawall, members: &str) -> (u16, String) {
+pub(super) async fn try_start(seawall: &Seawall, members: &str) -> (u16, String) {
     let json = format!(r#"{{ "duration_ms": 60000{members} }}"#);
     seawall.post("/api/v1/captures", &json).await
 }
 
 /// The records of a capture.
-struct Read {
-    parts: usize,
-    records: Vec<Content>,
+pub(super) struct Read {
+    /// The header of each part.
+    pub(super) headers: Vec<Header>,
+    pub(super) records: Vec<Content>,
 }
 
 impl Read {
     /// Reads all parts of a capture from its directory.
-    fn from(scratch: &Scratch, id: &str) -> Self {
+    pub(super) fn from(scratch: &Scratch, id: &str) -> Self {
         let folder = scratch.join("captures").join(id);
         let mut bytes = Vec::new();
         for part in 0.. {
@@ -66,18 +67,19 @@ impl Read {
     }
 
     /// Reads parts that follow each other.
-    fn from_bytes(mut bytes: &[u8]) -> Self {
+    pub(super) fn from_bytes(mut bytes: &[u8]) -> Self {
         let mut read = Self {
-            parts: 0,
+            headers: Vec::new(),
             records: Vec::new(),
         };
         while !bytes.is_empty() {
             let mut reader = Reader::new(&mut bytes).unwrap();
-            assert_eq!(usize::try_from(reader.header().part).unwrap(), read.parts);
+            let part = reader.header().part;
+            assert_eq!(usize::try_from(part).unwrap(), read.headers.len());
+            read.headers.push(reader.header().clone());
             while let Some(record) = reader.next_record().unwrap() {
                 read.records.push(record);
             }
-            read.parts += 1;
         }
         read
     }
@@ -90,7 +92,7 @@ impl Read {
         began.collect()
     }
 
-    fn commands(&self) -> Vec<&Command> {
+    pub(super) fn commands(&self) -> Vec<&Command> {
         let commands = self.records.iter().filter_map(|record| match record {
             Content::Command(command) => Some(command),
             _ => None,
@@ -124,7 +126,7 @@ impl Read {
     }
 
     /// True if any record contains the text.
-    fn contains(&self, text: &str) -> bool {
+    pub(super) fn contains(&self, text: &str) -> bool {
         assert!(!text.is_empty());
         self.records.iter().any(|content| {
             let bytes = Record::from(content.clone()).encode_to_vec();
@@ -555,17 +557,22 @@ async fn transactions_and_change_streams_are_captured() {
     assert!(seen.count() >= 1);
 }
 
-/// The configuration of a process that captures.
+/// A process that captures.
 async fn process(scratch: &Scratch) -> Process {
+    process_with(scratch, "").await
+}
+
+/// A process that captures, with more keys of the section.
+pub(super) async fn process_with(scratch: &Scratch, keys: &str) -> Process {
     let toml = format!(
         "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\n{}",
         scene::server().await.uri(),
-        section(scratch, "")
+        section(scratch, keys)
     );
     Process::serve(&scratch.write("seawall.toml", toml).unwrap()).await
 }
 
-async fn insert_through(process: &Process, user: &NewUser) {
+pub(super) async fn insert_through(process: &Process, user: &NewUser, document: Document) {
     let uri = format!(
         "mongodb://{}:{}@{}/?authSource=admin",
         user.name,
@@ -574,7 +581,7 @@ async fn insert_through(process: &Process, user: &NewUser) {
     );
     let client = Client::with_uri_str(uri).await.unwrap();
     let collection = client.database(&user.name).collection("c");
-    collection.insert_one(doc! { "a": 1 }).await.unwrap();
+    collection.insert_one(document).await.unwrap();
 }
 
 #[tokio::test]
@@ -593,7 +600,7 @@ async fn command_line_starts_copies_lists_and_deletes_captures() {
         seawall_tests::eventually::eventually(Duration::from_secs(20), is_running)
             .await
             .unwrap();
-        insert_through(&process, &user).await;
+        insert_through(&process, &user, doc! { "a": 1 }).await;
     };
     let (copied, ()) = tokio::join!(copied, worked);
     assert!(copied.status.success(), "{copied:?}");
@@ -625,7 +632,7 @@ async fn command_line_starts_copies_lists_and_deletes_captures() {
     assert!(process.said("admin action").is_some());
 }
 
-fn fs_entries(folder: &Path) -> Vec<String> {
+pub(super) fn fs_entries(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
@@ -640,11 +647,11 @@ async fn capture_ends_completely_when_seawall_ends() {
     let admin = format!("http://{}", process.admin());
     let started = process::run(&["capture", "start", "--duration", "1h", "--admin", &admin]).await;
     let id = String::from_utf8(started.stdout).unwrap().trim().to_owned();
-    insert_through(&process, &user).await;
+    insert_through(&process, &user, doc! { "a": 1 }).await;
     process.signal(rustix::process::Signal::TERM);
     assert!(process.ended().await.success());
     let read = Read::from(&scratch, &id);
-    assert_eq!((read.parts, read.end()), (1, EndReason::Shutdown));
+    assert_eq!((read.headers.len(), read.end()), (1, EndReason::Shutdown));
     let inserts = read
         .commands()
         .into_iter()
@@ -661,9 +668,7 @@ async fn header_describes_the_capture() {
         .start_capture(r#", "replies": "whole", "sample": 0.5, "users": ["a.b"]"#)
         .await;
     seawall.stop_capture(&id).await;
-    let part = scratch.join("captures").join(&id).join("part-00000.swc");
-    let reader = Reader::new(fs::File::open(part).unwrap()).unwrap();
-    let header = reader.header();
+    let header = &Read::from(&scratch, &id).headers[0];
     assert_eq!(header.reply_detail, i32::from(ReplyDetail::Whole));
     assert!(header.program.starts_with("seawall "));
     let address = scene::server().await.address().to_string();

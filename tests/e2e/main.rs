@@ -39,6 +39,7 @@ mod peers;
 mod profile;
 mod protocol;
 mod recorder_files;
+mod redacted_captures;
 mod redacted_copies;
 mod relay;
 mod relay_headers;

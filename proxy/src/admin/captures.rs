@@ -22,7 +22,7 @@ use tokio::{task::spawn_blocking, time::sleep};
 
 use super::{Refused, Window, bad_request, work};
 use crate::captures::{
-    CaptureError, CaptureId, CaptureState, Captures, MAX_NAMES, Plan, Selection,
+    CaptureError, CaptureId, CaptureState, Captures, MAX_NAMES, Plan, Selection, redaction_named,
 };
 
 /// Maximum length of a name in a selection, in bytes.
@@ -64,6 +64,7 @@ pub(super) async fn start(
         capture = started.id,
         duration_ms,
         replies,
+        redact = started.redaction,
         sample = selection.sample,
         namespaces = ?selection.namespaces,
         users = ?selection.users,
@@ -207,6 +208,10 @@ fn checked(new: NewCapture) -> Result<Plan, Refused> {
         Some("whole") => ReplyDetail::Whole,
         Some(_) => return Err(bad_request("replies must be facts or whole".to_owned())),
     };
+    let redaction = new.redact.as_deref().map(|name| {
+        redaction_named(name)
+            .ok_or_else(|| bad_request("redact must be none, equality or ordered".to_owned()))
+    });
     for (name, list) in [
         ("namespaces", &new.namespaces),
         ("users", &new.users),
@@ -227,6 +232,7 @@ fn checked(new: NewCapture) -> Result<Plan, Refused> {
             applications: new.applications,
         },
         replies,
+        redaction: redaction.transpose()?,
         duration: Duration::from_millis(new.duration_ms),
         trigger: "operator",
     })
@@ -239,7 +245,9 @@ fn parsed(id: &str) -> Result<CaptureId, Refused> {
 fn refused(error: &CaptureError) -> Refused {
     let status = match error {
         CaptureError::Off => StatusCode::FORBIDDEN,
-        CaptureError::Duration(_) => StatusCode::BAD_REQUEST,
+        CaptureError::Duration(_)
+        | CaptureError::WeakerRedaction { .. }
+        | CaptureError::NoRedactionKey => StatusCode::BAD_REQUEST,
         CaptureError::Running(_) => StatusCode::CONFLICT,
         CaptureError::Unknown => StatusCode::NOT_FOUND,
         CaptureError::Full { .. } => StatusCode::INSUFFICIENT_STORAGE,
@@ -274,6 +282,7 @@ pub(super) fn shown(capture: CaptureState) -> seawall_api::Capture {
         omitted: capture.omitted,
         operations: capture.operations,
         parts: capture.parts,
+        redact: capture.redaction,
         replies: name_of(replies).to_owned(),
         running: capture.is_running,
         sample: capture.selection.sample,
@@ -284,6 +293,8 @@ pub(super) fn shown(capture: CaptureState) -> seawall_api::Capture {
 
 #[cfg(test)]
 mod tests {
+    use seawall_capture::record::Redaction;
+
     use super::*;
 
     #[test]
@@ -303,11 +314,15 @@ mod tests {
         );
         let whole = of(|new| new.replies = Some("whole".to_owned())).unwrap();
         assert_eq!(whole.replies, ReplyDetail::Whole);
-        let refused: [fn(&mut NewCapture); 6] = [
+        assert_eq!(plan.redaction, None);
+        let ordered = of(|new| new.redact = Some("ordered".to_owned())).unwrap();
+        assert_eq!(ordered.redaction, Some(Redaction::Ordered));
+        let refused: [fn(&mut NewCapture); 7] = [
             |new| new.sample = Some(0.0),
             |new| new.sample = Some(1.1),
             |new| new.sample = Some(f64::NAN),
             |new| new.replies = Some("all".to_owned()),
+            |new| new.redact = Some("partly".to_owned()),
             |new| new.users = vec![String::new()],
             |new| new.namespaces = vec!["a".to_owned(); MAX_NAMES + 1],
         ];

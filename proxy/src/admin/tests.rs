@@ -205,6 +205,7 @@ fn capture() -> CaptureState {
         ended_at_us: Some(1),
         end: Some("stopped".to_owned()),
         omitted: [("secret".to_owned(), 1)].into(),
+        redaction: Some("none".to_owned()),
         ..CaptureState::default()
     }
 }

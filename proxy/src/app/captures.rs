@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use seawall_capture::record::Server;
+use seawall_capture::record::{Redaction, Server};
 use seawall_config as config;
 use seawall_insight::{Annotation, AnnotationKind};
 
 use crate::{
-    captures::{CaptureSettings, Captures, EventKind},
+    captures::{CaptureSettings, Captures, EventKind, RedactionKey},
     client::Shared,
     observe::{CaptureCounts, Exporter},
     topology::Topology,
@@ -55,6 +55,13 @@ pub(super) fn settings(settings: &config::Settings) -> Option<CaptureSettings> {
         on: capture.on.iter().map(|event| kind(*event)).collect(),
         lead: capture.lead,
         lead_bytes: capture.lead_bytes,
+        redaction: match capture.redaction {
+            config::CaptureRedaction::None => Redaction::None,
+            config::CaptureRedaction::Equality => Redaction::Equality,
+            config::CaptureRedaction::Ordered => Redaction::Ordered,
+        },
+        redaction_key: (capture.redaction_key.as_ref())
+            .map(|file| RedactionKey::new(file.secret.expose().as_bytes())),
     })
 }
 

@@ -91,6 +91,8 @@ pub(super) struct Summary {
     pub(super) omitted: BTreeMap<String, u64>,
     /// True if replies are recorded whole.
     pub(super) whole_replies: bool,
+    /// How values are replaced. `None` in summaries of earlier versions, which replaced none.
+    pub(super) redaction: Option<String>,
     /// Share of the clients.
     pub(super) sample: f64,
     /// The selected namespaces.

@@ -8,12 +8,14 @@
 //! One capture runs at a time. While none runs, an operation costs one relaxed load. A capture
 //! never delays an operation: if the queue, the rate or the disk has no room, operations are
 //! omitted, and both the file and the metrics say how many. Logins, commands that may contain
-//! secrets and unknown commands are never recorded, nor are their replies. This module knows no
-//! HTTP, and selects no servers.
+//! secrets and unknown commands are never recorded, nor are their replies. If the values of users
+//! are replaced, the thread does it, so no value reaches the disk. This module knows no HTTP, and
+//! selects no servers.
 
 mod directory;
 mod member;
 mod queue;
+mod redaction;
 mod selection;
 mod session;
 mod state;
@@ -35,13 +37,13 @@ use std::{
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
-use seawall_capture::record::{EndReason, Event, ReplyDetail, Server};
+use seawall_capture::record::{EndReason, Event, Redaction, ReplyDetail, Server};
 use tokio::time::Instant;
 
-pub(crate) use self::selection::MAX_NAMES;
 pub use self::{
     directory::CaptureId,
     member::{Arrived, CapturedClient, Ended, Recording, ReplyCopy, ReplyMessage},
+    redaction::RedactionKey,
     selection::{Described, Selection},
     session::Plan,
     state::{CaptureFigures, CaptureState},
@@ -49,9 +51,14 @@ pub use self::{
 use self::{
     directory::Directory,
     queue::{Lead, Queue, QueueLimits, REASONS, Totals, reason_name},
+    redaction::Redacting,
     session::Session,
     writer::{FileLimits, Files},
     written::{Beginning, Written},
+};
+pub(crate) use self::{
+    redaction::{redaction_name, redaction_named},
+    selection::MAX_NAMES,
 };
 
 /// How long a request to stop waits for the end of the file.
@@ -83,6 +90,10 @@ pub struct CaptureSettings {
     pub lead: Duration,
     /// Memory of the records of that time, in bytes.
     pub lead_bytes: usize,
+    /// How values are replaced, unless a request chooses a stronger mode.
+    pub redaction: Redaction,
+    /// The key of the pseudonyms. `None` if each capture has a random key.
+    pub redaction_key: Option<RedactionKey>,
 }
 
 /// An event that can begin a capture.
@@ -119,6 +130,21 @@ pub enum CaptureError {
     /// The duration is not allowed.
     #[error("the duration must be above 0 and at most {} ms (capture.max_duration_ms)", .0.as_millis())]
     Duration(Duration),
+    /// The requested redaction is weaker than the configured one.
+    #[error(
+        "redaction cannot be {:?}, because capture.redact is {:?}, which is stronger",
+        redaction_name(*.wanted),
+        redaction_name(*.configured)
+    )]
+    WeakerRedaction {
+        /// The requested mode.
+        wanted: Redaction,
+        /// The configured mode.
+        configured: Redaction,
+    },
+    /// Ordered pseudonyms need a key.
+    #[error("ordered redaction needs a key: set capture.redact_key_file")]
+    NoRedactionKey,
     /// The captures in the directory have reached the limit of bytes.
     #[error("the captures have {bytes} bytes, and capture.max_bytes is {max_bytes}: delete some")]
     Full {
@@ -235,13 +261,14 @@ impl Captures {
     /// Starts a capture. Blocks for some file operations.
     ///
     /// # Errors
-    /// If captures are off, one runs, the duration is not allowed, or the directory is full or
-    /// cannot be used.
+    /// If captures are off, one runs, the duration or the redaction is not allowed, or the
+    /// directory is full or cannot be used.
     pub fn start(&self, plan: Plan) -> Result<CaptureState, CaptureError> {
         let settings = self.settings.load_full().ok_or(CaptureError::Off)?;
         if plan.duration.is_zero() || plan.duration > settings.max_duration {
             return Err(CaptureError::Duration(settings.max_duration));
         }
+        let redacting = Redacting::choose(&settings, plan.redaction)?;
         let mut starts = self.starts.lock();
         if let Some(running) = self.running.written.load_full() {
             return Err(CaptureError::Running(running.id.as_str().to_owned()));
@@ -257,6 +284,7 @@ impl Captures {
                 began_at: SystemTime::now(),
                 until: now + plan.duration,
                 trigger: plan.trigger,
+                redacting,
             },
         ));
         self.write(&written, &settings, room)?;
@@ -301,6 +329,7 @@ impl Captures {
             return;
         };
         let begun = room(&settings).and_then(|room| {
+            let redacting = Redacting::choose(&settings, None)?;
             let now = Instant::now();
             let at_us = session.at_us(now);
             let event = Event {
@@ -315,6 +344,7 @@ impl Captures {
                 began_at: SystemTime::now() - lead,
                 until: now + settings.max_duration,
                 trigger: kind.as_str(),
+                redacting,
             };
             let written = Arc::new(Written::new(session, beginning));
             self.write(&written, &settings, room)?;

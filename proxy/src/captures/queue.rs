@@ -43,11 +43,12 @@ pub(super) struct Totals {
 }
 
 /// Every reason, in the order of [`Totals::omitted`].
-pub(super) const REASONS: [OmissionReason; 4] = [
+pub(super) const REASONS: [OmissionReason; 5] = [
     OmissionReason::Secret,
     OmissionReason::QueueFull,
     OmissionReason::RateLimit,
     OmissionReason::TooLarge,
+    OmissionReason::NotRedactable,
 ];
 
 /// The label of a reason in metrics and in the API.
@@ -57,6 +58,7 @@ pub(super) fn reason_name(reason: OmissionReason) -> &'static str {
         OmissionReason::QueueFull => "queue_full",
         OmissionReason::RateLimit => "rate_limit",
         OmissionReason::TooLarge => "too_large",
+        OmissionReason::NotRedactable => "not_redactable",
     }
 }
 
@@ -66,6 +68,7 @@ fn index_of(reason: OmissionReason) -> usize {
         OmissionReason::QueueFull => 1,
         OmissionReason::RateLimit => 2,
         OmissionReason::TooLarge => 3,
+        OmissionReason::NotRedactable => 4,
     }
 }
 
@@ -382,6 +385,14 @@ impl Queue {
         self.push(&mut state, Content::Omitted(omitted), RECORD_BYTES);
     }
 
+    /// Counts a record that the writer made, because it could not redact a command or a reply.
+    pub(super) fn count_not_redactable(&self, omitted: &Omitted, totals: &Totals) {
+        let mut state = self.state.lock();
+        let recorded = &mut state.counts.operations;
+        *recorded = recorded.saturating_sub(omitted.operations);
+        state.count(OmissionReason::NotRedactable, 1, totals);
+    }
+
     /// Asks the capture to end. Only the first reason counts. Records that follow are dropped.
     pub(super) fn end(&self, reason: EndReason) {
         self.state.lock().end.get_or_insert(reason);
@@ -465,32 +476,29 @@ impl State {
     }
 
     fn count_omission(&mut self, reason: OmissionReason, totals: &Totals) {
-        if self.end.is_some() || self.ring.is_some() {
-            return;
+        if self.end.is_none() && self.ring.is_none() {
+            self.count(reason, 1, totals);
         }
+    }
+
+    fn count(&mut self, reason: OmissionReason, count: u64, totals: &Totals) {
         let index = index_of(reason);
         if let Some(total) = totals.omitted.get(index) {
-            total.fetch_add(1, Ordering::Relaxed);
+            total.fetch_add(count, Ordering::Relaxed);
         }
-        if let Some(count) = self.counts.omitted.get_mut(index) {
-            *count += 1;
+        if let Some(counted) = self.counts.omitted.get_mut(index) {
+            *counted += count;
         }
     }
 
     /// Counts the omissions that the records of a former ring report.
     fn count_kept_omissions(&mut self, totals: &Totals) {
         let omitted = self.records.iter().filter_map(|record| match record {
-            Content::Omitted(omitted) => Some((omitted.reason, omitted.operations.max(1))),
+            Content::Omitted(omitted) => Some((omitted.reason(), omitted.operations.max(1))),
             _ => None,
         });
         for (reason, count) in omitted.collect::<Vec<_>>() {
-            let index = OmissionReason::try_from(reason).map_or(0, index_of);
-            if let Some(total) = totals.omitted.get(index) {
-                total.fetch_add(count, Ordering::Relaxed);
-            }
-            if let Some(counted) = self.counts.omitted.get_mut(index) {
-                *counted += count;
-            }
+            self.count(reason, count, totals);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use seawall_capture::record::ReplyDetail;
+use seawall_capture::record::{Redaction, ReplyDetail};
 use tokio::time::Instant;
 
 use super::{
@@ -17,6 +17,8 @@ pub struct Plan {
     pub selection: Selection,
     /// The part of each reply that is recorded.
     pub replies: ReplyDetail,
+    /// How values are replaced; `None` for the configured mode.
+    pub redaction: Option<Redaction>,
     /// How long the capture runs.
     pub duration: Duration,
     /// Why the capture began: `operator`, or the kind of an event.

@@ -37,6 +37,8 @@ pub struct CaptureState {
     pub omitted: BTreeMap<String, u64>,
     /// True if replies are recorded whole.
     pub has_whole_replies: bool,
+    /// How values are replaced; `None` if it is not known.
+    pub redaction: Option<String>,
     /// The captured clients.
     pub selection: Selection,
 }
@@ -75,6 +77,7 @@ impl CaptureState {
             operations: counts.operations,
             omitted: by_reason(&counts),
             has_whole_replies: summary.whole_replies,
+            redaction: summary.redaction,
             selection: session.selection.clone(),
         }
     }
@@ -99,6 +102,7 @@ impl CaptureState {
             operations: summary.operations,
             omitted: summary.omitted,
             has_whole_replies: summary.whole_replies,
+            redaction: summary.redaction,
             selection: Selection {
                 sample: summary.sample,
                 namespaces: summary.namespaces,

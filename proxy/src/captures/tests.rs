@@ -12,11 +12,12 @@ use std::{
 use bson::doc;
 use seawall_capture::{
     Reader,
-    record::{Content, EndReason, Outcome, ReplyDetail},
+    record::{Content, EndReason, OmissionReason, Outcome, ReplyDetail},
 };
 
 use super::*;
 use seawall_command::{Command, CommandBytes, ReplyFacts, ReplyForm};
+use seawall_wire::encode_request;
 
 /// A directory of this process, which is deleted at the end of the test.
 struct Folder(PathBuf);
@@ -38,6 +39,8 @@ impl Folder {
             on: Vec::new(),
             lead: Duration::from_secs(10),
             lead_bytes: 1 << 20,
+            redaction: Redaction::None,
+            redaction_key: None,
         }
     }
 
@@ -74,6 +77,7 @@ fn plan() -> Plan {
     Plan {
         selection: Selection::default(),
         replies: ReplyDetail::Facts,
+        redaction: None,
         duration: Duration::from_secs(60),
         trigger: "operator",
     }
@@ -92,8 +96,9 @@ fn operate(
         sequences: &[],
     };
     let command = Command::inspect(&body).unwrap();
+    let message = encode_request(1, &body);
     let arrived = Arrived {
-        message: &body,
+        message: &message,
         is_whole: true,
         command: &command,
         input: &input,
@@ -117,7 +122,7 @@ fn operate(
             outcome: Outcome::Replied,
             facts: Some(&facts),
             bytes: bytes.len(),
-            message: ReplyMessage::Held(&bytes),
+            message: ReplyMessage::Held(&encode_request(1, &bytes)),
         };
         recording.end(ended, Instant::now());
     }
@@ -388,6 +393,11 @@ impl Write for SlowPart {
 
 /// A capture that a test writes itself, with a queue of `queue_bytes`.
 fn written(queue_bytes: usize) -> Written {
+    let settings = Folder::new("unused").settings();
+    redacted(queue_bytes, Redacting::choose(&settings, None).unwrap())
+}
+
+fn redacted(queue_bytes: usize, redacting: Redacting) -> Written {
     let now = Instant::now();
     let limits = QueueLimits {
         max_bytes: queue_bytes,
@@ -407,6 +417,7 @@ fn written(queue_bytes: usize) -> Written {
         began_at: SystemTime::now(),
         until: now + Duration::from_secs(60),
         trigger: "operator",
+        redacting,
     };
     Written::new(Arc::new(session), beginning)
 }
@@ -604,4 +615,122 @@ fn operator_takes_precedence_over_a_capture_that_waits_for_an_event() {
     captures.configure(Some(folder.settings()));
     captures.prepare();
     assert!(captures.running.armed().is_none());
+}
+
+#[test]
+fn captures_begun_by_operators_and_events_have_only_pseudonyms() {
+    let folder = Folder::new("redaction");
+    let captures = folder.captures(|settings| {
+        settings.on = vec![EventKind::Storm];
+        settings.redaction = Redaction::Ordered;
+        settings.redaction_key = Some(RedactionKey::new(b"a key of some bytes"));
+    });
+    let mut client = CapturedClient::default();
+    let mut insert = |captures: &Captures| {
+        let insert = doc! {"insert": "c", "documents": [{"name": "alice"}], "$db": "d"};
+        let failed = doc! {"ok": 0, "code": 11_000, "keyValue": {"name": "alice"}};
+        operate(captures, &mut client, insert, Some(failed))
+    };
+    captures.prepare();
+    assert!(insert(&captures));
+    captures.begin_on(EventKind::Storm, "storm");
+    assert!(insert(&captures));
+    let begun = captures.list().unwrap();
+    captures.stop(&id_of(&begun[0])).unwrap();
+    let equality = Plan {
+        replies: ReplyDetail::Whole,
+        redaction: Some(Redaction::Equality),
+        ..plan()
+    };
+    let started = captures.start(equality).unwrap();
+    assert!(insert(&captures));
+    captures.stop(&id_of(&started)).unwrap();
+    for (id, mode, commands) in [
+        (&begun[0].id, Redaction::Ordered, 2),
+        (&started.id, Redaction::Equality, 1),
+    ] {
+        let directory = Directory::new(folder.0.clone());
+        let part = directory.part(&CaptureId::parse(id).unwrap(), 0);
+        let header = Reader::new(fs::File::open(part).unwrap()).unwrap();
+        assert_eq!(header.header().redaction(), mode);
+        let (records, _) = folder.read(id);
+        let written = format!("{records:?}");
+        let count = |text: &str| written.matches(text).count();
+        // Names of fields stay.
+        assert_eq!((count("alice"), count("insert\\0")), (0, commands));
+        let state = captures.list().unwrap();
+        let state = state.iter().find(|capture| capture.id == *id).unwrap();
+        assert_eq!(state.redaction.as_deref(), Some(redaction_name(mode)));
+        assert!(state.omitted.is_empty(), "{state:?}");
+    }
+}
+
+#[test]
+fn weaker_redaction_and_order_without_a_key_are_refused() {
+    use Redaction::{Equality, None as Plain, Ordered};
+    let folder = Folder::new("weaker");
+    let starts = |configured, has_key: bool, wanted| {
+        let captures = folder.captures(|settings| {
+            settings.redaction = configured;
+            settings.redaction_key = has_key.then(|| RedactionKey::new(b"key"));
+        });
+        let plan = Plan {
+            redaction: wanted,
+            ..plan()
+        };
+        captures
+            .start(plan)
+            .map(|started| started.redaction.unwrap())
+    };
+    for (configured, wanted) in [(Equality, Ordered), (Equality, Plain), (Ordered, Plain)] {
+        let refused = starts(configured, true, Some(wanted));
+        assert!(
+            matches!(refused, Err(CaptureError::WeakerRedaction { .. })),
+            "{refused:?}"
+        );
+    }
+    let refused = starts(Plain, false, Some(Ordered));
+    assert!(
+        matches!(refused, Err(CaptureError::NoRedactionKey)),
+        "{refused:?}"
+    );
+    for (configured, wanted, has_key, expected) in [
+        (Plain, None, false, "none"),
+        (Plain, Some(Equality), false, "equality"),
+        (Plain, Some(Ordered), true, "ordered"),
+        (Ordered, None, true, "ordered"),
+        (Ordered, Some(Equality), true, "equality"),
+        (Equality, None, false, "equality"),
+    ] {
+        assert_eq!(starts(configured, has_key, wanted).unwrap(), expected);
+    }
+    let key = RedactionKey::new(b"hunter2");
+    assert_eq!(format!("{key:?}"), "RedactionKey(hidden)");
+}
+
+#[test]
+fn command_that_cannot_be_redacted_is_counted_and_not_written() {
+    let settings = CaptureSettings {
+        redaction: Redaction::Equality,
+        ..Folder::new("unused").settings()
+    };
+    let capture = redacted(1 << 20, Redacting::choose(&settings, None).unwrap());
+    // The command consists of zeros, which is no message.
+    assert!(command(&capture));
+    let Session { queue, totals, .. } = &*capture.session;
+    queue.end(EndReason::Stopped);
+    let part = InMemory::default();
+    writer::write_all(&capture, part.clone(), LIMITS, Vec::new());
+    let bytes = part.0.lock();
+    let mut reader = Reader::new(&bytes[..]).unwrap();
+    let Some(Content::Omitted(omitted)) = reader.next_record().unwrap() else {
+        panic!("no omission");
+    };
+    assert_eq!(omitted.reason(), OmissionReason::NotRedactable);
+    let Some(Content::End(end)) = reader.next_record().unwrap() else {
+        panic!("no end");
+    };
+    assert_eq!((end.operations, end.omitted), (0, 1));
+    assert_eq!(queue.counts().omitted, [0, 0, 0, 0, 1]);
+    assert_eq!(totals.omitted[4].load(Ordering::Relaxed), 1);
 }

@@ -1,4 +1,4 @@
-//! The thread that compresses and writes the records of a capture, and ends it.
+//! The thread that redacts, compresses and writes the records of a capture, and ends it.
 //!
 //! A capture ends when its time is over, when it was stopped, when the limit of bytes on disk is
 //! reached, or when a write fails. This thread never delays an operation: the queue
@@ -16,6 +16,7 @@ use seawall_capture::{
     WriteError, Writer,
     record::{Content, End, EndReason, Event, OmissionReason, Server},
 };
+use seawall_redact::Records;
 use tokio::time::Instant;
 
 use super::{
@@ -81,6 +82,7 @@ pub(super) fn write_all(
         parts,
         limits,
         servers,
+        redactor: capture.redacting.redactor.clone().map(Records::new),
         writer: None,
         next_part: 0,
         ended_bytes: 0,
@@ -96,6 +98,8 @@ struct Output<'s, P: Parts> {
     parts: P,
     limits: FileLimits,
     servers: Vec<Server>,
+    /// `None` if values are recorded as they are.
+    redactor: Option<Records>,
     /// The current part; `None` before the first one.
     writer: Option<Writer<P::Part>>,
     next_part: u32,
@@ -165,10 +169,14 @@ impl<P: Parts> Output<'_, P> {
     fn write(&mut self, records: VecDeque<Content>) -> Result<(), WriteError> {
         for mut content in records {
             shift(&mut content, self.capture.offset_us);
-            let written = self.part()?.push(&content.into());
-            match written {
-                Err(WriteError::RecordTooLarge { bytes }) => self.omit(bytes),
-                other => other?,
+            match &mut self.redactor {
+                None => self.push(content)?,
+                Some(redactor) => {
+                    for redacted in redactor.redact(content) {
+                        self.count(&redacted);
+                        self.push(redacted)?;
+                    }
+                }
             }
             let is_full = |writer: &Writer<_>| writer.written_bytes() >= self.limits.max_part_bytes;
             if self.writer.as_ref().is_some_and(is_full) {
@@ -176,6 +184,24 @@ impl<P: Parts> Output<'_, P> {
             }
         }
         Ok(())
+    }
+
+    fn push(&mut self, content: Content) -> Result<(), WriteError> {
+        match self.part()?.push(&content.into()) {
+            Err(WriteError::RecordTooLarge { bytes }) => self.omit(bytes),
+            other => other?,
+        }
+        Ok(())
+    }
+
+    /// Counts a command or a reply that could not be redacted.
+    fn count(&self, record: &Content) {
+        if let Content::Omitted(omitted) = record
+            && omitted.reason() == OmissionReason::NotRedactable
+        {
+            let session = &self.capture.session;
+            session.queue.count_not_redactable(omitted, &session.totals);
+        }
     }
 
     /// Counts a record that is too large for the format. No message of a client is.

@@ -8,12 +8,13 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use seawall_capture::record::{EndReason, Header, Redaction, ReplyDetail, Server};
+use seawall_capture::record::{EndReason, Header, ReplyDetail, Server};
 use tokio::time::Instant;
 
 use super::{
     directory::{CaptureId, Summary},
     queue::{Counts, REASONS, microseconds, reason_name},
+    redaction::{Redacting, redaction_name},
     session::Session,
 };
 
@@ -30,6 +31,7 @@ pub(super) struct Written {
     /// When the capture ends at the latest.
     pub(super) until: Instant,
     pub(super) trigger: &'static str,
+    pub(super) redacting: Redacting,
     progress: Mutex<Progress>,
     has_ended: Condvar,
 }
@@ -51,6 +53,7 @@ pub(super) struct Beginning {
     pub(super) began_at: SystemTime,
     pub(super) until: Instant,
     pub(super) trigger: &'static str,
+    pub(super) redacting: Redacting,
 }
 
 impl Written {
@@ -60,6 +63,7 @@ impl Written {
             began_at,
             until,
             trigger,
+            redacting,
         } = beginning;
         Self {
             id: CaptureId::new(SystemTime::now(), rand::random()),
@@ -68,6 +72,7 @@ impl Written {
             began_at,
             until,
             trigger,
+            redacting,
             progress: Mutex::default(),
             has_ended: Condvar::new(),
         }
@@ -87,7 +92,7 @@ impl Written {
             program: concat!("seawall ", env!("CARGO_PKG_VERSION")).to_owned(),
             servers: servers.to_vec(),
             reply_detail: self.session.replies.into(),
-            redaction: Redaction::None.into(),
+            redaction: self.redacting.mode.into(),
             selection: Some(self.session.selection.to_record()),
         }
     }
@@ -125,6 +130,7 @@ impl Written {
             operations: counts.operations,
             omitted: by_reason(&counts),
             whole_replies: self.session.replies == ReplyDetail::Whole,
+            redaction: Some(redaction_name(self.redacting.mode).to_owned()),
             ..Summary::default()
         };
         summary.with_selection(&self.session.selection)

@@ -221,8 +221,8 @@ impl Source for Redacted {
 
     fn next_records(&mut self) -> Result<Option<Vec<Content>>, ConvertError> {
         let next = self.source.next_records()?;
-        let redact = |record| self.records.record(record);
-        Ok(next.map(|records| records.into_iter().filter_map(redact).collect()))
+        let redact = |record| self.records.redact(record);
+        Ok(next.map(|records| records.into_iter().flat_map(redact).collect()))
     }
 
     fn end(&self) -> End {

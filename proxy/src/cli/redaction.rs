@@ -6,10 +6,8 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
+use seawall_config::MIN_REDACTION_KEY_BYTES;
 use seawall_redact::{Mode, Redactor};
-
-/// Shortest key in bytes. A shorter one can be found by trying all keys.
-const MIN_KEY_BYTES: usize = 16;
 
 /// Whether and how values are replaced.
 #[derive(Debug, Args)]
@@ -48,7 +46,7 @@ pub(super) enum KeyError {
         source: io::Error,
     },
     /// The key is too short.
-    #[error("{0}: a key has at least {MIN_KEY_BYTES} bytes")]
+    #[error("{0}: a key has at least {MIN_REDACTION_KEY_BYTES} bytes")]
     TooShort(PathBuf),
 }
 
@@ -68,17 +66,16 @@ impl Redact {
     }
 }
 
-/// Reads a key. A line feed at the end is not part of it.
+/// Reads a key. As in the files of the configuration, a line break at the end is not part of it.
 pub(super) fn read_key(path: &Path) -> Result<Vec<u8>, KeyError> {
-    let mut key = fs::read(path).map_err(|source| KeyError::Unreadable {
+    let key = fs::read(path).map_err(|source| KeyError::Unreadable {
         path: path.to_owned(),
         source,
     })?;
-    if key.last() == Some(&b'\n') {
-        key.pop();
-    }
-    match key.len() < MIN_KEY_BYTES {
+    let line = key.strip_suffix(b"\n").unwrap_or(&key);
+    let key = line.strip_suffix(b"\r").unwrap_or(line);
+    match key.len() < MIN_REDACTION_KEY_BYTES {
         true => Err(KeyError::TooShort(path.to_owned())),
-        false => Ok(key),
+        false => Ok(key.to_owned()),
     }
 }

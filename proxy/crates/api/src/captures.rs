@@ -41,6 +41,9 @@ pub struct Capture {
     pub operations: u64,
     /// Number of its files.
     pub parts: u64,
+    /// The pseudonyms that replace the values of users: `none`, `equality` or `ordered`. `None` if
+    /// it is not known.
+    pub redact: Option<String>,
     /// The part of the replies that is recorded: `facts` or `whole`.
     pub replies: String,
     /// True while the capture runs.
@@ -64,6 +67,9 @@ pub struct NewCapture {
     /// Namespaces, as `database.collection`, or a database alone. A client is captured from its
     /// first operation on one of them. Empty for all.
     pub namespaces: Vec<String>,
+    /// The pseudonyms that replace the values of users: `none`, `equality` or `ordered`. It cannot
+    /// be weaker than `capture.redact`, which applies if it is missing.
+    pub redact: Option<String>,
     /// The part of the replies that is recorded: `facts` or `whole`. `facts`, if missing.
     pub replies: Option<String>,
     /// Share of the clients that are captured, above 0 and at most 1. All, if missing.

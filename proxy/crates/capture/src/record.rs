@@ -287,6 +287,8 @@ pub enum OmissionReason {
     RateLimit = 2,
     /// A message was too large to record.
     TooLarge = 3,
+    /// The values in a message could not be replaced by pseudonyms.
+    NotRedactable = 4,
 }
 
 /// Something happened that helps a reader to understand the capture.

@@ -81,6 +81,13 @@ struct Start {
     /// The part of each reply to record.
     #[arg(long, value_enum, default_value_t = Replies::Facts)]
     replies: Replies,
+    /// Replace all values by pseudonyms: with their equality and length, or also with their order.
+    /// Without it, the configuration decides.
+    #[arg(
+        long, value_enum, value_name = "MODE", num_args = 0..=1, require_equals = true,
+        default_missing_value = "equality"
+    )]
+    redact: Option<Redact>,
     /// Copy the capture to this file while it runs; "-" for standard output. Ctrl-C stops the
     /// capture.
     #[arg(long, value_name = "FILE")]
@@ -96,6 +103,16 @@ enum Replies {
     Facts,
     /// The whole reply too.
     Whole,
+}
+
+/// The properties of values that pseudonyms keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Redact {
+    /// Type, length and equality.
+    Equality,
+    /// Also the order of numbers and dates, and prefixes of strings; needs
+    /// `capture.redact_key_file`.
+    Ordered,
 }
 
 #[derive(Debug, Args)]
@@ -158,6 +175,10 @@ async fn start(arguments: Start) -> Result<Exit, Failure> {
         applications: arguments.application,
         duration_ms: u64::try_from(arguments.duration.as_millis()).unwrap_or(u64::MAX),
         namespaces: arguments.namespace,
+        redact: arguments.redact.map(|mode| match mode {
+            Redact::Equality => "equality".to_owned(),
+            Redact::Ordered => "ordered".to_owned(),
+        }),
         replies: Some(match arguments.replies {
             Replies::Facts => "facts".to_owned(),
             Replies::Whole => "whole".to_owned(),
@@ -311,10 +332,19 @@ fn rows(captures: &Captures) -> Vec<String> {
             figures::exact(capture.clients),
             figures::exact(capture.operations),
             figures::exact(omitted(capture)),
+            figures::printable(capture.redact.as_deref().unwrap_or("–")),
             figures::bytes(seawall_stats::float(capture.bytes)),
         ]
     });
-    let headings = ["<id", "<state", "clients", "operations", "omitted", "size"];
+    let headings = [
+        "<id",
+        "<state",
+        "clients",
+        "operations",
+        "omitted",
+        "<redacted",
+        "size",
+    ];
     figures::table(&headings, &rows.collect::<Vec<_>>())
 }
 
@@ -408,6 +438,18 @@ mod tests {
         ));
         assert!(parsed(&["--duration", "1h", "list"]).is_err());
         assert!(parsed(&["stop"]).is_err());
+    }
+
+    #[test]
+    fn redaction_keeps_equality_unless_another_mode_is_given() {
+        for (argument, expected) in [
+            ("--wait", None),
+            ("--redact", Some(Redact::Equality)),
+            ("--redact=ordered", Some(Redact::Ordered)),
+        ] {
+            assert_eq!(parsed(&[argument]).unwrap().start.redact, expected);
+        }
+        assert!(parsed(&["--redact=none"]).is_err());
     }
 
     #[test]

@@ -11,17 +11,20 @@ use seawall_wire::OpMsg;
 
 use crate::{Mode, Redactor};
 
-/// Most operations without a reply whose reply form is remembered. The replies to further
-/// operations are not written.
+/// Maximum number of operations without a reply whose reply form is remembered. Further operations
+/// are omitted.
 const MAX_PENDING: usize = 100_000;
 
 /// Redacts the records of one capture, in their order. A command that cannot be redacted is
-/// omitted, together with its reply.
+/// omitted, together with its reply. A reply that cannot be redacted keeps its facts.
 #[derive(Debug)]
 pub struct Records {
     redactor: Redactor,
     /// The reply forms of operations without a reply.
     forms: BTreeMap<u64, ReplyForm>,
+    /// Number of omitted operations.
+    operations: u64,
+    /// Number of omitted operations and of omitted messages of replies.
     omitted: u64,
 }
 
@@ -31,6 +34,7 @@ impl Records {
         Self {
             redactor,
             forms: BTreeMap::new(),
+            operations: 0,
             omitted: 0,
         }
     }
@@ -43,63 +47,80 @@ impl Records {
         });
     }
 
-    /// Redacts the next record; `None` if it must not be written.
-    pub fn record(&mut self, record: Content) -> Option<Content> {
-        match record {
-            Content::Command(command) => Some(self.command(command)),
-            Content::Reply(reply) => self.reply(reply).map(Content::Reply),
-            Content::End(end) => Some(Content::End(self.end(end))),
+    /// Redacts the next record. The result has a record of [`OmissionReason::NotRedactable`] for a
+    /// command or a message of a reply that must not be written.
+    pub fn redact(&mut self, record: Content) -> impl Iterator<Item = Content> + use<> {
+        let (record, omitted) = match record {
+            Content::Command(command) => self.command(command),
+            Content::Reply(reply) => self.reply(reply),
+            Content::End(end) => (Some(Content::End(self.end(end))), None),
             Content::Header(_)
             | Content::ClientBegan(_)
             | Content::ClientEnded(_)
             | Content::Omitted(_)
-            | Content::Event(_) => Some(record),
-        }
+            | Content::Event(_) => (Some(record), None),
+        };
+        record.into_iter().chain(omitted.map(Content::Omitted))
     }
 
-    /// Counts the omitted commands in the last record.
+    /// Counts the omitted operations and messages in the last record.
     pub fn end(&self, end: End) -> End {
         End {
-            operations: end.operations.saturating_sub(self.omitted),
+            operations: end.operations.saturating_sub(self.operations),
             omitted: end.omitted.saturating_add(self.omitted),
             ..end
         }
     }
 
-    fn command(&mut self, command: Command) -> Content {
-        let form = reply_form(&command.message);
-        let redacted =
-            form.and_then(|form| Some((form, self.redactor.command(&command.message).ok()?)));
-        let Some((form, message)) = redacted else {
-            self.omitted += 1;
-            return Content::Omitted(Omitted {
-                client: command.client,
-                at_us: command.at_us,
-                operations: 1,
-                bytes: u64::try_from(command.message.len()).unwrap_or(u64::MAX),
-                reason: OmissionReason::Secret.into(),
-            });
+    fn command(&mut self, command: Command) -> (Option<Content>, Option<Omitted>) {
+        let redacted = match self.forms.len() < MAX_PENDING {
+            true => self.redacted(&command.message),
+            false => None,
         };
-        if self.forms.len() < MAX_PENDING {
-            self.forms.insert(command.operation, form);
-        }
-        Content::Command(Command {
-            message: message.into(),
-            ..command
-        })
+        let Some((form, message)) = redacted else {
+            let bytes = command.message.len();
+            let omitted = self.omit(command.client, command.at_us, 1, bytes);
+            return (None, Some(omitted));
+        };
+        self.forms.insert(command.operation, form);
+        let message = message.into();
+        (Some(Content::Command(Command { message, ..command })), None)
     }
 
-    fn reply(&mut self, reply: Reply) -> Option<Reply> {
-        let form = self.forms.remove(&reply.operation)?;
+    /// The form of the reply to a command, and the redacted command.
+    fn redacted(&self, message: &[u8]) -> Option<(ReplyForm, Vec<u8>)> {
+        let form = reply_form(message)?;
+        Some((form, self.redactor.command(message).ok()?))
+    }
+
+    fn reply(&mut self, reply: Reply) -> (Option<Content>, Option<Omitted>) {
+        let Some(form) = self.forms.remove(&reply.operation) else {
+            return (None, None);
+        };
         if reply.message.is_empty() {
-            return Some(reply);
+            return (Some(Content::Reply(reply)), None);
         }
         // The facts of a reply have no values, so they stay if the message cannot be redacted.
-        let message = self.redactor.reply(form, &reply.message);
-        Some(Reply {
-            message: message.map_or_else(|_| Bytes::new(), Bytes::from),
-            ..reply
-        })
+        let (message, omitted) = match self.redactor.reply(form, &reply.message) {
+            Ok(message) => (message.into(), None),
+            Err(_) => {
+                let omitted = self.omit(0, reply.at_us, 0, reply.message.len());
+                (Bytes::new(), Some(omitted))
+            }
+        };
+        (Some(Content::Reply(Reply { message, ..reply })), omitted)
+    }
+
+    fn omit(&mut self, client: u64, at_us: u64, operations: u64, bytes: usize) -> Omitted {
+        self.operations += operations;
+        self.omitted += 1;
+        Omitted {
+            client,
+            at_us,
+            operations,
+            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+            reason: OmissionReason::NotRedactable.into(),
+        }
     }
 }
 

@@ -43,7 +43,7 @@ fn full_queue_omits_commands_and_reports_them_before_the_next_record() {
     assert_eq!(queue.command(1, 6, &[7; 200], now, &totals), Some(2));
     assert_eq!(taken(&queue).len(), 1);
     assert_eq!(queue.used_bytes.load(Ordering::Relaxed), 0);
-    assert_eq!(queue.counts().omitted, [0, 3, 0, 0]);
+    assert_eq!(queue.counts().omitted, [0, 3, 0, 0, 0]);
     assert_eq!(totals.omitted[1].load(Ordering::Relaxed), 3);
 }
 
@@ -189,7 +189,7 @@ fn records_after_the_end_are_dropped() {
     queue.omit_command(1, OmissionReason::Secret, 10, 0, &totals);
     let batch = queue.take(SECOND);
     assert_eq!(batch.records.len(), 2);
-    assert_eq!(queue.counts().omitted, [1, 0, 0, 0]);
+    assert_eq!(queue.counts().omitted, [1, 0, 0, 0, 0]);
     assert_eq!(batch.end, Some(EndReason::Stopped));
     assert_eq!(queue.counts().operations, 0);
 }
