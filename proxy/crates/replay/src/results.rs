@@ -31,7 +31,7 @@ pub struct Report {
     pub seawall_replay: u32,
     /// The origin of the results.
     pub kind: Kind,
-    /// The id of the capture, in hexadecimal.
+    /// The id of the capture. In hexadecimal if it is not a text.
     pub capture: String,
     /// When the capture began, in seconds since 1970.
     pub captured_at_s: u64,

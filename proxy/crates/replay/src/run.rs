@@ -131,9 +131,14 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// The properties of a capture that a report names.
 pub(crate) fn captured(header: &Header) -> Report {
-    let hex = header.capture.iter().map(|byte| format!("{byte:02x}"));
+    let id = &header.capture;
+    // The ids of Seawall's captures are texts, those of converted recordings are random bytes.
+    let capture = match str::from_utf8(id) {
+        Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic()) => text.to_owned(),
+        _ => id.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
     Report {
-        capture: hex.collect(),
+        capture,
         captured_at_s: header.began_at_us / 1_000_000,
         ..Report::default()
     }
