@@ -41,6 +41,7 @@ mod protocol;
 mod recorder_files;
 mod redacted_captures;
 mod redacted_copies;
+mod rehearsals;
 mod relay;
 mod relay_headers;
 mod reload;

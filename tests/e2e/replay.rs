@@ -211,22 +211,28 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
     Some(message)
 }
 
-async fn client(address: SocketAddr) -> Client {
+pub(super) async fn client(address: SocketAddr) -> Client {
     let uri = format!("mongodb://{address}/?directConnection=true");
     Client::with_options(ClientOptions::parse(uri).await.unwrap()).unwrap()
 }
 
 /// A server with the data with which a capture begins.
-struct Prepared {
-    set: ReplicaSet,
-    address: SocketAddr,
+pub(super) struct Prepared {
+    pub(super) set: ReplicaSet,
+    pub(super) address: SocketAddr,
 }
 
 impl Prepared {
-    async fn start() -> Self {
+    /// A server without data.
+    pub(super) async fn empty() -> Self {
         let set = ReplicaSet::start(1, Options::default()).await.unwrap();
         let address = set.primary().await.unwrap().address();
-        let things = things(&client(address).await);
+        Self { set, address }
+    }
+
+    pub(super) async fn start() -> Self {
+        let server = Self::empty().await;
+        let things = things(&client(server.address).await);
         let documents = (0..DOCUMENTS).map(|number| {
             doc! {"_id": number, "a": number, "b": number % 10, "text": "x".repeat(200)}
         });
@@ -235,7 +241,7 @@ impl Prepared {
             let index = IndexModel::builder().keys(doc! {field: 1}).build();
             things.create_index(index).await.unwrap();
         }
-        Self { set, address }
+        server
     }
 
     async fn replay(&self, capture: &Path, with_writes: bool, pace: Pace) -> Report {
@@ -262,12 +268,12 @@ fn choice(with_writes: bool) -> Choice {
     }
 }
 
-fn things(client: &Client) -> Collection<Document> {
+pub(super) fn things(client: &Client) -> Collection<Document> {
     client.database("shop").collection("things")
 }
 
 /// Reads and writes of one application: cursors, a transaction, bulk writes, an expected error.
-async fn mixed(client: Client, base: i32) {
+pub(super) async fn mixed(client: Client, base: i32) {
     let things = things(&client);
     for number in base..base + 20 {
         let written = doc! {"_id": number, "a": number, "n": 0};
@@ -438,7 +444,7 @@ async fn change_streams_are_compared_by_their_events() {
 
 /// Reads of six shapes, 60 of each. The shapes alternate, so that a busy moment of the machine
 /// affects all of them.
-async fn reads(client: Client) {
+pub(super) async fn reads(client: Client) {
     let things = things(&client);
     let filters: [fn(i32) -> Document; 6] = [
         |number| doc! {"_id": number},
@@ -497,14 +503,20 @@ async fn a_dropped_index_and_a_changed_document_are_named_and_equal_runs_are_not
     let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
     let scratch = Scratch::create().unwrap();
     let file = captured_reads(&source, scratch.join("capture")).await;
+    assert_verdicts(&target, &file, doc! {"_id": 63}).await;
+}
+
+/// Compares replays of [`reads`]: equal ones, some without an index, and some with another
+/// document. `changed` is the filter for that document.
+pub(super) async fn assert_verdicts(target: &Prepared, file: &Path, changed: Document) {
     let mut runs = Vec::new();
     for _ in 0..3 {
-        runs.push(target.replay(&file, false, PACE).await);
+        runs.push(target.replay(file, false, PACE).await);
     }
-    assert_eq!(lasting_changes(&runs, &target, &file).await, []);
+    assert_eq!(lasting_changes(&runs, target, file).await, []);
     let things = things(&client(target.address).await);
     things.drop_index("b_1").await.unwrap();
-    let slower = lasting_changes(&runs, &target, &file).await;
+    let slower = lasting_changes(&runs, target, file).await;
     let [(ChangeKind::Slower, shape)] = &slower[..] else {
         panic!("{slower:?}")
     };
@@ -512,9 +524,10 @@ async fn a_dropped_index_and_a_changed_document_are_named_and_equal_runs_are_not
     let index = IndexModel::builder().keys(doc! {"b": 1}).build();
     things.create_index(index).await.unwrap();
     // Only the query for a range reads this document.
-    let changed = doc! {"$set": {"text": "y"}};
-    things.update_one(doc! {"_id": 63}, changed).await.unwrap();
-    let different = lasting_changes(&runs, &target, &file).await;
+    let change = doc! {"$set": {"text": "y"}};
+    let updated = things.update_one(changed, change).await.unwrap();
+    assert_eq!(updated.modified_count, 1);
+    let different = lasting_changes(&runs, target, file).await;
     let [(ChangeKind::Different, shape)] = &different[..] else {
         panic!("{different:?}")
     };
