@@ -564,9 +564,13 @@ async fn process(scratch: &Scratch) -> Process {
 
 /// A process that captures, with more keys of the section.
 pub(super) async fn process_with(scratch: &Scratch, keys: &str) -> Process {
+    process_at(&scene::server().await.uri(), scratch, keys).await
+}
+
+/// Like [`process_with`], in front of any deployment.
+pub(super) async fn process_at(uri: &str, scratch: &Scratch, keys: &str) -> Process {
     let toml = format!(
-        "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\n{}",
-        scene::server().await.uri(),
+        "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\ndeployment.uri = {uri:?}\n{}",
         section(scratch, keys)
     );
     Process::serve(&scratch.write("seawall.toml", toml).unwrap()).await

@@ -1,19 +1,33 @@
 //! Rehearsals through a running Seawall: its captures are replayed on other servers and compared.
 
+use std::{path::Path, time::Duration};
+
 use mongodb::{
     Client,
     bson::{Document, doc},
 };
+use seawall_api::Captures;
 use seawall_redact::{Mode, Redactor};
-use seawall_tests::{process, scratch::Scratch};
+use seawall_tests::{
+    eventually::eventually,
+    process::{self, Process},
+    scratch::Scratch,
+};
+use tokio::task::JoinSet;
 
 use super::{
-    capture::section,
-    replay::{Prepared, assert_verdicts, reads},
+    capture::{process_at, section},
+    replay::{Prepared, assert_verdicts, client, mixed, reads, things},
     scene,
 };
 
 const KEY: &str = "a key with more than sixteen bytes";
+
+/// The page with the steps of a rehearsal.
+const PAGE: &str = include_str!("../../docs/replay.md");
+
+/// The heading of the steps.
+const STEPS: &str = "\n## Rehearse an upgrade\n";
 
 #[tokio::test]
 async fn a_redacted_capture_on_redacted_data_gives_the_same_verdicts() {
@@ -48,4 +62,100 @@ async fn a_redacted_capture_on_redacted_data_gives_the_same_verdicts() {
     let changed = Document::from_reader(changed.as_slice()).unwrap();
     assert_ne!(changed, doc! { "_id": 63 });
     assert_verdicts(&target, &scratch.join("captures").join(&id), changed).await;
+}
+
+/// The commands of the steps, in their order.
+fn documented() -> Vec<String> {
+    let steps = PAGE.split(STEPS).nth(1).unwrap();
+    let steps = steps.split("\n## ").next().unwrap();
+    let lines = steps.lines().map(str::trim);
+    let commands = lines.filter(|line| line.starts_with("seawall "));
+    commands.map(str::to_owned).collect()
+}
+
+/// Runs a documented command in a folder. Returns its exit status and its output.
+async fn follow(command: &str, folder: &Path, admin: &str) -> (Option<i32>, String) {
+    let arguments: Vec<_> = command.split_whitespace().skip(1).collect();
+    let variables = [("SEAWALL_ADMIN_URL", admin)];
+    let output = process::run_in(folder, &variables, &arguments).await;
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code(),
+        text(output.stdout) + &text(output.stderr),
+    )
+}
+
+/// Clients that read and write at the same time, until all have ended.
+async fn traffic(process: &Process) {
+    let address = process.address().parse().unwrap();
+    let mut applications = JoinSet::new();
+    for number in 1..=2 {
+        applications.spawn(mixed(client(address).await, 10_000 * number));
+    }
+    applications.spawn(reads(client(address).await));
+    while let Some(ended) = applications.join_next().await {
+        ended.unwrap();
+    }
+}
+
+/// The id of the running capture.
+async fn running_capture(folder: &Path, admin: &str) -> Option<String> {
+    let (_, listed) = follow("seawall capture list --json", folder, admin).await;
+    let captures: Captures = serde_json::from_str(&listed).ok()?;
+    let mut captures = captures.captures.into_iter();
+    Some(captures.find(|capture| capture.running)?.id)
+}
+
+#[tokio::test]
+async fn the_documented_rehearsal_leads_from_a_capture_to_a_verdict() {
+    let [capture, look, on_present, on_new, compare, page] = &documented()[..] else {
+        panic!("{:?}", documented())
+    };
+    let (source, present, new) =
+        tokio::join!(Prepared::start(), Prepared::start(), Prepared::start());
+    let scratch = Scratch::create().unwrap();
+    let folder = scratch.path();
+    let process = process_at(&source.set.uri(), &scratch, "").await;
+    let admin = format!("http://{}", process.admin());
+    let follow = async |command: &str| follow(command, folder, &admin).await;
+    let captured = follow(capture);
+    let worked = async {
+        let running = || async { running_capture(folder, &admin).await.ok_or("none") };
+        let id = eventually(Duration::from_secs(20), running).await.unwrap();
+        traffic(&process).await;
+        // The documented capture takes ten minutes.
+        let stopped = follow(&format!("seawall capture stop {id}")).await;
+        assert_eq!(stopped.0, Some(0), "{stopped:?}");
+        id
+    };
+    let (captured, id) = tokio::join!(captured, worked);
+    assert_eq!(captured.0, Some(0), "{captured:?}");
+    let (code, text) = follow(look).await;
+    assert_eq!(code, Some(0), "{text}");
+    let said = format!("capture {id}: would send ");
+    assert!(text.starts_with(&said), "{text}");
+
+    // The new version does not use this index.
+    let changed = things(&client(new.address).await);
+    changed.drop_index("b_1").await.unwrap();
+    for (command, documented, server) in [
+        (on_present, "127.0.0.1:27101", &present),
+        (on_new, "127.0.0.1:27102", &new),
+    ] {
+        let command = command.replace(documented, &server.address.to_string());
+        let (code, text) = follow(&command).await;
+        assert_eq!(code, Some(0), "{text}");
+    }
+    let (code, verdict) = follow(compare).await;
+    assert_eq!(code, Some(1), "{verdict}");
+    let objective = "objectives missed: find shop.things";
+    assert!(verdict.contains(objective), "{verdict}");
+    assert!(
+        !verdict.contains("Different") && !verdict.contains("Failed"),
+        "{verdict}"
+    );
+    let (code, text) = follow(page).await;
+    assert_eq!(code, Some(0), "{text}");
+    let page = std::fs::read_to_string(scratch.join("upgrade.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>"), "{page}");
 }

@@ -46,11 +46,21 @@ pub fn binary() -> &'static Path {
 /// # Panics
 /// If the process does not end within a minute.
 pub async fn run(arguments: &[&str]) -> Output {
+    end_of(Command::new(binary()).args(arguments)).await
+}
+
+/// Like [`run`], in a folder and with additional variables in the environment.
+///
+/// # Panics
+/// As [`run`].
+pub async fn run_in(folder: &Path, variables: &[(&str, &str)], arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
-    command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
+    command.args(arguments).current_dir(folder);
+    end_of(command.envs(variables.iter().copied())).await
+}
+
+async fn end_of(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).kill_on_drop(true);
     let ended = timeout(LIMIT, command.output()).await;
     ended
         .expect("the process ends in time")
