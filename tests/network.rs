@@ -1,7 +1,7 @@
 //! Tests in a private network: firewall rules redirect clients to Seawall, or drop the packets of
-//! connections.
+//! connections. One test gives Seawall a private mount: a disk that becomes full.
 //!
-//! The tests need `nft`, `ip`, and the right to create a network namespace. So they run only if
+//! The tests need `nft`, `ip`, and the right to create namespaces. So they run only if
 //! they are requested, as in `.ci/run`: `cargo test --test network -- --ignored`.
 
 #![allow(
@@ -17,14 +17,18 @@ use std::{
     time::Duration,
 };
 
-use bson::doc;
+use bson::{Binary, doc, spec::BinarySubtype};
+use seawall_api::{AdminClient, Capture, Captures};
+use seawall_capture::{Reader, record::Content};
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options, ROOT, ROOT_PASSWORD, ReplicaSet, Standalone},
+    process::Process,
     raw::{Login, RawClient},
-    seawall::{self, Seawall},
+    scratch::Scratch,
+    seawall::{self, Seawall, http, sum_of},
 };
-use tokio::net::TcpSocket;
+use tokio::{net::TcpSocket, time::Instant};
 
 /// The environment variable that is set in the process inside the namespace.
 const INSIDE: &str = "NETWORK_INSIDE";
@@ -284,4 +288,128 @@ async fn fall_silent() {
     let read = read.unwrap();
     assert!(read.is_ok(), "{read:?}");
     assert!(write.unwrap().is_ok());
+}
+
+/// A folder of one MiB that only Seawall sees.
+const SMALL_DISK: &str = "mount -t tmpfs -o size=1m,mode=700 seawall-test \"$0\" && exec \"$@\"";
+
+#[tokio::test]
+#[ignore = "needs the right to mount in a namespace; run by .ci/run"]
+async fn a_full_disk_ends_the_capture_and_no_operation() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let scratch = Scratch::create().unwrap();
+    let disk = scratch.join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let disk = disk.to_str().unwrap();
+    let toml = format!(
+        "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
+         deployment.uri = {:?}\ncapture.directory = \"{disk}/captures\"\n",
+        server.uri()
+    );
+    let toml = scratch.write("seawall.toml", toml).unwrap();
+    let launcher = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        SMALL_DISK,
+        disk,
+    ];
+    let process = Process::launch(&launcher, &toml).await;
+    let admin = process.admin();
+    let address = process.address().parse().unwrap();
+    // Until Seawall knows that the deployment has no access control, it wants a login.
+    let connected = || async {
+        let mut client = connect("127.0.0.1:0", address).await;
+        client.hello(doc! {}).await.ok()?;
+        let count = client.command("full", doc! { "count": "c" }).await.ok()?;
+        count.is_ok().then_some(client)
+    };
+    let mut client = eventually(LIMIT, connected).await.unwrap();
+    let first = start_capture(admin).await;
+    let until = Instant::now() + LIMIT;
+    let ended = loop {
+        insert_noise(&mut client).await;
+        let capture = find_capture(admin, &first).await;
+        if !capture.running {
+            break capture;
+        }
+        assert!(Instant::now() < until, "{capture:?}");
+    };
+    assert_eq!(ended.end.as_deref(), Some("write_failed"));
+    assert!(ended.bytes > 500_000 && ended.operations > 0, "{ended:?}");
+    insert_noise(&mut client).await;
+    let is_counted = || async {
+        let (_, text) = http(admin, "GET", "/metrics", "").await;
+        let reason = [r#"reason="write_failed""#];
+        let ended = sum_of(&text, "seawall_capture_ended_total", &reason);
+        let running = sum_of(&text, "seawall_capture_running", &[]);
+        (ended, running) == (1.0, 0.0)
+    };
+    eventually(LIMIT, is_counted).await.unwrap();
+    assert!(process.said("could not write a capture").is_some());
+    let (inserts, is_complete) = read_capture(admin, &first).await;
+    assert!(inserts > 3 && !is_complete, "{inserts}");
+
+    let path = format!("/api/v1/captures/{first}");
+    assert_eq!(http(admin, "DELETE", &path, "").await.0, 200);
+    let second = start_capture(admin).await;
+    insert_noise(&mut client).await;
+    let path = format!("/api/v1/captures/{second}/stop");
+    assert_eq!(http(admin, "POST", &path, "").await.0, 200);
+    let ended = find_capture(admin, &second).await;
+    assert_eq!(ended.end.as_deref(), Some("stopped"));
+    assert_eq!(read_capture(admin, &second).await, (1, true));
+}
+
+/// Inserts bytes that cannot be compressed.
+async fn insert_noise(client: &mut RawClient) {
+    let bytes = (0..20_000).map(|_| rand::random()).collect();
+    let noise = Binary {
+        subtype: BinarySubtype::Generic,
+        bytes,
+    };
+    let insert = doc! { "insert": "c", "documents": [{ "noise": noise }] };
+    let reply = client.command("full", insert).await.unwrap();
+    assert!(reply.is_ok(), "{reply:?}");
+}
+
+async fn start_capture(admin: &str) -> String {
+    let new = r#"{ "duration_ms": 600000 }"#;
+    let length = new.len();
+    let headers = format!(
+        "Host: {admin}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n{new}"
+    );
+    let (status, body) = http(admin, "POST", "/api/v1/captures", &headers).await;
+    assert_eq!(status, 201, "{body}");
+    serde_json::from_str::<Capture>(&body).unwrap().id
+}
+
+async fn find_capture(admin: &str, id: &str) -> Capture {
+    let (_, body) = http(admin, "GET", "/api/v1/captures", "").await;
+    let captures: Captures = serde_json::from_str(&body).unwrap();
+    let mut captures = captures.captures.into_iter();
+    captures.find(|capture| capture.id == id).unwrap()
+}
+
+/// The number of commands that can be read from a capture, and whether it has its last record.
+async fn read_capture(admin: &str, id: &str) -> (usize, bool) {
+    let client = AdminClient::new(&format!("http://{admin}"), None, None).unwrap();
+    let mut bytes = Vec::new();
+    let mut add = |piece: &[u8]| {
+        bytes.extend_from_slice(piece);
+        true
+    };
+    let path = format!("/api/v1/captures/{id}/content");
+    client.download(&path, &mut add).await.unwrap();
+    let mut reader = Reader::new(&bytes[..]).unwrap();
+    let (mut commands, mut is_complete) = (0, false);
+    while let Ok(Some(record)) = reader.next_record() {
+        commands += usize::from(matches!(record, Content::Command(_)));
+        is_complete |= matches!(record, Content::End(_));
+    }
+    (commands, is_complete)
 }

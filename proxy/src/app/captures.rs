@@ -92,6 +92,7 @@ pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
         is_running: figures.is_running,
         operations: figures.operations,
         omitted: figures.omitted,
+        ended: figures.ended,
         written_bytes: figures.written_bytes,
         kept_bytes: figures.kept_bytes,
     });

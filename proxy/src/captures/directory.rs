@@ -3,7 +3,7 @@
 //! ```text
 //! <capture.directory>/20261125T160336Z-5f0c2a91/part-00000.swc   the first part
 //!                                              /part-00001.swc   …
-//!                                              /summary.json     written when the capture ends
+//!                                              /summary.json     gets the counts at the end
 //! ```
 //!
 //! Only the owner may read captures, because they contain data of the applications. Directories
@@ -12,7 +12,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, DirBuilder, File, OpenOptions},
-    io,
+    io::{self, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -41,6 +41,9 @@ const ID_LENGTH: usize = ID_TIME_LENGTH + 1 + 8;
 
 /// The name of the file with the summary.
 const SUMMARY: &str = "summary.json";
+
+/// Number of bytes by which a summary may grow until the capture ends.
+const SUMMARY_ROOM: usize = 1024;
 
 /// Identifies a capture: the time of its start, and random digits. It is the name of its directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,15 +74,15 @@ impl CaptureId {
     }
 }
 
-/// Description of a capture that has ended.
+/// Description of a capture. While it runs, the counts are 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Summary {
     /// When the capture began, in microseconds since 1970.
     pub(super) began_at_us: u64,
-    /// When the capture ended, in microseconds since 1970.
+    /// When the capture ended, in microseconds since 1970; 0 while it runs.
     pub(super) ended_at_us: u64,
-    /// Why the capture ended.
+    /// Why the capture ended; empty while it runs, or if the process ended first.
     pub(super) end: String,
     /// Why the capture began.
     pub(super) trigger: String,
@@ -125,7 +128,7 @@ pub(super) struct Kept {
     pub(super) parts: u64,
     /// When a part was last written.
     pub(super) modified_at: SystemTime,
-    /// `None` if the capture has not ended, or the process ended before it could write the summary.
+    /// `None` if it cannot be read.
     pub(super) summary: Option<Summary>,
 }
 
@@ -160,13 +163,27 @@ impl Directory {
         self.of(id).join(format!("part-{part:05}.swc"))
     }
 
-    /// Writes the summary of a capture.
-    pub(super) fn summarize(&self, id: &CaptureId, summary: &Summary) -> io::Result<()> {
-        let text = serde_json::to_vec_pretty(summary).map_err(io::Error::other)?;
+    /// Writes the summary of a capture that begins, with room for the final one. So the disk has
+    /// room for that even when it is full. Fails if there is a summary.
+    pub(super) fn begin_summary(&self, id: &CaptureId, summary: &Summary) -> io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(summary).map_err(io::Error::other)?;
+        text.resize(text.len() + SUMMARY_ROOM, b' ');
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(FILE_MODE);
         let mut file = options.open(self.of(id).join(SUMMARY))?;
-        io::Write::write_all(&mut file, &text)
+        file.write_all(&text)
+    }
+
+    /// Replaces the summary of a capture that has ended.
+    pub(super) fn end_summary(&self, id: &CaptureId, summary: &Summary) -> io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(summary).map_err(io::Error::other)?;
+        // Not truncated, because that would release the room.
+        let mut file = OpenOptions::new()
+            .write(true)
+            .open(self.of(id).join(SUMMARY))?;
+        let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        text.resize(text.len().max(length), b' ');
+        file.write_all(&text)
     }
 
     /// The captures, the latest first. Directories with other names are ignored.
@@ -297,13 +314,54 @@ mod tests {
         let directory = Directory::new(folder.0.join("captures"));
         directory.create(&id(1)).unwrap();
         drop(directory.create_part(&id(1), 0).unwrap());
-        directory.summarize(&id(1), &Summary::default()).unwrap();
+        directory
+            .begin_summary(&id(1), &Summary::default())
+            .unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&directory.path), DIRECTORY_MODE);
         assert_eq!(mode(&directory.of(&id(1))), DIRECTORY_MODE);
         assert_eq!(mode(&directory.part(&id(1), 0)), FILE_MODE);
         assert_eq!(mode(&directory.of(&id(1)).join(SUMMARY)), FILE_MODE);
         assert!(directory.create_part(&id(1), 0).is_err());
+    }
+
+    #[test]
+    fn summary_has_room_for_its_end() {
+        let folder = Folder::new("summary");
+        let directory = Directory::new(folder.0.clone());
+        directory.create(&id(1)).unwrap();
+        let begun = Summary {
+            trigger: "operator".to_owned(),
+            ..Summary::default()
+        };
+        directory.begin_summary(&id(1), &begun).unwrap();
+        let length = || {
+            fs::metadata(directory.of(&id(1)).join(SUMMARY))
+                .unwrap()
+                .len()
+        };
+        let room = length();
+        let reasons = [
+            "secret",
+            "queue_full",
+            "rate_limit",
+            "too_large",
+            "not_redactable",
+        ];
+        let ended = Summary {
+            ended_at_us: u64::MAX,
+            end: "write_failed".to_owned(),
+            clients: u64::MAX,
+            operations: u64::MAX,
+            omitted: reasons.map(|name| (name.to_owned(), u64::MAX)).into(),
+            ..begun.clone()
+        };
+        for summary in [begun, ended] {
+            directory.end_summary(&id(1), &summary).unwrap();
+            assert_eq!(length(), room);
+            assert_eq!(directory.list().unwrap()[0].summary, Some(summary));
+        }
+        assert!(directory.end_summary(&id(2), &Summary::default()).is_err());
     }
 
     #[test]

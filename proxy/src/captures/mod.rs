@@ -50,7 +50,7 @@ pub use self::{
 };
 use self::{
     directory::Directory,
-    queue::{Lead, Queue, QueueLimits, REASONS, Totals, reason_name},
+    queue::{Counts, ENDS, Lead, Queue, QueueLimits, REASONS, Totals, end_name, reason_name},
     redaction::Redacting,
     session::Session,
     writer::{FileLimits, Files},
@@ -403,7 +403,7 @@ impl Captures {
         let running = Arc::clone(&self.running);
         let kept_bytes = Arc::clone(&self.kept_bytes);
         let capture = Arc::clone(written);
-        let created = directory.create(&written.id);
+        create(&directory, written)?;
         let work = move || {
             let files = Files {
                 directory: directory.clone(),
@@ -411,13 +411,14 @@ impl Captures {
             };
             let reason = writer::write_all(&capture, files, limits, servers);
             summarize(&capture, &directory, reason);
+            capture.session.totals.count_end(reason);
             running.clear();
             kept_bytes.store(directory.bytes().unwrap_or(0), Ordering::Relaxed);
             capture.update(|progress| progress.has_ended = true);
         };
         self.running.set_written(Arc::clone(written));
         let thread = thread::Builder::new().name("capture-writer".to_owned());
-        let spawned = created.and_then(|()| thread.spawn(work));
+        let spawned = thread.spawn(work);
         if spawned.is_err() {
             self.running.clear();
         }
@@ -541,10 +542,13 @@ impl Captures {
         let omitted = REASONS.into_iter().zip(&self.totals.omitted);
         let omitted =
             omitted.map(|(reason, count)| (reason_name(reason), count.load(Ordering::Relaxed)));
+        let ended = ENDS.into_iter().zip(&self.totals.ended);
+        let ended = ended.map(|(end, count)| (end_name(end), count.load(Ordering::Relaxed)));
         CaptureFigures {
             is_running: running.is_some(),
             operations: self.totals.operations.load(Ordering::Relaxed),
             omitted: omitted.collect(),
+            ended: ended.collect(),
             written_bytes: self.totals.written_bytes.load(Ordering::Relaxed),
             kept_bytes: self.kept_bytes.load(Ordering::Relaxed) + running_bytes,
         }
@@ -593,10 +597,21 @@ fn limits_of(settings: &CaptureSettings) -> QueueLimits {
     }
 }
 
-/// Logs the end of a capture, and writes its summary.
+/// Creates the directory of a capture. It has no directory if that fails.
+fn create(directory: &Directory, capture: &Written) -> io::Result<()> {
+    let id = &capture.id;
+    directory.create(id)?;
+    let begun = directory.begin_summary(id, &capture.summary(Counts::default(), None));
+    if begun.is_err() {
+        drop(directory.delete(id));
+    }
+    begun
+}
+
+/// Logs the end of a capture, and completes its summary.
 fn summarize(capture: &Written, directory: &Directory, reason: EndReason) {
     let counts = capture.session.queue.counts();
-    let summary = capture.summary(counts, reason, SystemTime::now());
+    let summary = capture.summary(counts, Some((reason, SystemTime::now())));
     let id = capture.id.as_str();
     tracing::info!(
         capture = id,
@@ -605,7 +620,7 @@ fn summarize(capture: &Written, directory: &Directory, reason: EndReason) {
         omitted = counts.all_omitted(),
         "capture ended"
     );
-    if let Err(error) = directory.summarize(&capture.id, &summary) {
+    if let Err(error) = directory.end_summary(&capture.id, &summary) {
         tracing::warn!(%error, capture = id, "could not write the summary of a capture");
     }
 }

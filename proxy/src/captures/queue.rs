@@ -40,6 +40,18 @@ pub(super) struct Totals {
     pub(super) operations: AtomicU64,
     pub(super) omitted: [AtomicU64; REASONS.len()],
     pub(super) written_bytes: AtomicU64,
+    /// Number of captures that have ended, in the order of [`ENDS`].
+    pub(super) ended: [AtomicU64; ENDS.len()],
+}
+
+impl Totals {
+    /// Counts the end of a capture.
+    pub(super) fn count_end(&self, reason: EndReason) {
+        let mut counts = ENDS.iter().zip(&self.ended);
+        if let Some((_, count)) = counts.find(|(end, _)| **end == reason) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Every reason, in the order of [`Totals::omitted`].
@@ -59,6 +71,27 @@ pub(super) fn reason_name(reason: OmissionReason) -> &'static str {
         OmissionReason::RateLimit => "rate_limit",
         OmissionReason::TooLarge => "too_large",
         OmissionReason::NotRedactable => "not_redactable",
+    }
+}
+
+/// The reasons for which captures end, in the order of [`Totals::ended`].
+pub(super) const ENDS: [EndReason; 5] = [
+    EndReason::Duration,
+    EndReason::Stopped,
+    EndReason::DiskLimit,
+    EndReason::WriteFailed,
+    EndReason::Shutdown,
+];
+
+/// The name of an end's reason in the API and in metrics.
+pub(super) fn end_name(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::NextPart => "next_part",
+        EndReason::Duration => "duration",
+        EndReason::Stopped => "stopped",
+        EndReason::DiskLimit => "disk_limit",
+        EndReason::WriteFailed => "write_failed",
+        EndReason::Shutdown => "shutdown",
     }
 }
 

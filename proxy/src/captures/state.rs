@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use seawall_capture::record::EndReason;
-
 use super::{
     directory::Kept,
     selection::Selection,
@@ -52,6 +50,8 @@ pub struct CaptureFigures {
     pub operations: u64,
     /// Omissions since the start of the process, by reason.
     pub omitted: Vec<(&'static str, u64)>,
+    /// Captures that have ended since the start of the process, by reason.
+    pub ended: Vec<(&'static str, u64)>,
     /// Bytes written since the start of the process.
     pub written_bytes: u64,
     /// Bytes of all captures on disk.
@@ -63,7 +63,7 @@ impl CaptureState {
     pub(super) fn of_running(capture: &Written) -> Self {
         let session = &capture.session;
         let (counts, progress) = (session.queue.counts(), capture.progress());
-        let summary = capture.summary(counts, EndReason::NextPart, capture.began_at);
+        let summary = capture.summary(counts, None);
         Self {
             id: capture.id.as_str().to_owned(),
             is_running: true,
@@ -84,8 +84,8 @@ impl CaptureState {
 
     /// The state of a capture that has ended.
     pub(super) fn of_kept(kept: Kept) -> Self {
-        let is_complete = kept.summary.is_some();
         let summary = kept.summary.unwrap_or_default();
+        let is_complete = !summary.end.is_empty();
         Self {
             id: kept.id.as_str().to_owned(),
             is_running: false,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     directory::{CaptureId, Summary},
-    queue::{Counts, REASONS, microseconds, reason_name},
+    queue::{Counts, REASONS, end_name, microseconds, reason_name},
     redaction::{Redacting, redaction_name},
     session::Session,
 };
@@ -119,12 +119,12 @@ impl Written {
         !waited.timed_out()
     }
 
-    /// The description of the capture after its end.
-    pub(super) fn summary(&self, counts: Counts, end: EndReason, at: SystemTime) -> Summary {
+    /// The description of the capture. `end` is `None` while it runs.
+    pub(super) fn summary(&self, counts: Counts, end: Option<(EndReason, SystemTime)>) -> Summary {
         let summary = Summary {
             began_at_us: since_epoch_us(self.began_at),
-            ended_at_us: since_epoch_us(at),
-            end: end_name(end).to_owned(),
+            ended_at_us: end.map_or(0, |(_, at)| since_epoch_us(at)),
+            end: end.map_or_else(String::new, |(reason, _)| end_name(reason).to_owned()),
             trigger: self.trigger.to_owned(),
             clients: counts.clients,
             operations: counts.operations,
@@ -144,18 +144,6 @@ pub(super) fn by_reason(counts: &Counts) -> BTreeMap<String, u64> {
     counted
         .map(|(reason, count)| (reason_name(reason).to_owned(), count))
         .collect()
-}
-
-/// The name of an end's reason in the API.
-fn end_name(reason: EndReason) -> &'static str {
-    match reason {
-        EndReason::NextPart => "next_part",
-        EndReason::Duration => "duration",
-        EndReason::Stopped => "stopped",
-        EndReason::DiskLimit => "disk_limit",
-        EndReason::WriteFailed => "write_failed",
-        EndReason::Shutdown => "shutdown",
-    }
 }
 
 fn since_epoch_us(at: SystemTime) -> u64 {

@@ -176,6 +176,8 @@ metrics! {
     CaptureOperationsTotal: Counter = "seawall_capture_operations_total", "Operations recorded in captures.";
     /// Operations of captured clients, or whole replies, that were not recorded, by `reason`.
     CaptureOmittedTotal: Counter = "seawall_capture_omitted_total", "Operations of captured clients, or whole replies, that were not recorded, by reason.";
+    /// Captures that have ended, by `reason`.
+    CaptureEndedTotal: Counter = "seawall_capture_ended_total", "Captures that have ended, by reason.";
     /// Bytes written to captures, after compression.
     CaptureWrittenBytesTotal: Counter = "seawall_capture_written_bytes_total", "Bytes written to captures, after compression.";
     /// Bytes of all captures on disk.

@@ -26,6 +26,8 @@ pub struct CaptureCounts {
     pub operations: u64,
     /// Omissions since the start, by reason.
     pub omitted: Vec<(&'static str, u64)>,
+    /// Captures that have ended since the start, by reason.
+    pub ended: Vec<(&'static str, u64)>,
     /// Bytes written since the start.
     pub written_bytes: u64,
     /// Bytes of all captures on disk.
@@ -95,10 +97,14 @@ impl Exporter {
         for (name, count) in counters {
             self.metrics.counter(name, vec![]).absolute(count);
         }
-        for (reason, count) in &counts.omitted {
-            let labels = vec![Label::new("reason", *reason)];
-            let name = MetricName::CaptureOmittedTotal;
-            self.metrics.counter(name, labels).absolute(*count);
+        for (name, counts) in [
+            (MetricName::CaptureOmittedTotal, &counts.omitted),
+            (MetricName::CaptureEndedTotal, &counts.ended),
+        ] {
+            for (reason, count) in counts {
+                let labels = vec![Label::new("reason", *reason)];
+                self.metrics.counter(name, labels).absolute(*count);
+            }
         }
     }
 
