@@ -102,8 +102,9 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         digest: arguments.digest,
         max_error_share: arguments.max_error_share,
     };
-    let progress = |line: &str| {
-        if !arguments.quiet {
+    let is_quiet = arguments.quiet;
+    let progress = move |line: &str| {
+        if !is_quiet {
             complain(line, Exit::Success);
         }
     };

@@ -6,14 +6,16 @@
 //! them.
 //!
 //! ```text
-//! source ─► plan ─► schedule ─► rewrite ─► connection ─► results
-//! records   send    when due,   ids of     one reply
-//!           or skip after what  this run   each
+//! source ─► plan ─► rewrite ─► schedule ─► connection ─► results
+//! records   send    ids of     when due,   one reply
+//!           or skip this run   after what  each
+//! ╰──── a thread of its own ──╯╰──────── the thread that sends ───────╯
 //! ```
 //!
 //! | module | purpose |
 //! |---|---|
 //! | `source` | reads the parts of a capture in their order |
+//! | `prepare` | plans, and rewrites what needs nothing of the target |
 //! | `plan` | decides which commands are sent |
 //! | `schedule` | decides when a command starts, and what it waits for |
 //! | `rewrite` | replaces ids and times that are valid only in the captured deployment |
@@ -29,13 +31,15 @@
 //! | `compare` | the comparison of two reports |
 //! | `recent` | a map with a limit |
 //!
-//! `plan`, `schedule`, `rewrite`, `digest`, `results` and `compare` do no I/O and read no clock.
+//! `prepare`, `plan`, `schedule`, `rewrite`, `digest`, `results` and `compare` do no I/O and read
+//! no clock.
 
 mod compare;
 mod connection;
 mod digest;
 mod endpoint;
 mod plan;
+mod prepare;
 mod recent;
 mod records;
 mod results;

@@ -113,6 +113,13 @@ pub(crate) struct Planned {
     pub reply_form: ReplyForm,
 }
 
+impl Planned {
+    /// True for a `getMore` on an awaiting cursor.
+    pub(crate) fn is_await(&self) -> bool {
+        self.origin.is_awaiting && matches!(self.cursors, CursorUse::More(_))
+    }
+}
+
 /// The decision about one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {

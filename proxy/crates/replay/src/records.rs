@@ -1,34 +1,56 @@
-//! Reads records ahead of the replay, in a thread of its own, within a limit of bytes.
+//! Reads and prepares records ahead of the replay, in a thread of its own, within a limit of bytes.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use seawall_capture::record::{Content, End};
 use tokio::{
     runtime::Handle,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
 };
 
-use crate::{Source, SourceError};
+use crate::{
+    Source, SourceError,
+    prepare::{Prepared, Preparer},
+};
 
 /// Bytes of the messages that were read ahead and not sent yet, in KiB. The largest message fits.
 const WINDOW_KIB: u32 = 64 * 1024;
 
+/// The share of a command besides its message, in KiB. It limits the number of small commands that
+/// wait.
+const EACH_KIB: usize = 4;
+
+/// The share that is returned at once, in KiB. Otherwise each command would wake the thread that
+/// reads.
+const RETURNED_KIB: usize = 2 * 1024;
+
 /// Maximum number of records in the channel between the threads.
 const MAX_QUEUED: usize = 4096;
 
-/// A message over this size keeps the memory of its block. A smaller one is copied, so that it does
-/// not keep a whole block in memory.
-const COPIED_BYTES: usize = 1024 * 1024;
-
-const _: () = assert!(seawall_capture::MAX_BLOCK_BYTES < 64 * 1024 * 1024);
+const _: () =
+    assert!(seawall_capture::MAX_BLOCK_BYTES / 1024 + EACH_KIB + RETURNED_KIB < 64 * 1024);
 
 /// A record, with its share of the window.
 #[derive(Debug)]
 pub(crate) struct Read {
-    pub content: Content,
-    /// Returns the record's share when it is dropped.
+    pub record: Prepared,
+    /// The record's share of the window.
     pub permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Collects the shares of commands that have ended, and returns many of them at once.
+#[derive(Debug, Default)]
+pub(crate) struct Shares(Option<OwnedSemaphorePermit>);
+
+impl Shares {
+    pub(crate) fn add(&mut self, permit: OwnedSemaphorePermit) {
+        match &mut self.0 {
+            Some(collected) => collected.merge(permit),
+            None => self.0 = Some(permit),
+        }
+        let is_enough = |collected: &OwnedSemaphorePermit| collected.num_permits() >= RETURNED_KIB;
+        drop(self.0.take_if(|collected| is_enough(collected)));
+    }
 }
 
 /// The last item: how the capture ended.
@@ -45,8 +67,8 @@ pub(crate) enum Item {
     Last(Last),
 }
 
-/// Starts reading. The thread ends when the receiver is dropped.
-pub(crate) fn read_ahead(mut source: Source) -> mpsc::Receiver<Item> {
+/// Starts reading and preparing. The thread ends when the receiver is dropped.
+pub(crate) fn read_ahead(mut source: Source, mut preparer: Preparer) -> mpsc::Receiver<Item> {
     let (sender, receiver) = mpsc::channel(MAX_QUEUED);
     let window = Arc::new(Semaphore::new(usize::try_from(WINDOW_KIB).unwrap_or(0)));
     let runtime = Handle::current();
@@ -54,7 +76,7 @@ pub(crate) fn read_ahead(mut source: Source) -> mpsc::Receiver<Item> {
         let error = loop {
             match source.next_record() {
                 Ok(Some(content)) => {
-                    let sent = runtime.block_on(send(&sender, &window, content));
+                    let sent = runtime.block_on(send(&sender, &window, &mut preparer, content));
                     if sent.is_none() {
                         return;
                     }
@@ -70,41 +92,30 @@ pub(crate) fn read_ahead(mut source: Source) -> mpsc::Receiver<Item> {
     receiver
 }
 
-/// Waits for room in the window, and sends a record. `None` if the receiver is gone.
+/// Waits for room in the window, prepares a record, and sends it. `None` if the receiver is gone.
 async fn send(
     sender: &mpsc::Sender<Item>,
     window: &Arc<Semaphore>,
+    preparer: &mut Preparer,
     content: Content,
 ) -> Option<()> {
-    let (content, bytes) = trimmed(content);
-    let permit = match bytes {
-        Some(bytes) => {
-            let kib = u32::try_from(bytes / 1024 + 1).unwrap_or(WINDOW_KIB);
+    let permit = match &content {
+        Content::Command(command) => {
+            let kib = u32::try_from(command.message.len() / 1024 + EACH_KIB);
+            let kib = kib.unwrap_or(WINDOW_KIB);
             tokio::select! {
                 permit = Arc::clone(window).acquire_many_owned(kib.min(WINDOW_KIB)) => permit.ok(),
                 () = sender.closed() => return None,
             }
         }
-        None => None,
+        _ => None,
     };
-    let read = Read { content, permit };
-    sender.send(Item::Record(read)).await.ok()
-}
-
-/// Releases memory that the replay does not need. Also returns the size of a command's message.
-fn trimmed(content: Content) -> (Content, Option<usize>) {
-    match content {
-        Content::Command(mut command) => {
-            let bytes = command.message.len();
-            if bytes <= COPIED_BYTES {
-                command.message = Bytes::copy_from_slice(&command.message);
-            }
-            (Content::Command(command), Some(bytes))
-        }
-        Content::Reply(mut reply) => {
-            reply.message = Bytes::new();
-            (Content::Reply(reply), None)
-        }
-        other => (other, None),
-    }
+    let Some(record) = preparer.prepare(content) else {
+        return Some(());
+    };
+    let permit = permit.filter(|_| matches!(record, Prepared::Command(_)));
+    sender
+        .send(Item::Record(Read { record, permit }))
+        .await
+        .ok()
 }

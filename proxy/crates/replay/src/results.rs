@@ -1,7 +1,7 @@
 //! The results of a replay per shape, and the report made from them.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use seawall_stats::Distribution;
 use seawall_wire::Sequence;
 use serde::{Deserialize, Serialize};
 
-use crate::{digest::Exclusion, plan::op_msg};
+use crate::{Planned, digest::Exclusion, plan::op_msg};
 
 /// Maximum number of shapes with their own results. All others share one row.
 const MAX_SHAPES: usize = 5_000;
@@ -303,22 +303,32 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// The row of a shape. A new shape is described from its message.
-    pub(crate) fn row(&mut self, shape: ShapeId, message: &[u8], is_awaiting: bool) -> RowId {
-        if let Some(row) = self.by_shape.get(&shape) {
-            return *row;
+    /// The row that counts an operation. `description` belongs to the first operation of a shape;
+    /// see [`Descriptions`]. The replies of awaiting cursors belong to the row of the operation
+    /// that opened the cursor.
+    pub(crate) fn row(
+        &mut self,
+        planned: &Planned,
+        description: Option<Box<ShapeResult>>,
+    ) -> RowId {
+        if let Some(description) = description
+            && self.rows.len() < MAX_SHAPES
+        {
+            self.by_shape.insert(planned.shape, RowId(self.rows.len()));
+            self.rows.push(Row {
+                // Events have resume tokens, which differ between deployments.
+                lacks_digest: description.is_awaiting,
+                result: *description,
+                ..Row::default()
+            });
         }
-        if self.rows.len() >= MAX_SHAPES {
-            return RowId(MAX_SHAPES);
+        let row = match planned.is_await() {
+            true => self.row_of(planned.origin.shape),
+            false => self.row_of(planned.shape),
+        };
+        if let Some(exclusion) = planned.origin.exclusion {
+            self.exclude(row, exclusion);
         }
-        let row = RowId(self.rows.len());
-        self.rows.push(Row {
-            result: described(shape, message, is_awaiting),
-            // Events have resume tokens, which differ between deployments.
-            lacks_digest: is_awaiting,
-            ..Row::default()
-        });
-        self.by_shape.insert(shape, row);
         row
     }
 
@@ -347,7 +357,7 @@ impl Results {
     }
 
     /// Excludes the results of a row from comparisons.
-    pub(crate) fn exclude(&mut self, row: RowId, exclusion: Exclusion) {
+    fn exclude(&mut self, row: RowId, exclusion: Exclusion) {
         if let Some(row) = self.at(row) {
             row.result.excluded.get_or_insert(exclusion);
         }
@@ -461,6 +471,22 @@ impl Results {
     }
 }
 
+/// The shapes that were described. Each is described once, from the message of its first operation.
+#[derive(Debug, Default)]
+pub(crate) struct Descriptions(HashSet<ShapeId, RandomState>);
+
+impl Descriptions {
+    /// The description of the shape of an operation, if the shape is new and gets a row.
+    pub(crate) fn of_new(&mut self, planned: &Planned, message: &[u8]) -> Option<Box<ShapeResult>> {
+        if planned.is_await() || self.0.contains(&planned.shape) || self.0.len() >= MAX_SHAPES {
+            return None;
+        }
+        self.0.insert(planned.shape);
+        let is_awaiting = planned.origin.is_awaiting;
+        Some(Box::new(described(planned.shape, message, is_awaiting)))
+    }
+}
+
 fn described(shape: ShapeId, message: &[u8], is_awaiting: bool) -> ShapeResult {
     let parsed = op_msg(message);
     let sequences: Vec<Sequence<'_>> = parsed
@@ -507,14 +533,25 @@ mod tests {
     use seawall_wire::encode_request;
 
     use super::*;
-    use crate::{Choice, Decision, Planned, Planner};
+    use crate::{Choice, Decision, Planner};
 
-    fn planned(command: &Document) -> (Planned, Vec<u8>) {
+    /// The row of a command in results with these descriptions.
+    fn row_of(
+        (results, descriptions): (&mut Results, &mut Descriptions),
+        command: &Document,
+    ) -> RowId {
         let message = encode_request(1, &command.to_vec().unwrap());
-        match Planner::new(Choice::default(), false).decide(&message) {
-            Decision::Send(planned) => (planned, message),
+        let planned = match Planner::new(Choice::default(), false).decide(&message) {
+            Decision::Send(planned) => planned,
             Decision::Skip(reason) => panic!("{reason:?}"),
-        }
+        };
+        let description = descriptions.of_new(&planned, &message);
+        results.row(&planned, description)
+    }
+
+    /// The row of a command in results without other shapes.
+    fn only_row(results: &mut Results, command: &Document) -> RowId {
+        row_of((results, &mut Descriptions::default()), command)
     }
 
     fn ended(reply: &Document) -> Ended {
@@ -531,8 +568,8 @@ mod tests {
     #[test]
     fn results_are_counted_per_shape_and_survive_json() {
         let mut results = Results::default();
-        let (find, message) = planned(&doc! {"find": "c", "filter": {"a": 1}, "$db": "d"});
-        let row = results.row(find.shape, &message, false);
+        let find = doc! {"find": "c", "filter": {"a": 1}, "$db": "d"};
+        let row = only_row(&mut results, &find);
         let batch = doc! {"cursor": {"firstBatch": [{}, {}], "id": 0_i64}, "ok": 1.0};
         results.end(row, &ended(&batch));
         results.end(row, &ended(&doc! {"ok": 0.0, "code": 96}));
@@ -575,8 +612,7 @@ mod tests {
     fn events_of_awaiting_cursors_are_counted_with_the_operation_that_opened_them() {
         let mut results = Results::default();
         let command = doc! {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "$db": "d"};
-        let (watch, message) = planned(&command);
-        let row = results.row(watch.shape, &message, true);
+        let row = only_row(&mut results, &command);
         results.end(
             row,
             &ended(&doc! {"cursor": {"firstBatch": [], "id": 5_i64}, "ok": 1.0}),
@@ -592,18 +628,18 @@ mod tests {
 
     #[test]
     fn shapes_and_codes_have_limits() {
-        let mut results = Results::default();
+        let (mut results, mut descriptions) = (Results::default(), Descriptions::default());
         for number in 0..MAX_SHAPES + 10 {
             // Names with digits count as data, so the name has letters only.
             let digits = number.to_string().into_bytes().into_iter();
             let field: String = digits.map(|digit| char::from(digit + 49)).collect();
 
-            let (find, message) = planned(&doc! {"find": "c", "filter": {field: 1}, "$db": "d"});
-            let row = results.row(find.shape, &message, false);
+            let find = doc! {"find": "c", "filter": {field: 1}, "$db": "d"};
+            let row = row_of((&mut results, &mut descriptions), &find);
             results.end(row, &ended(&doc! {"ok": 1.0}));
         }
-        let (find, message) = planned(&doc! {"find": "c", "$db": "d"});
-        let row = results.row(find.shape, &message, false);
+        let find = doc! {"find": "c", "$db": "d"};
+        let row = row_of((&mut results, &mut descriptions), &find);
         for code in 0..100 {
             results.end(row, &ended(&doc! {"ok": 0.0, "code": code}));
         }

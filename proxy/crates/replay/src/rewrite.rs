@@ -58,7 +58,7 @@ pub(crate) struct Rewriter {
 }
 
 impl Rewriter {
-    /// Appends the rewritten command to `output`. `find_cursor` returns the target's id of a
+    /// Returns the rewritten command. `find_cursor` returns the target's id of a
     /// captured cursor; a cursor without one keeps its captured id in a `getMore`, and is removed
     /// from a `killCursors`.
     ///
@@ -70,16 +70,14 @@ impl Rewriter {
         request_id: i32,
         cursors: &CursorUse,
         mut find_cursor: impl FnMut(i64) -> Option<i64>,
-        output: &mut Vec<u8>,
-    ) -> Result<(), MessageError> {
+    ) -> Result<Vec<u8>, MessageError> {
         let parsed = op_msg(message).ok_or(MessageError::Empty)?;
-        let start = output.len();
-        output.reserve(message.len());
+        let mut output = Vec::with_capacity(message.len());
         output.extend_from_slice(&[0; HEADER_BYTES]);
         let flags = parsed.flags & !(CHECKSUM_PRESENT | EXHAUST_ALLOWED);
         output.extend_from_slice(&flags.to_le_bytes());
         output.push(0);
-        self.body(&parsed, cursors, &mut find_cursor, output)?;
+        self.body(&parsed, cursors, &mut find_cursor, &mut output)?;
         for sequence in parsed.sequences() {
             output.push(1);
             let size = 4 + sequence.identifier.len() + 1 + sequence.documents.len();
@@ -89,13 +87,13 @@ impl Rewriter {
             output.extend_from_slice(sequence.documents);
         }
         let header = Header {
-            message_length: output.len() - start,
+            message_length: output.len(),
             request_id,
             response_to: 0,
             op_code: OpCode::Msg,
         };
-        put(output, start, &header.to_bytes());
-        Ok(())
+        put(&mut output, 0, &header.to_bytes());
+        Ok(output)
     }
 
     fn body(
@@ -154,6 +152,11 @@ impl Rewriter {
             }
         });
     }
+}
+
+/// Replaces the request id of a message.
+pub(crate) fn set_request_id(message: &mut [u8], request_id: i32) {
+    put(message, 4, &request_id.to_le_bytes());
 }
 
 /// Copies a document element by element. `write` writes each element, or nothing. `None` if the
@@ -269,13 +272,10 @@ mod tests {
     }
 
     fn rewritten_by(rewriter: Rewriter, message: &[u8], cursors: &CursorUse) -> Vec<u8> {
-        let mut output = b"before".to_vec();
         let find = |id| (id < 1000).then_some(id + 1_000_000);
-        rewriter
-            .rewrite(message, 42, cursors, find, &mut output)
-            .unwrap();
-        assert_eq!(output.get(..6).unwrap(), b"before");
-        output.split_off(6)
+        let mut output = rewriter.rewrite(message, 0, cursors, find).unwrap();
+        set_request_id(&mut output, 42);
+        output
     }
 
     fn body_of(message: &[u8]) -> Document {
@@ -404,8 +404,7 @@ mod tests {
             let at = 16 + at % (message.len() - 16);
             message[at] = value;
             let cursors = if cursor { CursorUse::More(77) } else { CursorUse::Kill(vec![1]) };
-            let mut output = Vec::new();
-            if REWRITER.rewrite(&message, 1, &cursors, Some, &mut output).is_ok() {
+            if let Ok(output) = REWRITER.rewrite(&message, 1, &cursors, Some) {
                 let parsed = op_msg(&output).expect("a valid message");
                 prop_assert!(Command::inspect(parsed.body).is_ok());
                 prop_assert!(output.len() <= message.len());

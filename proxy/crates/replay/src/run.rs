@@ -2,7 +2,8 @@
 //! and collects the results.
 //!
 //! One task makes all decisions. Each connection has a task of its own, which has at most one
-//! command at a time.
+//! command at a time. All these tasks are spawned, so they share a thread if the runtime has one
+//! worker: then no command wakes another thread.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,9 +13,8 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use foldhash::fast::RandomState;
-use seawall_capture::record::{Command, Content, Header, Redaction, Reply};
+use seawall_capture::record::{Header, Redaction};
 use seawall_load::{Failure, Target};
 use seawall_stats::{Distribution, float};
 use tokio::{
@@ -24,12 +24,14 @@ use tokio::{
 };
 
 use crate::{
-    Choice, CursorUse, Decision, Lane, OperationId, Pace, Planned, Planner, Recent, Report,
-    Rewriter, Schedule, Settings, SkipReason, Source,
+    Choice, CursorUse, Lane, OperationId, Pace, Planned, Planner, Recent, Report, Rewriter,
+    Schedule, Settings, SkipReason, Source,
     connection::{self, CatchUp, Done, Job},
-    endpoint::{Endpoint, EndpointError},
-    records::{Item, Last, Read, read_ahead},
+    endpoint::{Description, Endpoint, EndpointError},
+    prepare::{CapturedEnd, Prepared, Preparer, ToRewrite, ToSend},
+    records::{Item, Last, Read, Shares, read_ahead},
     results::{Ended, Results, RowId},
+    rewrite::set_request_id,
     slots::Slots,
     streams::{Missing, Streams},
 };
@@ -79,30 +81,58 @@ pub struct Replay {
 pub async fn run(
     replay: Replay,
     source: Source,
-    progress: impl Fn(&str),
-    stop: impl Future<Output = &'static str>,
+    progress: impl Fn(&str) + Send + 'static,
+    stop: impl Future<Output = &'static str> + Send + 'static,
 ) -> Result<Report, EndpointError> {
     let endpoint = Endpoint::new(replay.target.clone())?;
     let description = endpoint.describe(source.header()).await?;
+    // Dropping the set ends the task.
+    let mut task = JoinSet::new();
+    task.spawn(conduct(
+        replay,
+        endpoint,
+        description,
+        source,
+        progress,
+        stop,
+    ));
+    match task.join_next().await {
+        Some(Ok(report)) => Ok(report),
+        Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+        None => unreachable!("the set has one task"),
+    }
+}
+
+async fn conduct(
+    replay: Replay,
+    endpoint: Arc<Endpoint>,
+    description: Description,
+    source: Source,
+    progress: impl Fn(&str),
+    stop: impl Future<Output = &'static str>,
+) -> Report {
+    let header = source.header().clone();
     let rewriter = Rewriter {
         sessions: endpoint.session_key(),
         has_retryable_writes: description.has_retryable_writes,
     };
-    let header = source.header().clone();
     let position = source.position();
+    let planner = Planner::new(replay.choice.clone(), is_redacted(&header));
+    let mut records = read_ahead(source, Preparer::new(planner, rewriter));
     let (done_sender, mut done) = mpsc::channel(BATCH);
     let mut conductor = Conductor::new(replay, endpoint, rewriter, &header, done_sender);
-    let mut records = read_ahead(source);
+    let mut read = Vec::with_capacity(BATCH);
     let mut stop = pin!(stop);
     let mut ticks = interval_at(Instant::now() + SECOND, SECOND);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     while conductor.stopped.is_none() {
-        conductor.accept_all(&mut records);
+        conductor.accept_all();
         conductor.dispatch_all();
         if conductor.has_ended() {
             break;
         }
-        let wants_more = conductor.wants_more();
+        let wants_more =
+            conductor.read.is_empty() && conductor.wants_more(conductor.now() + HORIZON);
         let next_due = conductor.next_due();
         tokio::select! {
             Some(ended) = done.recv() => {
@@ -112,7 +142,9 @@ pub async fn run(
                     conductor.end(ended);
                 }
             }
-            Some(item) = records.recv(), if wants_more => conductor.accept(item),
+            1.. = records.recv_many(&mut read, BATCH), if wants_more => {
+                conductor.read.extend(read.drain(..));
+            }
             () = sleep_until(next_due.unwrap_or_else(Instant::now)), if next_due.is_some() => {}
             _ = ticks.tick() => {
                 let read_bytes = position.0.load(Ordering::Relaxed);
@@ -124,7 +156,7 @@ pub async fn run(
     if conductor.stopped.is_none() {
         conductor.catch_up().await;
     }
-    Ok(conductor.report(&header, description.name))
+    conductor.report(&header, description.name)
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -155,21 +187,11 @@ struct Operation {
     row: RowId,
     slot: usize,
     due: Duration,
-    /// The number of the operation in the capture.
-    captured_as: u64,
-    /// The captured message, until it is sent.
-    message: Bytes,
+    /// The message, until it is sent.
+    message: Option<ToRewrite>,
     permit: Option<OwnedSemaphorePermit>,
     in_capture: Option<CapturedEnd>,
     in_replay: Option<ReplayedEnd>,
-}
-
-/// The end of an operation in the capture.
-#[derive(Clone, Copy)]
-struct CapturedEnd {
-    /// The code of an error; 0 without one.
-    code: i32,
-    cursor_id: i64,
 }
 
 /// The end of an operation in the replay.
@@ -195,8 +217,9 @@ struct Conductor {
     began: Instant,
     /// The time of the first record, in microseconds since the capture began.
     first_us: Option<u64>,
-    last_us: u64,
-    planner: Planner,
+    /// The records that were read and not accepted yet.
+    read: VecDeque<Item>,
+    shares: Shares,
     schedule: Schedule,
     results: Results,
     slots: Slots,
@@ -204,13 +227,11 @@ struct Conductor {
     tasks: JoinSet<()>,
     done: mpsc::Sender<Done>,
     operations: HashMap<OperationId, Operation, RandomState>,
-    by_captured: HashMap<u64, OperationId, RandomState>,
     /// The operations that ended in the replay and not yet in the capture, the oldest first.
     unmatched: VecDeque<OperationId>,
     /// The target's cursors by their captured ids; 0 for a cursor that ended.
     cursors: Recent<i64, i64>,
     streams: Streams,
-    next_operation: u64,
     next_request_id: i32,
     in_flight: u64,
     ended: u64,
@@ -233,23 +254,21 @@ impl Conductor {
         let now = Instant::now();
         let is_redacted = is_redacted(header);
         Self {
-            planner: Planner::new(replay.choice.clone(), is_redacted),
             schedule: Schedule::new(replay.strict_order),
             slots: Slots::new(replay.connections),
             digest_until_s: replay.digest.then_some(header.began_at_us / 1_000_000),
             is_redacted,
             began: now + LEAD,
             first_us: None,
-            last_us: 0,
+            read: VecDeque::with_capacity(BATCH),
+            shares: Shares::default(),
             results: Results::default(),
             connections: HashMap::default(),
             tasks: JoinSet::new(),
             operations: HashMap::default(),
-            by_captured: HashMap::default(),
             unmatched: VecDeque::new(),
             cursors: Recent::new(MAX_CURSORS),
             streams: Streams::default(),
-            next_operation: 0,
             next_request_id: 1,
             in_flight: 0,
             ended: 0,
@@ -271,8 +290,7 @@ impl Conductor {
     }
 
     /// True if the next record may be read: it is not too far ahead of its time.
-    fn wants_more(&self) -> bool {
-        let horizon = self.now() + HORIZON;
+    fn wants_more(&self, horizon: Duration) -> bool {
         self.last.is_none() && self.schedule.last_due().is_none_or(|due| due <= horizon)
     }
 
@@ -287,63 +305,59 @@ impl Conductor {
         Some(self.began + due.min(Duration::from_hours(24 * 365)))
     }
 
-    fn accept_all(&mut self, records: &mut mpsc::Receiver<Item>) {
-        for _ in 0..BATCH {
-            if !self.wants_more() {
-                return;
+    /// Accepts the records that were read, up to the horizon.
+    fn accept_all(&mut self) {
+        let horizon = self.now() + HORIZON;
+        while self.wants_more(horizon)
+            && let Some(item) = self.read.pop_front()
+        {
+            match item {
+                Item::Record(read) => self.accept(read),
+                Item::Last(last) => self.last = Some(last),
             }
-            let Ok(item) = records.try_recv() else {
-                return;
-            };
-            self.accept(item);
         }
     }
 
-    fn accept(&mut self, item: Item) {
-        match item {
-            Item::Record(read) => self.accept_record(read),
-            Item::Last(last) => self.last = Some(last),
-        }
-    }
-
-    fn accept_record(&mut self, read: Read) {
-        match read.content {
-            Content::ClientBegan(client) => {
-                self.note_time(client.at_us);
-                let slot = self.slots.of(client.client);
+    fn accept(&mut self, read: Read) {
+        match read.record {
+            Prepared::ClientBegan { client, at_us } => {
+                self.note_time(at_us);
+                let slot = self.slots.of(client);
                 self.connect(slot);
             }
-            Content::ClientEnded(client) => {
-                if let Some(slot) = self.slots.leave(client.client) {
+            Prepared::ClientEnded { client } => {
+                if let Some(slot) = self.slots.leave(client) {
                     self.connections.remove(&slot);
                 }
             }
-            Content::Command(command) => self.accept_command(command, read.permit),
-            Content::Reply(reply) => self.accept_reply(&reply),
-            Content::Omitted(omitted) => self.results.omitted += omitted.operations,
-            Content::Header(_) | Content::Event(_) | Content::End(_) => {}
+            Prepared::Command(command) => self.accept_command(*command, read.permit),
+            Prepared::Skipped { at_us, reason } => {
+                self.note_time(at_us);
+                self.results.skip(reason.as_str());
+            }
+            Prepared::CapturedEnd(captured) => self.accept_end(captured),
+            Prepared::Omitted(operations) => self.results.omitted += operations,
         }
     }
 
     /// Returns the time since the first record.
     fn note_time(&mut self, at_us: u64) -> Duration {
         let first_us = *self.first_us.get_or_insert(at_us);
-        self.last_us = self.last_us.max(at_us);
         Duration::from_micros(at_us.saturating_sub(first_us))
     }
 
-    fn accept_command(&mut self, command: Command, permit: Option<OwnedSemaphorePermit>) {
+    fn accept_command(&mut self, command: ToSend, permit: Option<OwnedSemaphorePermit>) {
+        let ToSend {
+            operation,
+            planned,
+            message,
+            ..
+        } = command;
         let offset = self.note_time(command.at_us);
-        let planned = match self.planner.decide(&command.message) {
-            Decision::Send(planned) => planned,
-            Decision::Skip(reason) => return self.results.skip(reason.as_str()),
-        };
         let slot = self.slots.of(command.client);
         self.slots.begin(slot);
         self.connect(slot);
-        let operation = OperationId(self.next_operation);
-        let due = self.replay.pace.due(offset, self.next_operation);
-        self.next_operation += 1;
+        let due = self.replay.pace.due(offset, operation.0);
         let mut lanes = vec![Lane::Connection(u64::try_from(slot).unwrap_or(u64::MAX))];
         lanes.extend(planned.session.map(Lane::Session));
         match &planned.cursors {
@@ -352,18 +366,18 @@ impl Conductor {
             CursorUse::Kill(ids) => lanes.extend(ids.iter().map(|id| Lane::Cursor(*id))),
         }
         self.schedule.push(operation, due, lanes);
-        let row = row_of(&mut self.results, &planned, &command.message);
-        if let (true, CursorUse::More(id)) = (is_await(&planned), &planned.cursors) {
-            self.streams.ask(*id, row, &command.message);
+        let row = self.results.row(&planned, command.description);
+        if let (true, CursorUse::More(id), ToRewrite::Cursors(message)) =
+            (planned.is_await(), &planned.cursors, &message)
+        {
+            self.streams.ask(*id, row, message);
         }
-        self.by_captured.insert(command.operation, operation);
         let entry = Operation {
             planned,
             row,
             slot,
             due,
-            captured_as: command.operation,
-            message: command.message,
+            message: Some(message),
             permit,
             in_capture: None,
             in_replay: None,
@@ -371,27 +385,17 @@ impl Conductor {
         self.operations.insert(operation, entry);
     }
 
-    fn accept_reply(&mut self, reply: &Reply) {
-        let Some(operation) = self.by_captured.get(&reply.operation).copied() else {
-            return;
-        };
-        let facts = reply.facts.as_ref();
-        let captured = CapturedEnd {
-            code: facts.map_or(0, |facts| facts.code),
-            cursor_id: facts.map_or(0, |facts| facts.cursor_id),
-        };
-        self.schedule.note_captured_end(operation);
+    fn accept_end(&mut self, captured: CapturedEnd) {
+        let operation = captured.operation;
         let Some(entry) = self.operations.get_mut(&operation) else {
             return;
         };
+        self.schedule.note_captured_end(operation);
         entry.in_capture = Some(captured);
-        if let (true, CursorUse::More(id)) = (is_await(&entry.planned), &entry.planned.cursors) {
-            let events = facts.map_or(0, |facts| facts.documents);
-            self.streams.add_captured(*id, events);
+        if let (true, CursorUse::More(id)) = (entry.planned.is_await(), &entry.planned.cursors) {
+            self.streams.add_captured(*id, captured.documents);
         }
         if captured.cursor_id != 0 {
-            self.planner
-                .note_cursor(captured.cursor_id, entry.planned.origin);
             let lane = Lane::Cursor(captured.cursor_id);
             self.schedule.extend(operation, lane);
         }
@@ -425,7 +429,9 @@ impl Conductor {
         let Some(entry) = self.operations.get_mut(&operation) else {
             return;
         };
-        let message = std::mem::take(&mut entry.message);
+        let Some(message) = entry.message.take() else {
+            return;
+        };
         let planned = &entry.planned;
         let cursors = &mut self.cursors;
         let mut find = |id| cursors.find(id).copied().filter(|id| *id != 0);
@@ -446,13 +452,19 @@ impl Conductor {
                 .filter_map(|missing| fetch(rewriter, missing, request_id, &mut find))
                 .collect();
         }
-        let mut rewritten = Vec::new();
-        let result =
-            self.rewriter
-                .rewrite(&message, request_id, &planned.cursors, find, &mut rewritten);
-        if result.is_err() {
+        let rewritten = match message {
+            ToRewrite::Done(mut message) => {
+                set_request_id(&mut message, request_id);
+                Ok(message)
+            }
+            ToRewrite::Cursors(message) => {
+                self.rewriter
+                    .rewrite(&message, request_id, &planned.cursors, find)
+            }
+        };
+        let Ok(rewritten) = rewritten else {
             return self.drop_operation(operation, SkipReason::Invalid);
-        }
+        };
         let job = Job {
             operation,
             message: rewritten,
@@ -481,7 +493,9 @@ impl Conductor {
         self.results.skip(reason.as_str());
         self.schedule.end(operation);
         if let Some(entry) = self.operations.remove(&operation) {
-            self.by_captured.remove(&entry.captured_as);
+            if let Some(permit) = entry.permit {
+                self.shares.add(permit);
+            }
             self.leave(entry.slot);
         }
     }
@@ -499,7 +513,9 @@ impl Conductor {
         let Some(entry) = self.operations.get_mut(&done.operation) else {
             return;
         };
-        entry.permit = None;
+        if let Some(permit) = entry.permit.take() {
+            self.shares.add(permit);
+        }
         let due = self.began + entry.due.min(Duration::from_hours(24 * 365));
         if self.replay.pace != Pace::Max {
             let lag = done.sent_at.saturating_duration_since(due);
@@ -510,7 +526,7 @@ impl Conductor {
         let slot = entry.slot;
         if let CursorUse::More(id) = entry.planned.cursors {
             self.cursors.insert(id, replayed.cursor_id);
-            if is_await(&entry.planned) {
+            if entry.planned.is_await() {
                 self.streams.add_replayed(id, replayed.documents);
             }
         }
@@ -559,7 +575,6 @@ impl Conductor {
         let Some(entry) = self.operations.remove(&operation) else {
             return;
         };
-        self.by_captured.remove(&entry.captured_as);
         let Some(replayed) = entry.in_replay else {
             return;
         };
@@ -689,16 +704,9 @@ fn fetch(
     mut find_cursor: impl FnMut(i64) -> Option<i64>,
 ) -> Option<CatchUp> {
     find_cursor(missing.cursor)?;
-    let mut message = Vec::new();
     let cursors = CursorUse::More(missing.cursor);
-    let rewritten = rewriter.rewrite(
-        &missing.message,
-        request_id,
-        &cursors,
-        find_cursor,
-        &mut message,
-    );
-    rewritten.ok()?;
+    let message = rewriter.rewrite(&missing.message, request_id, &cursors, find_cursor);
+    let message = message.ok()?;
     Some(CatchUp {
         cursor: missing.cursor,
         message,
@@ -711,25 +719,6 @@ fn waiting_only(waiting: usize, in_flight: u64) -> u64 {
     u64::try_from(waiting)
         .unwrap_or(u64::MAX)
         .saturating_sub(in_flight)
-}
-
-/// The row that counts an operation. The replies of awaiting cursors belong to the row of the
-/// operation that opened the cursor.
-pub(crate) fn row_of(results: &mut Results, planned: &Planned, message: &[u8]) -> RowId {
-    let is_await = is_await(planned);
-    let row = match is_await {
-        true => results.row_of(planned.origin.shape),
-        false => results.row(planned.shape, message, planned.origin.is_awaiting),
-    };
-    if let Some(exclusion) = planned.origin.exclusion {
-        results.exclude(row, exclusion);
-    }
-    row
-}
-
-/// True for a `getMore` on an awaiting cursor.
-pub(crate) fn is_await(planned: &Planned) -> bool {
-    planned.origin.is_awaiting && matches!(planned.cursors, CursorUse::More(_))
 }
 
 /// Adds the end of an operation to the results.
@@ -750,7 +739,7 @@ fn record(results: &mut Results, entry: &Operation, done: &Done) -> ReplayedEnd 
         reply_bytes: received.map_or(0, |received| received.bytes),
         digest: received.map_or(0, |received| received.digest),
     };
-    match is_await(&entry.planned) {
+    match entry.planned.is_await() {
         true => results.end_await(entry.row, &ended),
         false => results.end(entry.row, &ended),
     }

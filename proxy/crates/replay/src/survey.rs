@@ -10,8 +10,8 @@ use seawall_wire::OpMsg;
 use crate::{
     Choice, Decision, Kind, Planned, Planner, Report, Settings, Source,
     digest::digest,
-    results::{Ended, Results, RowId},
-    run::{captured, is_await, is_redacted, row_of},
+    results::{Descriptions, Ended, Results, RowId},
+    run::{captured, is_redacted},
 };
 
 /// Maximum number of operations whose reply was not read yet. Replies to older operations are not
@@ -39,6 +39,7 @@ struct Open {
 struct Survey {
     kind: Kind,
     planner: Planner,
+    descriptions: Descriptions,
     results: Results,
     open: HashMap<u64, Open, RandomState>,
     /// The time from which values are excluded from digests, in seconds since 1970; `None` for no
@@ -54,6 +55,7 @@ fn survey(mut source: Source, choice: &Choice, kind: Kind, with_digest: bool) ->
     let mut survey = Survey {
         kind,
         planner: Planner::new(choice.clone(), is_redacted),
+        descriptions: Descriptions::default(),
         results: Results::default(),
         open: HashMap::default(),
         recent_s: with_digest.then_some(header.began_at_us / 1_000_000),
@@ -114,9 +116,10 @@ impl Survey {
             Decision::Skip(reason) => return self.results.skip(reason.as_str()),
         };
         self.results.sent += 1;
-        let row = row_of(&mut self.results, &planned, &command.message);
+        let description = self.descriptions.of_new(&planned, &command.message);
+        let row = self.results.row(&planned, description);
         let request_bytes = command.message.len();
-        if self.kind == Kind::DryRun && !is_await(&planned) {
+        if self.kind == Kind::DryRun && !planned.is_await() {
             self.results.count(row, request_bytes);
         }
         if self.open.len() < MAX_OPEN {
@@ -167,7 +170,7 @@ impl Survey {
                 _ => 0,
             },
         };
-        match is_await(&entry.planned) {
+        match entry.planned.is_await() {
             true => self.results.end_await(entry.row, &ended),
             false => self.results.end(entry.row, &ended),
         }

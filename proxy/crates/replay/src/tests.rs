@@ -574,7 +574,7 @@ async fn a_replay_that_is_stopped_reports_its_results() {
         capture.operation(client, doc! {"find": "c"}, 2);
     }
     let received = Arc::clone(&stub.received);
-    let stop = async {
+    let stop = async move {
         while received.lock().commands.len() < 3 {
             tokio::task::yield_now().await;
         }

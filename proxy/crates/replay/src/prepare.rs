@@ -1,0 +1,159 @@
+//! Prepares the records of a capture for a replay: plans the commands, and rewrites them.
+//!
+//! This work does not depend on the target's replies, so a thread of its own does it ahead of time.
+//! Only commands on cursors are rewritten when they are sent, because they need the target's ids.
+
+use bytes::Bytes;
+use seawall_capture::record::{Command, Content, Reply};
+
+use crate::{
+    CursorUse, Decision, OperationId, Planned, Planner, Recent, Rewriter, SkipReason,
+    plan::Origin,
+    results::{Descriptions, ShapeResult},
+};
+
+/// Maximum number of commands in each generation of the memory whose reply was not read yet.
+const MAX_OPEN: usize = 65_536;
+
+/// A record that is ready for the replay.
+#[derive(Debug)]
+pub(crate) enum Prepared {
+    /// A captured client connected.
+    ClientBegan { client: u64, at_us: u64 },
+    /// A captured client disconnected.
+    ClientEnded { client: u64 },
+    /// A command to send.
+    Command(Box<ToSend>),
+    /// A command that is not sent.
+    Skipped { at_us: u64, reason: SkipReason },
+    /// An operation ended in the capture.
+    CapturedEnd(CapturedEnd),
+    /// This number of operations are missing in the capture.
+    Omitted(u64),
+}
+
+/// A command to send.
+#[derive(Debug)]
+pub(crate) struct ToSend {
+    pub operation: OperationId,
+    pub client: u64,
+    pub at_us: u64,
+    pub planned: Planned,
+    pub message: ToRewrite,
+    /// The description of the shape, for its first command.
+    pub description: Option<Box<ShapeResult>>,
+}
+
+/// A message that waits to be sent.
+#[derive(Debug)]
+pub(crate) enum ToRewrite {
+    /// The rewritten message. Only its request id is missing.
+    Done(Vec<u8>),
+    /// The captured message. It has ids of cursors.
+    Cursors(Bytes),
+}
+
+/// The end of an operation in the capture.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CapturedEnd {
+    pub operation: OperationId,
+    /// The code of an error; 0 without one.
+    pub code: i32,
+    /// The captured id of the operation's cursor; 0 without one.
+    pub cursor_id: i64,
+    pub documents: u64,
+}
+
+/// Prepares records in their order.
+#[derive(Debug)]
+pub(crate) struct Preparer {
+    planner: Planner,
+    rewriter: Rewriter,
+    descriptions: Descriptions,
+    /// The operations whose reply was not read yet, by their captured numbers.
+    open: Recent<u64, (OperationId, Origin)>,
+    next_operation: u64,
+}
+
+impl Preparer {
+    pub(crate) fn new(planner: Planner, rewriter: Rewriter) -> Self {
+        Self {
+            planner,
+            rewriter,
+            descriptions: Descriptions::default(),
+            open: Recent::new(MAX_OPEN),
+            next_operation: 0,
+        }
+    }
+
+    /// Prepares the next record; `None` if the replay does not need it.
+    pub(crate) fn prepare(&mut self, content: Content) -> Option<Prepared> {
+        match content {
+            Content::ClientBegan(client) => Some(Prepared::ClientBegan {
+                client: client.client,
+                at_us: client.at_us,
+            }),
+            Content::ClientEnded(client) => Some(Prepared::ClientEnded {
+                client: client.client,
+            }),
+            Content::Command(command) => Some(self.command(command)),
+            Content::Reply(reply) => self.reply(&reply),
+            Content::Omitted(omitted) => Some(Prepared::Omitted(omitted.operations)),
+            Content::Header(_) | Content::Event(_) | Content::End(_) => None,
+        }
+    }
+
+    fn command(&mut self, command: Command) -> Prepared {
+        let at_us = command.at_us;
+        match self.plan(command) {
+            Ok(to_send) => Prepared::Command(Box::new(to_send)),
+            Err(reason) => Prepared::Skipped { at_us, reason },
+        }
+    }
+
+    fn plan(&mut self, command: Command) -> Result<ToSend, SkipReason> {
+        let planned = match self.planner.decide(&command.message) {
+            Decision::Send(planned) => planned,
+            Decision::Skip(reason) => return Err(reason),
+        };
+        let message = match planned.cursors {
+            // A copy, so that the message does not keep its block in memory.
+            CursorUse::More(_) | CursorUse::Kill(_) => {
+                ToRewrite::Cursors(Bytes::copy_from_slice(&command.message))
+            }
+            CursorUse::Open => {
+                let cursors = &planned.cursors;
+                let rewritten = self
+                    .rewriter
+                    .rewrite(&command.message, 0, cursors, |_| None);
+                ToRewrite::Done(rewritten.map_err(|_| SkipReason::Invalid)?)
+            }
+        };
+        let description = self.descriptions.of_new(&planned, &command.message);
+        let operation = OperationId(self.next_operation);
+        self.next_operation += 1;
+        self.open
+            .insert(command.operation, (operation, planned.origin));
+        Ok(ToSend {
+            operation,
+            client: command.client,
+            at_us: command.at_us,
+            planned,
+            message,
+            description,
+        })
+    }
+
+    fn reply(&mut self, reply: &Reply) -> Option<Prepared> {
+        let (operation, origin) = self.open.remove(&reply.operation)?;
+        let facts = reply.facts.as_ref();
+        let cursor_id = facts.map_or(0, |facts| facts.cursor_id);
+        self.planner.note_cursor(cursor_id, origin);
+        Some(Prepared::CapturedEnd(CapturedEnd {
+            operation,
+            code: facts.map_or(0, |facts| facts.code),
+            cursor_id,
+            documents: facts.map_or(0, |facts| facts.documents),
+        }))
+    }
+}
