@@ -1,10 +1,12 @@
-//! Measures how fast `--max` sends small commands: replays finds of 32 clients to a stub server,
-//! and prints the rate and the CPU time of all threads but the stub's.
+//! Measures how fast `--max` sends small commands, and how exactly `--speed` keeps their intervals:
+//! replays finds of 32 clients to a stub server, and prints the rate, the CPU time of all threads
+//! but the stub's, and the errors of the intervals.
 //!
 //! ```sh
 //! cargo build --release -p seawall-replay --example speed
 //! taskset -c 1 target/release/examples/speed stub                  # prints its address
 //! taskset -c 0 target/release/examples/speed 320000 ADDRESS
+//! target/release/examples/speed 50000 ADDRESS 0.1                  # 5,000/s, as in the capture
 //! ```
 
 #![allow(clippy::print_stdout, reason = "a tool for measurements")]
@@ -38,18 +40,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match &arguments[..] {
         [stub] if stub == "stub" => serve_all(),
-        [commands, address] => {
+        [commands, address, speed @ ..] => {
+            let pace = match speed {
+                [speed, ..] => Pace::Speed(speed.parse()?),
+                [] => Pace::Max,
+            };
             let path = env::temp_dir().join(format!("seawall-speed-{}.swc", std::process::id()));
             let written = write_capture(&path, commands.parse()?);
-            let result = written.and_then(|()| measure(&path, address));
+            let result = written.and_then(|()| measure(&path, address, pace));
             drop(fs::remove_file(&path));
             result
         }
-        _ => Err("expected stub, or a number of commands and an address".into()),
+        _ => Err("expected stub, or a number of commands, an address and a speed".into()),
     }
 }
 
-fn measure(path: &Path, address: &str) -> Result<(), Box<dyn Error>> {
+fn measure(path: &Path, address: &str, pace: Pace) -> Result<(), Box<dyn Error>> {
     let before_us = cpu_us()?;
     // The runtime of the command line.
     let runtime = Builder::new_multi_thread()
@@ -60,7 +66,7 @@ fn measure(path: &Path, address: &str) -> Result<(), Box<dyn Error>> {
         let replay = Replay {
             target: Target::parse(&format!("mongodb://{address}/")).await?,
             choice: Choice::default(),
-            pace: Pace::Max,
+            pace,
             strict_order: false,
             connections: 1_000,
             digest: false,
@@ -72,6 +78,11 @@ fn measure(path: &Path, address: &str) -> Result<(), Box<dyn Error>> {
     })?;
     let sent = seawall_stats::float(report.sent);
     println!("{} commands, {:.0}/s", report.sent, sent / report.seconds);
+    let (lag, error) = (&report.lag, &report.interval_error);
+    println!(
+        "lag p50 {:.2} ms, p99 {:.2} ms; error of intervals p50 {:.2} ms, p99 {:.2} ms",
+        lag.p50_ms, lag.p99_ms, error.p50_ms, error.p99_ms
+    );
     let each_us = (cpu_us()? - before_us) / sent;
     println!("{each_us:.2} µs of CPU per command");
     let status = fs::read_to_string("/proc/self/status")?;

@@ -23,6 +23,7 @@
 //! | `records` | reads records ahead, within a limit of bytes |
 //! | `slots` | assigns clients to connections |
 //! | `connection` | one connection: sends a command, receives its reply |
+//! | `timing` | the lag of commands, and the errors of their intervals |
 //! | `streams` | counts the events of awaiting cursors |
 //! | `run` | runs a replay |
 //! | `survey` | a dry run, and the results that a capture contains |
@@ -52,6 +53,7 @@ mod streams;
 mod survey;
 #[cfg(test)]
 mod tests;
+mod timing;
 
 pub use self::{
     compare::{Change, ChangeKind, Comparison, Missed, Names},

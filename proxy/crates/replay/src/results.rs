@@ -13,7 +13,7 @@ use seawall_stats::Distribution;
 use seawall_wire::Sequence;
 use serde::{Deserialize, Serialize};
 
-use crate::{Planned, digest::Exclusion, plan::op_msg};
+use crate::{Planned, digest::Exclusion, plan::op_msg, timing::Timing};
 
 /// Maximum number of shapes with their own results. All others share one row.
 const MAX_SHAPES: usize = 5_000;
@@ -55,6 +55,10 @@ pub struct Report {
     pub unexpected_errors: u64,
     /// How late commands were sent.
     pub lag: Durations,
+    /// The differences between the intervals of consecutive commands on a connection, and the
+    /// intervals at which they were due.
+    #[serde(default)]
+    pub interval_error: Durations,
     /// The reason why the replay was stopped before its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
@@ -297,7 +301,7 @@ pub(crate) struct Results {
     rows: Vec<Row>,
     by_shape: HashMap<ShapeId, RowId, RandomState>,
     pub skipped: BTreeMap<String, u64>,
-    pub lag: Distribution,
+    pub timing: Timing,
     pub sent: u64,
     pub omitted: u64,
 }
@@ -464,7 +468,8 @@ impl Results {
             sent: self.sent,
             skipped: self.skipped,
             omitted: self.omitted,
-            lag: (&self.lag).into(),
+            lag: (&self.timing.lag).into(),
+            interval_error: (&self.timing.interval_error).into(),
             shapes,
             ..report
         }

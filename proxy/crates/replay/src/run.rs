@@ -34,6 +34,7 @@ use crate::{
     rewrite::set_request_id,
     slots::Slots,
     streams::{Missing, Streams},
+    timing::Sent,
 };
 
 /// How far records are read ahead of their time.
@@ -205,6 +206,8 @@ struct ReplayedEnd {
 
 struct Connection {
     jobs: mpsc::Sender<Job>,
+    /// The last command.
+    last: Option<Sent>,
 }
 
 /// Makes all decisions of a replay.
@@ -411,7 +414,8 @@ impl Conductor {
         let endpoint = Arc::clone(&self.endpoint);
         let running = connection::run(endpoint, slot, receiver, self.done.clone());
         self.tasks.spawn(running);
-        self.connections.insert(slot, Connection { jobs });
+        self.connections
+            .insert(slot, Connection { jobs, last: None });
         while self.tasks.try_join_next().is_some() {}
     }
 
@@ -516,10 +520,14 @@ impl Conductor {
         if let Some(permit) = entry.permit.take() {
             self.shares.add(permit);
         }
-        let due = self.began + entry.due.min(Duration::from_hours(24 * 365));
         if self.replay.pace != Pace::Max {
-            let lag = done.sent_at.saturating_duration_since(due);
-            self.results.lag.record(lag);
+            let sent = Sent {
+                due: self.began + entry.due.min(Duration::from_hours(24 * 365)),
+                at: done.sent_at,
+            };
+            let connection = self.connections.get_mut(&entry.slot);
+            let before = connection.and_then(|connection| connection.last.replace(sent));
+            self.results.timing.add(before, sent);
         }
         let replayed = record(&mut self.results, entry, &done);
         entry.in_replay = Some(replayed);
@@ -634,7 +642,7 @@ impl Conductor {
     fn line(&mut self, read_bytes: u64, total_bytes: Option<u64>) -> String {
         let (sent_before, lag_before) = &self.shown;
         let rate = self.results.sent - sent_before;
-        let lag = self.results.lag.without(lag_before);
+        let lag = self.results.timing.lag.without(lag_before);
         let lag_ms = lag.quantile(0.99).as_secs_f64() * 1e3;
         let elapsed = self.now();
         let remaining = total_bytes.map_or_else(String::new, |total| {
@@ -649,7 +657,7 @@ impl Conductor {
             self.schedule.len(),
             self.unexpected_errors,
         );
-        self.shown = (self.results.sent, self.results.lag.clone());
+        self.shown = (self.results.sent, self.results.timing.lag.clone());
         line
     }
 

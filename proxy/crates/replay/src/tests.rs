@@ -355,6 +355,9 @@ async fn results_per_shape_equal_those_of_the_capture() {
         assert!(report.target.ends_with("(6.0.5)"), "{}", report.target);
         let lagged = report.lag.distribution().count();
         assert_eq!(lagged, if pace == Pace::Max { 0 } else { 15 });
+        // The first command of each client has no interval.
+        let intervals = report.interval_error.distribution().count();
+        assert_eq!(intervals, if pace == Pace::Max { 0 } else { 12 });
     }
 }
 

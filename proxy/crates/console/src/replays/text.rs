@@ -68,10 +68,12 @@ fn progress(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     if report.settings.pace != "max" {
         lines.push(format!(
-            "lag: p50 {}, p99 {}, max {}",
+            "lag: p50 {}, p99 {}, max {}; intervals differ by p50 {}, p99 {}",
             millis(report.lag.p50_ms),
             millis(report.lag.p99_ms),
             millis(float(report.lag.max_us) / 1e3),
+            millis(report.interval_error.p50_ms),
+            millis(report.interval_error.p99_ms),
         ));
     }
     lines.push(format!(
