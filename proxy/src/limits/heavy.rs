@@ -86,8 +86,8 @@ impl Heavy<'_> {
         Self::run_elsewhere(turn, work).await
     }
 
-    /// Runs a TLS handshake on threads of low priority. `begin` gets the sharer's line, in which the
-    /// handshake waits before its cryptography. If this future is dropped, the handshake ends.
+    /// Runs a TLS handshake on threads of low priority. `begin` gets the sharer's line, in which
+    /// the handshake waits before its cryptography. If this future is dropped, the handshake ends.
     ///
     /// # Panics
     /// If the handshake panics.

@@ -169,8 +169,8 @@ impl ClientTls {
     }
 }
 
-/// Performs a handshake on the runtime of handshakes. `None` if the client has left. The certificate
-/// of a resumed session is verified again.
+/// Performs a handshake on the runtime of handshakes. `None` if the client has left. The
+/// certificate of a resumed session is verified again.
 async fn accept(
     socket: std::net::TcpStream,
     line: HandshakeLine,
