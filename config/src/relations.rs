@@ -31,6 +31,7 @@ pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Probl
     telemetry_fits(&settings.telemetry, problems);
     peers_fit(&settings.admin, problems);
     redaction_has_a_key(&settings.capture, problems);
+    events_have_clients(settings, problems);
 }
 
 fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
@@ -251,6 +252,14 @@ fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
     }
 }
 
+/// Relayed clients are not captured, so no event could begin a capture.
+fn events_have_clients(settings: &Settings, problems: &mut Problems) {
+    if settings.deployment.mode == Mode::Relay && !settings.capture.on.is_empty() {
+        let allowed = r#"must be absent if deployment.mode is "relay""#;
+        problems.add(Problem::without_value("capture.on", allowed));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,5 +330,15 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let expected = format!("capture.redact_key_file = {path:?}: must have at least 16 bytes");
         assert_eq!(problem, Some(expected));
+    }
+
+    #[test]
+    fn relayed_clients_are_not_captured_after_events() {
+        let start = "deployment.uri = \"mongodb://server/\"\ncapture.on = \"storm\"\n";
+        assert!(Settings::from_toml(start).is_ok());
+        let relay = format!("{start}deployment.mode = \"relay\"\n");
+        let problems = Settings::from_toml(&relay).unwrap_err();
+        let problem = "capture.on: must be absent if deployment.mode is \"relay\"";
+        assert_eq!(problems.to_string(), problem);
     }
 }

@@ -378,6 +378,30 @@ async fn captures_are_off_without_a_directory() {
 }
 
 #[tokio::test]
+async fn relays_refuse_captures_and_say_why() {
+    let scratch = Scratch::create().unwrap();
+    let toml = format!("deployment.mode = \"relay\"\n{}", section(&scratch, ""));
+    let seawall = scene::seawall(&toml).await;
+    let why = "relayed clients are not captured: captures need deployment.mode \"pooled\"";
+    let (status, said) = try_start(&seawall, "").await;
+    assert_eq!((status, said.trim_end()), (403, why));
+    let captures: Captures = seawall.api("/api/v1/captures").await;
+    assert_eq!(captures.unavailable.as_deref(), Some(why));
+    let admin = format!("http://{}", seawall.app.admin_address().unwrap());
+    for (arguments, is_success) in [
+        (&["capture", "--wait"][..], false),
+        (&["capture", "list"], true),
+    ] {
+        let output = process::run(&[arguments, &["--admin", &admin]].concat()).await;
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8(said).unwrap();
+        assert_eq!(output.status.success(), is_success, "{said}");
+        assert!(said.contains(why), "{said}");
+    }
+    assert!(!scratch.join("captures").exists());
+}
+
+#[tokio::test]
 async fn only_callers_that_may_act_control_and_read_captures() {
     let scratch = Scratch::create().unwrap();
     let act = scratch.write("act", "act-token").unwrap();

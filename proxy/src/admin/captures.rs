@@ -46,10 +46,12 @@ pub(super) async fn list(
     Ok(Json(seawall_api::Captures {
         bytes: captures.iter().map(|capture| capture.bytes).sum(),
         captures: captures.into_iter().map(shown).collect(),
+        unavailable: window.captures.obstacle().map(|error| error.to_string()),
     }))
 }
 
-/// Starts a capture. The status is 409 if one runs, and 507 if the directory is full.
+/// Starts a capture. The status is 403 if none can start, 409 if one runs, and 507 if the directory
+/// is full.
 pub(super) async fn start(
     State(window): State<Arc<Window>>,
     Json(new): Json<NewCapture>,
@@ -244,7 +246,7 @@ fn parsed(id: &str) -> Result<CaptureId, Refused> {
 
 fn refused(error: &CaptureError) -> Refused {
     let status = match error {
-        CaptureError::Off => StatusCode::FORBIDDEN,
+        CaptureError::Off | CaptureError::Relayed => StatusCode::FORBIDDEN,
         CaptureError::Duration(_)
         | CaptureError::WeakerRedaction { .. }
         | CaptureError::NoRedactionKey => StatusCode::BAD_REQUEST,

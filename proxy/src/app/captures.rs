@@ -31,7 +31,11 @@ pub(super) fn open(settings: &config::Settings, topology: &Arc<Topology>) -> Arc
         });
         servers.collect()
     };
-    Arc::new(Captures::new(self::settings(settings), Box::new(servers)))
+    let (captures, servers) = (self::settings(settings), Box::new(servers));
+    Arc::new(match settings.deployment.mode {
+        config::Mode::Pooled => Captures::new(captures, servers),
+        config::Mode::Relay => Captures::without_clients(captures, servers),
+    })
 }
 
 /// Converts the settings of captures; `None` if captures are off.

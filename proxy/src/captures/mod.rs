@@ -124,6 +124,9 @@ pub enum CaptureError {
     /// Captures are off.
     #[error("captures are off: set capture.directory")]
     Off,
+    /// All clients are relayed.
+    #[error("relayed clients are not captured: captures need deployment.mode \"pooled\"")]
+    Relayed,
     /// Another capture runs.
     #[error("capture {0} is running")]
     Running(String),
@@ -169,6 +172,8 @@ pub struct Captures {
     running: Arc<Running>,
     totals: Arc<Totals>,
     settings: ArcSwapOption<CaptureSettings>,
+    /// True if all clients are relayed, so that there is nothing to capture.
+    relays_clients: bool,
     /// Bytes of captures that have ended.
     kept_bytes: Arc<AtomicU64>,
     /// Describes the servers of the deployment at the start of a capture.
@@ -244,6 +249,7 @@ impl Captures {
             running: Arc::default(),
             totals: Arc::default(),
             settings: ArcSwapOption::from_pointee(settings),
+            relays_clients: false,
             kept_bytes: Arc::default(),
             servers,
             cleaned_at: Mutex::default(),
@@ -251,6 +257,26 @@ impl Captures {
         };
         captures.measure();
         captures
+    }
+
+    /// Like [`Self::new`], for a process that relays all clients: no capture can start, and earlier
+    /// ones can be read and deleted.
+    pub(crate) fn without_clients(
+        settings: Option<CaptureSettings>,
+        servers: Box<dyn Fn() -> Vec<Server> + Send + Sync>,
+    ) -> Self {
+        let mut captures = Self::new(settings, servers);
+        captures.relays_clients = true;
+        captures
+    }
+
+    /// The reason why no capture can start, whatever its plan; `None` if one can.
+    pub(crate) fn obstacle(&self) -> Option<CaptureError> {
+        match (self.relays_clients, &*self.settings.load()) {
+            (true, _) => Some(CaptureError::Relayed),
+            (false, None) => Some(CaptureError::Off),
+            (false, Some(_)) => None,
+        }
     }
 
     /// Applies changed settings. A running capture keeps its own.
@@ -261,9 +287,12 @@ impl Captures {
     /// Starts a capture. Blocks for some file operations.
     ///
     /// # Errors
-    /// If captures are off, one runs, the duration or the redaction is not allowed, or the
-    /// directory is full or cannot be used.
+    /// If captures are off or all clients are relayed, one runs, the duration or the redaction is
+    /// not allowed, or the directory is full or cannot be used.
     pub fn start(&self, plan: Plan) -> Result<CaptureState, CaptureError> {
+        if let Some(obstacle) = self.obstacle() {
+            return Err(obstacle);
+        }
         let settings = self.settings.load_full().ok_or(CaptureError::Off)?;
         if plan.duration.is_zero() || plan.duration > settings.max_duration {
             return Err(CaptureError::Duration(settings.max_duration));

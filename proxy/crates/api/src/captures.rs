@@ -12,6 +12,8 @@ pub struct Captures {
     pub bytes: u64,
     /// The captures.
     pub captures: Vec<Capture>,
+    /// The reason why no capture can start; `None` if one can.
+    pub unavailable: Option<String>,
 }
 
 /// A capture that runs or has ended. Times are in seconds since the epoch.

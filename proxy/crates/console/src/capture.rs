@@ -286,6 +286,12 @@ async fn list(arguments: &List) -> Result<Exit, Failure> {
     }
     let captures: Captures = client.ask(CAPTURES).await?;
     rows(&captures).iter().for_each(|line| say(line));
+    if let Some(why) = &captures.unavailable {
+        say(&format!(
+            "no capture can start: {}",
+            figures::printable(why)
+        ));
+    }
     Ok(Exit::Success)
 }
 
