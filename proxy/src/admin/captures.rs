@@ -76,6 +76,7 @@ pub(super) async fn start(
     Ok((StatusCode::CREATED, Json(shown(started))))
 }
 
+/// Stops a capture. The status is 202 if many records must still be redacted and written.
 pub(super) async fn stop(
     State(window): State<Arc<Window>>,
     Path(id): Path<String>,
@@ -254,7 +255,8 @@ fn refused(error: &CaptureError) -> Refused {
         CaptureError::Unknown => StatusCode::NOT_FOUND,
         CaptureError::Full { .. } => StatusCode::INSUFFICIENT_STORAGE,
         CaptureError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
-        CaptureError::StillRunning => StatusCode::SERVICE_UNAVAILABLE,
+        // The capture ends as soon as its last records are written.
+        CaptureError::StillRunning => StatusCode::ACCEPTED,
     };
     (status, format!("{error}\n"))
 }
@@ -298,6 +300,12 @@ mod tests {
     use seawall_capture::record::Redaction;
 
     use super::*;
+
+    #[test]
+    fn stop_that_takes_long_is_no_error() {
+        assert!(refused(&CaptureError::StillRunning).0.is_success());
+        assert!(refused(&CaptureError::Unknown).0.is_client_error());
+    }
 
     #[test]
     fn new_captures_are_checked() {
