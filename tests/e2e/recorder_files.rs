@@ -17,8 +17,9 @@ use mongodb::{
 use parking_lot::Mutex;
 use seawall_capture::{Reader, record::Content};
 use seawall_command::Command;
+use seawall_replay::{Report, Source};
 use seawall_tests::{
-    mongod::{Options, RunCommand as _, Standalone},
+    mongod::{Options, ReplicaSet, RunCommand as _, Standalone},
     process::run,
     scratch::Scratch,
 };
@@ -63,6 +64,74 @@ async fn a_recording_of_mongod_becomes_a_capture_with_every_command_of_a_driver(
         let again = commands_of(&again, APPLICATION);
         assert_eq!(again, sent, "{format}");
     }
+}
+
+/// Reads are replayed to the same data: the results are those that mongod recorded.
+#[tokio::test]
+async fn a_recording_is_replayed_and_compared_like_the_capture_made_from_it() {
+    let scratch = Scratch::create().unwrap();
+    let (recording, _) = record(&scratch).await;
+    let capture = scratch.join("capture.swc");
+    convert(&recording, &capture, &[]).await;
+    let target = ReplicaSet::start(1, Options::default()).await.unwrap();
+    let address = target.primary().await.unwrap().address();
+    let mut reports = Vec::new();
+    for (name, source) in [("recording", &recording), ("capture", &capture)] {
+        let client = Client::with_uri_str(format!("mongodb://{address}/"));
+        let work = client.await.unwrap().database("work");
+        work.drop().await.unwrap();
+        let report = scratch.join(&format!("{name}.json"));
+        let target = format!("mongodb://{address}/");
+        let paths = [source, &report].map(|path| path.to_str().unwrap());
+        let output = run(&[
+            "load",
+            "replay",
+            paths[0],
+            "--target",
+            &target,
+            "--max",
+            "--strict-order",
+            "--with-writes",
+            "--digest",
+            "--quiet",
+            "--output",
+            paths[1],
+        ])
+        .await;
+        assert!(output.status.success(), "{output:?}");
+        let compared = run(&["report", "compare", paths[0], paths[1]]).await;
+        let text = String::from_utf8_lossy(&compared.stdout).into_owned();
+        assert!(compared.status.success(), "{compared:?}");
+        assert!(text.contains("No shape failed"), "{text}");
+        reports.push(Report::read(&fs::read(&report).unwrap()).unwrap());
+    }
+    let [of_recording, of_capture] = &reports[..] else {
+        panic!("two replays")
+    };
+    assert_eq!(of_recording.capture, of_capture.capture);
+    assert_eq!(of_recording.incomplete, None);
+    assert!(of_recording.sent > 40, "{of_recording:#?}");
+    assert_eq!(results_of(of_recording), results_of(of_capture));
+    let source = Source::open(&recording).unwrap();
+    let server = &source.header().servers[0];
+    let target = format!("mongodb://{}/", server.address);
+    let path = recording.to_str().unwrap();
+    let refused = run(&["load", "replay", path, "--target", &target]).await;
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        message.contains("belongs to the captured deployment"),
+        "{message}"
+    );
+}
+
+/// Count, errors, documents and digest of each shape, by its id.
+fn results_of(report: &Report) -> BTreeMap<String, (u64, u64, u64, Option<String>)> {
+    let shapes = report.shapes.iter().map(|shape| {
+        let digest = shape.digest.clone();
+        let results = (shape.count, shape.error_count(), shape.documents, digest);
+        (shape.id.clone(), results)
+    });
+    shapes.collect()
 }
 
 #[tokio::test]

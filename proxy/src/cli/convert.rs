@@ -1,20 +1,18 @@
 //! `seawall load convert`: converts files of mongod's traffic recorder to captures, and back.
 
 use std::{
+    collections::VecDeque,
     fs::{self, File, OpenOptions},
     io::{self, BufReader, BufWriter, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
-use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use seawall_capture::{
     ReadError, Reader, WriteError, Writer, is_capture,
     record::{Content, End, Header, Redaction},
-    recorder::{
-        Export, ExportError, Import, Layout, RecorderError, RecorderReader, RecorderWriter,
-    },
+    recorder::{self, Export, ExportError, Layout, RecorderError, RecorderWriter},
 };
 use seawall_console::{Exit, complain, say};
 use seawall_redact::{Records, Redactor};
@@ -133,8 +131,8 @@ fn convert(arguments: &Convert) -> Result<Converted, ConvertError> {
 /// The records of a capture, or of a recording that is converted while it is read.
 trait Source {
     fn header(&self) -> &Header;
-    /// The next records; `None` at the end.
-    fn next_records(&mut self) -> Result<Option<Vec<Content>>, ConvertError>;
+    /// The next record; `None` at the end.
+    fn next_record(&mut self) -> Result<Option<Content>, ConvertError>;
     /// The last record.
     fn end(&self) -> End;
     /// The numbers of things that were not converted, as text.
@@ -183,8 +181,8 @@ fn each_record(
     mut take: impl FnMut(Content) -> Result<(), ConvertError>,
 ) -> Result<Option<ConvertError>, ConvertError> {
     loop {
-        match source.next_records() {
-            Ok(Some(records)) => records.into_iter().try_for_each(&mut take)?,
+        match source.next_record() {
+            Ok(Some(record)) => take(record)?,
             Ok(None) => return Ok(None),
             Err(error) => return Ok(Some(error)),
         }
@@ -196,6 +194,8 @@ struct Redacted {
     source: Box<dyn Source>,
     header: Header,
     records: Records,
+    /// The records that were not returned yet.
+    redacted: VecDeque<Content>,
 }
 
 impl Redacted {
@@ -210,6 +210,7 @@ impl Redacted {
             source,
             header,
             records,
+            redacted: VecDeque::new(),
         })
     }
 }
@@ -219,10 +220,14 @@ impl Source for Redacted {
         &self.header
     }
 
-    fn next_records(&mut self) -> Result<Option<Vec<Content>>, ConvertError> {
-        let next = self.source.next_records()?;
-        let redact = |record| self.records.redact(record);
-        Ok(next.map(|records| records.into_iter().flat_map(redact).collect()))
+    fn next_record(&mut self) -> Result<Option<Content>, ConvertError> {
+        while self.redacted.is_empty() {
+            let Some(record) = self.source.next_record()? else {
+                return Ok(None);
+            };
+            self.redacted.extend(self.records.redact(record));
+        }
+        Ok(self.redacted.pop_front())
     }
 
     fn end(&self) -> End {
@@ -237,53 +242,35 @@ impl Source for Redacted {
 /// A file of mongod's recorder.
 struct Recording {
     path: PathBuf,
-    reader: RecorderReader<BufReader<File>>,
-    import: Import,
-    header: Header,
-    first: Option<Vec<Content>>,
+    records: recorder::Recording<BufReader<File>>,
 }
 
 impl Recording {
     fn open(path: &Path) -> Result<Self, ConvertError> {
-        let failed = |error| ConvertError::Recorder(path.to_owned(), error);
-        let mut reader = RecorderReader::new(BufReader::new(open(path)?)).map_err(failed)?;
-        let first = reader.next_packet().map_err(failed)?;
-        let first = first.ok_or_else(|| failed(RecorderError::UnknownLayout))?;
-        let mut import = Import::new(reader.layout(), &first);
-        let id = Bytes::copy_from_slice(&rand::random::<[u8; 16]>());
-        let program = concat!("seawall ", env!("CARGO_PKG_VERSION"), ", from a recording");
-        let header = import.header(id, program.to_owned(), &first);
-        let first = Some(import.convert(first));
+        let records = recorder::Recording::new(BufReader::new(open(path)?));
         Ok(Self {
+            records: records.map_err(|error| ConvertError::Recorder(path.to_owned(), error))?,
             path: path.to_owned(),
-            reader,
-            import,
-            header,
-            first,
         })
     }
 }
 
 impl Source for Recording {
     fn header(&self) -> &Header {
-        &self.header
+        self.records.header()
     }
 
-    fn next_records(&mut self) -> Result<Option<Vec<Content>>, ConvertError> {
-        if let Some(first) = self.first.take() {
-            return Ok(Some(first));
-        }
-        let failed = |error| ConvertError::Recorder(self.path.clone(), error);
-        let packet = self.reader.next_packet().map_err(failed)?;
-        Ok(packet.map(|packet| self.import.convert(packet)))
+    fn next_record(&mut self) -> Result<Option<Content>, ConvertError> {
+        let record = self.records.next_record();
+        record.map_err(|error| ConvertError::Recorder(self.path.clone(), error))
     }
 
     fn end(&self) -> End {
-        self.import.end()
+        self.records.end()
     }
 
     fn left_out(&self) -> String {
-        let counts = self.import.counts();
+        let counts = self.records.counts();
         format!(
             "; not converted: {} secret commands, {} handshakes, {} messages of old opcodes, \
              {} damaged messages, {} replies without a command",
@@ -347,12 +334,12 @@ impl Source for Capture {
         &self.header
     }
 
-    fn next_records(&mut self) -> Result<Option<Vec<Content>>, ConvertError> {
+    fn next_record(&mut self) -> Result<Option<Content>, ConvertError> {
         loop {
             let record = self.reader.next_record();
             match record.map_err(|error| ConvertError::Capture(self.path.clone(), error))? {
                 Some(Content::End(end)) => self.end = end,
-                Some(record) => return Ok(Some(vec![record])),
+                Some(record) => return Ok(Some(record)),
                 None if self.open_next()? => {}
                 None => return Ok(None),
             }

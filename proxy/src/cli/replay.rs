@@ -11,7 +11,7 @@ use seawall_replay::{Choice, Pace, Replay, Report, ShapeId, Source, dry_run};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Directory or file of the capture; - is standard input.
+    /// Directory or file of a capture, or a file of mongod's traffic recorder; - is standard input.
     source: PathBuf,
     /// Connection string of the target, with the user to log in as. The captured deployment itself
     /// is always refused.

@@ -1,7 +1,8 @@
 //! Reads the parts of a capture in their order.
 //!
-//! A source is a directory with one file per part, one file with one or more parts, or standard
-//! input. All parts are read once, from front to back, and memory is limited to one block.
+//! A source is a directory with one file per part, one file with one or more parts, a file of
+//! mongod's traffic recorder, or standard input. All files are read once, from front to back, and
+//! memory is limited to one block or one packet.
 
 use std::{
     collections::VecDeque,
@@ -15,8 +16,9 @@ use std::{
 };
 
 use seawall_capture::{
-    ReadError, Reader,
+    ReadError, Reader, is_capture,
     record::{Content, End, EndReason, Header},
+    recorder::{RecorderError, Recording},
 };
 
 /// The extension of the files in a capture's directory.
@@ -44,6 +46,17 @@ pub enum SourceError {
         /// The reason.
         error: ReadError,
     },
+    /// A recording cannot be read.
+    #[error("{name}: {error}")]
+    Recording {
+        /// The file, or `standard input`.
+        name: String,
+        /// The reason.
+        error: RecorderError,
+    },
+    /// The file has another format.
+    #[error("{0} is neither a capture nor a recording of mongod")]
+    UnknownFormat(String),
     /// The directory has no parts, or the file is empty.
     #[error("{0} contains no capture")]
     Empty(String),
@@ -58,13 +71,19 @@ pub enum SourceError {
 /// A stream of parts.
 type Stream = BufReader<Box<dyn Read + Send>>;
 
+/// The file that is being read.
+enum Input {
+    Part(Box<Reader<Stream>>),
+    Recording(Box<Recording<Stream>>),
+}
+
 /// A capture that is being read.
 pub struct Source {
     /// The files that are still to be read.
     files: VecDeque<PathBuf>,
     /// The name of the file that is being read.
     name: String,
-    reader: Option<Reader<Stream>>,
+    input: Option<Input>,
     /// The stream between two parts.
     stream: Option<Stream>,
     header: Header,
@@ -85,7 +104,8 @@ impl std::fmt::Debug for Source {
 }
 
 impl Source {
-    /// Opens a directory or a file; `-` is standard input.
+    /// Opens a directory or a file; `-` is standard input. A recording of mongod is converted while
+    /// it is read.
     ///
     /// # Errors
     /// If it cannot be opened, has no parts, or does not begin with the first part.
@@ -125,7 +145,7 @@ impl Source {
         Self {
             files: VecDeque::new(),
             name,
-            reader: None,
+            input: None,
             stream: None,
             header: Header::default(),
             next_part: 0,
@@ -164,23 +184,32 @@ impl Source {
     /// See [`SourceError`]. Records returned before the error are valid.
     pub(crate) fn next_record(&mut self) -> Result<Option<Content>, SourceError> {
         loop {
-            let Some(reader) = &mut self.reader else {
-                return Ok(None);
-            };
-            match reader.next_record() {
-                Ok(Some(Content::End(end))) => {
-                    self.end = Some(end);
-                    self.stream = self.reader.take().map(Reader::into_source);
-                    if !self.open_part()? {
-                        return self.check_end().map(|()| None);
+            match self.input.take() {
+                None => return Ok(None),
+                Some(Input::Recording(mut recording)) => {
+                    let record = recording.next_record();
+                    let record = record.map_err(|error| self.recording_error(error))?;
+                    match record {
+                        Some(_) => self.input = Some(Input::Recording(recording)),
+                        None => self.end = Some(recording.end()),
                     }
+                    return Ok(record);
                 }
-                Ok(Some(content)) => return Ok(Some(content)),
-                // A reader returns `None` only behind the `End` record.
-                Ok(None) => return Ok(None),
-                Err(error) => {
-                    self.reader = None;
-                    return Err(self.part_error(error));
+                Some(Input::Part(mut reader)) => {
+                    let record = reader.next_record();
+                    match record.map_err(|error| self.part_error(error))? {
+                        Some(Content::End(end)) => {
+                            self.end = Some(end);
+                            self.stream = Some(reader.into_source());
+                            if !self.open_part()? {
+                                return self.check_end().map(|()| None);
+                            }
+                        }
+                        record => {
+                            self.input = Some(Input::Part(reader));
+                            return Ok(record);
+                        }
+                    }
                 }
             }
         }
@@ -196,19 +225,30 @@ impl Source {
             },
         };
         let rest = stream.fill_buf();
-        if rest
-            .map_err(|error| self.part_error(error.into()))?
-            .is_empty()
-        {
+        let rest = rest.map_err(|error| self.part_error(error.into()))?;
+        if rest.is_empty() {
             return match self.files.is_empty() {
                 true => Ok(false),
                 false => self.open_part(),
             };
         }
+        if self.next_part == 0 && !is_capture(rest) {
+            return self.open_recording(stream).map(|()| true);
+        }
         let reader = Reader::new(stream).map_err(|error| self.part_error(error))?;
         self.check_header(reader.header())?;
-        self.reader = Some(reader);
+        self.input = Some(Input::Part(Box::new(reader)));
         Ok(true)
+    }
+
+    fn open_recording(&mut self, stream: Stream) -> Result<(), SourceError> {
+        let recording = Recording::new(stream).map_err(|error| match error {
+            RecorderError::UnknownLayout => SourceError::UnknownFormat(self.name.clone()),
+            error => self.recording_error(error),
+        })?;
+        self.header = recording.header().clone();
+        self.input = Some(Input::Recording(Box::new(recording)));
+        Ok(())
     }
 
     fn open_file(&mut self) -> Result<Option<Stream>, SourceError> {
@@ -245,6 +285,13 @@ impl Source {
                 Err(SourceError::PartMissing(self.next_part))
             }
             _ => Ok(()),
+        }
+    }
+
+    fn recording_error(&self, error: RecorderError) -> SourceError {
+        SourceError::Recording {
+            name: self.name.clone(),
+            error,
         }
     }
 
@@ -310,8 +357,14 @@ impl Read for Counted {
 
 #[cfg(test)]
 mod tests {
+    use bson::doc;
     use bytes::Bytes;
-    use seawall_capture::{Writer, record::Event};
+    use seawall_capture::{
+        Writer,
+        record::Event,
+        recorder::{Layout, Packet, PacketEvent, RecorderWriter},
+    };
+    use seawall_wire::{encode_op_msg_like, encode_request};
 
     use super::*;
 
@@ -443,11 +496,70 @@ mod tests {
         }
     }
 
+    /// A recording of two commands and their replies.
+    fn recording() -> Vec<u8> {
+        let mut writer = RecorderWriter::new(Vec::new(), Layout::Addresses);
+        let ping = encode_request(7, &doc! {"ping": 1, "$db": "d"}.to_vec().unwrap());
+        let pong = encode_op_msg_like(0, 8, 7, &doc! {"ok": 1.0}.to_vec().unwrap());
+        for (order, message) in [&ping, &pong, &ping, &pong].into_iter().enumerate() {
+            let order = u64::try_from(order).unwrap();
+            let packet = Packet {
+                event: PacketEvent::Message,
+                session: 1,
+                local: "127.0.0.1:27017".to_owned(),
+                remote: "127.0.0.1:50000".to_owned(),
+                at_us: 1_700_000_000_000_000 + 1000 * order,
+                order,
+                message: message.clone().into(),
+            };
+            writer.push(&packet).unwrap();
+        }
+        writer.finish().unwrap()
+    }
+
+    /// The commands and replies of a source, and the error that ended it.
+    fn counts(bytes: Vec<u8>) -> (usize, usize, Option<String>) {
+        let (mut commands, mut replies) = (0, 0);
+        let mut source = Source::from_stream("test", Box::new(io::Cursor::new(bytes))).unwrap();
+        loop {
+            match source.next_record() {
+                Ok(Some(Content::Command(_))) => commands += 1,
+                Ok(Some(Content::Reply(_))) => replies += 1,
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    assert_eq!(source.end().unwrap().operations, 2);
+                    return (commands, replies, None);
+                }
+                Err(error) => return (commands, replies, Some(error.to_string())),
+            }
+        }
+    }
+
+    #[test]
+    fn a_recording_is_converted_while_it_is_read() {
+        assert_eq!(counts(recording()), (2, 2, None));
+        let open = || Source::from_stream("test", Box::new(io::Cursor::new(recording()))).unwrap();
+        assert_eq!(open().header(), open().header());
+        assert_eq!(open().header().servers[0].address, "127.0.0.1:27017");
+        let mut cut = recording();
+        cut.pop();
+        let (commands, replies, error) = counts(cut);
+        assert_eq!((commands, replies), (2, 1));
+        assert!(
+            error
+                .unwrap()
+                .starts_with("test: the file was cut off at byte")
+        );
+    }
+
     #[test]
     fn files_that_are_no_capture_are_refused() {
         assert_eq!(streamed(Vec::new()).1.unwrap(), "test contains no capture");
         let other = streamed(b"PK\x03\x04 and more bytes".to_vec());
-        assert_eq!(other.1.unwrap(), "test: not a capture of Seawall");
+        assert_eq!(
+            other.1.unwrap(),
+            "test is neither a capture nor a recording of mongod"
+        );
         let scratch = Scratch::new("none");
         assert!(
             times(Source::open(&scratch.0))

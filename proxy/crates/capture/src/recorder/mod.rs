@@ -20,6 +20,7 @@
 mod export;
 mod import;
 mod reader;
+mod recording;
 mod writer;
 
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use self::{
     export::{Export, ExportCounts, ExportError},
     import::{Import, ImportCounts},
     reader::{RecorderError, RecorderReader},
+    recording::Recording,
     writer::RecorderWriter,
 };
 

@@ -5,10 +5,11 @@ mod text;
 
 use std::{
     fs::File,
-    io::{Read as _, Result},
+    io::{BufReader, Read as _, Result},
     path::Path,
 };
 
+use seawall_capture::recorder::RecorderReader;
 use seawall_replay::{Choice, Comparison, Report, ShapeId, Source, captured_results};
 use serde::Serialize;
 
@@ -23,15 +24,23 @@ pub fn json(document: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(document).map(|text| text + "\n")
 }
 
-/// True if the path is a capture: a directory, standard input, or a file that begins as a part.
+/// True if the path is a capture: a directory, standard input, or a file that begins as a part or
+/// as a recording of mongod.
 pub(crate) fn is_capture(path: &Path) -> bool {
-    path.is_dir() || path.as_os_str() == "-" || begins_as_part(path).unwrap_or(false)
+    path.is_dir()
+        || path.as_os_str() == "-"
+        || begins_as_part(path).unwrap_or(false)
+        || begins_as_recording(path).unwrap_or(false)
 }
 
 fn begins_as_part(path: &Path) -> Result<bool> {
     let mut head = [0; 8];
     File::open(path)?.read_exact(&mut head)?;
     Ok(seawall_capture::is_capture(&head))
+}
+
+fn begins_as_recording(path: &Path) -> Result<bool> {
+    Ok(RecorderReader::new(BufReader::new(File::open(path)?)).is_ok())
 }
 
 /// The results in a capture, of the operations that the replay `now` sent.
