@@ -24,8 +24,8 @@ use tokio::{
 };
 
 use crate::{
-    Choice, EndpointError, Exclusion, Kind, Pace, Replay, Report, Source, captured_results,
-    dry_run, run,
+    ChangeKind, Choice, Comparison, EndpointError, Exclusion, Kind, Pace, Replay, Report, Source,
+    captured_results, dry_run, run,
 };
 
 /// What a stub does with the commands of a replay.
@@ -550,8 +550,18 @@ async fn errors_that_the_capture_has_too_do_not_stop_the_replay() {
     plan.max_error_share = 0.05;
     let expected = replay(plan.clone(), capture_of(96)).await;
     assert_eq!((expected.sent, expected.stopped), (200, None));
-    let other = replay(plan, capture_of(50)).await;
+    let other = replay(plan.clone(), capture_of(50)).await;
     assert!(other.stopped.is_some() && other.sent < 200, "{other:?}");
+    // Equal errors are equal results. Another code is a failure.
+    plan.max_error_share = 1.0;
+    for (code, changes) in [(96, vec![]), (50, vec![ChangeKind::Failed])] {
+        let replayed = replay(plan.clone(), capture_of(code)).await;
+        let captured = captured_results(source(capture_of(code)), &plan.choice, false);
+        let comparison = Comparison::new(captured, replayed, None);
+        let results = comparison.changes.iter().map(|change| change.kind);
+        let results = results.filter(|kind| *kind <= ChangeKind::Different);
+        assert_eq!(results.collect::<Vec<_>>(), changes, "{code}");
+    }
 }
 
 #[tokio::test]
