@@ -124,6 +124,53 @@ async fn a_recording_is_replayed_and_compared_like_the_capture_made_from_it() {
     );
 }
 
+#[tokio::test]
+async fn a_recording_is_replayed_over_tls_with_a_user_and_a_client_certificate() {
+    let scratch = Scratch::create().unwrap();
+    let (recording, _) = record(&scratch).await;
+    let path = recording.to_str().unwrap();
+    let options = Options {
+        tls: true,
+        ..Options::with_auth()
+    };
+    let target = Standalone::start(options).await.unwrap();
+    let replay = async |uri: &str| {
+        let arguments = [
+            "load",
+            "replay",
+            path,
+            "--max",
+            "--with-writes",
+            "--target",
+            uri,
+        ];
+        let output = run(&arguments).await;
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let client_file = target.certificates().unwrap().client_file();
+    let uri = format!(
+        "{}&tlsCertificateKeyFile={}",
+        target.root_uri(),
+        client_file.display()
+    );
+    let (code, text) = replay(&uri).await;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("errors that the capture does not have: 0"),
+        "{text}"
+    );
+    // The system does not trust the authority.
+    let (uri, _) = uri.split_once("&tlsCAFile").unwrap();
+    let (code, text) = replay(uri).await;
+    assert_eq!(code, Some(69), "{text}");
+    assert!(text.contains("UnknownIssuer"), "{text}");
+    let missing = format!("{uri}&tlsCertificateKeyFile=/nowhere/client.pem");
+    let (code, text) = replay(&missing).await;
+    assert_eq!(code, Some(64), "{text}");
+    assert!(text.contains("/nowhere/client.pem"), "{text}");
+}
+
 /// Count, errors, documents and digest of each shape, by its id.
 fn results_of(report: &Report) -> BTreeMap<String, (u64, u64, u64, Option<String>)> {
     let shapes = report.shapes.iter().map(|shape| {

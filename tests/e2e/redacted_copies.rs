@@ -96,6 +96,24 @@ async fn a_copy_has_the_indexes_and_refuses_a_target_with_documents() {
 }
 
 #[tokio::test]
+async fn a_copy_uses_tls_and_logs_in_at_both_servers() {
+    let scratch = Scratch::create().unwrap();
+    let key = scratch.write("key", KEY).unwrap();
+    let secured = || Options {
+        tls: true,
+        ..Options::with_auth()
+    };
+    let from = Standalone::start(secured()).await.unwrap();
+    let to = Standalone::start(secured()).await.unwrap();
+    fill(&from).await;
+    let output = copy(&from, &to, &key, &["--namespace", "shop"]).await;
+    assert!(output.0, "{}", output.1);
+    let all = doc! { "find": "orders", "batchSize": 1000 };
+    let (original, copied) = (batch(&from, all.clone()).await, batch(&to, all).await);
+    assert_eq!(copied.len(), original.len());
+}
+
+#[tokio::test]
 async fn a_copy_refuses_a_target_on_another_machine() {
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
@@ -149,7 +167,7 @@ async fn fill(server: &Standalone) {
 
 /// Runs the copy. Returns whether it succeeded, and its messages.
 async fn copy(from: &Standalone, to: &Standalone, key: &Path, more: &[&str]) -> (bool, String) {
-    let (from, to) = (from.uri(), to.uri());
+    let (from, to) = (from.root_uri(), to.root_uri());
     let key = key.to_str().unwrap();
     let arguments = [
         "load",

@@ -144,7 +144,7 @@ impl Client {
 
     async fn try_connect(&self) -> Result<Link, Failure> {
         let target = &self.shared.plan.target;
-        let connecting = Link::connect(target.address(self.number));
+        let connecting = Link::connect(target, self.number);
         let mut link = self.step(Step::Connect, connecting).await?;
         self.step(Step::Hello, link.hello()).await?;
         if let Some(user) = target.user() {
@@ -190,7 +190,7 @@ pub(super) async fn prepare(
     nonces: &NonceSource,
 ) -> Result<(), (&'static str, Failure)> {
     let work = async {
-        let connecting = Link::connect(plan.target.address(0)).await;
+        let connecting = Link::connect(&plan.target, 0).await;
         let mut link = connecting.map_err(|failure| ("connecting", failure))?;
         link.hello().await.map_err(|failure| ("hello", failure))?;
         if let Some(user) = plan.target.user() {

@@ -9,7 +9,7 @@ use tokio::{
     net::{TcpStream, UnixStream},
 };
 
-use super::target::{Address, Keyring, User};
+use super::target::{Address, Keyring, Target, User, host};
 use seawall_auth::{ClientConversation, NonceSource, ScramError};
 use seawall_transport::Stream;
 use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, encode_request};
@@ -54,16 +54,19 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    /// Connects.
+    /// Connects to the target's address of the client with this number.
     ///
     /// # Errors
-    /// If the connection is refused.
-    pub async fn connect(address: &Address) -> Result<Self, Failure> {
-        let stream = match address {
+    /// If the connection is refused, or the TLS handshake fails.
+    pub async fn connect(target: &Target, number: usize) -> Result<Self, Failure> {
+        let stream = match target.address(number) {
             Address::Tcp(address) => {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
-                Stream::Tcp(stream)
+                match &target.tls {
+                    Some(tls) => tls.connect(host(address), stream).await?,
+                    None => Stream::Tcp(stream),
+                }
             }
             Address::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
         };

@@ -1,12 +1,22 @@
 //! The endpoint under load, and the user that the load logs in as.
 
-use std::fmt;
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use mongodb::options::{ClientOptions, ReadPreference, SelectionCriteria, ServerAddress};
+use mongodb::options::{
+    ClientOptions, ReadPreference, SelectionCriteria, ServerAddress, Tls, TlsOptions,
+};
 use parking_lot::RwLock;
 use tokio::net::lookup_host;
 
 use seawall_auth::{ClientKey, Mechanism, ScramKeys};
+use seawall_transport::{
+    Pem,
+    connection::{Authorities, ServerTls, TlsError, TlsSettings, Verification},
+};
 
 /// The endpoint of a load.
 #[derive(Clone)]
@@ -14,6 +24,8 @@ pub struct Target {
     first: Address,
     others: Vec<Address>,
     user: Option<User>,
+    /// TLS towards the endpoint; `None` without TLS.
+    pub(super) tls: Option<Arc<ServerTls>>,
     /// The read preference mode in the connection string; `None` means primary.
     pub(super) read_mode: Option<&'static str>,
 }
@@ -33,7 +45,7 @@ pub enum Address {
     /// Host and port.
     Tcp(String),
     /// The path of a Unix domain socket.
-    Unix(std::path::PathBuf),
+    Unix(PathBuf),
 }
 
 impl fmt::Display for Address {
@@ -54,6 +66,17 @@ pub enum TargetError {
     /// The connection string needs a feature that the load harness does not support.
     #[error("the load harness does not support {0}")]
     Unsupported(&'static str),
+    /// A file of TLS cannot be read.
+    #[error("{path}: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// A file of TLS is not usable.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 impl fmt::Debug for Target {
@@ -66,19 +89,17 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// Parses the addresses, the user and the read preference mode of a connection string. The
-    /// clients are spread over the addresses.
+    /// Parses the addresses, the user, TLS and the read preference mode of a connection string, and
+    /// reads the files of TLS. The clients are spread over the addresses.
     ///
     /// # Errors
     /// See [`TargetError`].
     pub async fn parse(uri: &str) -> Result<Self, TargetError> {
         let options = ClientOptions::parse(uri).await?;
-        if options
-            .tls
-            .is_some_and(|tls| matches!(tls, mongodb::options::Tls::Enabled(_)))
-        {
-            return Err(TargetError::Unsupported("TLS"));
-        }
+        let tls = match &options.tls {
+            Some(Tls::Enabled(files)) => Some(Arc::new(tls(files)?)),
+            Some(Tls::Disabled) | None => None,
+        };
         let mut addresses = options.hosts.iter().filter_map(|host| match host {
             ServerAddress::Unix { path } => Some(Address::Unix(path.clone())),
             ServerAddress::Tcp { host, port } => Some(Address::Tcp(joined(host, *port))),
@@ -109,6 +130,7 @@ impl Target {
                 .ok_or(TargetError::Unsupported("an empty list of hosts"))?,
             others: addresses.collect(),
             user: user.transpose()?,
+            tls,
             read_mode,
         })
     }
@@ -158,6 +180,47 @@ fn mode(preference: &ReadPreference) -> Option<&'static str> {
         ReadPreference::Nearest { .. } => Some("nearest"),
         _ => None,
     }
+}
+
+fn tls(options: &TlsOptions) -> Result<ServerTls, TargetError> {
+    let system = match options.ca_file_path {
+        Some(_) => None,
+        None => openssl_probe::probe().cert_file,
+    };
+    let contents = |path: &Option<PathBuf>| path.as_deref().map(content).transpose();
+    let (authority, system) = (contents(&options.ca_file_path)?, contents(&system)?);
+    let identity = contents(&options.cert_key_file_path)?;
+    Ok(ServerTls::new(&TlsSettings {
+        authorities: match (&authority, &system) {
+            (Some(file), _) => Authorities::File(pem(file)),
+            (None, Some(file)) => Authorities::System(pem(file)),
+            (None, None) => Authorities::Mozilla,
+        },
+        identity: identity.as_ref().map(pem),
+        revocation_lists: Vec::new(),
+        verification: match options.allow_invalid_certificates {
+            Some(true) => Verification::Off,
+            Some(false) | None => Verification::Full,
+        },
+    })?)
+}
+
+fn content(path: &Path) -> Result<(PathBuf, String), TargetError> {
+    let path = path.to_owned();
+    match fs::read_to_string(&path) {
+        Ok(content) => Ok((path, content)),
+        Err(source) => Err(TargetError::Unreadable { path, source }),
+    }
+}
+
+fn pem((path, content): &(PathBuf, String)) -> Pem<'_> {
+    Pem { path, content }
+}
+
+/// The host of an address, without the port and without the brackets of an IPv6 address.
+pub(super) fn host(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_matches(['[', ']'])
 }
 
 fn joined(host: &str, port: Option<u16>) -> String {
@@ -236,14 +299,33 @@ mod tests {
 
     #[tokio::test]
     async fn unsupported_connection_options_are_errors() {
-        for uri in [
-            "mongodb://127.0.0.1/?tls=true",
-            "mongodb://127.0.0.1/?authMechanism=MONGODB-X509",
+        let target = Target::parse("mongodb://127.0.0.1/?authMechanism=MONGODB-X509").await;
+        assert!(matches!(target, Err(TargetError::Unsupported(_))));
+    }
+
+    #[tokio::test]
+    async fn files_of_tls_are_read_and_checked() {
+        let parse = async |file: &str| {
+            Target::parse(&format!("mongodb://127.0.0.1/?tls=true&tlsCAFile={file}")).await
+        };
+        let missing = parse("/nowhere/ca.pem").await;
+        assert!(matches!(missing, Err(TargetError::Unreadable { .. })));
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        assert!(matches!(parse(manifest).await, Err(TargetError::Tls(_))));
+        let system = Target::parse("mongodb://127.0.0.1/?tls=true").await;
+        assert!(system.unwrap().tls.is_some());
+        let plain = Target::parse("mongodb://127.0.0.1/").await;
+        assert!(plain.unwrap().tls.is_none());
+    }
+
+    #[test]
+    fn a_host_has_no_port_and_no_brackets() {
+        for (address, expected) in [
+            ("db.example:27017", "db.example"),
+            ("127.0.0.1:5", "127.0.0.1"),
+            ("[::1]:5", "::1"),
         ] {
-            assert!(
-                matches!(Target::parse(uri).await, Err(TargetError::Unsupported(_))),
-                "{uri}"
-            );
+            assert_eq!(host(address), expected);
         }
     }
 }

@@ -76,7 +76,7 @@ impl Endpoint {
     /// Connects and logs in. `number` selects one of the target's addresses.
     pub(crate) async fn connect(&self, number: usize) -> Result<Link, Failure> {
         let connecting = async {
-            let mut link = Link::connect(self.target.address(number)).await?;
+            let mut link = Link::connect(&self.target, number).await?;
             link.hello().await?;
             if let Some(user) = self.target.user() {
                 link.log_in(user, &self.keys, &self.nonces).await?;

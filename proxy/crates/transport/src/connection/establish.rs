@@ -16,7 +16,6 @@ use tokio::{
     net::{TcpStream, UnixStream},
     time::{Instant, timeout},
 };
-use tokio_rustls::{TlsStream, rustls::pki_types::ServerName};
 use zeroize::Zeroizing;
 
 use super::{
@@ -469,10 +468,8 @@ impl Connector {
             address: address.clone(),
             source,
         };
-        let name = ServerName::try_from(host.clone())
-            .map_err(|e| failed(io::Error::new(io::ErrorKind::InvalidInput, e)))?;
-        let stream = tls.connect(name, stream).await.map_err(failed)?;
-        Ok((Stream::Tls(Box::new(TlsStream::Client(stream))), version))
+        let stream = tls.connect(host, stream).await.map_err(failed)?;
+        Ok((stream, version))
     }
 
     async fn connect_socket(

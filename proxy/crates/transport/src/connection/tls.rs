@@ -4,8 +4,7 @@ use std::{fmt, io, sync::Arc};
 
 use tokio::net::TcpStream;
 use tokio_rustls::{
-    TlsConnector,
-    client::TlsStream,
+    TlsConnector, TlsStream,
     rustls::{
         self, CertificateError, ClientConfig, DigitallySignedStruct, HandshakeKind, RootCertStore,
         SignatureScheme,
@@ -19,7 +18,7 @@ use tokio_rustls::{
     },
 };
 
-use crate::{CertificateExpiry, Pem, PemError, authorities, revocation_lists};
+use crate::{CertificateExpiry, Pem, PemError, Stream, authorities, revocation_lists};
 
 /// The reason why TLS towards servers cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -127,16 +126,14 @@ impl ServerTls {
         &self.expiries
     }
 
-    /// Performs the handshake with a server.
+    /// Performs the handshake with a server. `host` is its name or its IP address without brackets.
     ///
     /// # Errors
     /// If the handshake fails, or the certificate of a resumed session is no longer valid: rustls
     /// verifies a certificate only in a full handshake.
-    pub(super) async fn connect(
-        &self,
-        name: ServerName<'static>,
-        stream: TcpStream,
-    ) -> io::Result<TlsStream<TcpStream>> {
+    pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<Stream> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let connector = TlsConnector::from(Arc::clone(&self.config));
         let stream = connector.connect(name.clone(), stream).await?;
         let (_, session) = stream.get_ref();
@@ -144,7 +141,7 @@ impl ServerTls {
             let chain = session.peer_certificates().unwrap_or_default();
             self.verify(chain, &name).map_err(io::Error::other)?;
         }
-        Ok(stream)
+        Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
     }
 
     fn verify(
