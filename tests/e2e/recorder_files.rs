@@ -66,17 +66,23 @@ async fn a_recording_of_mongod_becomes_a_capture_with_every_command_of_a_driver(
     }
 }
 
-/// Reads are replayed to the same data: the results are those that mongod recorded.
+/// A recording, the capture made from it, and the recording made from that give the same results.
 #[tokio::test]
-async fn a_recording_is_replayed_and_compared_like_the_capture_made_from_it() {
+async fn a_recording_is_replayed_and_compared_like_the_capture_made_from_it_and_back() {
     let scratch = Scratch::create().unwrap();
     let (recording, _) = record(&scratch).await;
     let capture = scratch.join("capture.swc");
     convert(&recording, &capture, &[]).await;
+    let back = scratch.join("back");
+    convert(&capture, &back, &[]).await;
     let target = ReplicaSet::start(1, Options::default()).await.unwrap();
     let address = target.primary().await.unwrap().address();
     let mut reports = Vec::new();
-    for (name, source) in [("recording", &recording), ("capture", &capture)] {
+    for (name, source) in [
+        ("recording", &recording),
+        ("capture", &capture),
+        ("back", &back),
+    ] {
         let client = Client::with_uri_str(format!("mongodb://{address}/"));
         let work = client.await.unwrap().database("work");
         work.drop().await.unwrap();
@@ -105,13 +111,14 @@ async fn a_recording_is_replayed_and_compared_like_the_capture_made_from_it() {
         assert!(text.contains("No shape failed"), "{text}");
         reports.push(Report::read(&fs::read(&report).unwrap()).unwrap());
     }
-    let [of_recording, of_capture] = &reports[..] else {
-        panic!("two replays")
+    let [of_recording, of_capture, of_back] = &reports[..] else {
+        panic!("three replays")
     };
     assert_eq!(of_recording.capture, of_capture.capture);
     assert_eq!(of_recording.incomplete, None);
     assert!(of_recording.sent > 40, "{of_recording:#?}");
     assert_eq!(results_of(of_recording), results_of(of_capture));
+    assert_eq!(results_of(of_recording), results_of(of_back));
     let source = Source::open(&recording).unwrap();
     let server = &source.header().servers[0];
     let target = format!("mongodb://{}/", server.address);
