@@ -76,11 +76,10 @@ fn tls(admin: &config::Admin) -> Result<ServerTls, PeersError> {
     };
     let system = system.map(read).transpose()?;
     Ok(ServerTls::new(&TlsSettings {
-        authorities: match (&admin.peer_ca_file, &system) {
-            (Some(file), _) => Authorities::File(pem(file)),
-            (None, Some(file)) => Authorities::System(pem(file)),
-            (None, None) => Authorities::Mozilla,
-        },
+        authorities: Authorities::of(
+            admin.peer_ca_file.as_ref().map(pem),
+            system.as_ref().map(pem),
+        ),
         identity: admin.peer_certificate_key_file.as_ref().map(pem),
         revocation_lists: Vec::new(),
         verification: Verification::Full,

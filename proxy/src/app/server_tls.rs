@@ -112,11 +112,10 @@ impl ServerTlsFiles {
     /// [`DeploymentTlsError::Tls`].
     pub(crate) fn build(&self) -> Result<ServerTls, DeploymentTlsError> {
         Ok(ServerTls::new(&TlsSettings {
-            authorities: match (&self.authorities, &self.system_authorities) {
-                (Some(file), _) => Authorities::File(pem(file)),
-                (None, Some(file)) => Authorities::System(pem(file)),
-                (None, None) => Authorities::Mozilla,
-            },
+            authorities: Authorities::of(
+                self.authorities.as_ref().map(pem),
+                self.system_authorities.as_ref().map(pem),
+            ),
             identity: self.identity.as_ref().map(pem),
             revocation_lists: self.revocation_lists.iter().map(pem).collect(),
             verification: self.verification,

@@ -213,11 +213,11 @@ fn tls(settings: &config::Telemetry) -> Result<ServerTls, TelemetryError> {
         None => openssl_probe::probe().cert_file,
     };
     let system = system.and_then(|path| config::ReadFile::read(path).ok());
-    let authorities = match (&settings.ca_file, &system) {
-        (Some(file), _) => Authorities::File(pem(file.path(), file.expose())),
-        (None, Some(file)) => Authorities::System(pem(file.path(), file.expose())),
-        (None, None) => Authorities::Mozilla,
-    };
+    let own = settings.ca_file.as_ref();
+    let authorities = Authorities::of(
+        own.map(|file| pem(file.path(), file.expose())),
+        system.as_ref().map(|file| pem(file.path(), file.expose())),
+    );
     // The certificate and its key are read as one file.
     let files = settings
         .certificate_file

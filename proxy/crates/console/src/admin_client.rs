@@ -78,11 +78,7 @@ impl TlsFiles {
         };
         let identity = self.certificate_key_file.as_ref().map(read).transpose()?;
         let tls = ServerTls::new(&TlsSettings {
-            authorities: match (&own, &system) {
-                (Some(file), _) => Authorities::File(pem(file)),
-                (None, Some(file)) => Authorities::System(pem(file)),
-                (None, None) => Authorities::Mozilla,
-            },
+            authorities: Authorities::of(own.as_ref().map(pem), system.as_ref().map(pem)),
             identity: identity.as_ref().map(pem),
             revocation_lists: Vec::new(),
             verification: Verification::Full,

@@ -191,11 +191,7 @@ fn tls(options: &TlsOptions) -> Result<ServerTls, TargetError> {
     let (authority, system) = (contents(&options.ca_file_path)?, contents(&system)?);
     let identity = contents(&options.cert_key_file_path)?;
     Ok(ServerTls::new(&TlsSettings {
-        authorities: match (&authority, &system) {
-            (Some(file), _) => Authorities::File(pem(file)),
-            (None, Some(file)) => Authorities::System(pem(file)),
-            (None, None) => Authorities::Mozilla,
-        },
+        authorities: Authorities::of(authority.as_ref().map(pem), system.as_ref().map(pem)),
         identity: identity.as_ref().map(pem),
         revocation_lists: Vec::new(),
         verification: match options.allow_invalid_certificates {

@@ -45,6 +45,18 @@ pub enum Authorities<'a> {
     File(Pem<'a>),
 }
 
+impl<'a> Authorities<'a> {
+    /// Trusts the authorities in `file`. Without it, trusts those of the operating system, and
+    /// without these, Mozilla's.
+    pub fn of(file: Option<Pem<'a>>, system: Option<Pem<'a>>) -> Self {
+        match (file, system) {
+            (Some(file), _) => Self::File(file),
+            (None, Some(system)) => Self::System(system),
+            (None, None) => Self::Mozilla,
+        }
+    }
+}
+
 /// How servers' certificates are verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
