@@ -1,6 +1,6 @@
 //! `seawall load copy`, and redacted captures on copied data.
 
-use std::path::Path;
+use std::{path::Path, process::Output};
 
 use mongodb::{
     IndexModel,
@@ -167,21 +167,25 @@ async fn fill(server: &Standalone) {
 
 /// Runs the copy. Returns whether it succeeded, and its messages.
 async fn copy(from: &Standalone, to: &Standalone, key: &Path, more: &[&str]) -> (bool, String) {
-    let (from, to) = (from.root_uri(), to.root_uri());
+    let output = copy_between([&from.root_uri(), &to.root_uri()], key, more).await;
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.success(), message)
+}
+
+/// Runs `seawall load copy` from the first address to the second.
+pub(crate) async fn copy_between([from, to]: [&str; 2], key: &Path, more: &[&str]) -> Output {
     let key = key.to_str().unwrap();
     let arguments = [
         "load",
         "copy",
         "--from",
-        &from,
+        from,
         "--to",
-        &to,
+        to,
         "--redact-key",
         key,
     ];
-    let output = run(&[&arguments[..], more].concat()).await;
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.success(), message)
+    run(&[&arguments[..], more].concat()).await
 }
 
 /// Runs a command and returns the documents of its first batch.

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use super::{
     capture::{process_at, section},
+    redacted_copies::copy_between,
     replay::{Prepared, assert_verdicts, client, mixed, reads, things},
     scene,
 };
@@ -43,18 +44,7 @@ async fn a_redacted_capture_on_redacted_data_gives_the_same_verdicts() {
     let capture = seawall.stop_capture(&id).await;
     assert!(capture.omitted.is_empty(), "{capture:?}");
 
-    let key = key.to_str().unwrap();
-    let copy = [
-        "load",
-        "copy",
-        "--from",
-        &from,
-        "--to",
-        &to,
-        "--redact-key",
-        key,
-    ];
-    let copied = process::run(&[&copy[..], &["--namespace", "shop"]].concat()).await;
+    let copied = copy_between([&from, &to], &key, &["--namespace", "shop"]).await;
     assert!(copied.status.success(), "{copied:?}");
     let redactor = Redactor::new(KEY.as_bytes(), Mode::Ordered);
     let changed = doc! { "_id": 63 }.to_vec().unwrap();
