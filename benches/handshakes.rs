@@ -12,7 +12,7 @@
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 use seawall_benches::{
-    handshakes::{Handshakes, Key, TlsTarget, haproxy, seawall, write_certificates},
+    handshakes::{BusyThreads, Handshakes, Key, TlsTarget, haproxy, seawall, write_certificates},
     load::{Load, SMALL, Work, run as run_load},
     options::{option, options},
     output::say,
@@ -32,6 +32,9 @@ use tokio::{
     runtime::Builder,
     time::{Instant, sleep},
 };
+
+/// Number of threads of the control without handshakes.
+const BUSY_THREADS: usize = 2;
 
 const PARTS: [&str; 3] = ["idle", "counts", "storms"];
 
@@ -261,58 +264,87 @@ impl Bench {
             "| key | target | p99 before, ms | p99 during the storm, ms | ratio: median (least to most) | handshakes/s |",
         );
         say("|---|---|---|---|---|---|");
+        let seawall = self.targets.first().expect("Seawall is a target");
         for key in Key::ALL {
             let mut rows = vec![Vec::new(); self.targets.len()];
+            let mut control = Vec::new();
             for _ in 0..self.plan.rounds {
+                control.push(self.weather(seawall, Storm::None).await);
                 for (target, rows) in self.targets.iter().zip(&mut rows) {
-                    rows.push(self.weather(target, key).await);
+                    rows.push(self.weather(target, Storm::Handshakes(key)).await);
                 }
             }
+            let name = format!("Seawall, no handshakes, {BUSY_THREADS} busy threads");
+            Weather::print("–", &name, &control);
             for (target, rows) in self.targets.iter().zip(&rows) {
-                let median = |of: fn(&Storm) -> f64| Spread::of(rows.iter().map(of));
-                let ratio = median(|row| row.during / row.before);
-                say(&format!(
-                    "| {} | {} | {:.2} | {:.2} | {:.2} ({:.2} to {:.2}) | {:.0} |",
-                    key.name(),
-                    target.name,
-                    median(|row| row.before).median,
-                    median(|row| row.during).median,
-                    ratio.median,
-                    ratio.least,
-                    ratio.most,
-                    median(|row| row.per_second).median,
-                ));
+                Weather::print(key.name(), &target.name, rows);
             }
         }
     }
 
-    async fn weather(&self, target: &TlsTarget, key: Key) -> Storm {
+    async fn weather(&self, target: &TlsTarget, storm: Storm) -> Weather {
         let connections = self
             .clients
             .connect_all(&address(target.plain), CONNECTIONS)
             .await;
         let (before, connections) = finds(connections, self.plan.calm).await;
-        let running = Handshakes::at(target, key, false, STORM_CLIENTS).start();
-        sleep(self.plan.storm / 6).await;
-        let (began, earlier) = (Instant::now(), running.counts().full);
-        let (during, _) = finds(connections, self.plan.storm).await;
-        let made = running.counts().full - earlier;
-        assert!(made > 0, "{}: no handshake", target.name);
-        Storm {
+        let (during, per_second) = match storm {
+            Storm::None => {
+                let _busy = BusyThreads::start(BUSY_THREADS);
+                sleep(self.plan.storm / 6).await;
+                (finds(connections, self.plan.storm).await.0, 0.0)
+            }
+            Storm::Handshakes(key) => {
+                let running = Handshakes::at(target, key, false, STORM_CLIENTS).start();
+                sleep(self.plan.storm / 6).await;
+                let (began, earlier) = (Instant::now(), running.counts().full);
+                let (during, _) = finds(connections, self.plan.storm).await;
+                let made = running.counts().full - earlier;
+                assert!(made > 0, "{}: no handshake", target.name);
+                (during, number(made) / began.elapsed().as_secs_f64())
+            }
+        };
+        Weather {
             before,
             during,
-            per_second: number(made) / began.elapsed().as_secs_f64(),
+            per_second,
         }
     }
+}
+
+/// What runs beside the finds.
+#[derive(Clone, Copy)]
+enum Storm {
+    /// No handshakes. As many threads are busy as in a storm: one computes as the clients do, one
+    /// as the target does.
+    None,
+    Handshakes(Key),
 }
 
 /// The p99 of finds in milliseconds before and during a storm, and the storm's handshakes per
 /// second.
 #[derive(Clone, Copy)]
-struct Storm {
+struct Weather {
     before: f64,
     during: f64,
     per_second: f64,
+}
+
+impl Weather {
+    /// Prints the row of a target.
+    fn print(key: &str, target: &str, rows: &[Self]) {
+        let spread = |of: fn(&Self) -> f64| Spread::of(rows.iter().map(of));
+        let ratio = spread(|row| row.during / row.before);
+        say(&format!(
+            "| {key} | {target} | {:.2} | {:.2} | {:.2} ({:.2} to {:.2}) | {:.0} |",
+            spread(|row| row.before).median,
+            spread(|row| row.during).median,
+            ratio.median,
+            ratio.least,
+            ratio.most,
+            spread(|row| row.per_second).median,
+        ));
+    }
 }
 
 /// The p99 of finds during `time`, in milliseconds.
