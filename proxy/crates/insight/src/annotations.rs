@@ -177,10 +177,9 @@ impl Annotations {
         (added.collect(), self.next)
     }
 
-    /// Sets the end of an event, if the annotation is still kept.
-    pub(super) fn set_end(&mut self, number: u64, end: SystemTime) {
-        if let Some(mut annotation) = self.kept.get(&number).cloned() {
-            annotation.end = Some(end);
+    /// Replaces an annotation, if it is still kept.
+    pub(super) fn replace(&mut self, number: u64, annotation: Annotation) {
+        if self.kept.contains_key(&number) {
             self.put(number, annotation);
         }
     }
@@ -305,10 +304,10 @@ mod tests {
     #[test]
     fn events_that_last_into_a_period_are_listed_for_it() {
         let mut annotations = Annotations::default();
-        let storm = Annotation::new(AnnotationKind::Storm, at(10), None, "storm");
-        let number = annotations.add(storm);
+        let storm = |end| Annotation::new(AnnotationKind::Storm, at(10), end, "storm");
+        let number = annotations.add(storm(None));
         assert_eq!(annotations.list(at(15), at(20)), []);
-        annotations.set_end(number, at(16));
+        annotations.replace(number, storm(Some(at(16))));
         assert_eq!(annotations.list(at(15), at(20)).len(), 1);
         assert_eq!(annotations.list(at(5), at(10)).len(), 0);
         assert_eq!(annotations.list(at(5), at(11)).len(), 1);

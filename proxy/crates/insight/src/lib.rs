@@ -304,19 +304,18 @@ impl Insight {
     }
 
     fn annotate_storm(&self, change: StormChange, storm: &Storm) {
+        let peak = storm.peak_arrivals;
+        let text = format!("storm: up to {peak} client connections in a second");
+        let (kind, begin, end) = (AnnotationKind::Storm, storm.started_at, storm.ended_at);
+        let annotation = Annotation::new(kind, begin, end, &text);
         let mut current = self.storm.lock();
         let mut annotations = self.annotations.lock();
         match change {
-            StormChange::Began => {
-                let peak = storm.peak_arrivals;
-                let text = format!("storm: up to {peak} client connections in a second");
-                let kind = AnnotationKind::Storm;
-                let storm = Annotation::new(kind, storm.started_at, None, &text);
-                *current = Some(annotations.add(storm));
-            }
+            StormChange::Began => *current = Some(annotations.add(annotation)),
+            // The peak may have been later than the beginning.
             StormChange::Ended => {
-                if let (Some(number), Some(end)) = (current.take(), storm.ended_at) {
-                    annotations.set_end(number, end);
+                if let Some(number) = current.take() {
+                    annotations.replace(number, annotation);
                 }
             }
         }

@@ -235,3 +235,30 @@ fn if_the_clock_repeats_a_second_its_figures_are_added_to_the_next_second() {
     assert_eq!((each, whole(&all).count), (16, 5 * 16));
     assert_eq!(all.length, Duration::from_secs(3));
 }
+
+#[test]
+fn annotation_of_an_ended_storm_has_its_end_and_its_peak() {
+    let clock = TestClock::at(NOW);
+    let insight = insight(&clock);
+    let began = UNIX_EPOCH + Duration::from_secs(NOW);
+    let storm = |peak_arrivals, ended_at| Storm {
+        started_at: began,
+        ended_at,
+        peak_arrivals,
+        usual: 0.1,
+        traffic: seawall_stats::Traffic::default(),
+    };
+    insight.annotate_storm(StormChange::Began, &storm(50, None));
+    let annotated = || insight.annotations(began, began + Duration::from_secs(HOUR));
+    let [annotation] = &annotated()[..] else {
+        panic!("{:?}", annotated());
+    };
+    assert!(annotation.text.contains("up to 50 "), "{}", annotation.text);
+    let end = began + Duration::from_secs(20);
+    insight.annotate_storm(StormChange::Ended, &storm(90, Some(end)));
+    let [annotation] = &annotated()[..] else {
+        panic!("{:?}", annotated());
+    };
+    assert!(annotation.text.contains("up to 90 "), "{}", annotation.text);
+    assert_eq!(annotation.end, Some(end));
+}
