@@ -29,6 +29,9 @@ const VIEWS = /** @type {[string, string, string, (page: Page) => void][]} */ ([
   ["config", "Configuration", "g", configurationView],
 ]);
 
+/** The view of one shape, which the view of all shapes opens. @type {typeof VIEWS[number]} */
+const SHAPE = ["shape", "Shape", "", shapeView];
+
 /** Views whose figures do not depend on a range. */
 const WITHOUT_RANGE = ["storms", "changes", "clients", "servers", "config"];
 
@@ -140,15 +143,16 @@ function noteMissing(topic, instances) {
   warn();
 }
 
+/** The view of the page's address, or the overview if there is no such view. */
+function openView() {
+  const [overview] = VIEWS;
+  return [...VIEWS, SHAPE].find(([name]) => name === state.view) ?? overview;
+}
+
 function show() {
   leave();
   applyScope();
-  const [name, text, , view] = VIEWS.find(([of]) => of === state.view) ?? [
-    "shape",
-    "Shape",
-    "",
-    shapeView,
-  ];
+  const [name, text, , view] = openView();
   document.title = `${text} – Seawall`;
   document.documentElement.classList.toggle("wall", state.wall === "1");
   title.textContent = text;

@@ -164,8 +164,8 @@ function charts({ report, from, until }) {
       ["errors", "one", (step) => rate(step.errors, step.seconds)],
     ]),
     chart("Latency, p50 and p99", duration, [
-      ["p99", "one", (step) => (step.count ? step.latency_ms.p99 : null)],
-      ["p50", "two", (step) => (step.count ? step.latency_ms.p50 : null)],
+      ["p50", "one", (step) => (step.count ? step.latency_ms.p50 : null)],
+      ["p99", "two", (step) => (step.count ? step.latency_ms.p99 : null)],
     ]),
   );
 }

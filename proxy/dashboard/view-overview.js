@@ -61,8 +61,8 @@ const PANELS = [
     now: ({ second }) =>
       second?.count ? `${duration(second.p50_ms)} / ${duration(second.p99_ms)}` : "–",
     steps: [
-      ["p99", (step) => (step.count ? step.p99_ms : null)],
       ["p50", (step) => (step.count ? step.p50_ms : null)],
+      ["p99", (step) => (step.count ? step.p99_ms : null)],
     ],
   },
   {

@@ -180,14 +180,14 @@ function showTimeline(element, rate, latency, shape, marks, { from, until }) {
   latency.show(
     [
       {
-        name: "p99",
+        name: "p50",
         tone: "one",
-        points: points(steps, length, (step) => (step.count ? step.p99_ms : null)),
+        points: points(steps, length, (step) => (step.count ? step.p50_ms : null)),
       },
       {
-        name: "p50",
+        name: "p99",
         tone: "two",
-        points: points(steps, length, (step) => (step.count ? step.p50_ms : null)),
+        points: points(steps, length, (step) => (step.count ? step.p99_ms : null)),
       },
     ],
     from,

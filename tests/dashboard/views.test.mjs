@@ -135,6 +135,38 @@ test("the table of shapes has the rows of the API, sorted and filtered", async (
   });
 });
 
+test("all columns of the shapes fit on a laptop", async () => {
+  const laptop = { viewport: { width: 1280, height: 800 } };
+  const look = async (/** @type {import("playwright-core").Page} */ page) => {
+    const table = page.getByRole("table", { name: "Shapes" });
+    await table.locator("a").first().waitFor();
+    const hidden = await table.evaluate((of) => of.scrollWidth - of.clientWidth);
+    assert.ok(hidden <= 0, `${hidden} pixels of the table are hidden`);
+  };
+  await view("/?view=shapes", look, laptop);
+});
+
+test("keys of the configuration are not cut on a phone", async () => {
+  const phone = { viewport: { width: 390, height: 844 } };
+  const look = async (/** @type {import("playwright-core").Page} */ page) => {
+    const keys = page.locator("td > code");
+    await keys.filter({ hasText: "limits.introduction_conversations" }).waitFor();
+    const cut = await keys.evaluateAll((all) =>
+      all.filter((of) => of.scrollHeight > of.clientHeight).map((of) => of.textContent),
+    );
+    assert.deepEqual(cut, []);
+  };
+  await view("/?view=config", look, phone);
+});
+
+test("an address with an unknown view opens the overview", async () => {
+  await view("/?view=pools", async (page) => {
+    await page.getByRole("heading", { name: "Overview", exact: true }).waitFor();
+    const current = page.getByRole("navigation").locator("[aria-current]");
+    assert.equal(await current.innerText(), "Overview");
+  });
+});
+
 test("a step of the load that has not ended is not drawn", async () => {
   await view("/?view=shapes", async (page) => {
     await page.getByRole("table", { name: "Shapes" }).locator("a").first().waitFor();
