@@ -1,6 +1,6 @@
 //! Rehearsals through a running Seawall: its captures are replayed on other servers and compared.
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use mongodb::{
     Client,
@@ -12,11 +12,13 @@ use seawall_tests::{
     eventually::eventually,
     process::{self, Process},
     scratch::Scratch,
+    seawall::{self, Seawall},
 };
-use tokio::task::JoinSet;
+use seawall_wire::OpMsg;
+use tokio::{task::JoinSet, time::interval};
 
 use super::{
-    capture::{process_at, section},
+    capture::{Read, process_at, section},
     redacted_copies::copy_between,
     replay::{Prepared, assert_verdicts, client, mixed, reads, things},
     scene,
@@ -148,4 +150,86 @@ async fn the_documented_rehearsal_leads_from_a_capture_to_a_verdict() {
     assert_eq!(code, Some(0), "{text}");
     let page = std::fs::read_to_string(scratch.join("upgrade.html")).unwrap();
     assert!(page.starts_with("<!doctype html>"), "{page}");
+}
+
+/// Number of clients in the comparison of intervals.
+const PACED_CLIENTS: i32 = 8;
+
+/// Number of reads of each of these clients.
+const PACED_READS: i32 = 60;
+
+/// A client that reads every eight milliseconds, so that a read rarely delays the next one.
+async fn paced(client: Client, number: i32) {
+    let things = things(&client);
+    let mut ticks = interval(Duration::from_millis(8));
+    for read in 0..PACED_READS {
+        ticks.tick().await;
+        let id = number * PACED_READS + read;
+        things.find_one(doc! { "_id": id }).await.unwrap();
+    }
+}
+
+/// When each read of [`paced`] arrived, in microseconds since the start of the capture. The keys
+/// are the numbers of the reads.
+fn arrivals(capture: &Read) -> BTreeMap<i32, u64> {
+    let arrived = capture.commands().into_iter().filter_map(|command| {
+        let body = OpMsg::parse(&command.message).unwrap().body;
+        let body = Document::from_reader(body).unwrap();
+        let filter = body.get_document("filter").ok()?;
+        Some((filter.get_i32("_id").ok()?, command.at_us))
+    });
+    arrived.collect()
+}
+
+/// The times between consecutive reads of each client.
+fn intervals(arrivals: &BTreeMap<i32, u64>) -> Vec<u64> {
+    let follows = |number: &i32| number % PACED_READS > 0;
+    let later = arrivals.iter().filter(|(number, _)| follows(number));
+    let between = later.map(|(number, at)| at - arrivals[&(number - 1)]);
+    between.collect()
+}
+
+/// Prints how much the intervals at the target differ from those in the capture. Visible with
+/// `--nocapture`.
+#[tokio::test]
+#[expect(clippy::print_stdout, reason = "the test's own report")]
+async fn a_replay_at_the_captured_speed_has_the_intervals_of_the_capture() {
+    let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
+    let scratches = [Scratch::create().unwrap(), Scratch::create().unwrap()];
+    let in_front = async |server: &Prepared, scratch: &Scratch| {
+        let options = seawall::Options {
+            toml: section(scratch, ""),
+            ..seawall::Options::default()
+        };
+        Seawall::start_with(&server.set.uri(), options).await
+    };
+    let captured = in_front(&source, &scratches[0]).await;
+    let replayed = in_front(&target, &scratches[1]).await;
+
+    let id = captured.start_capture("").await;
+    let mut clients = JoinSet::new();
+    for number in 0..PACED_CLIENTS {
+        let client = client(captured.address().parse().unwrap()).await;
+        clients.spawn(paced(client, number));
+    }
+    clients.join_all().await;
+    captured.stop_capture(&id).await;
+    let again = replayed.start_capture("").await;
+    let folder = scratches[0].join("captures").join(&id);
+    let target = format!("mongodb://{}/", replayed.address());
+    let folder = folder.to_str().unwrap();
+    let output = process::run(&["load", "replay", folder, "--quiet", "--target", &target]).await;
+    assert!(output.status.success(), "{output:?}");
+    replayed.stop_capture(&again).await;
+
+    let [before, now] =
+        [(0, &id), (1, &again)].map(|(of, id)| arrivals(&Read::from(&scratches[of], id)));
+    let count = usize::try_from(PACED_CLIENTS * PACED_READS).unwrap();
+    assert_eq!(before.len(), count);
+    assert!(before.keys().eq(now.keys()), "the same reads arrived");
+    let pairs = intervals(&before).into_iter().zip(intervals(&now));
+    let mut errors: Vec<_> = pairs.map(|(before, now)| before.abs_diff(now)).collect();
+    errors.sort_unstable();
+    let [median, p99] = [50, 99].map(|percent| errors[errors.len() * percent / 100]);
+    println!("intervals at the target: median error {median} µs, p99 {p99} µs");
 }

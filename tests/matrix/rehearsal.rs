@@ -1,13 +1,15 @@
-//! Drivers of four languages work through Seawall, which captures their traffic. A replay on a new
-//! deployment gives the same results.
+//! Drivers of four languages work while their traffic is captured, by Seawall or by mongod's own
+//! recorder. A replay on a new deployment gives the same results.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use futures_util::future::join_all;
+use mongodb::bson::doc;
 use seawall_load::Target as Endpoint;
 use seawall_replay::{Choice, Pace, Replay, Report, Source, captured_results, run};
 use seawall_tests::{
-    mongod::{Options, ReplicaSet, unique_name},
+    mongod::{NewUser, Options, ReplicaSet, RunCommand as _, create_user, unique_name},
+    process,
     scratch::Scratch,
 };
 
@@ -15,6 +17,7 @@ use crate::{
     case::Case,
     language::Language,
     pair::{Pair, Target},
+    program::Program,
 };
 
 /// The drivers, and the compressor that each uses.
@@ -28,6 +31,9 @@ const DRIVERS: [(Language, &str); 4] = [
 /// Minimum number of operations of the four programs together.
 const MIN_OPERATIONS: u64 = 1_000;
 
+/// Minimum number of shapes of the four programs together.
+const MIN_SHAPES: usize = 100;
+
 /// The code of an operation for which the user has no right. The replay uses one account, which has
 /// all rights.
 const UNAUTHORIZED: i32 = 13;
@@ -38,34 +44,96 @@ async fn captured_traffic_of_four_drivers_gives_the_same_results_in_a_replay() {
     let scratch = Scratch::create().unwrap();
     let directory = scratch.join("captures");
     let pair = Pair::start_with(true, &format!("capture.directory = {directory:?}\n")).await;
-    let programs = join_all(DRIVERS.map(async |(language, _)| language.prepare().await)).await;
+    let programs = prepare().await;
     let id = pair.seawall.start_capture(r#", "replies": "whole""#).await;
-    let runs = DRIVERS
-        .iter()
-        .zip(&programs)
-        .map(async |(driver, program)| {
-            let name = unique_name("rehearsal");
-            pair.create_user(&name, None).await;
-            let case = Case {
-                is_tls: true,
-                parameters: driver.1,
-                ..Case::PLAIN
-            };
-            let uri = pair.uri(&name, &case, Target::Seawall);
-            program.run(&uri, &name, case.api).await.len()
-        });
-    let steps = join_all(runs).await;
-    assert!(steps.iter().all(|count| *count > 60), "{steps:?}");
+    let uri = async |name: &str, parameters| {
+        pair.create_user(name, None).await;
+        let case = Case {
+            is_tls: true,
+            parameters,
+            ..Case::PLAIN
+        };
+        pair.uri(name, &case, Target::Seawall)
+    };
+    run_all(&programs, uri).await;
     let capture = pair.seawall.stop_capture(&id).await;
     assert!(capture.operations > MIN_OPERATIONS, "{capture:?}");
 
-    let fresh = ReplicaSet::start(1, Options::with_auth()).await.unwrap();
     let folder = directory.join(&id);
+    let captured = assert_same_results(&folder).await;
+    // The same traffic as a file of mongod's recorder gives the same results once more.
+    let recording = scratch.join("recording");
+    let paths = [&folder, &recording].map(|path| path.to_str().unwrap());
+    let output = process::run(&[&["load", "convert"], &paths[..]].concat()).await;
+    assert!(output.status.success(), "{output:?}");
+    let recorded = assert_same_results(&recording).await;
+    assert_eq!(per_shape(&recorded), per_shape(&captured));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Go and Java: cargo test --test matrix -- --include-ignored"]
+async fn traffic_of_four_drivers_that_a_server_recorded_gives_the_same_results_in_a_replay() {
+    let scratch = Scratch::create().unwrap();
+    let directory = scratch.path().to_str().unwrap().to_owned();
+    let options = Options {
+        parameters: vec![("trafficRecordingDirectory".to_owned(), directory)],
+        ..Options::with_auth()
+    };
+    let set = ReplicaSet::start(1, options).await.unwrap();
+    let administrator = set.administrator().await.unwrap();
+    let programs = prepare().await;
+    let start = doc! {
+        "startRecordingTraffic": 1, "filename": "recording",
+        "bufferSize": 256_i64 << 20, "maxFileSize": 1_i64 << 30,
+    };
+    administrator.run("admin", start).await.unwrap();
+    let primary = set.primary().await.unwrap().address();
+    let uri = async |name: &str, parameters: &str| {
+        let user = NewUser::new("admin", name, "password")
+            .role("readWrite", name)
+            .role("dbAdmin", name);
+        create_user(&administrator, &user).await.unwrap();
+        // The programs also read from secondaries. A direct connection sends all to one server.
+        format!(
+            "mongodb://{name}:password@{primary}/?authSource=admin&directConnection=true{parameters}"
+        )
+    };
+    run_all(&programs, uri).await;
+    let stop = doc! { "stopRecordingTraffic": 1 };
+    administrator.run("admin", stop).await.unwrap();
+    let recorded = assert_same_results(&scratch.join("recording")).await;
+    let operations: u64 = recorded.shapes.iter().map(|shape| shape.count).sum();
+    assert!(operations > MIN_OPERATIONS, "{operations} operations");
+}
+
+async fn prepare() -> Vec<Program> {
+    join_all(DRIVERS.map(async |(language, _)| language.prepare().await)).await
+}
+
+/// Runs the programs at the same time. `uri` creates a user of a name and returns the connection
+/// string with further parameters.
+async fn run_all(programs: &[Program], uri: impl AsyncFn(&str, &'static str) -> String) {
+    let runs = DRIVERS
+        .iter()
+        .zip(programs)
+        .map(async |((_, parameters), program)| {
+            let name = unique_name("rehearsal");
+            let uri = uri(&name, parameters).await;
+            program.run(&uri, &name, Case::PLAIN.api).await.len()
+        });
+    let steps = join_all(runs).await;
+    assert!(steps.iter().all(|count| *count > 60), "{steps:?}");
+}
+
+/// Replays captured traffic in strict order on a new deployment, and checks that the counts and
+/// results of each shape are those of the capture. Returns the results in the capture.
+async fn assert_same_results(path: &Path) -> Report {
+    let fresh = ReplicaSet::start(1, Options::with_auth()).await.unwrap();
     let choice = Choice {
         with_writes: true,
         only: Vec::new(),
     };
-    let captured = captured_results(Source::open(&folder).unwrap(), &choice, true);
+    let captured = captured_results(Source::open(path).unwrap(), &choice, true);
     let replay = Replay {
         target: Endpoint::parse(&fresh.root_uri()).await.unwrap(),
         choice,
@@ -75,12 +143,13 @@ async fn captured_traffic_of_four_drivers_gives_the_same_results_in_a_replay() {
         digest: true,
         max_error_share: 1.0,
     };
-    let source = Source::open(&folder).unwrap();
+    let source = Source::open(path).unwrap();
     let replaying = Box::pin(run(replay, source, |_| {}, std::future::pending()));
     let replayed = replaying.await.unwrap();
     assert_eq!(replayed.incomplete.as_deref(), None);
     assert_eq!(replayed.skipped, captured.skipped);
     let (before, now) = (per_shape(&captured), per_shape(&replayed));
+    assert!(before.len() >= MIN_SHAPES, "{} shapes", before.len());
     let differences: Vec<_> = before
         .iter()
         .filter(|(shape, results)| now.get(*shape) != Some(*results))
@@ -93,6 +162,7 @@ async fn captured_traffic_of_four_drivers_gives_the_same_results_in_a_replay() {
         before.len(),
         differences.join("\n")
     );
+    captured
 }
 
 /// Count, errors by code, documents and digest of each shape that the driver's user may run.
