@@ -25,6 +25,7 @@ mod names;
 mod observation;
 mod own;
 mod phases;
+mod plain;
 mod process;
 mod protobuf;
 mod recorder;
@@ -38,6 +39,7 @@ mod slow;
 mod slow_log;
 mod slow_ring;
 mod sums;
+mod tally;
 mod telemetry;
 
 use std::sync::Arc;

@@ -4,7 +4,9 @@
 //! any number of servers. The sums over several sets are computed when the distributions are
 //! collected.
 
-use seawall_stats::{DenseDistribution, Distribution, PerPhase, PhaseTimes};
+use seawall_stats::{
+    DenseDistribution, Distribution, FineDistribution, PerPhase, Phase, PhaseTimes,
+};
 
 use super::rows::{merge_rows, row};
 
@@ -19,7 +21,28 @@ pub(super) struct PhaseTally {
     /// Operations that were sent to no server.
     serverless: PerPhase<DenseDistribution>,
     /// By server. A server without operations since the last collection takes no memory.
-    servers: Vec<Option<Box<PerPhase<DenseDistribution>>>>,
+    servers: Vec<Option<Box<ServerTally>>>,
+}
+
+/// The distributions of the operations that were sent to one server.
+#[derive(Debug, Default)]
+struct ServerTally {
+    /// All phases except [`Phase::Server`].
+    phases: PerPhase<DenseDistribution>,
+    /// The times in [`Phase::Server`]. They are needed with this precision too, and are recorded
+    /// only once.
+    server: DenseDistribution<32>,
+}
+
+impl ServerTally {
+    fn add(&mut self, times: &PhaseTimes) {
+        for ((phase, time), distribution) in times.iter().zip(self.phases.values_mut()) {
+            match phase {
+                Phase::Server => self.server.record(*time),
+                _ => distribution.record(*time),
+            }
+        }
+    }
 }
 
 impl PhaseTally {
@@ -28,16 +51,24 @@ impl PhaseTally {
         let place = match server {
             _ if awaits => &mut self.awaiting,
             None => &mut self.serverless,
-            Some(server) => row(&mut self.servers, server),
+            Some(server) => return row(&mut self.servers, server).add(times),
         };
         let pairs = place.values_mut().zip(times.values());
         pairs.for_each(|(distribution, time)| distribution.record(*time));
     }
 
-    /// Removes and returns everything that was added.
-    pub(super) fn take(&mut self) -> PhaseSums {
-        let servers = self.servers.iter_mut();
-        let servers = servers.map(|server| server.take().map(|mut of| Box::new(taken(&mut of))));
+    /// Removes and returns everything that was added. Calls `of_server` with the index of each
+    /// server, and with the times in [`Phase::Server`] of its operations.
+    pub(super) fn take(&mut self, mut of_server: impl FnMut(usize, FineDistribution)) -> PhaseSums {
+        let servers = self.servers.iter_mut().enumerate();
+        let servers = servers.map(|(index, server)| {
+            let mut tally = server.take()?;
+            let times = tally.server.take();
+            let mut phases = taken(&mut tally.phases);
+            phases[Phase::Server] = times.coarse();
+            of_server(index, times);
+            Some(Box::new(phases))
+        });
         let mut sums = PhaseSums {
             awaiting: taken(&mut self.awaiting),
             whole: taken(&mut self.serverless),
@@ -87,7 +118,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use seawall_stats::Phase;
 
     #[test]
     fn whole_has_the_operations_of_all_servers_but_no_awaiting_operations() {
@@ -98,7 +128,8 @@ mod tests {
             tally.add(&times, server, false);
         }
         tally.add(&times, Some(2), true);
-        let sums = tally.take();
+        let mut fine = Vec::new();
+        let sums = tally.take(|index, times| fine.push((index, times.count(), times.sum())));
         let server_time = |of: &Phases| (of[Phase::Server].count(), of[Phase::Server].sum());
         let times_4 = |count| (u64::from(count), Duration::from_millis(4) * count);
         assert_eq!(server_time(&sums.whole), times_4(4));
@@ -106,8 +137,10 @@ mod tests {
         let by_server = sums.servers.iter().map(|of| of.as_deref().map(server_time));
         let by_server: Vec<_> = by_server.collect();
         assert_eq!(by_server, [Some(times_4(1)), None, Some(times_4(2))]);
+        let fine_4 = |index, count| (index, u64::from(count), Duration::from_millis(4) * count);
+        assert_eq!(fine, [fine_4(0, 1), fine_4(2, 2)]);
         // Nothing is returned twice, and servers without operations take no memory.
-        let again = tally.take();
+        let again = tally.take(|_, _| panic!("there are no more times"));
         assert_eq!(server_time(&again.whole), (0, Duration::ZERO));
         assert!(again.servers.iter().all(Option::is_none));
     }

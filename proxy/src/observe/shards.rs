@@ -13,7 +13,7 @@ use std::{
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{RowIndexes, sums::Tally};
+use super::{RowIndexes, tally::Tally};
 use seawall_shape::{LearnedNames, ShapeId};
 
 /// Number of shards. It is large, so that two threads of the data plane rarely share a shard.

@@ -1,20 +1,18 @@
-//! Sums by namespace, by shape and by server: the sums of one thread since the last collection, and
-//! the totals since the start.
+//! Sums by namespace, by shape and by server, of one thread or of several threads.
 
-use std::{collections::HashMap, mem, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use foldhash::fast::RandomState;
 
 use seawall_command::CodeCounts;
 use seawall_shape::ShapeId;
 use seawall_stats::{
-    DenseDistribution, Distribution, Figures, FineDistribution, Measured, OUTCOMES, Outcome, Phase,
-    PhaseTimes,
+    Distribution, Figures, FineDistribution, Measured, OUTCOMES, Outcome, PhaseTimes,
 };
 
 use super::{
     applications::ApplicationCounts,
-    phases::{PhaseSums, PhaseTally},
+    phases::PhaseSums,
     rows::{merge_rows, row},
 };
 
@@ -207,17 +205,6 @@ pub struct ServerSums {
     pub durations: FineDistribution,
 }
 
-/// The sums of one thread since the last collection, in a form that makes it cheap to add an
-/// operation.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    /// All sums, except [`Sums::phases`], [`Sums::checkouts`], and the operations with a server in
-    /// [`Sums::whole`].
-    sums: Sums,
-    phases: PhaseTally,
-    checkouts: Vec<DenseDistribution>,
-}
-
 /// The sums of one thread, or of several threads together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
@@ -233,44 +220,6 @@ pub(super) struct Sums {
     pub(super) checkouts: Vec<Option<Box<Distribution>>>,
 }
 
-impl Tally {
-    /// Adds an operation of an application; `None` if the application has no name.
-    pub(super) fn add(&mut self, record: &Record, application: Option<&Arc<str>>) {
-        self.sums.add(record, application);
-        if record.outcome == Outcome::Local {
-            return;
-        }
-        self.phases.add(
-            &record.phases,
-            record.server.map(|of| of.0),
-            record.is_awaiting,
-        );
-    }
-
-    /// Adds the time of a checkout from a server's pool.
-    pub(super) fn add_checkout(&mut self, server: ServerIndex, time: Duration) {
-        if self.checkouts.len() <= server.0 {
-            self.checkouts.resize_with(server.0 + 1, Default::default);
-        }
-        if let Some(checkouts) = self.checkouts.get_mut(server.0) {
-            checkouts.record(time);
-        }
-    }
-
-    /// Removes and returns everything that was added.
-    pub(super) fn take(&mut self) -> Sums {
-        let mut sums = mem::take(&mut self.sums);
-        for server in sums.servers.iter().flatten() {
-            sums.whole.merge(&server.figures);
-        }
-        sums.phases = self.phases.take();
-        let checkouts = self.checkouts.iter_mut();
-        let checkouts = checkouts.map(|mine| Some(Box::new(mine.take())));
-        sums.checkouts = checkouts.collect();
-        sums
-    }
-}
-
 /// The total time of an operation.
 #[derive(Clone, Copy)]
 struct Total {
@@ -279,7 +228,7 @@ struct Total {
 }
 
 impl Sums {
-    fn add(&mut self, record: &Record, application: Option<&Arc<str>>) {
+    pub(super) fn add(&mut self, record: &Record, application: Option<&Arc<str>>) {
         let time = record.phases.total();
         let measured = time.into();
         let total = Total { time, measured };
@@ -549,7 +498,6 @@ impl ShapeSums {
 impl ServerSums {
     fn add(&mut self, record: &Record, total: Total) {
         add_figures(&mut self.figures, record, total);
-        self.durations.record(record.phases[Phase::Server]);
     }
 
     pub(super) fn merge(&mut self, other: &Self) {
