@@ -16,7 +16,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
 use crate::limits::Heavy;
 use seawall_command::{Command, MaxTime};
-use seawall_transport::{Message, Stream, connection::Connection};
+use seawall_transport::{Message, Stream, connection::Connection, with_scratch};
 use seawall_wire::{
     Compressor, EXHAUST_ALLOWED, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, OpMsg,
     checksum, deflate,
@@ -25,8 +25,8 @@ use seawall_wire::{
 /// Largest number of pieces in which an edited request is written.
 const MAX_PIECES: usize = 10;
 
-/// A request of at most this length is copied into one buffer. For the kernel, one buffer costs
-/// less than several pieces.
+/// A request of at most this length is copied into the scratch buffer. For the kernel, one buffer
+/// costs less than several pieces.
 const COPIED_BYTES: usize = 4 * 1024;
 
 /// Size of an element `maxTimeMS` of type int32: type, name, value.
@@ -214,10 +214,12 @@ impl<'m> Outgoing<'m> {
             return Box::pin(self.write_compressed(stream, compressor, heavy)).await;
         }
         let length = self.len();
-        if length > COPIED_BYTES || !self.may_be_copied {
-            Box::pin(self.write_pieces(stream, length)).await?;
-        } else {
-            stream.write_all(&self.to_bytes()).await?;
+        let written = match length > COPIED_BYTES || !self.may_be_copied {
+            true => 0,
+            false => poll_fn(|cx| self.poll_write_copy(cx, stream)).await?,
+        };
+        if written < length {
+            Box::pin(self.write_pieces(stream, written, length)).await?;
         }
         if stream.is_encrypted() {
             poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await?;
@@ -237,9 +239,39 @@ impl<'m> Outgoing<'m> {
         stream.flush().await
     }
 
-    /// Writes the request, `length` bytes, without a copy.
-    async fn write_pieces(&self, stream: &mut Stream, length: usize) -> io::Result<()> {
-        let mut written = 0;
+    /// Copies the request into the thread's scratch buffer and writes it. Ready with the number of
+    /// bytes written.
+    fn poll_write_copy(
+        &self,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+    ) -> Poll<io::Result<usize>> {
+        with_scratch(|scratch| {
+            let mut length = 0;
+            let checksum = self.checksum.as_ref().map_or(&[][..], |c| &c[..]);
+            for piece in self.pieces().iter().copied().chain([checksum]) {
+                // Most requests have only some of the pieces.
+                if piece.is_empty() {
+                    continue;
+                }
+                let end = length + piece.len();
+                let Some(place) = scratch.get_mut(length..end) else {
+                    return Poll::Ready(Err(io::ErrorKind::StorageFull.into()));
+                };
+                place.copy_from_slice(piece);
+                length = end;
+            }
+            Pin::new(stream).poll_write(cx, scratch.get(..length).unwrap_or_default())
+        })
+    }
+
+    /// Writes the request, `length` bytes of which `written` have been written, without a copy.
+    async fn write_pieces(
+        &self,
+        stream: &mut Stream,
+        mut written: usize,
+        length: usize,
+    ) -> io::Result<()> {
         while written < length {
             let step = poll_fn(|cx| self.poll_write(cx, stream, written)).await?;
             if step == 0 {
