@@ -318,7 +318,10 @@ impl Client {
         match message.header.op_code {
             // These futures are boxed, so that they use memory only while a message is served. Most
             // of the time, most clients are idle.
-            OpCode::Msg => Box::pin(self.serve_msg(message, now)).await,
+            OpCode::Msg => {
+                let place = Box::new_uninit();
+                Box::into_pin(Box::write(place, self.serve_msg(message, now))).await
+            }
             OpCode::Query => Box::pin(self.serve_query(&message, now)).await,
             // A server ignores opcode 0 and keeps the connection open.
             OpCode::Other(0) => {
@@ -333,14 +336,12 @@ impl Client {
     }
 
     async fn read(&mut self) -> Result<Option<Message>, End> {
-        let shared = Arc::clone(&self.shared);
         let handshake_until = self.handshake.as_ref().map(|due| due.deadline);
         let carried_until = self.login.as_ref().and_then(|login| login.deadline());
         self.update_identity();
         let max = self.max_message_bytes();
-        let next = self
-            .reader
-            .next(&mut self.stream, max, &shared.memory.requests);
+        let budget = &self.shared.memory.requests;
+        let next = self.reader.next(&mut self.stream, max, budget);
         let read = match handshake_until.into_iter().chain(carried_until).min() {
             None => next.await,
             Some(until) => match timeout_at(until, next).await {
@@ -425,11 +426,15 @@ impl Client {
 
     async fn serve_msg(&mut self, message: Message, now: Instant) -> Result<(), End> {
         let bytes = message.bytes.len();
-        let parsing = self.heavy().walk(bytes, || match message.is_head() {
+        let parse = || match message.is_head() {
             false => OpMsg::parse(&message.bytes),
             true => OpMsg::parse_head(&message.bytes),
-        });
-        let parsed = match parsing.await {
+        };
+        let parsing = match Heavy::is_long_walk(bytes) {
+            false => parse(),
+            true => Box::pin(self.heavy().walk(bytes, parse)).await,
+        };
+        let parsed = match parsing {
             Ok(parsed) => parsed,
             Err(error) => {
                 self.shared.recorder.unobserved(error.reason());
@@ -445,8 +450,12 @@ impl Client {
         };
         let flags = parsed.flags;
         let reply_to = ReplyTo::of(&message, Form::Msg { flags });
-        let inspecting = self.heavy().walk(bytes, || Command::inspect(parsed.body));
-        let command = match inspecting.await {
+        let inspect = || Command::inspect(parsed.body);
+        let inspecting = match Heavy::is_long_walk(bytes) {
+            false => inspect(),
+            true => Box::pin(self.heavy().walk(bytes, inspect)).await,
+        };
+        let command = match inspecting {
             Ok(command) => command,
             Err(error) => {
                 self.shared.recorder.unobserved("invalid_command");

@@ -119,11 +119,17 @@ impl Heavy<'_> {
         running.await.expect("heavy work does not panic")
     }
 
+    /// True if [`Self::walk`] over this number of bytes may wait. A caller for which nearly all
+    /// walks are short calls a short one directly: its result is then not moved through a future.
+    pub(crate) fn is_long_walk(bytes: usize) -> bool {
+        bytes > LONG_WALK_BYTES
+    }
+
     /// Runs `walk`, which reads `bytes` bytes that it borrows. A walk over more than 1 MiB waits
     /// for the sharer's turn. Then this thread passes its other tasks to another thread and runs
     /// the walk.
     pub async fn walk<T>(self, bytes: usize, walk: impl FnOnce() -> T) -> T {
-        if bytes <= LONG_WALK_BYTES {
+        if !Self::is_long_walk(bytes) {
             return walk();
         }
         let _turn = self.work.messages.take(self.sharer).await;

@@ -28,6 +28,7 @@ use crate::{
         request::Outgoing,
         streaming::{StreamError, forward_rest},
     },
+    limits::Heavy,
     observe::Observation,
     pool::Checkout,
 };
@@ -59,7 +60,7 @@ impl Operation<'_> {
         observation.enter(Phase::Forward, checked_out_at);
         let max_time_ms = match slice {
             Some(slice) => Some(slice.milliseconds()),
-            None => self.remaining_time(checked_out_at - observation.began()),
+            None => self.remaining_time(observation.began(), checked_out_at),
         };
         observation.set_server(checkout.pool().metrics().index());
         let connection = checkout.begin();
@@ -137,10 +138,12 @@ impl Operation<'_> {
         abandoned.settle();
     }
 
-    /// The rest of `maxTimeMS` after a wait, in milliseconds. `None` if the command has no
-    /// `maxTimeMS` or the wait was shorter than [`LEAST_WAIT`].
-    fn remaining_time(&self, waited: Duration) -> Option<u64> {
-        let left = self.time_limit()?.saturating_sub(waited).as_millis().max(1);
+    /// The rest of `maxTimeMS` after a wait from `began` to `now`, in milliseconds. `None` if the
+    /// command has no `maxTimeMS` or the wait was shorter than [`LEAST_WAIT`].
+    fn remaining_time(&self, began: Instant, now: Instant) -> Option<u64> {
+        let limit = self.time_limit()?;
+        let waited = now - began;
+        let left = limit.saturating_sub(waited).as_millis().max(1);
         (waited >= LEAST_WAIT).then(|| u64::try_from(left).unwrap_or(u64::MAX))
     }
 
@@ -208,11 +211,11 @@ impl Operation<'_> {
             )
         };
         // Only a checksum requires a pass over all bytes.
-        let walked = match self.parsed.has_checksum() {
-            true => self.message.bytes.len(),
-            false => 0,
+        let bytes = self.message.bytes.len();
+        let outgoing = match self.parsed.has_checksum() && Heavy::is_long_walk(bytes) {
+            false => arranged(),
+            true => Box::pin(self.heavy().walk(bytes, arranged)).await,
         };
-        let outgoing = self.heavy().walk(walked, arranged).await;
         if outgoing.omits_client() {
             self.shared.recorder.unobserved("client_name_omitted");
         }

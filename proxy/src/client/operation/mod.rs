@@ -36,7 +36,7 @@ use super::{
     reply::HeldReply,
 };
 use crate::{
-    limits::{OperationPermit, Operator},
+    limits::{Heavy, OperationPermit, Operator},
     observe::Observation,
     topology::TopologyType,
 };
@@ -59,20 +59,23 @@ impl Client {
         reply_to: ReplyTo,
         now: Instant,
     ) -> Result<(), End> {
-        let shared = Arc::clone(&self.shared);
         let sequences = sequences(parsed);
         let input = input(parsed, &sequences);
         let recording = self.record(message, command, &input, now);
+        let shared = &self.shared;
         let request_bytes = message.header.message_length;
-        let heavy = shared.limits.heavy(self.sharer);
+        let bytes = message.bytes.len();
         let begun = || shared.recorder.begin(&input, request_bytes, now);
-        let mut observation = heavy.walk(message.bytes.len(), begun).await;
+        let mut observation = match Heavy::is_long_walk(bytes) {
+            false => begun(),
+            true => Box::pin(shared.limits.heavy(self.sharer).walk(bytes, begun)).await,
+        };
         observation.set_sender(&self.connected, identity.id().as_u64(), Some(input));
         if message.is_head() {
             observation.mark_streamed();
         }
         let operation = Operation {
-            shared: &shared,
+            shared,
             identity: &identity,
             message,
             parsed,
@@ -145,16 +148,16 @@ impl Operation<'_> {
         if let Some(parts) = self.parts(observation.began()) {
             return Box::pin(self.kill_in_parts(parts, end, observation)).await;
         }
-        let mut repeats_left = u32::from(self.may_be_repeated());
+        let mut is_repeated = false;
         loop {
             match self.send_once(end, observation, None).await {
                 Attempt::Ended(ended) => return ended,
-                Attempt::Again(error) if repeats_left == 0 => {
+                Attempt::Again(error) if is_repeated || !self.may_be_repeated() => {
                     return AttemptEnd::Error(error, Outcome::ServerFailed);
                 }
                 Attempt::Again(_) => {
                     observation.mark_repeated();
-                    repeats_left -= 1;
+                    is_repeated = true;
                 }
             }
         }

@@ -54,14 +54,19 @@ impl Operation<'_> {
         is_slice: bool,
     ) -> Result<Checkout, CheckOutFailure> {
         let began = observation.phase_began();
-        let mut limit = self.shared.settings().server_selection_timeout;
+        let (mut limit, wait_queue_timeout) = {
+            let settings = self.shared.settings();
+            (
+                settings.server_selection_timeout,
+                settings.wait_queue_timeout,
+            )
+        };
         if self.is_resumable() {
             limit = limit.min(RESUMABLE_WAIT);
         }
         let deadline = self.within_time_limit(observation, began + limit);
         // The pool limits the wait for a connection to `wait_queue_timeout`. This wait may begin as
         // late as `deadline`, when server selection ends.
-        let wait_queue_timeout = self.shared.settings().wait_queue_timeout;
         let attempt = CheckOutAttempt {
             demand: self.demand(observation, is_slice),
             deadline,
