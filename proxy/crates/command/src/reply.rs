@@ -172,6 +172,7 @@ impl ReplyScanner {
         self.facts.is_opaque || (self.has_begun && self.depth == 0)
     }
 
+    #[cold]
     fn skip_cstring<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
         let end = chunk.iter().position(|&b| b == 0);
         let step = end.map_or(chunk.len(), |end| end + 1);
@@ -181,6 +182,7 @@ impl ReplyScanner {
     }
 
     /// Reads an element whose beginning is complete in the chunk: the usual case.
+    #[inline(always)]
     fn feed_fresh<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
         let head = self.read_head(chunk);
         match self.apply(head) {
@@ -199,6 +201,7 @@ impl ReplyScanner {
     }
 
     /// Reads an element whose beginning is split between two chunks, byte by byte.
+    #[cold]
     fn feed_carried<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
         let Some((&byte, rest)) = chunk.split_first() else {
             return chunk;
@@ -222,6 +225,7 @@ impl ReplyScanner {
 
     /// Applies the beginning of an element. Returns the number of bytes used; `None` if it is
     /// incomplete.
+    #[inline(always)]
     fn apply(&mut self, head: Head) -> Option<usize> {
         match head {
             Head::Incomplete => None,
@@ -255,6 +259,7 @@ impl ReplyScanner {
         }
     }
 
+    #[inline(always)]
     fn consume(&mut self, bytes: usize) {
         if !self.has_begun {
             return;
@@ -269,6 +274,7 @@ impl ReplyScanner {
         }
     }
 
+    #[inline(always)]
     fn enter(&mut self, scope: (Scope, usize)) {
         self.has_begun = true;
         match self.open.get_mut(self.depth) {
@@ -280,6 +286,7 @@ impl ReplyScanner {
         }
     }
 
+    #[inline(always)]
     fn read_head(&mut self, bytes: &[u8]) -> Head {
         if !self.has_begun {
             return match read_length(bytes) {
@@ -306,6 +313,7 @@ impl ReplyScanner {
         self.read_value(kind, name, value, name_length + 2)
     }
 
+    #[inline(always)]
     fn read_value(&mut self, kind: u8, name: &[u8], value: &[u8], length: usize) -> Head {
         let skip = match kind {
             0x03 | 0x04 => return self.read_document(name, value, length),
@@ -384,6 +392,7 @@ impl ReplyScanner {
         }
     }
 
+    #[inline(always)]
     fn read_scalar(&mut self, kind: u8, name: &[u8], value: &[u8], length: usize) -> Head {
         let number = match kind {
             0x08 => value.first().map(|&b| (i64::from(b), 1)),
@@ -451,6 +460,7 @@ impl ReplyScanner {
         }
     }
 
+    #[inline(always)]
     fn count_entry(&mut self) {
         match self.scope() {
             Scope::Batch => self.facts.batch_documents += 1,
@@ -465,6 +475,7 @@ impl ReplyScanner {
         }
     }
 
+    #[inline(always)]
     fn scope(&self) -> Scope {
         let top = self.depth.checked_sub(1).and_then(|top| self.open.get(top));
         top.map_or(Scope::Top, |(scope, _)| *scope)
