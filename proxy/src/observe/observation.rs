@@ -191,7 +191,7 @@ impl<'a> Observation<'a> {
     }
 
     /// Sets the server that runs the operation.
-    pub(crate) fn set_server(&mut self, server: ServerIndex) {
+    pub fn set_server(&mut self, server: ServerIndex) {
         self.record.server = Some(server);
     }
 
