@@ -605,10 +605,11 @@ mod tests {
         tls.send_replace(Some(client_tls(&second)));
         let mut turns: Vec<_> = closed.await.iter().map(Duration::as_millis).collect();
         turns.sort_unstable();
-        // The clock of the test also advances while the chains are verified on other threads.
-        let first = turns[0];
-        assert!(first >= 1_000);
-        assert_eq!(turns, [first, first + 10, first + 20]);
+        // The clock of the test also advances while the chains are verified on other threads, so
+        // the times between the turns may be longer.
+        assert!(turns[0] >= 1_000);
+        let between = turns.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(between.min().is_some_and(|least| least >= 10), "{turns:?}");
     }
 
     /// A unique path in the system's temporary folder. Dropping it removes the file.
