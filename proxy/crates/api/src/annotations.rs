@@ -19,7 +19,8 @@ pub struct Annotation {
     /// When the event ended; `None` for an event at one moment, and for an event that has not
     /// ended.
     pub end: Option<f64>,
-    /// The instance that reports it. Absent unless several instances were merged.
+    /// The admin address of the instance that reported this entry. Present only if the replies of
+    /// several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// The kind: `reload`, `failover`, `storm`, `stall`, `change` or `deploy`.

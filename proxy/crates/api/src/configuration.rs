@@ -20,7 +20,8 @@ pub struct ConfigurationValue {
     /// The value in effect, if the environment replaces the configured one: sockets of the service
     /// manager, the variable `SEAWALL_LOG`, or a limit of descriptors that is too low.
     pub in_effect: Option<String>,
-    /// The instance that reports it. Absent unless several instances were merged.
+    /// The admin address of the instance that reported this entry. Present only if the replies of
+    /// several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// The key's path, for example `pool.max_pool_size`.

@@ -97,7 +97,8 @@ pub struct Pool {
     pub concurrency: Concurrency,
     /// Connections that an operation uses.
     pub in_use: u64,
-    /// The instance that reports it. Absent unless several instances were merged.
+    /// The admin address of the instance that reported this entry. Present only if the replies of
+    /// several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// Connections that are being established.
@@ -175,7 +176,8 @@ pub struct Topology {
 pub struct TopologyServer {
     /// Host and port.
     pub address: String,
-    /// The instance that reports it. Absent unless several instances were merged.
+    /// The admin address of the instance that reported this entry. Present only if the replies of
+    /// several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// The highest wire version that the server supports.
@@ -211,7 +213,8 @@ pub struct Client {
     pub connected_at: f64,
     /// The number of the connection.
     pub id: i32,
-    /// The instance that reports it. Absent unless several instances were merged.
+    /// The admin address of the instance that reported this entry. Present only if the replies of
+    /// several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// Address and port.

@@ -17,7 +17,7 @@ pub struct Merged<T> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstanceState {
-    /// The admin address; `this instance` for the one that was asked.
+    /// The admin address; `this instance` for the instance that received the request.
     pub address: String,
     /// The reason why the merged reply lacks this instance, or a part of its figures.
     #[serde(skip_serializing_if = "Option::is_none")]

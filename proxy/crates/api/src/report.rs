@@ -117,8 +117,8 @@ impl Report {
     }
 }
 
-/// Replaces a member `shapes` or `pools` that is a whole reply by the members of this reply. A
-/// member that the report already has keeps its value.
+/// If the member `shapes` or `pools` is a whole reply, replaces it by the members of that reply.
+/// Members that the report already has keep their values.
 fn unwrapped(report: Value) -> Value {
     let Value::Object(mut members) = report else {
         return report;

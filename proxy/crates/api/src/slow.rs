@@ -37,7 +37,8 @@ pub struct SlowOperation {
     pub duration_ms: f64,
     /// The error code, from the server or from Seawall.
     pub error_code: Option<i32>,
-    /// The instance that reports it. Absent unless several instances were merged.
+    /// The admin address of the instance that reported this entry. Present only if the replies of
+    /// several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// How the operation ended.

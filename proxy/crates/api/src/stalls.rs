@@ -49,8 +49,8 @@ pub struct Pulse {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Episode {
-    /// The admin address of the instance that reports it. Absent unless several instances were
-    /// merged.
+    /// The admin address of the instance that reported this entry. Present only if the replies of
+    /// several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// The server's counters that differed most from their usual values.
@@ -119,8 +119,8 @@ pub struct Recurring {
     pub counter: Option<String>,
     /// True if the stall still recurs. `None` if the proxy does not report this member.
     pub current: Option<bool>,
-    /// The admin address of the instance that reports it. Absent unless several instances were
-    /// merged.
+    /// The admin address of the instance that reported this entry. Present only if the replies of
+    /// several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// The start of the last stall, in seconds since the epoch.

@@ -37,8 +37,8 @@ pub struct Storm {
     /// Number of short-lived connections that the client closed while it waited for a reply, by
     /// stage.
     pub gave_up_in: BTreeMap<String, u64>,
-    /// The admin address of the instance that reports it. Absent unless several instances were
-    /// merged.
+    /// The admin address of the instance that reported this entry. Present only if the replies of
+    /// several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// The networks of clients with the most short-lived connections.

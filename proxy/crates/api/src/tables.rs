@@ -115,7 +115,8 @@ pub struct Server {
     pub documents: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// The instance that reports it. Absent unless several instances were merged.
+    /// The admin address of the instance that reported this entry. Present only if the replies of
+    /// several instances were merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// The durations of whole operations.

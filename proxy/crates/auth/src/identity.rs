@@ -32,7 +32,7 @@ pub enum IdentityStatus {
     /// The user was dropped, and may have been created again with another id. Clients of this
     /// identity get error 13 (Unauthorized).
     Gone,
-    /// A server refused the user's keys. Clients of this identity must log in again.
+    /// A server refused the user's keys, so the clients of this identity must log in again.
     Refused,
 }
 

@@ -55,7 +55,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The keys for one mechanism; `None` if the user does not have it.
+    /// The keys for one mechanism; `None` if the user has no keys for this mechanism.
     pub fn keys(&self, mechanism: Mechanism) -> Option<&ScramKeys> {
         match mechanism {
             Mechanism::ScramSha1 => self.sha1.as_ref(),
@@ -171,7 +171,7 @@ fn parse_user_id(user: &RawDocument) -> Result<Option<[u8; 16]>, UsersInfoError>
     Ok(Some(user_id))
 }
 
-/// Parses the keys of one mechanism; `None` if the user does not have it.
+/// Parses the keys of one mechanism; `None` if the user has no keys for this mechanism.
 fn parse_keys(
     credentials: &RawDocument,
     mechanism: Mechanism,

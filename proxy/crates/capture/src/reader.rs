@@ -33,7 +33,7 @@ pub enum ReadError {
     Damaged {
         /// Offset of the block, in bytes.
         at_byte: u64,
-        /// The problem.
+        /// The reason why the bytes are invalid.
         problem: &'static str,
     },
 }

@@ -67,10 +67,10 @@ const RECOVERY: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_millis(500);
 const MOST: u64 = 9;
 
-/// A trial while the rate of arriving operations limits the throughput: the factor by which it
-/// raises the limit, its number of rounds, and the time between two trials. Operation times vary
-/// then, so a failing trial takes long. Therefore the time between trials doubles after each
-/// failure.
+/// Constants of a trial while the rate of arriving operations limits the throughput: the factor by
+/// which the trial raises the limit, the number of rounds, and the time between two trials.
+/// Operation times vary in this state, so a failing trial takes long. Therefore the time between
+/// trials doubles after each failure.
 const LATENCY_STEP: f64 = 1.19;
 const LATENCY_ROUNDS: usize = 2;
 const LATENCY_INTERVAL: Duration = Duration::from_secs(8);
@@ -91,7 +91,7 @@ const FALLING: f64 = 0.5;
 /// method.
 #[derive(Clone, Debug)]
 pub struct Controller {
-    /// The limit in effect: the base limit, or the one that a trial tries.
+    /// The limit in effect: the base limit, or the limit of a trial.
     limit: u32,
     base: u32,
     ceiling: u32,

@@ -81,8 +81,8 @@ impl Work {
         self.squares += other.squares;
     }
 
-    /// The number of equal operations whose amount would be as noisy as this one. Few heavy
-    /// operations make it small.
+    /// The number of equal operations that would vary as much as these operations. It is small if a
+    /// few heavy operations dominate.
     pub(crate) fn effective_count(&self) -> f64 {
         if self.squares > 0.0 {
             self.amount * self.amount / self.squares

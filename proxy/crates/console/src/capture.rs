@@ -33,7 +33,7 @@ const FILE_MODE: u32 = 0o600;
 /// Time between two looks at a running capture.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long the end of a stopped capture is awaited.
+/// Time limit for the end of a capture after it was stopped.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// The arguments of `seawall capture`. Without a subcommand, it starts a capture.

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn one_token_file_is_required_for_all_addresses_or_one_for_each() {
+    fn addresses_share_one_token_file_or_have_one_each() {
         let two = ["--admin", "a:1,b:2,c:3", "--token-file", "x,y"];
         let error = endpoints(&two).fleet().unwrap_err();
         assert_eq!(

@@ -67,7 +67,7 @@ pub struct Annotation {
     /// When the event ended; `None` for an event at one moment, and for an event that has not
     /// ended.
     pub end: Option<SystemTime>,
-    /// The kind.
+    /// The kind of event.
     pub kind: AnnotationKind,
     /// A description of the event, for people. At most [`MAX_ANNOTATION_BYTES`], without control
     /// characters.
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_last_into_a_period_are_listed_for_it() {
+    fn events_that_continue_into_a_period_are_listed_in_that_period() {
         let mut annotations = Annotations::default();
         let storm = |end| Annotation::new(AnnotationKind::Storm, at(10), end, "storm");
         let number = annotations.add(storm(None));

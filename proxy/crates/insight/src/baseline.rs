@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_given_as_a_timestamp_ends_at_it_and_shortens_the_default_window() {
+    fn a_baseline_timestamp_is_the_end_of_the_baseline_and_shortens_the_default_window() {
         let deploy = (NOW - 90).to_string();
         let after = spans(&deploy, Window::AtMost(10 * MINUTE)).unwrap();
         assert_eq!(after.before, (NOW - 180, NOW - 90));

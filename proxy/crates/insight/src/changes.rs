@@ -542,7 +542,7 @@ fn others(ratios: &Ratios, but: usize) -> Vec<f64> {
     others.map(|(_, ratio)| *ratio).collect()
 }
 
-/// The median. For an even number of values, the mean of the two middle ones.
+/// The median. For an even number of values, the mean of the two middle values.
 fn middle(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = values.len() / 2;

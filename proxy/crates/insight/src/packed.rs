@@ -31,7 +31,7 @@ pub(super) fn unpack(bytes: &[u8]) -> Result<Vec<(u32, Figures)>, Damaged> {
     unpack_if(bytes, |_| true)
 }
 
-/// Unpacks the series whose label's number `is_wanted` accepts. The others are only skipped, which
+/// Unpacks a series if `is_wanted` accepts the number of its label. Other series are skipped, which
 /// takes no memory.
 pub(super) fn unpack_if(
     bytes: &[u8],

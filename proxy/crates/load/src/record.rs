@@ -156,7 +156,7 @@ impl Record {
         total
     }
 
-    /// The results of one second as one line of text.
+    /// The results of one second, as a line of text.
     pub(super) fn line(&mut self, second: u64) -> String {
         let results = self.seconds.entry(second).or_default();
         let hello = results.step(Step::Hello);

@@ -31,7 +31,7 @@ pub struct Options {
     /// The address on which mongod listens. If it is unspecified (`0.0.0.0`), clients connect over
     /// loopback.
     pub bind_ip: IpAddr,
-    /// The name of the replica set of which mongod is a member. The set must still be initiated.
+    /// The name of the replica set to which mongod belongs. The set must still be initiated.
     pub replica_set: Option<String>,
     /// True if clients must authenticate. Until the first user exists, clients on loopback may
     /// create it without a login.

@@ -52,7 +52,8 @@ pub const REPORT_SCRIPT: File = {
     file
 };
 
-/// The modules of a report. Each imports only earlier ones. The last one draws the report.
+/// The modules of a report. Each module imports only earlier modules. The last module draws the
+/// report.
 pub const REPORT_MODULES: [File; 13] = files![
     "dom.js",
     "format.js",
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_of_a_report_import_only_earlier_ones() {
+    fn modules_of_a_report_import_only_earlier_modules() {
         let mut earlier = BTreeSet::new();
         for file in &REPORT_MODULES {
             for name in imports(file) {

@@ -14,10 +14,11 @@ const NUMBERS: u8 = 1;
 const DATES: u8 = 2;
 const OBJECT_IDS: u8 = 3;
 
-/// Bits by which the pseudonyms of numbers are larger.
+/// Number of bits by which the pseudonym of a number is longer than the number.
 const NUMBER_SPREAD_BITS: u32 = 8;
 
-/// Bits by which the pseudonyms of times are larger: today's dates stay below the year 2110.
+/// Number of bits by which the pseudonym of a time is longer than the time. With one bit, today's
+/// dates stay below the year 2110.
 const TIME_SPREAD_BITS: u32 = 1;
 
 /// Largest coefficient of a Decimal128.

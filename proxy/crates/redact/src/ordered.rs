@@ -29,7 +29,7 @@ const LEVEL_BITS: u32 = 4;
 pub(crate) struct Number {
     pub is_negative: bool,
     pub exponent: i32,
-    /// 63 bits.
+    /// The digits after the binary point, as a number of 63 bits.
     pub fraction: u64,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Pseudonym {
     pub part_bits: u32,
 }
 
-/// One increasing map. Numbers and dates have different ones.
+/// An increasing map. Numbers and dates have different maps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OrderedMap<'a> {
     pub keyed: &'a Keyed,

@@ -88,7 +88,7 @@ fn number(value: &Bson) -> f64 {
 const MODES: [Mode; 2] = [Mode::Equality, Mode::Ordered];
 
 #[test]
-fn one_has_the_same_pseudonym_in_every_numeric_type() {
+fn the_number_one_has_the_same_pseudonym_in_every_numeric_type() {
     for one in [1, 2, 7, 1_000_000, -1, -4096] {
         let int = number(&value(Mode::Ordered, one));
         assert_ne!(int, f64::from(one));

@@ -71,9 +71,9 @@ pub struct Names {
 /// One change of a shape, or of all shapes at once.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// The kind.
+    /// The kind of the change, such as slower or faster.
     pub kind: ChangeKind,
-    /// The shape.
+    /// The names of the shape.
     pub shape: Names,
     /// What changed, one text per fact, without values of commands.
     pub facts: Vec<String>,
@@ -88,7 +88,7 @@ pub struct Change {
 /// A shape that missed the objective about slowness.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Missed {
-    /// The shape.
+    /// The names of the shape.
     pub shape: Names,
     /// The later median divided by the earlier one.
     pub ratio: f64,
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_that_is_missing_in_one_report_is_different() {
+    fn a_shape_that_is_missing_in_one_report_is_reported_as_different() {
         let mut less = report();
         less.shapes.remove(3);
         for (before, now) in [(report(), less.clone()), (less, report())] {

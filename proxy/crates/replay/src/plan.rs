@@ -123,9 +123,9 @@ impl Planned {
 /// The decision about one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Send it.
+    /// The replay sends the command.
     Send(Planned),
-    /// Do not send it.
+    /// The replay skips the command.
     Skip(SkipReason),
 }
 

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_always_replaced_by_the_same_one_and_other_fields_are_removed() {
+    fn a_captured_session_always_gets_the_same_new_session_and_other_fields_are_removed() {
         let mut find = doc! {"find": "c", "lsid": lsid([4; 16]), "$db": "d"};
         let once = rewritten(&find, &CursorUse::Open);
         assert_eq!(once, rewritten(&find, &CursorUse::Open));

@@ -43,7 +43,7 @@ const HORIZON: Duration = Duration::from_secs(1);
 /// The time before the first command is due. Connections are established in this time.
 const LEAD: Duration = Duration::from_millis(200);
 
-/// Maximum number of operations that ended, and whose captured reply was not read yet.
+/// Maximum number of operations that have ended before the replay has read their captured reply.
 const MAX_UNMATCHED: usize = 65_536;
 
 /// Maximum number of cursors in each generation of the memory.

@@ -352,8 +352,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever order the operations end in, all of them start once, none before it is due,
-        /// each after those it must follow.
+        /// Each operation starts exactly once, when it is due or later, and after the operations
+        /// that it must follow. The order in which operations end does not matter.
         #[test]
         fn all_operations_start_in_an_allowed_order(
             captured in captured(),

@@ -536,7 +536,7 @@ async fn a_target_that_fails_in_mid_replay_stops_it_at_the_error_share() {
 }
 
 #[tokio::test]
-async fn errors_that_the_capture_has_too_do_not_stop_the_replay() {
+async fn errors_that_are_also_in_the_capture_do_not_stop_the_replay() {
     let stub = Stub::start(Conduct::Serve).await;
     let capture_of = |code| {
         let mut capture = Capture::new();

@@ -5,7 +5,7 @@ use super::clause::{self, Table};
 use super::form::Word;
 use seawall_command::table::{self, COMMANDS, CommandSpec, Syntax};
 
-/// The properties of a command that its fingerprint needs.
+/// The properties of a command that decide how its fingerprint is built.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct KnownCommand {
     /// The canonical name of the command, with its hash.

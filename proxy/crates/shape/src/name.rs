@@ -33,8 +33,8 @@ impl<'a> Name<'a> {
         Self::expression_path(bytes, 0, known)
     }
 
-    /// The name of a path in an expression. It begins with one or two `$`, whose number is
-    /// `sigils`.
+    /// The name of a path in an expression. The path begins with one or two `$`; `sigils` is their
+    /// number.
     pub(super) fn expression_path(
         bytes: &'a [u8],
         sigils: usize,

@@ -52,8 +52,8 @@ impl<'n, F: Form> Walk<'n, F> {
         F::name(Name::path(name, self.known))
     }
 
-    /// The form of a path in an expression. It begins with one or two `$`, whose number is
-    /// `sigils`.
+    /// The form of a path in an expression. The path begins with one or two `$`; `sigils` is their
+    /// number.
     pub(super) fn expression_path(&self, name: &[u8], sigils: usize) -> F {
         F::name(Name::expression_path(name, sigils, self.known))
     }

@@ -49,7 +49,7 @@ impl Outcome {
 /// An export that has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Exported {
-    /// How it ended.
+    /// How the export ended.
     pub outcome: Outcome,
     /// The cause of a failure, or the collector's explanation of a partial success.
     pub reason: String,

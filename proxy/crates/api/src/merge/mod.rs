@@ -77,8 +77,7 @@ fn merge_known<T: Merge>(member: &mut Option<T>, other: Option<T>) {
     });
 }
 
-/// Adds a limit, which is absent if there is none. The sum is absent if one of the limits is
-/// absent.
+/// Adds a limit. `None` means unlimited, so the sum is `None` if one of the limits is `None`.
 fn add_limit(sum: &mut Option<u64>, more: Option<u64>) {
     *sum = sum.zip(more).map(|(sum, more)| sum + more);
 }

@@ -90,12 +90,12 @@ struct Pending {
     exhaust: Option<Bytes>,
 }
 
-/// An exhaust cursor whose last reply announced another one.
+/// An exhaust cursor whose last reply announced another reply.
 #[derive(Debug)]
 struct Exhaust {
     /// `requestID` of the last reply. The next reply responds to it.
     last_reply: i32,
-    /// The `getMore`.
+    /// The message of the `getMore`.
     message: Bytes,
 }
 
@@ -421,9 +421,9 @@ impl Parsed {
         Some(Self { header, message })
     }
 
-    /// True for an `OP_REPLY`, and for an `OP_MSG` whose body has `ok`, as no command has. The
-    /// header does not tell: a `requestID` may be 0, and the commands that a server records for an
-    /// exhaust cursor respond to the first one.
+    /// True for an `OP_REPLY`, and for an `OP_MSG` whose body has the field `ok`; no command has
+    /// this field. The header does not distinguish replies from commands: a `requestID` may be 0,
+    /// and the commands that a server records for an exhaust cursor respond to the first command.
     fn is_reply(&self) -> bool {
         match self.header.op_code {
             OpCode::Reply => true,

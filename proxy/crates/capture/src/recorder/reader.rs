@@ -28,7 +28,7 @@ pub enum RecorderError {
     Damaged {
         /// Offset of the packet, in bytes.
         at_byte: u64,
-        /// The problem.
+        /// The reason why the bytes are invalid.
         problem: &'static str,
     },
 }

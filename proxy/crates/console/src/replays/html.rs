@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_without_changes_says_so() {
+    fn a_comparison_without_changes_reports_that_no_shape_failed() {
         let same = Comparison::new(report(10, 5), report(10, 5), None);
         assert!(comparison(&same).contains("No shape failed"));
         assert!(crate::replays::text(&same).contains("No shape failed"));

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn instance_without_a_baseline_is_named_only_if_others_have_one() {
+    fn instance_without_a_baseline_is_named_only_if_other_instances_have_a_baseline() {
         let report = |comparable| {
             let mut report = complete();
             report.changes.comparable = Some(comparable);

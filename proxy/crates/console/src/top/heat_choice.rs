@@ -74,7 +74,7 @@ impl HeatChoice {
 /// The colours that a terminal can show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Colours {
-    /// None, or none are wanted.
+    /// The terminal shows no colours, or the user wants no colours.
     #[default]
     None,
     Sixteen,

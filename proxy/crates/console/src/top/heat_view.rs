@@ -129,8 +129,8 @@ fn marks(grid: &Grid, wide: usize, annotations: &[&Annotation]) -> Line<'static>
     vec![Span::raw(" ".repeat(AXIS)), line.yellow()].into()
 }
 
-/// The character at a moment, counted from the axis. A moment before the first column is at its
-/// start.
+/// Returns the position of a moment, in characters from the axis. A moment before the first column
+/// has the position 0.
 fn character(grid: &Grid, wide: usize, at: f64) -> usize {
     let wide = float(u64::try_from(wide).unwrap_or(1));
     let place = (at - grid.from) / grid.cell_seconds * wide;
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn narrow_terminal_has_wider_steps_and_a_tiny_one_says_what_is_needed() {
+    fn narrow_terminal_has_wider_steps_and_tiny_terminal_shows_the_required_size() {
         for (width, height) in [(80, 24), (40, 14), (24, 11), (200, 60)] {
             let lines = shown(&opened(Colours::None), width, height);
             let text = lines.join("\n");

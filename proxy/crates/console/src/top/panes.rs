@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn note_of_the_pulse_is_shown() {
+    fn pulse_pane_shows_the_note_of_the_reply() {
         let mut noted = model().stalls.pulse;
         noted.note = Some("routers have none".to_owned());
         assert!(pulse(&noted).ends_with("; routers have none"));

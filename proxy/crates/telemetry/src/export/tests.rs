@@ -119,7 +119,7 @@ fn accepted() -> Response {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_may_pass_is_retried_after_the_wait_that_the_collector_asks_for() {
+async fn a_temporary_failure_is_retried_after_the_wait_that_the_collector_requests() {
     let (exported, times) = scripted(vec![busy(Some(7)), accepted()], 60).await;
     assert_eq!(exported.outcome, Outcome::Ok);
     let [Duration::ZERO, second] = *times else {
@@ -129,7 +129,7 @@ async fn a_failure_that_may_pass_is_retried_after_the_wait_that_the_collector_as
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_export_ends_before_a_wait_that_lasts_until_the_next_one() {
+async fn an_export_ends_at_once_if_the_requested_wait_lasts_until_the_next_export() {
     let began = Instant::now();
     let (exported, times) = scripted(vec![busy(Some(7))], 6).await;
     assert_eq!(exported.outcome, Outcome::Overtaken);
@@ -242,7 +242,7 @@ fn waits_are_random_but_bounded() {
 }
 
 #[tokio::test]
-async fn the_wait_that_a_busy_collector_asks_for_is_read_from_its_response() {
+async fn the_wait_that_a_busy_collector_requests_is_read_from_its_response() {
     let busy = response("503 Busy\r\nretry-after: 7", b"later");
     let fake = Fake::start(vec![busy]).await;
     let now = Instant::now();
