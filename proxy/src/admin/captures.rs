@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stop_that_takes_long_is_no_error() {
+    fn slow_stop_is_no_error() {
         assert!(refused(&CaptureError::StillRunning).0.is_success());
         assert!(refused(&CaptureError::Unknown).0.is_client_error());
     }

@@ -124,8 +124,8 @@ pub(super) async fn check(
     }
 }
 
-/// Like [`check`], for the files of the dashboard, which a browser requests before it has a
-/// session. They contain nothing that is secret.
+/// Like [`check`], but for the files of the dashboard. A browser requests these files before it has
+/// a session; they contain no secrets.
 pub(super) async fn check_page(
     State(window): State<Arc<Window>>,
     request: Request,

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn session_has_its_token_until_it_expires_or_ends() {
+    fn session_keeps_its_token_until_the_session_expires_or_ends() {
         let (sessions, now) = (Sessions::default(), Instant::now());
         let id = sessions.begin("secret", now).unwrap();
         let other = sessions.begin("another", now).unwrap();

@@ -88,7 +88,7 @@ pub(super) fn see(captures: &Captures, annotation: &Annotation) {
     captures.begin_on(kind, &annotation.text);
 }
 
-/// Updates the metrics of captures, and deletes expired ones. Must be called once a second.
+/// Updates the metrics of captures, and deletes expired captures. Must be called once a second.
 pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
     shared.captures.prepare();
     let figures = shared.captures.figures();

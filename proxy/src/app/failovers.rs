@@ -23,7 +23,8 @@ pub(super) struct Failover {
 }
 
 impl PrimaryWatch {
-    /// Records the primary at `now`; `None` if there is none. Returns a failover that has ended.
+    /// Records the primary at `now`; `primary` is `None` if the deployment has no primary. Returns
+    /// a failover that has ended.
     pub(super) fn see(&mut self, primary: Option<String>, now: SystemTime) -> Option<Failover> {
         let Some(primary) = primary else {
             if self.known.is_some() {

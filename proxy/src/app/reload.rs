@@ -29,16 +29,16 @@ use seawall_transport::connection::ServerTls;
 
 /// The parts of a reload that can fail, built and not yet in use.
 struct Prepared {
-    /// The new TLS configuration of each listener; `None` if it stays as it is.
+    /// The new TLS configuration of each listener; `None` if it does not change.
     tls: Vec<Option<NewTls>>,
     admin_tls: Option<NewTls>,
-    /// The new peers; `None` if they stay as they are.
+    /// The new peers; `None` if they do not change.
     fleet: Option<Fleet>,
     credentials: CredentialSettings,
     /// The new slow log. `None` if the slow log stays as it is, and `Some(None)` if it is switched
     /// off.
     slow_log: Option<Option<SlowLog>>,
-    /// The new destination of metrics; `None` if it stays as it is.
+    /// The new destination of metrics; `None` if it does not change.
     telemetry: Option<Option<Arc<Destination>>>,
 }
 
@@ -288,7 +288,7 @@ impl App {
         self.configuration.send_replace(Arc::new(described));
     }
 
-    /// Adds the values in effect that differ from the configured ones.
+    /// Adds the values in effect that differ from the configured values.
     fn add_values_in_effect(
         &self,
         settings: &config::Settings,
@@ -413,7 +413,7 @@ fn described_change(
     }
 }
 
-/// The new values, except those that need a restart, which stay as they were.
+/// The new values. Keys that need a restart keep their old values.
 fn values_in_effect(
     changed: &[Changed],
     before: &[EffectiveValue],
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_value_that_needs_a_restart_is_pending_and_the_old_one_stays_in_effect() {
+    fn a_new_value_that_needs_a_restart_is_pending_and_the_old_value_stays_in_effect() {
         let (changes, configuration) = reload(
             "pool.max_pool_size = 5\nlisten.backlog = 7\n",
             "pool.max_pool_size = 6\nlisten.backlog = 8\n",

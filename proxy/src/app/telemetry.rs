@@ -239,7 +239,7 @@ fn pem<'a>(path: &'a Path, content: &'a str) -> Pem<'a> {
     Pem { path, content }
 }
 
-/// The attributes of this instance. Configured ones replace those that Seawall finds.
+/// The attributes of this instance. Configured attributes replace attributes that Seawall finds.
 ///
 /// Source: <https://opentelemetry.io/docs/specs/semconv/resource/>.
 fn resource(settings: &config::Telemetry, instance: &str) -> Vec<(String, String)> {

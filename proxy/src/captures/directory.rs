@@ -163,8 +163,8 @@ impl Directory {
         self.of(id).join(format!("part-{part:05}.swc"))
     }
 
-    /// Writes the summary of a capture that begins, with room for the final one. So the disk has
-    /// room for that even when it is full. Fails if there is a summary.
+    /// Writes the first summary of a capture and pads the file, so that the final summary can be
+    /// written even on a full disk. Fails if the capture already has a summary.
     pub(super) fn begin_summary(&self, id: &CaptureId, summary: &Summary) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(summary).map_err(io::Error::other)?;
         text.resize(text.len() + SUMMARY_ROOM, b' ');
@@ -216,8 +216,8 @@ impl Directory {
         fs::remove_dir_all(self.of(id))
     }
 
-    /// Deletes captures that were last written before `now` minus `retention`, except the running
-    /// one. Returns the deleted ones.
+    /// Deletes captures that were last written before `now` minus `retention`, except the capture
+    /// that is running. Returns the deleted captures.
     pub(super) fn delete_expired(
         &self,
         retention: Duration,

@@ -219,7 +219,7 @@ pub struct Ended<'a> {
 /// The message of a reply.
 #[derive(Debug)]
 pub enum ReplyMessage<'a> {
-    /// There is none.
+    /// There is no message.
     Absent,
     /// The reply is held.
     Held(&'a [u8]),
@@ -269,7 +269,7 @@ impl Ended<'_> {
 
 impl Recording {
     /// Begins a copy of a reply of `length` bytes. `None` if only facts are recorded, or if there
-    /// is no room for it, which is counted.
+    /// is no room for the copy; missing room is counted.
     pub(crate) fn copy_of_reply(&self, length: usize) -> Option<ReplyCopy> {
         let session = &self.session;
         let is_wanted = session.replies == ReplyDetail::Whole;

@@ -594,7 +594,7 @@ impl Captures {
         Ok(Directory::new(settings.directory.clone()))
     }
 
-    /// Measures the captures on disk, except the running one.
+    /// Measures the captures on disk, except the capture that is running.
     fn measure(&self) {
         let Ok(directory) = self.directory() else {
             return;

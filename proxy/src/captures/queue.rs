@@ -225,8 +225,9 @@ impl Queue {
         queue
     }
 
-    /// Keeps all records from now on, because a writer takes them. `event` becomes the first
-    /// record, and the clients of the kept records follow. Returns the time of the first record.
+    /// From now on, no record is dropped, because a writer removes the records. `event` becomes the
+    /// first record, and the clients of the kept records follow. Returns the time of the first
+    /// record.
     pub(super) fn begin(&self, event: Event, totals: &Totals) -> u64 {
         let mut state = self.state.lock();
         let Some(ring) = state.ring.take() else {

@@ -501,7 +501,7 @@ impl Write for InMemory {
 }
 
 #[test]
-fn capture_without_operations_says_so_from_time_to_time() {
+fn capture_without_operations_writes_quiet_events_at_intervals() {
     let capture = written(1 << 20);
     capture.session.queue.end(EndReason::Stopped);
     let limits = FileLimits {

@@ -133,7 +133,7 @@ trait Source {
     fn header(&self) -> &Header;
     /// The next record; `None` at the end.
     fn next_record(&mut self) -> Result<Option<Content>, ConvertError>;
-    /// The last record.
+    /// The record that ends the capture.
     fn end(&self) -> End;
     /// The numbers of things that were not converted, as text.
     fn left_out(&self) -> String;

@@ -42,7 +42,7 @@ pub(super) enum KeyError {
     Unreadable {
         /// The path of the file.
         path: PathBuf,
-        /// The error.
+        /// The reason why the file could not be read.
         source: io::Error,
     },
     /// The key is too short.

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_as_long_as_the_target_keeps_the_gate_open() {
+    fn gate_stays_open_if_waits_equal_the_target_and_closes_if_they_exceed_it() {
         let gate = Gate::of_logins();
         tick(&gate, OPERATIONS_TARGET, 50);
         assert!(is_open(&gate));

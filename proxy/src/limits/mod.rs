@@ -114,7 +114,7 @@ impl ListenerPermits {
         permits
     }
 
-    /// Changes the maximum. Clients over a lower one stay connected.
+    /// Changes the maximum. If it falls, the clients above it stay connected.
     pub(crate) fn set_max(&self, max: Option<NonZeroUsize>) {
         self.0.set_max(max.map_or(usize::MAX, NonZeroUsize::get));
     }

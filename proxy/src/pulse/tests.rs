@@ -40,7 +40,7 @@ async fn late_reply_is_used_and_each_interval_without_a_reply_is_recorded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_prompt_reply_adds_no_sample_without_a_reply() {
+async fn a_prompt_reply_adds_no_unanswered_sample() {
     let server = server();
     let reply = server
         .wait_for_reply(std::future::ready(7), Instant::now())

@@ -289,8 +289,8 @@ async fn resolved(mut deployment: DeploymentOptions) -> ClientOptions {
 struct Source {
     topology: Weak<Topology>,
     events: Mutex<Events>,
-    /// Notified when the new client of the driver, whose descriptions are not applied yet, has a
-    /// new description.
+    /// Notified when a new client of the driver has a new description. The descriptions of that
+    /// client are not applied yet.
     changed: Notify,
 }
 

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_preferred_modes_select_other_members_if_the_preferred_ones_are_missing() {
+    fn the_preferred_modes_select_other_members_if_preferred_members_are_missing() {
         let mut set = replica_set();
         set.servers[0].is_demoted = true;
         let chosen = |mode| select(&set, &preference(mode, &[]), NO_LIMIT);

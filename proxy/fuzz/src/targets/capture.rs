@@ -15,12 +15,12 @@ use seawall_wire::checksum;
 
 use crate::choices::{Choices, altered};
 
-/// Most records of a part that is written from choices.
+/// Maximum number of records of a generated part.
 const MAX_RECORDS: usize = 40;
 
-/// Checks that reading never panics, and that a part that was read without an error is equal after
-/// it was written again. Checks that the records of a changed part are the first ones of those that
-/// were written.
+/// Checks that reading never panics. If a part was read without an error, it is written and read
+/// again and must be equal. A changed part must yield only records that were written, in their
+/// order and from the first one.
 pub fn capture(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();

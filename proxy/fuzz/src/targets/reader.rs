@@ -97,8 +97,8 @@ impl Treatment {
     }
 }
 
-/// Only one in this many of the inputs that select a large message gets it, because reading a large
-/// message takes a thousand times as long as reading a small one.
+/// An input that selects a large message gets it only in one of [`LARGE_SHARE`] cases, because
+/// reading a large message takes a thousand times as long as reading a small message.
 pub(crate) const LARGE_SHARE: u8 = 16;
 
 /// Puts a large message in front of some inputs, because small inputs cannot contain one. Its size

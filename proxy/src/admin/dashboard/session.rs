@@ -60,7 +60,8 @@ pub(super) async fn end(State(window): State<Arc<Window>>, parts: Parts) -> Resp
     with_cookie(&parts, "", 0)
 }
 
-/// Says what the caller may do. The page uses it to ask for a token only if one is required.
+/// Reports the caller's rights. The page asks for a token only if this reply says that a token is
+/// required.
 pub(super) async fn describe(State(window): State<Arc<Window>>, parts: Parts) -> Response {
     let admitted = window.admit(&Presented::of_parts(&parts));
     let token = match admitted {

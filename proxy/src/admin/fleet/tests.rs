@@ -223,7 +223,7 @@ fn limits_of_live_updates_and_their_percentiles_are_merged() {
 }
 
 #[tokio::test]
-async fn own_instance_among_the_peers_refuses_its_own_request() {
+async fn an_instance_refuses_a_request_that_it_sent_itself() {
     let window = Arc::new(window());
     let name = window.fleet.load().name.clone();
     let request = HttpRequest::get("/api/v1/status").header("host", "localhost");

@@ -145,7 +145,7 @@ impl Parameters {
         self.limit.unwrap_or(default).min(MAX_LIMIT)
     }
 
-    /// The series of a heat map: one of a phase if the request names one.
+    /// The series of a heat map. If the request names a phase, it is the series of that phase.
     pub(super) fn series_or_phase(mut self) -> Result<SeriesFilter, Refused> {
         let Some(name) = self.phase.take() else {
             return self.series();
@@ -222,7 +222,7 @@ fn moment(seconds: f64) -> Result<SystemTime, Refused> {
     })
 }
 
-/// A period.
+/// A period that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) from: SystemTime,

@@ -48,7 +48,7 @@ fn full_queue_omits_commands_and_reports_them_before_the_next_record() {
 }
 
 #[test]
-fn reply_without_room_keeps_its_facts() {
+fn reply_is_kept_without_its_message_if_there_is_no_room() {
     let (queue, totals, now) = queue(4 * RECORD_BYTES, None);
     let reply = Reply {
         operation: 1,

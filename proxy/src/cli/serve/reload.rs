@@ -53,9 +53,9 @@ impl<T: Clone + PartialEq> Watch<T> {
         }
     }
 
-    /// True if the contents of this check are due: they differ from those of the last reload, and
-    /// the last check read the same. Another process may be writing a file at this moment, so the
-    /// contents of a single check may be incomplete.
+    /// True if the contents must be loaded now: they differ from the contents of the last reload,
+    /// and the last check read the same contents. Another process may be writing a file at this
+    /// moment, so the contents of a single check may be incomplete.
     fn is_due(&mut self, read: &T) -> bool {
         let is_settled = *read == self.seen;
         self.seen.clone_from(read);
