@@ -56,7 +56,7 @@ impl Row {
     }
 }
 
-/// Which values are better: larger or smaller ones.
+/// The direction in which values improve: larger or smaller.
 #[derive(Clone, Copy, Debug)]
 enum Better {
     More,

@@ -1,5 +1,5 @@
-//! The changes of a reload: which settings differ from the running ones, and which changes take
-//! effect without a restart.
+//! The changes of a reload: which settings differ from the settings in effect, and which changes
+//! take effect without a restart.
 
 use crate::connection_string::without_password;
 use crate::keys::KEYS;
@@ -12,14 +12,14 @@ use crate::words::Credentials;
 
 /// A part of the settings that a reload compares with the running settings.
 pub(crate) trait Reloadable {
-    /// Adds the path of each key or section whose value differs from the running one.
+    /// Adds the path of each key or section whose value differs from the value in `running`.
     fn changed(&self, running: &Self, changed: &mut Vec<&'static str>);
 
     /// Takes the values of all keys with [`Change::Live`] from `newer`.
     fn adopt_live(&mut self, newer: &Self);
 }
 
-/// A key or section whose value differs from the running one.
+/// A key or section that has a new value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
     /// The path of the key, or of a section that is read as a whole: `auth.users`, `listen.tls`,
@@ -126,8 +126,8 @@ impl Settings {
             || (is_auto && self.auth.users.is_empty() != running.auth.users.is_empty())
     }
 
-    /// Returns a copy of these settings, the running ones, with the live values of `newer`. All
-    /// other values take effect at the next start.
+    /// Returns a copy of the settings in effect (`self`) with the live values of `newer`. All other
+    /// values take effect at the next start.
     #[must_use]
     pub fn with_live_values_of(&self, newer: &Self) -> Self {
         let mut settings = self.clone();

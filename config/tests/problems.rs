@@ -53,7 +53,7 @@ fn exactly_one_connection_string_is_required() {
 }
 
 #[test]
-fn peers_are_different_addresses_with_one_token_or_one_for_each() {
+fn peers_have_different_addresses_and_share_a_token_or_have_one_each() {
     let admin = |text: &str| lines(&format!("{DEPLOYMENT}[admin]\n{text}"));
     assert!(admin("peers = \"a:1, https://b:1\"").is_empty());
     for (text, expected) in [

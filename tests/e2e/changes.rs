@@ -18,7 +18,7 @@ use crate::scene::{
     with_password, writer,
 };
 
-/// Number of refused logins among four consecutive ones. One more login must then succeed.
+/// Number of refused logins among four consecutive logins. The next login must succeed.
 async fn refused(seawall: &Seawall, login: &Login) -> usize {
     let mut refused = 0;
     for _ in 0..4 {

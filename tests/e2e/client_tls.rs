@@ -40,7 +40,8 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// `toml` has the keys of `[listen.tls]` besides the certificate and its key.
+    /// Starts Seawall. The certificate and its key are set; `toml` adds other keys of
+    /// `[listen.tls]`.
     pub(crate) async fn start(toml: &str) -> Self {
         let mut scene = Self::new();
         scene.write_list(&[]);

@@ -203,7 +203,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// The password is in a file, which a rotation of secrets replaces.
 #[tokio::test]
-async fn a_reload_takes_the_new_password_of_the_service_account_and_no_wrong_one() {
+async fn a_reload_adopts_the_new_password_of_the_service_account_and_refuses_a_wrong_password() {
     let before = service_uri(server().await.address()).await;
     let (scratch, root) = (Scratch::create().unwrap(), root().await);
     let uri_file = scratch.write("uri", &before).unwrap();

@@ -186,7 +186,7 @@ fn compared(name: &str, reply: &RawReply) -> Document {
     masked_document(reply.body.clone())
 }
 
-/// Commands that run in this order. Each one needs the data that earlier ones left.
+/// Commands that run in this order. Each command needs the data of earlier commands.
 fn story() -> Vec<Document> {
     [
         inserts(),

@@ -286,7 +286,7 @@ async fn replica_set_recovers_from_step_down_stop_and_kill() {
 }
 
 #[tokio::test]
-async fn a_restarted_mongod_keeps_its_data_and_a_dropped_one_removes_it() {
+async fn a_restarted_mongod_keeps_its_data_and_a_dropped_mongod_removes_its_data() {
     let mut server = Standalone::start(Options::with_auth()).await.unwrap();
     let insert = doc! { "insert": "c", "documents": [{ "_id": 1 }] };
     server

@@ -69,7 +69,7 @@ fn all(path: &str) -> String {
     format!("{path}{separator}instances=all")
 }
 
-/// The merged reply of all instances, of which none has an error.
+/// The merged reply of all instances. Panics if an instance has an error.
 async fn merged<T: DeserializeOwned>(seawall: &Seawall, path: &str, instances: usize) -> T {
     let reply: Merged<T> = seawall.api(&all(path)).await;
     let errors = reply.instances.iter().filter(|of| of.error.is_some());

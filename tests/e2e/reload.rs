@@ -392,7 +392,7 @@ async fn a_shorter_pulse_interval_applies_to_servers_that_are_already_known() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_values_that_need_a_restart_are_pending_and_the_old_ones_stay_in_effect() {
+async fn new_values_that_need_a_restart_are_pending_and_the_old_values_stay_in_effect() {
     let seawall = start("").await;
     let reload = seawall
         .reload("listen.backlog = 9\npool.max_connecting = 3\n")

@@ -61,8 +61,8 @@ impl Readers {
         }
     }
 
-    /// Waits until the watcher has read the file and compared its content with that of the check
-    /// before. The third check begins only after the second one has ended.
+    /// Waits until the watcher has read the file twice and compared the two contents. The third
+    /// check begins only after the second check has ended.
     async fn have_compared(&self) {
         let are_enough = async || {
             let mut buffer = [MaybeUninit::uninit(); 1024];

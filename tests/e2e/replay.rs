@@ -473,8 +473,8 @@ async fn captured_reads(source: &Prepared, file: PathBuf) -> PathBuf {
 /// A change and the text of its shape.
 type Shown = (ChangeKind, String);
 
-/// The shapes that changed. A change of all shapes at once is not one: the machine may be busier
-/// during one of the replays.
+/// The shapes that changed. A change of all shapes at once is ignored, because the machine may be
+/// busier during one of the replays.
 fn changes(before: &Report, now: &Report) -> Vec<Shown> {
     let comparison = Comparison::new(before.clone(), now.clone(), None);
     let changes = comparison.changes.into_iter();

@@ -99,7 +99,7 @@ impl Profiled {
         members
     }
 
-    /// The time by which a member's last write is older than the primary's.
+    /// Time from the member's last write to the primary's last write.
     async fn lag(&self, member: usize) -> Duration {
         let last_write = async |member: usize| -> DateTime {
             let hello = self.members[member].database("admin");

@@ -192,8 +192,8 @@ impl Export {
         of_db.cloned().collect()
     }
 
-    /// The operations of one database, without those of sessions: the values of these attributes,
-    /// and the count.
+    /// Returns the values of `attributes` and the number of operations, for the operations of `db`.
+    /// Commands on sessions are excluded.
     fn counts(&self, db: &str, attributes: &[&str]) -> Vec<(String, u64)> {
         let points = self.operations(db).into_iter().map(|point| {
             let buckets = point.positive.as_ref().unwrap();

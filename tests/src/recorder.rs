@@ -75,7 +75,7 @@ impl Recorder {
             .count()
     }
 
-    /// Discards the recorded bytes, so that assertions see only later ones.
+    /// Discards the recorded bytes, so that assertions see only later bytes.
     pub fn forget(&self) {
         for connection in self.shared.connections.lock().iter_mut() {
             connection.recording.from_client.clear();

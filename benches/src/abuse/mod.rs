@@ -25,7 +25,7 @@ pub struct Attack {
     pub description: &'static str,
     /// Seawall's configuration in TOML, in addition to the defaults.
     pub toml: &'static str,
-    /// The bench fails unless at least one attempt ended in one of these ways. Empty if any ending
+    /// At least one attempt must end in one of these ways, or the bench fails. Empty if any ending
     /// is allowed.
     pub expected: &'static [Ending],
     /// The function that runs the attack.

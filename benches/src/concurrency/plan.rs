@@ -85,7 +85,7 @@ pub struct Plan {
     pub traced_connections: usize,
     /// True for a run that only checks that all operations succeed.
     pub is_quick: bool,
-    /// True if the results must not replace the saved ones.
+    /// True if the results must not replace the saved results.
     pub is_partial: bool,
     only: Option<String>,
 }

@@ -31,8 +31,8 @@ const OPERATIONS: usize = 30;
 struct Scene {
     name: &'static str,
     namespaces: usize,
-    /// Of every `sample_every` seconds, one is generated. Of the last [`LAST`] seconds, all are
-    /// generated.
+    /// The bench generates one of every `sample_every` seconds, and each of the last [`LAST`]
+    /// seconds.
     sample_every: u64,
 }
 
@@ -63,7 +63,7 @@ pub fn run(plan: &Plan) {
 }
 
 impl Scene {
-    /// Adds this many seconds to a history. The last ones are all generated.
+    /// Adds this many seconds to a history. Every one of the last [`LAST`] seconds is generated.
     fn run(&self, seconds: u64, last: u64) {
         let mut random = Random::of(1);
         let labels = self.labels();
