@@ -1,4 +1,5 @@
-//! A deployment with Seawall in front of it: one instance, and two behind a load balancer.
+//! A deployment with two instances of Seawall in front of it. Programs connect to the first
+//! instance directly, or to both instances through a load balancer.
 
 use seawall_tests::{
     balancer::Balancer,
@@ -33,7 +34,7 @@ impl Pair {
         Self::start_with(is_tls, "").await
     }
 
-    /// `keys` is more configuration of the first instance of Seawall.
+    /// Starts the servers and Seawall. `keys` is additional configuration of the first instance.
     pub(crate) async fn start_with(is_tls: bool, keys: &str) -> Self {
         let options = Options {
             tls: is_tls,

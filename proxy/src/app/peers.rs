@@ -23,7 +23,7 @@ pub enum PeersError {
     /// The files of TLS are unusable.
     #[error("admin.peers: {0}")]
     Tls(#[from] TlsError),
-    /// A client cannot be set up.
+    /// The HTTP client for a peer cannot be set up.
     #[error("admin.peers: {0}")]
     Client(#[from] ClientError),
 }

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn one_holder_may_get_a_whole_resource_of_fewer_than_nine_units() {
+    fn one_holder_may_take_all_units_of_a_resource_with_fewer_than_nine_units() {
         for max in 0..9 {
             assert_eq!(take_all(&Shares::new(max), 1).len(), max);
         }

@@ -101,8 +101,8 @@ pub struct Servers {
 pub struct Server {
     /// Host and port.
     pub address: String,
-    /// The time until the server's replies began. Absent in a report, because the history keeps
-    /// only the phases.
+    /// The time until the server began to reply. Absent in a report, because the history does not
+    /// keep this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_ms: Option<Latency>,
     /// Operations that ended.

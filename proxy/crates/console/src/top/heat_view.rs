@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_follow_the_shades_and_are_absent_without_colours() {
+    fn cells_have_the_colours_that_the_terminal_supports() {
         let colours = |colours| {
             let buffer = buffer(&opened(colours), 129, 110);
             let cells = buffer.content().iter();
