@@ -58,7 +58,7 @@ async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
 }
 
 #[tokio::test]
-async fn users_log_in_with_all_mechanisms_and_first_messages_and_keep_their_rights() {
+async fn users_log_in_with_every_mechanism_and_every_kind_of_first_message() {
     let seawall = seawall("").await;
     let status: Status = seawall.api("/api/v1/status").await;
     assert_eq!(status.credentials, "self");
@@ -66,7 +66,7 @@ async fn users_log_in_with_all_mechanisms_and_first_messages_and_keep_their_righ
 }
 
 #[tokio::test]
-async fn users_of_a_replica_set_log_in_with_all_mechanisms_and_first_messages() {
+async fn users_of_a_replica_set_log_in_with_every_mechanism_and_every_kind_of_first_message() {
     let set = shared_replica_set().await.unwrap();
     let seawall = seawall_at(&set.uri(), "").await;
     log_in_in_every_way(&seawall, &set.administrator().await.unwrap()).await;

@@ -369,7 +369,7 @@ async fn receivers_that_misbehave_are_counted_and_delay_no_operation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn standard_variables_of_the_environment_direct_the_export() {
+async fn environment_variables_of_opentelemetry_configure_the_export() {
     let receiver = Receiver::accepting().await;
     let set = shared_replica_set().await.unwrap();
     let endpoint = format!("{}/other/path", receiver.url);
