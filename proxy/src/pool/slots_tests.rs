@@ -432,7 +432,7 @@ async fn waiters_get_the_slots_of_long_operations_when_a_new_operation_arrives()
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_that_disconnect_at_once_do_not_lower_the_concurrency_limit() {
+async fn many_disconnecting_clients_do_not_lower_the_concurrency_limit() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(Concurrency::Auto);
