@@ -42,6 +42,35 @@ fn every_metric_is_documented() {
     }
 }
 
+/// `docker/prometheus/check`, which runs rarely, also queries each panel.
+#[test]
+fn every_metric_is_in_a_panel_or_a_rule() {
+    let docker = root().join("docker");
+    let dashboards = fs::read_dir(docker.join("grafana/dashboards")).unwrap();
+    let dashboards = dashboards.map(|entry| entry.unwrap().path());
+    let rules = ["rules.yml", "alerts.yml"].map(|name| docker.join("prometheus").join(name));
+    let texts = dashboards
+        .chain(rules)
+        .map(|path| fs::read_to_string(path).unwrap());
+    let texts: Vec<_> = texts.collect();
+    let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
+    for name in MetricName::ALL.iter().map(|metric| metric.as_str()) {
+        let endings = ["", "_bucket", "_count", "_sum"];
+        let is_used = |text: &String| {
+            let mut found = text.match_indices(name);
+            found.any(|(start, _)| {
+                let (before, rest) = (&text[..start], &text[start + name.len()..]);
+                let ending = rest.find(|c| !is_part(c)).map_or(rest, |end| &rest[..end]);
+                endings.contains(&ending) && !before.ends_with(is_part)
+            })
+        };
+        assert!(
+            texts.iter().any(is_used),
+            "{name} is in no panel and no rule"
+        );
+    }
+}
+
 /// `tests/metrics.txt` has the name, kind and labels of each metric of an earlier version. Users'
 /// dashboards depend on them.
 #[test]
