@@ -269,9 +269,9 @@ impl Bench {
             let mut rows = vec![Vec::new(); self.targets.len()];
             let mut control = Vec::new();
             for _ in 0..self.plan.rounds {
-                control.push(self.weather(seawall, Storm::None).await);
+                control.push(self.weather(seawall, None).await);
                 for (target, rows) in self.targets.iter().zip(&mut rows) {
-                    rows.push(self.weather(target, Storm::Handshakes(key)).await);
+                    rows.push(self.weather(target, Some(key)).await);
                 }
             }
             let name = format!("Seawall, no handshakes, {BUSY_THREADS} busy threads");
@@ -282,43 +282,28 @@ impl Bench {
         }
     }
 
-    async fn weather(&self, target: &TlsTarget, storm: Storm) -> Weather {
+    /// Measures finds before and during a storm of handshakes with a key. `None` is the control: as
+    /// many threads are busy as in a storm, one as the clients and one as the target.
+    async fn weather(&self, target: &TlsTarget, key: Option<Key>) -> Weather {
         let connections = self
             .clients
             .connect_all(&address(target.plain), CONNECTIONS)
             .await;
         let (before, connections) = finds(connections, self.plan.calm).await;
-        let (during, per_second) = match storm {
-            Storm::None => {
-                let _busy = BusyThreads::start(BUSY_THREADS);
-                sleep(self.plan.storm / 6).await;
-                (finds(connections, self.plan.storm).await.0, 0.0)
-            }
-            Storm::Handshakes(key) => {
-                let running = Handshakes::at(target, key, false, STORM_CLIENTS).start();
-                sleep(self.plan.storm / 6).await;
-                let (began, earlier) = (Instant::now(), running.counts().full);
-                let (during, _) = finds(connections, self.plan.storm).await;
-                let made = running.counts().full - earlier;
-                assert!(made > 0, "{}: no handshake", target.name);
-                (during, number(made) / began.elapsed().as_secs_f64())
-            }
-        };
+        let running = key.map(|key| Handshakes::at(target, key, false, STORM_CLIENTS).start());
+        let _busy = key.is_none().then(|| BusyThreads::start(BUSY_THREADS));
+        sleep(self.plan.storm / 6).await;
+        let full = || running.as_ref().map_or(0, |running| running.counts().full);
+        let (began, earlier) = (Instant::now(), full());
+        let (during, _) = finds(connections, self.plan.storm).await;
+        let made = full() - earlier;
+        assert!(key.is_none() || made > 0, "{}: no handshake", target.name);
         Weather {
             before,
             during,
-            per_second,
+            per_second: number(made) / began.elapsed().as_secs_f64(),
         }
     }
-}
-
-/// What runs beside the finds.
-#[derive(Clone, Copy)]
-enum Storm {
-    /// No handshakes. As many threads are busy as in a storm: one computes as the clients do, one
-    /// as the target does.
-    None,
-    Handshakes(Key),
 }
 
 /// The p99 of finds in milliseconds before and during a storm, and the storm's handshakes per

@@ -265,7 +265,8 @@ impl<'m> Outgoing<'m> {
         })
     }
 
-    /// Writes the request, `length` bytes of which `written` have been written, without a copy.
+    /// Writes the rest of the request without a copy. The request has `length` bytes; the first
+    /// `written` bytes have already been written.
     async fn write_pieces(
         &self,
         stream: &mut Stream,

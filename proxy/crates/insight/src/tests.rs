@@ -249,16 +249,20 @@ fn annotation_of_an_ended_storm_has_its_end_and_its_peak() {
         traffic: seawall_stats::Traffic::default(),
     };
     insight.annotate_storm(StormChange::Began, &storm(50, None));
-    let annotated = || insight.annotations(began, began + Duration::from_secs(HOUR));
-    let [annotation] = &annotated()[..] else {
-        panic!("{:?}", annotated());
+    let annotation = || {
+        let all = insight.annotations(began, began + Duration::from_secs(HOUR));
+        let [annotation] = &all[..] else {
+            panic!("{all:?}");
+        };
+        annotation.clone()
     };
-    assert!(annotation.text.contains("up to 50 "), "{}", annotation.text);
+    let text = annotation().text;
+    assert!(text.contains("up to 50 "), "{text}");
     let end = began + Duration::from_secs(20);
     insight.annotate_storm(StormChange::Ended, &storm(90, Some(end)));
-    let [annotation] = &annotated()[..] else {
-        panic!("{:?}", annotated());
-    };
-    assert!(annotation.text.contains("up to 90 "), "{}", annotation.text);
-    assert_eq!(annotation.end, Some(end));
+    let Annotation {
+        text, end: ended, ..
+    } = annotation();
+    assert!(text.contains("up to 90 "), "{text}");
+    assert_eq!(ended, Some(end));
 }
