@@ -6,7 +6,6 @@ import os
 import pathlib
 import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -43,15 +42,9 @@ def eventually(condition, what, limit=LIMIT_SECONDS):
 
 
 def find_mongod():
-    """The path of a mongod: from SEAWALL_MONGOD, on the PATH, or downloaded by the tests."""
-    given = os.environ.get("SEAWALL_MONGOD") or shutil.which("mongod")
-    if given:
-        return given
-    kept = pathlib.Path.home() / ".cache" / "seawall"
-    found = sorted(path for path in kept.rglob("mongod") if path.is_file())
-    if not found:
-        fail("no mongod: set SEAWALL_MONGOD, or run the tests once")
-    return str(found[0])
+    """The path of a mongod."""
+    script = pathlib.Path(__file__).parent.parent / "find-mongod"
+    return subprocess.run([script], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def free_ports(count):
