@@ -22,8 +22,8 @@ use std::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bson::oid::ObjectId;
-use parking_lot::Mutex;
 use seawall_config as config;
+use seawall_locks::Mutex;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     time::{Instant, interval, sleep, sleep_until, timeout},

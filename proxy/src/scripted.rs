@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use bson::{RawDocument, RawDocumentBuf};
-use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     task::{AbortHandle, JoinSet, yield_now},
 };
 
+use seawall_locks::Mutex;
 use seawall_transport::{MemoryBudget, MessageReader, connection::ServerAddress};
 use seawall_wire::{MAX_MESSAGE_BYTES, OpMsg, encode_op_msg_like};
 

@@ -9,7 +9,6 @@ use mongodb::{
     event::{EventHandler, command::CommandEvent},
     options::ClientOptions,
 };
-use parking_lot::Mutex;
 use prost::Message as _;
 use seawall_api::{Capture, Captures};
 use seawall_capture::{
@@ -19,6 +18,7 @@ use seawall_capture::{
         ReplyDetail,
     },
 };
+use seawall_locks::Mutex;
 use seawall_tests::{
     mongod::{NewUser, ROOT, ROOT_PASSWORD, create_user, shared_replica_set, unique_name},
     process::{self, Process},

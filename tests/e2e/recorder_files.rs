@@ -14,9 +14,9 @@ use mongodb::{
     event::{EventHandler, command::CommandEvent},
     options::{ClientOptions, Compressor},
 };
-use parking_lot::Mutex;
 use seawall_capture::{Reader, record::Content};
 use seawall_command::Command;
+use seawall_locks::Mutex;
 use seawall_replay::{Report, Source};
 use seawall_tests::{
     mongod::{Options, ReplicaSet, RunCommand as _, Standalone},

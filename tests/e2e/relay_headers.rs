@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bson::doc;
-use parking_lot::Mutex;
+use seawall_locks::Mutex;
 use seawall_tests::{
     mongod::shared_standalone,
     raw::RawClient,

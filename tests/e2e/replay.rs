@@ -14,13 +14,13 @@ use mongodb::{
     bson::{Document, doc},
     options::ClientOptions,
 };
-use parking_lot::Mutex;
 use seawall_capture::{
     Writer,
     record::{Command, Content, End, EndReason, Facts, Header, Outcome, Reply, Server},
 };
 use seawall_command::{ReplyFacts, ReplyForm};
 use seawall_load::Target;
+use seawall_locks::Mutex;
 use seawall_replay::{
     ChangeKind, Choice, Comparison, Pace, Replay, Report, Source, captured_results, run,
 };

@@ -10,9 +10,9 @@ use opentelemetry_proto::tonic::{
     common::v1::{KeyValue, any_value},
     metrics::v1::{AggregationTemporality, ExponentialHistogramDataPoint, metric},
 };
-use parking_lot::Mutex;
 use prost::Message as _;
 use seawall_config::{Overrides, Secret, Sources, load_with_values};
+use seawall_locks::Mutex;
 use seawall_tests::{
     authority::YEAR,
     certificates::Certificates,

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, getrlimit, kill_process, prlimit};
 use serde_json::Value;
 use tokio::{
@@ -19,6 +18,7 @@ use tokio::{
 };
 
 use crate::eventually::eventually;
+use seawall_locks::Mutex;
 
 /// Time limit for a process to start serving, or to end.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::Document;
-use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
@@ -15,6 +14,7 @@ use tokio::time::sleep;
 
 use crate::raw::RawReply;
 use crate::raw::message::split_messages;
+use seawall_locks::Mutex;
 
 /// Accepts connections on loopback and forwards each to one target.
 ///

@@ -3,7 +3,6 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -14,6 +13,8 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::sleep,
 };
+
+use seawall_locks::Mutex;
 
 /// Maximum number of bytes between two disturbances of a connection.
 const MAX_CALM_BYTES: usize = 400_000;

@@ -13,7 +13,7 @@ use std::{
 };
 
 use bson::{Document, doc};
-use parking_lot::Mutex;
+use seawall_locks::Mutex;
 use seawall_tests::raw::{Login, OpMsg, RawClient, RawError, Start};
 use tokio::{
     runtime::Builder,

@@ -22,8 +22,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 use seawall_api::{AdminClient, ClientError, INSTANCE_HEADER, percent_encode};
+use seawall_locks::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout},

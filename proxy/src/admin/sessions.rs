@@ -8,7 +8,6 @@ use std::{collections::HashMap, fmt, time::Duration};
 
 use axum::http::{HeaderMap, header};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
-use parking_lot::Mutex;
 use rand::{
     TryRng as _,
     rngs::{SysError, SysRng},
@@ -16,6 +15,8 @@ use rand::{
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
+
+use seawall_locks::Mutex;
 
 /// The cookie that names a session.
 pub(super) const COOKIE: &str = "seawall_session";

@@ -8,8 +8,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use parking_lot::Mutex;
 use seawall_config as config;
+use seawall_locks::Mutex;
 use tokio::{runtime::Handle, time::sleep};
 
 use super::{

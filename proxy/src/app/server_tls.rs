@@ -4,8 +4,8 @@
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use mongodb::{bson::doc, error::ErrorKind, options::ClientOptions};
-use parking_lot::Mutex;
 use seawall_config::{self as config, ReadFile};
+use seawall_locks::Mutex;
 use tokio::{sync::watch, task::block_in_place, time::timeout};
 
 use super::{App, reload::Found, tls::pem};

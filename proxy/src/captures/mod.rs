@@ -36,8 +36,8 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
-use parking_lot::Mutex;
 use seawall_capture::record::{EndReason, Event, Redaction, ReplyDetail, Server};
+use seawall_locks::Mutex;
 use tokio::time::Instant;
 
 pub use self::{

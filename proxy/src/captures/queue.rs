@@ -12,10 +12,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex};
 use seawall_capture::record::{
     ClientBegan, ClientEnded, Command, Content, EndReason, Event, OmissionReason, Omitted, Reply,
 };
+use seawall_locks::{Condvar, Mutex};
 use tokio::time::Instant;
 
 /// Memory of a record without its message, in bytes.

@@ -7,8 +7,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex};
 use seawall_capture::record::{EndReason, Header, ReplyDetail, Server};
+use seawall_locks::{Condvar, Mutex};
 use tokio::time::Instant;
 
 use super::{

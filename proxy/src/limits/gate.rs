@@ -20,7 +20,6 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::{
@@ -28,6 +27,7 @@ use super::{
     recent::{NameHash, NameHasher},
 };
 use crate::runtime::TICK;
+use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
 /// If operations wait longer than this for a connection, logins are slowed down.

@@ -13,7 +13,6 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tokio::{
     runtime::{Builder, Handle},
     task::JoinHandle,
@@ -23,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::turns::Turns;
 use crate::runtime::Plane;
+use seawall_locks::Mutex;
 
 /// The niceness of the other threads. While operations use all cores, the threads together get
 /// about a tenth of the CPU time of one thread that serves clients.

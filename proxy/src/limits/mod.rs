@@ -15,9 +15,9 @@ mod turns;
 use std::{hash::Hash, net::IpAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
 pub use self::{

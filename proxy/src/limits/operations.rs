@@ -5,10 +5,10 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::fair::TurnQueue;
+use seawall_locks::Mutex;
 use seawall_transport::{Sharer, is_within_share};
 
 /// Maximum number of waiting users that are examined when a permit becomes free.

@@ -20,9 +20,9 @@ use std::{
 };
 
 use futures_util::task::AtomicWaker;
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
 /// Signals a connection's task to end.

@@ -7,10 +7,10 @@
 
 use std::{hash::Hash, time::Duration};
 
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::recent::{RecentMap, Retired};
+use seawall_locks::Mutex;
 
 /// Maximum number of keys that are remembered. The keys with the most recent events stay.
 const MAX_KEYS: usize = 10_000;
@@ -70,7 +70,7 @@ impl<K: Copy + Eq + Hash> Rates<K> {
 }
 
 fn drop_after_lock<K>(
-    lock: parking_lot::MutexGuard<'_, RecentMap<K, Instant>>,
+    lock: seawall_locks::MutexGuard<'_, RecentMap<K, Instant>>,
     retired: Retired<K, Instant>,
 ) {
     drop(lock);

@@ -10,8 +10,7 @@ use std::{
     },
 };
 
-use parking_lot::Mutex;
-
+use seawall_locks::Mutex;
 use seawall_transport::is_within_share;
 
 /// A bounded resource, shared by holders.

@@ -8,10 +8,10 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::fair::{NewestFirst, OldestFirst, Queue, RoundRobin};
+use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
 /// Smallest number of waiters at which waiters that have left are removed.

@@ -12,11 +12,11 @@ use std::{
 };
 
 use ipnet::IpNet;
-use parking_lot::Mutex;
 use proxy_header::{Error, ParseConfig, ProxyHeader};
 use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
 use super::first_bytes::look;
+use seawall_locks::Mutex;
 
 /// Time limit for the header. The specification recommends at least 3 s.
 const HEADER_LIMIT: Duration = Duration::from_secs(3);

@@ -11,10 +11,10 @@ use std::{
     time::SystemTime,
 };
 
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{applications::ApplicationNames, metric_handles::Metrics, metric_name::MetricName};
+use seawall_locks::Mutex;
 use seawall_stats::{Departure, Leaving, Stage, Traffic};
 
 /// The connected clients, and the counts of connections and disconnections that the history has not

@@ -10,9 +10,9 @@ use std::{
 };
 
 use metrics::Label as MetricLabel;
-use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
+use seawall_locks::{Mutex, MutexGuard};
 use seawall_shape::ShapeId;
 use seawall_stats::{
     Distribution, Figures, Label, Level, Outcome, Traffic, WeighedSeries, add_weighed,

@@ -10,9 +10,8 @@ use std::{
     sync::Arc,
 };
 
-use parking_lot::Mutex;
-
 use seawall_command::CommandBytes;
+use seawall_locks::Mutex;
 use seawall_shape::{ChildName, LearnedNames, Prefix};
 
 /// Maximum number of names below one prefix; if there are more, the names are data.

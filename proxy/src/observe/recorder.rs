@@ -13,7 +13,6 @@ use std::{
 
 use arc_swap::ArcSwapOption;
 use metrics::Label;
-use parking_lot::Mutex;
 
 use super::{
     ClientDirectory, RowIndexes, ServerIndex, ServerMetrics, Settings, SlowLog,
@@ -27,6 +26,7 @@ use super::{
     sums::{Record, Sums},
 };
 use seawall_command::CommandBytes;
+use seawall_locks::Mutex;
 use seawall_shape::{Collection, Description, Fingerprint, LearnedNames, NameKey, ShapeId};
 use seawall_stats::Phase;
 

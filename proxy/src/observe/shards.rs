@@ -11,9 +11,9 @@ use std::{
 };
 
 use foldhash::fast::RandomState;
-use parking_lot::{Mutex, MutexGuard};
 
 use super::{RowIndexes, tally::Tally};
+use seawall_locks::{Mutex, MutexGuard};
 use seawall_shape::{LearnedNames, ShapeId};
 
 /// Number of shards. It is large, so that two threads of the data plane rarely share a shard.

@@ -15,8 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use parking_lot::Mutex;
-
+use seawall_locks::Mutex;
 use seawall_shape::ShapeId;
 use seawall_stats::{Outcome, PhaseTimes};
 

@@ -15,13 +15,13 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
     limits::{Share, Shares},
     observe::Origin,
 };
+use seawall_locks::Mutex;
 
 /// Number of shards of a table. With this number, threads rarely wait for each other.
 const SHARDS: usize = 16;

@@ -16,7 +16,6 @@ use std::{
 };
 
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
-use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until, timeout},
@@ -24,6 +23,7 @@ use tokio::{
 
 use super::ServerPool;
 use seawall_auth::{Identity, IdentityId};
+use seawall_locks::Mutex;
 use seawall_transport::connection::{Connection, Generation};
 
 /// How long the extra connection is kept after its last use.

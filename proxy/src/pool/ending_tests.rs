@@ -7,7 +7,6 @@ use std::{sync::Arc, time::Duration};
 
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
 use futures_util::FutureExt as _;
-use parking_lot::Mutex;
 use tokio::{runtime::Handle, task::yield_now, time::advance};
 
 use super::{
@@ -19,6 +18,7 @@ use crate::{
     scripted::{Response, ScriptedServer},
 };
 use seawall_auth::{Identity, NonceSource};
+use seawall_locks::Mutex;
 use seawall_transport::connection::Connector;
 
 /// Maximum number of polls for ended operations. Usually a few are enough.

@@ -41,7 +41,6 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::Notify,
@@ -51,6 +50,7 @@ use tokio::{
 use crate::observe::{CloseReason, ServerMetrics};
 use seawall_auth::{Identity, IdentityId};
 use seawall_concurrency::Reason;
+use seawall_locks::Mutex;
 use seawall_transport::connection::{
     Connection, Connector, EstablishError, Generation, Interrupts, ServerAddress, TlsVersion,
 };

@@ -19,7 +19,6 @@ use mongodb::{
     error::ErrorKind,
     options::{ClientOptions, ServerAddress, ServerMonitoringMode},
 };
-use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     task::AbortHandle,
@@ -27,6 +26,7 @@ use tokio::{
 };
 
 use self::counters::Reading;
+use seawall_locks::Mutex;
 use seawall_stats::{Counters, ServerSample};
 
 /// Maximum number of samples kept per server until [`Pulse::take_samples`] removes them: one minute

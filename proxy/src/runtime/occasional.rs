@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use seawall_locks::Mutex;
 
 /// The shortest time between two lines.
 const INTERVAL: Duration = Duration::from_secs(60);

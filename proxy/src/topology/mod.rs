@@ -26,7 +26,6 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{Notify, watch},
@@ -39,6 +38,7 @@ use crate::{
     pool::{Checkout, Limits, Renewal, ServerPool, Suspicion},
 };
 use seawall_command::ReadPreference;
+use seawall_locks::Mutex;
 use seawall_transport::connection::{Connector, Generation, ServerAddress, ServerTls};
 
 use self::monitor::DriverOptions;

@@ -17,7 +17,6 @@ use mongodb::{
     },
     options::{ClientOptions, Compressor, Tls, TlsOptions},
 };
-use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
     time::{sleep, timeout},
@@ -30,6 +29,7 @@ use super::{
     probe,
 };
 use crate::pool::ServerPool;
+use seawall_locks::Mutex;
 use seawall_transport::connection::ServerAddress;
 
 /// Pause between two attempts to resolve the DNS name of a connection string.

@@ -9,11 +9,11 @@ use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use md5::{Digest as _, Md5};
-use parking_lot::Mutex;
 use sha1::Sha1;
 use sha2::Sha256;
 
 use super::{RawClient, RawError, RawReply};
+use seawall_locks::Mutex;
 
 /// A login of a user: credentials, mechanism and first message.
 #[derive(Clone, Debug)]

@@ -9,9 +9,8 @@ use std::{
     },
 };
 
-use parking_lot::RwLock;
-
 use super::{ClientKey, Mechanism, ScramKeys};
+use seawall_locks::RwLock;
 
 /// Identifies an identity within this process. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

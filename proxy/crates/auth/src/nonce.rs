@@ -7,9 +7,10 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use parking_lot::Mutex;
 use rand::rngs::{StdRng, SysError, SysRng};
 use rand::{Rng as _, SeedableRng as _};
+
+use seawall_locks::Mutex;
 
 /// The operating system returned no entropy to seed a [`NonceSource`].
 #[derive(Debug, thiserror::Error)]

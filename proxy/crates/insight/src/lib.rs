@@ -29,8 +29,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use parking_lot::{Mutex, MutexGuard};
-
+use seawall_locks::{Mutex, MutexGuard};
 use seawall_stats::{Against, Gauges, Label, Names, Period};
 
 use self::{annotations::Annotations, baseline::spans, stalls::Stalls, storms::Storms};

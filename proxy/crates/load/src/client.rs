@@ -252,7 +252,7 @@ mod tests {
             plan,
             keys: Keyring::default(),
             nonces: NonceSource::new().unwrap(),
-            record: parking_lot::Mutex::new(Record::new(now)),
+            record: seawall_locks::Mutex::new(Record::new(now)),
             ends_at: now + duration,
         });
         let client = Client::new(Arc::clone(&shared), 0);

@@ -28,7 +28,6 @@ mod work;
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tokio::{
     sync::Semaphore,
@@ -42,6 +41,7 @@ use self::{
     record::Record,
 };
 use seawall_auth::NonceSource;
+use seawall_locks::Mutex;
 
 pub use self::{
     link::{Failure, Link},

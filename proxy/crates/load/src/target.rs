@@ -9,10 +9,10 @@ use std::{
 use mongodb::options::{
     ClientOptions, ReadPreference, SelectionCriteria, ServerAddress, Tls, TlsOptions,
 };
-use parking_lot::RwLock;
 use tokio::net::lookup_host;
 
 use seawall_auth::{ClientKey, Mechanism, ScramKeys};
+use seawall_locks::RwLock;
 use seawall_transport::{
     Pem,
     connection::{Authorities, ServerTls, TlsError, TlsSettings, Verification},

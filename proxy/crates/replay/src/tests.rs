@@ -4,7 +4,6 @@ use std::{collections::BTreeMap, future::pending, io::Cursor, sync::Arc};
 
 use bson::{Binary, Bson, Document, doc, oid::ObjectId, spec::BinarySubtype};
 use bytes::Bytes;
-use parking_lot::Mutex;
 use seawall_capture::{
     Writer,
     record::{
@@ -13,6 +12,7 @@ use seawall_capture::{
     },
 };
 use seawall_load::Target;
+use seawall_locks::Mutex;
 use seawall_wire::{
     HEADER_BYTES, MAX_MESSAGE_BYTES, MORE_TO_COME, OpMsg, encode_op_msg_like, encode_request,
 };

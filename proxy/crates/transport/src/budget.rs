@@ -33,10 +33,10 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::{Sharer, is_within_share, progress::Progress};
+use seawall_locks::Mutex;
 
 /// Minimum time between two searches for holders to evict.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(50);

@@ -9,10 +9,10 @@ use mongodb::{
     event::{EventHandler, command::CommandEvent},
     options::ClientOptions,
 };
-use parking_lot::Mutex;
 use tokio::{time::interval, try_join};
 
 use super::Failure;
+use seawall_locks::Mutex;
 
 /// The database that the demonstration works in.
 pub(super) const DATABASE: &str = "shop";

@@ -1,7 +1,6 @@
 use std::sync::Arc;
 
 use bson::rawdoc;
-use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::UnixStream,
@@ -10,6 +9,7 @@ use tokio::{
 use super::*;
 use crate::limits::{LimitNumbers, Limits, OperationPermits, Turns};
 use seawall_command::ReplyForm;
+use seawall_locks::Mutex;
 use seawall_transport::{MemoryBudget, MessageReader, Sharer};
 use seawall_wire::encode_op_msg_like;
 

@@ -18,12 +18,12 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until, timeout_at},
 };
 
+use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
 /// A conversation younger than this is not ended to make room for another one.

@@ -3,13 +3,13 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, futures::OwnedNotified},
     time::{Instant, timeout_at},
 };
 
 use super::store::UserName;
+use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
 /// How long an introduction may delay other introductions of the same user from the same address.

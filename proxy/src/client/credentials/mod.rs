@@ -29,7 +29,6 @@ mod store;
 
 use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, RwLock};
 use tokio::{
     runtime::Handle,
     sync::watch,
@@ -38,6 +37,7 @@ use tokio::{
 
 use crate::topology::Topology;
 use seawall_auth::{ClientKey, Identity, IdentityStatus, Mechanism, NonceSource, ScramKeys};
+use seawall_locks::{Mutex, RwLock};
 use seawall_transport::{
     Sharer,
     connection::{Connection, ServerAddress},

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tokio::{runtime::Handle, sync::Semaphore};
+
+use seawall_locks::Mutex;
 
 /// A semaphore whose number of permits can change while permits are in use.
 #[derive(Debug)]

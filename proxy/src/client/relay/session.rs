@@ -3,7 +3,6 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split},
     sync::{Mutex as AsyncMutex, Notify},
@@ -22,6 +21,7 @@ use crate::{
     },
     observe::{ConnectedClient, ServerIndex},
 };
+use seawall_locks::Mutex;
 use seawall_transport::{Message, MessageReader, ReadError, Sharer, Stream};
 use seawall_wire::{MAX_MESSAGE_BYTES, OpCode, OpMsg};
 

@@ -5,11 +5,11 @@ use std::{
 };
 
 use bson::RawDocument;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
 use seawall_command::table::COMMANDS;
+use seawall_locks::Mutex;
 use seawall_wire::Sequence;
 
 const SHAPE: u64 = 0x0123_4567_89ab_cdef;

@@ -9,7 +9,8 @@ use std::{
 };
 
 use futures_util::task::AtomicWaker;
-use parking_lot::Mutex;
+
+use seawall_locks::Mutex;
 
 /// Ends the wait for a reply on one connection. Only one task waits at a time.
 #[derive(Debug, Default)]

@@ -7,12 +7,12 @@ use bson::{
     Binary, RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc,
     spec::BinarySubtype::{Generic, Uuid},
 };
-use parking_lot::Mutex;
 
 use crate::scripted::{Response, ScriptedServer};
 use seawall_auth::{
     ClientFirst, DerivedKeys, Mechanism, ScramKeys, ServerConversation, derive_from_password,
 };
+use seawall_locks::Mutex;
 
 /// Database of all users.
 pub(super) const SOURCE: &str = "admin";
