@@ -42,6 +42,7 @@ impl Default for Shards {
 
 impl Shards {
     /// Locks the shard of this thread.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub(super) fn mine(&self) -> MutexGuard<'_, Shard> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local! {

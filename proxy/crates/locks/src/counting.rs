@@ -17,6 +17,15 @@ impl LockCounts {
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
+
+    /// The number of locks by source file. The paths begin at the root of the repository.
+    pub fn by_file(&self) -> BTreeMap<&'static str, u64> {
+        let mut by_file = BTreeMap::new();
+        for ((file, _), taken) in &self.0 {
+            *by_file.entry(*file).or_default() += taken;
+        }
+        by_file
+    }
 }
 
 impl fmt::Display for LockCounts {
@@ -74,6 +83,7 @@ mod tests {
         assert_eq!((sum, counted.total()), (9, 6));
         let by_line: Vec<_> = counted.0.values().copied().collect();
         assert_eq!(by_line, [3, 1, 1, 1]);
+        assert_eq!(counted.by_file(), BTreeMap::from([(file!(), 6)]));
         assert!(
             counted
                 .to_string()

@@ -1,7 +1,7 @@
 //! The locks of Seawall: those of `parking_lot`, which are never poisoned, so a thread that panics
 //! leaves its locks usable.
 //!
-//! In a build with debug assertions, [`count`] counts how often code takes locks, and where. So a
+//! In a build with debug assertions, `count` counts how often code takes locks, and where. So a
 //! test can assert how many locks an operation takes. In other builds, these types cost nothing.
 //! The locks inside of other crates, such as those of tokio's channels, are not counted.
 

@@ -1,0 +1,333 @@
+//! Counts the locks and the allocations of whole operations. Seawall serves the clients on the
+//! test's thread, which is the only one whose locks and allocations are counted. The server runs on
+//! another thread.
+//!
+//! Locks inside of other crates, such as tokio, are not counted. A background task can add to an
+//! operation, for example when it collects the statistics. So each test takes the lowest of several
+//! counts.
+//!
+//! `docs/performance.md` ("Many cores") has the same numbers.
+
+// Only builds with debug assertions count locks.
+#![cfg(debug_assertions)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "this file contains only tests"
+)]
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use allocation_counter::measure;
+use bson::{Document, RawDocument, doc};
+use seawall::client::Peer;
+use seawall_locks::{LockCounts, count};
+use seawall_tests::{
+    eventually::eventually,
+    seawall::{Options, Seawall},
+};
+use seawall_transport::{MemoryBudget, MessageReader, Stream};
+use seawall_wire::{
+    HEADER_BYTES, MAX_MESSAGE_BYTES, OpCode, OpMsg, OpQuery, encode_op_msg_like, encode_op_reply,
+    encode_request,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream, UnixStream},
+    runtime::{Builder, Runtime},
+    sync::Semaphore,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Number of operations, or of pairs of operations, of which the lowest count is taken.
+const RUNS: usize = 20;
+
+/// The server delays its reply to a find with this `_id` until the test allows it.
+const HELD_ID: i32 = -1;
+
+/// With one connection and one slot, a second operation waits for both. If it waited for a slot
+/// alone, it would get one as soon as the first operation counts as long. With the large threshold,
+/// all servers are suitable even if their round-trip times differ.
+const CONFIGURATION: &str = "auth.credentials = \"none\"
+deployment.local_threshold_ms = 60000
+pool.max_pool_size = 1
+pool.concurrency = 1
+runtime.worker_threads = 1
+";
+
+/// The locks of a find that finds an available connection, by source file.
+const LOCKS_OF_FIND: [(&str, u64); 3] = [
+    // The rows of the command, and the finished operation.
+    ("proxy/src/observe/recorder.rs", 2),
+    // The time of the checkout.
+    ("proxy/src/observe/servers.rs", 1),
+    // Checkout and check-in.
+    ("proxy/src/pool/mod.rs", 2),
+];
+
+#[test]
+fn a_find_takes_five_locks() {
+    let scene = Scene::start(&[Kind::Standalone]);
+    let mut client = scene.connect();
+    let find = find_by_id(1);
+    let locks = scene.lowest(async || client.exchange(&find).await);
+    assert_locks(&locks, &LOCKS_OF_FIND);
+}
+
+#[test]
+fn the_choice_between_two_servers_takes_two_locks() {
+    let scene = Scene::start(&[Kind::Router, Kind::Router]);
+    let mut client = scene.connect();
+    let find = find_by_id(1);
+    let locks = scene.lowest(async || client.exchange(&find).await);
+    // Selection compares the load of the two pools.
+    let [recorder, servers, (pool, of_pool)] = LOCKS_OF_FIND;
+    assert_locks(&locks, &[recorder, servers, (pool, of_pool + 2)]);
+}
+
+#[test]
+fn an_operation_that_waits_takes_no_more_locks_than_another() {
+    let scene = Scene::start(&[Kind::Standalone]);
+    let [mut first, mut second] = [scene.connect(), scene.connect()];
+    let [held, find] = [HELD_ID, 1].map(find_by_id);
+    let locks = scene.lowest(async || {
+        first.send(&held).await;
+        scene.eventually(|| scene.servers[0].held() == 1).await;
+        second.send(&find).await;
+        scene.eventually(|| scene.wait_queue() == 1).await;
+        scene.servers[0].release();
+        first.read_reply().await;
+        second.read_reply().await;
+    });
+    let of_two_finds = LOCKS_OF_FIND.map(|(file, taken)| (file, 2 * taken));
+    assert_locks(&locks, &of_two_finds);
+}
+
+#[test]
+fn a_find_allocates_three_times() {
+    let scene = Scene::start(&[Kind::Standalone]);
+    let mut client = scene.connect();
+    let find = find_by_id(1);
+    let allocations = (0..RUNS).map(|_| {
+        let work = || scene.runtime.block_on(client.exchange(&find));
+        measure(work).count_total
+    });
+    // The message, the future that serves it, and the reply.
+    assert_eq!(allocations.min(), Some(3));
+}
+
+/// Compares locks by source file.
+#[track_caller]
+fn assert_locks(counted: &LockCounts, expected: &[(&str, u64)]) {
+    let expected: BTreeMap<_, _> = expected.iter().copied().collect();
+    assert_eq!(counted.by_file(), expected, "all locks:\n{counted}");
+}
+
+/// Seawall in front of one or several servers.
+struct Scene {
+    /// Runs the clients, and Seawall's tasks that serve them, on the test's thread.
+    runtime: Runtime,
+    seawall: Seawall,
+    servers: Vec<Server>,
+}
+
+impl Scene {
+    fn start(kinds: &[Kind]) -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let servers: Vec<_> = kinds.iter().map(|kind| Server::start(*kind)).collect();
+        let addresses = servers.iter().map(|server| server.address.to_string());
+        let uri = format!("mongodb://{}/", addresses.collect::<Vec<_>>().join(","));
+        let options = Options {
+            toml: CONFIGURATION.to_owned(),
+            ..Options::default()
+        };
+        let seawall = runtime.block_on(Seawall::start_with(&uri, options));
+        let scene = Self {
+            runtime,
+            seawall,
+            servers,
+        };
+        let all_are_known = scene.eventually(|| scene.usable_servers() == kinds.len());
+        scene.runtime.block_on(all_are_known);
+        scene
+    }
+
+    fn usable_servers(&self) -> usize {
+        let snapshot = self.seawall.app.topology().snapshot();
+        let servers = snapshot.description.servers.iter();
+        servers.filter(|server| server.is_usable()).count()
+    }
+
+    /// Connects a client, and serves it until a find has been served.
+    fn connect(&self) -> Client {
+        let _in_runtime = self.runtime.enter();
+        let (near, far) = UnixStream::pair().unwrap();
+        let peer = Peer {
+            ip: None,
+            text: "counted".to_owned(),
+        };
+        let served = self.seawall.app.serve(Stream::Unix(near), peer);
+        self.runtime.spawn(served.expect("a permit is free"));
+        let mut client = Client(far);
+        self.runtime.block_on(client.exchange(&find_by_id(1)));
+        client
+    }
+
+    /// Runs `work` several times, and returns the lowest count of locks.
+    fn lowest(&self, mut work: impl AsyncFnMut()) -> LockCounts {
+        let counts = (0..RUNS).map(|_| count(|| self.runtime.block_on(work())).1);
+        counts.min_by_key(LockCounts::total).unwrap()
+    }
+
+    async fn eventually(&self, is_true: impl Fn() -> bool) {
+        // The locks of the condition belong to no operation.
+        let attempt = async || count(&is_true).0;
+        eventually(LIMIT, attempt).await.unwrap();
+    }
+
+    fn wait_queue(&self) -> usize {
+        let snapshot = self.seawall.app.topology().snapshot();
+        let pools = snapshot.pools.iter();
+        pools.map(|pool| pool.snapshot().wait_queue).sum()
+    }
+}
+
+fn find_by_id(id: i32) -> Vec<u8> {
+    let find = doc! { "find": "users", "filter": { "_id": id }, "$db": "shop" };
+    encode_request(1, &find.to_vec().unwrap())
+}
+
+/// A client that neither locks nor allocates while it waits for a reply.
+struct Client(UnixStream);
+
+impl Client {
+    async fn exchange(&mut self, message: &[u8]) {
+        self.send(message).await;
+        self.read_reply().await;
+    }
+
+    async fn send(&mut self, message: &[u8]) {
+        self.0.write_all(message).await.unwrap();
+    }
+
+    async fn read_reply(&mut self) {
+        let mut reply = [0; 200];
+        self.0.read_exact(&mut reply[..HEADER_BYTES]).await.unwrap();
+        let length = u32::from_le_bytes(reply[..4].try_into().unwrap());
+        let body = &mut reply[HEADER_BYTES..usize::try_from(length).unwrap()];
+        self.0.read_exact(body).await.unwrap();
+        let body = RawDocument::from_bytes(&body[5..]).unwrap();
+        assert_eq!(body.get_f64("ok").unwrap(), 1.0, "{body:?}");
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Standalone,
+    Router,
+}
+
+/// A server on a thread of its own. Dropping it ends the thread.
+struct Server {
+    address: SocketAddr,
+    held: Arc<HeldReplies>,
+    _runtime: Runtime,
+}
+
+/// The replies that the server delays.
+struct HeldReplies {
+    count: AtomicUsize,
+    released: Semaphore,
+}
+
+impl Server {
+    fn start(kind: Kind) -> Self {
+        let mut builder = Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let held = Arc::new(HeldReplies {
+            count: AtomicUsize::new(0),
+            released: Semaphore::new(0),
+        });
+        let delays = Arc::clone(&held);
+        runtime.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(reply_to_all(stream, kind, Arc::clone(&delays)));
+            }
+        });
+        Self {
+            address,
+            held,
+            _runtime: runtime,
+        }
+    }
+
+    /// Number of replies that the server delays now.
+    fn held(&self) -> usize {
+        self.held.count.load(Ordering::SeqCst)
+    }
+
+    /// Allows the server to send one delayed reply.
+    fn release(&self) {
+        self.held.released.add_permits(1);
+    }
+}
+
+/// Replies to the commands on a connection until it ends.
+async fn reply_to_all(mut stream: TcpStream, kind: Kind, held: Arc<HeldReplies>) {
+    let budget = MemoryBudget::of_bytes(1 << 20);
+    let mut reader = MessageReader::default();
+    while let Ok(Some(message)) = reader.next(&mut stream, MAX_MESSAGE_BYTES, &budget).await {
+        let id = message.header.request_id;
+        let reply = match message.header.op_code {
+            OpCode::Msg => {
+                let command = OpMsg::parse(&message.bytes).unwrap().body;
+                let command = RawDocument::from_bytes(command).unwrap();
+                let filter = command.get_document("filter");
+                if filter.and_then(|filter| filter.get_i32("_id")).ok() == Some(HELD_ID) {
+                    held.count.fetch_add(1, Ordering::SeqCst);
+                    held.released.acquire().await.unwrap().forget();
+                    held.count.fetch_sub(1, Ordering::SeqCst);
+                }
+                encode_op_msg_like(0, 1, id, &reply_to(command, kind).to_vec().unwrap())
+            }
+            // The driver's monitor sends its first hello in this form.
+            _ => {
+                let hello = OpQuery::parse(&message.bytes).unwrap().query;
+                let reply = reply_to(RawDocument::from_bytes(hello).unwrap(), kind);
+                encode_op_reply(0, 1, id, &reply.to_vec().unwrap())
+            }
+        };
+        if stream.write_all(&reply).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn reply_to(command: &RawDocument, kind: Kind) -> Document {
+    let (name, _) = command.iter().next().unwrap().unwrap();
+    if name.as_str() == "find" {
+        let cursor = doc! { "id": 0_i64, "ns": "shop.users", "firstBatch": [{ "_id": 1 }] };
+        return doc! { "cursor": cursor, "ok": 1.0 };
+    }
+    // The fields of `hello`. Other commands need no fields.
+    let mut hello = doc! {
+        "isWritablePrimary": true, "ismaster": true, "helloOk": true,
+        "minWireVersion": 0, "maxWireVersion": 17, "maxBsonObjectSize": 16_777_216,
+        "maxMessageSizeBytes": 48_000_000, "maxWriteBatchSize": 100_000, "ok": 1.0,
+    };
+    if kind == Kind::Router {
+        hello.insert("msg", "isdbgrid");
+    }
+    hello
+}
