@@ -1,6 +1,6 @@
-//! Counts the locks and the allocations of whole operations. Seawall serves the clients on the
-//! test's thread, which is the only one whose locks and allocations are counted. The server runs on
-//! another thread.
+//! Counts the locks, the allocations and the instructions of whole operations. Seawall serves the
+//! clients on the test's thread, which is the only one whose locks and allocations are counted. The
+//! server runs on another thread.
 //!
 //! Locks inside of other crates, such as tokio, are not counted. A background task can add to an
 //! operation, for example when it collects the statistics. So each test takes the lowest of several
@@ -18,7 +18,9 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     net::SocketAddr,
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -123,6 +125,60 @@ fn a_find_allocates_three_times() {
     });
     // The message, the future that serves it, and the reply.
     assert_eq!(allocations.min(), Some(3));
+}
+
+/// The number of instructions that Seawall's task executes for a find, in a build for tests.
+/// Recorded with Rust 1.95 on x86-64.
+const INSTRUCTIONS_OF_FIND: u64 = 97_000;
+
+#[test]
+#[ignore = "valgrind needs several seconds; .ci/run runs this test"]
+fn the_instructions_of_a_find_are_near_the_recorded_number() {
+    let Some(counted) = instructions("a_find_allocates_three_times") else {
+        return;
+    };
+    let finds = u64::try_from(RUNS).unwrap() + 1;
+    let (of_find, recorded) = (counted / finds, INSTRUCTIONS_OF_FIND);
+    assert!(
+        of_find.abs_diff(recorded) <= recorded / 10,
+        "{of_find} instructions, recorded {recorded}; `callgrind_annotate --inclusive=yes {CALLS}` \
+         lists the functions"
+    );
+}
+
+/// The file with the instructions of each function.
+const CALLS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/find.callgrind");
+
+/// Runs a test of this file under valgrind, and counts the instructions of the task that serves its
+/// client. `None` if this machine counts no instructions.
+#[expect(
+    clippy::print_stdout,
+    reason = "prints why no instructions are counted"
+)]
+fn instructions(test: &str) -> Option<u64> {
+    if !cfg!(target_arch = "x86_64") {
+        println!("instructions are not counted: the recorded number is for x86-64");
+        return None;
+    }
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args([
+        "--tool=callgrind",
+        "--toggle-collect=seawall*::client::serve_pooled*",
+    ]);
+    valgrind.arg(format!("--callgrind-out-file={CALLS}"));
+    valgrind.arg(std::env::current_exe().unwrap());
+    let output = match valgrind.args(["--exact", test]).output() {
+        Ok(output) => output,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            println!("instructions are not counted: valgrind is not installed");
+            return None;
+        }
+        Err(error) => panic!("valgrind: {error}"),
+    };
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    let counted = text.split("Collected : ").nth(1).unwrap();
+    Some(counted.lines().next().unwrap().trim().parse().unwrap())
 }
 
 /// Compares locks by source file.
