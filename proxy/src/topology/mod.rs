@@ -12,6 +12,7 @@ mod cluster_time;
 mod description;
 mod monitor;
 mod probe;
+mod published;
 mod relay;
 mod selection;
 
@@ -41,13 +42,13 @@ use seawall_command::ReadPreference;
 use seawall_locks::Mutex;
 use seawall_transport::connection::{Connector, Generation, ServerAddress, ServerTls};
 
-use self::monitor::DriverOptions;
 pub(crate) use self::monitor::Password;
 pub use self::{
     cluster_time::ClusterTime,
     description::{Probe, ServerDescription, ServerType, TopologyDescription, TopologyType},
     monitor::{DeploymentError, DeploymentOptions, DriverTls},
 };
+use self::{monitor::DriverOptions, published::Published};
 
 /// Settings of the whole deployment.
 #[derive(Clone, Debug)]
@@ -124,7 +125,7 @@ impl TopologyState {
 pub struct Topology {
     settings: ArcSwap<Settings>,
     state: Mutex<TopologyState>,
-    published: watch::Sender<Arc<Snapshot>>,
+    published: Published<Snapshot>,
     connector: Connector,
     recorder: Arc<Recorder>,
     data_plane: Handle,
@@ -192,7 +193,7 @@ impl Topology {
         Self {
             settings: ArcSwap::from_pointee(settings),
             state: Mutex::default(),
-            published: watch::Sender::new(Arc::default()),
+            published: Published::default(),
             connector,
             recorder,
             data_plane,
@@ -242,7 +243,7 @@ impl Topology {
             pool: limits,
         };
         let topology = Self::unwatched(settings, connector, recorder, runtime.clone(), runtime);
-        topology.published.send_replace(Arc::new(snapshot));
+        topology.published.replace(snapshot);
         Arc::new(topology)
     }
 
@@ -291,7 +292,7 @@ impl Topology {
 
     /// The latest snapshot of the deployment.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.published.borrow())
+        Arc::clone(&self.published.current())
     }
 
     /// Returns a receiver of the current snapshot and all later ones.
@@ -339,7 +340,7 @@ impl Topology {
 
     /// Selects a suitable server, if there is one now, and returns its pool.
     pub(crate) fn select_now(&self, preference: &ReadPreference) -> Option<Arc<ServerPool>> {
-        self.choose(&self.published.borrow(), preference)
+        self.choose(&self.published.current(), preference)
     }
 
     fn choose(&self, snapshot: &Snapshot, preference: &ReadPreference) -> Option<Arc<ServerPool>> {
@@ -481,8 +482,7 @@ impl Topology {
             .iter()
             .map(|member| Arc::clone(&member.pool))
             .collect();
-        self.published
-            .send_replace(Arc::new(Snapshot { description, pools }));
+        self.published.replace(Snapshot { description, pools });
     }
 
     /// Maintains all pools: closes expired connections and establishes connections up to the

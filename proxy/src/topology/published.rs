@@ -1,0 +1,73 @@
+//! A value that many readers see, and that changes seldom.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use tokio::sync::watch;
+
+/// The latest value, and a notification of its changes. Every operation reads the value. So
+/// [`Self::current`] takes no lock, and writes to no memory that other readers write to.
+#[derive(Debug)]
+pub(super) struct Published<T> {
+    current: ArcSwap<T>,
+    changes: watch::Sender<Arc<T>>,
+}
+
+impl<T: Default> Default for Published<T> {
+    fn default() -> Self {
+        let value = Arc::<T>::default();
+        Self {
+            current: ArcSwap::new(Arc::clone(&value)),
+            changes: watch::Sender::new(value),
+        }
+    }
+}
+
+impl<T> Published<T> {
+    /// Replaces the value. Must not be called by two threads at a time.
+    pub(super) fn replace(&self, value: T) {
+        let value = Arc::new(value);
+        // Receivers may read the current value as soon as they are notified.
+        self.current.store(Arc::clone(&value));
+        self.changes.send_replace(value);
+    }
+
+    /// The latest value. Do not keep it across an `await`.
+    pub(super) fn current(&self) -> Guard<Arc<T>> {
+        self.current.load()
+    }
+
+    /// Returns a receiver of the latest value and all later ones.
+    pub(super) fn subscribe(&self) -> watch::Receiver<Arc<T>> {
+        self.changes.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_notified_receiver_finds_the_new_value_in_both_ways() {
+        let published = Arc::new(Published::<u32>::default());
+        let mut receiver = published.subscribe();
+        let writer = Arc::clone(&published);
+        let writing = tokio::task::spawn_blocking(move || {
+            for value in 1..=1000 {
+                writer.replace(value);
+            }
+        });
+        let mut seen = 0;
+        while seen < 1000 {
+            receiver.changed().await.unwrap();
+            let received = **receiver.borrow_and_update();
+            let current = **published.current();
+            assert!(
+                seen < received && received <= current,
+                "{seen} {received} {current}"
+            );
+            seen = received;
+        }
+        writing.await.unwrap();
+    }
+}
