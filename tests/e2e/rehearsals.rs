@@ -10,6 +10,7 @@ use seawall_api::Captures;
 use seawall_redact::{Mode, Redactor};
 use seawall_tests::{
     eventually::eventually,
+    mongod::{Options, Standalone},
     process::{self, Process},
     scratch::Scratch,
     seawall::{self, Seawall},
@@ -232,4 +233,24 @@ async fn a_replay_at_the_captured_speed_has_the_intervals_of_the_capture() {
     errors.sort_unstable();
     let [median, p99] = [50, 99].map(|percent| errors[errors.len() * percent / 100]);
     println!("intervals at the target: median error {median} µs, p99 {p99} µs");
+}
+
+#[tokio::test]
+async fn a_replay_with_writes_through_a_proxy_of_the_captured_server_is_refused() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let scratch = Scratch::create().unwrap();
+    let seawall = scene::seawall_at(&server.uri(), &section(&scratch, "")).await;
+    let id = seawall.start_capture("").await;
+    let things = things(&client(seawall.address().parse().unwrap()).await);
+    things.insert_one(doc! {"a": 1}).await.unwrap();
+    seawall.stop_capture(&id).await;
+    let capture = scratch.join("captures").join(&id);
+    let target = format!("mongodb://{}/", seawall.address());
+    let capture = capture.to_str().unwrap();
+    let options = ["load", "replay", capture, "--target", &target, "--max"];
+    let output = process::run(&[&options[..], &["--with-writes", "--quiet"]].concat()).await;
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(69), "{error}");
+    assert!(error.contains("has no process id"), "{error}");
+    assert_eq!(things.count_documents(doc! {}).await.unwrap(), 1);
 }

@@ -254,6 +254,7 @@ impl Prepared {
             connections: 100,
             digest: true,
             max_error_share: 0.05,
+            writes_to_unidentified: false,
         };
         let source = Source::open(capture).unwrap();
         let never = std::future::pending();

@@ -142,6 +142,7 @@ async fn assert_same_results(path: &Path) -> Report {
         connections: 1_000,
         digest: true,
         max_error_share: 1.0,
+        writes_to_unidentified: false,
     };
     let source = Source::open(path).unwrap();
     let replaying = Box::pin(run(replay, source, |_| {}, std::future::pending()));

@@ -13,8 +13,8 @@ use seawall_replay::{Choice, Pace, Replay, Report, ShapeId, Source, dry_run};
 pub(super) struct Arguments {
     /// Directory or file of a capture, or a file of mongod's traffic recorder; - is standard input.
     source: PathBuf,
-    /// Connection string of the target, with the user to log in as. The captured deployment itself
-    /// is always refused.
+    /// Connection string of the target, with the user to log in as. The captured deployment is
+    /// refused: by the addresses of its servers, and by the ids of their processes.
     #[arg(long, value_name = "URI", required_unless_present = "dry_run")]
     target: Option<String>,
     /// Send commands this many times as fast as they were captured.
@@ -57,7 +57,8 @@ pub(super) struct Arguments {
     /// Do not print progress on standard error.
     #[arg(long)]
     quiet: bool,
-    /// Allow a target that is not on this machine.
+    /// Allow a target that is not on this machine, and writes to a target that may belong to the
+    /// captured deployment, because it has no process id (for example a proxy).
     #[arg(long)]
     yes_i_own_this: bool,
 }
@@ -101,6 +102,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         connections: arguments.connections,
         digest: arguments.digest,
         max_error_share: arguments.max_error_share,
+        writes_to_unidentified: arguments.yes_i_own_this,
     };
     let is_quiet = arguments.quiet;
     let progress = move |line: &str| {

@@ -71,6 +71,7 @@ fn measure(path: &Path, address: &str, pace: Pace) -> Result<(), Box<dyn Error>>
             connections: 1_000,
             digest: false,
             max_error_share: 0.0,
+            writes_to_unidentified: false,
         };
         let source = Source::open(path)?;
         let report = run(replay, source, |_| {}, std::future::pending()).await?;

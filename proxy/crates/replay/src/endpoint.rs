@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use bson::{RawDocument, rawdoc};
+use bson::{RawDocument, oid::ObjectId, rawdoc};
 use seawall_auth::NonceSource;
 use seawall_capture::record::{Header, Server};
 use seawall_load::{Address, Failure, Keyring, Link, Target};
@@ -33,6 +33,11 @@ pub enum EndpointError {
         "{0} belongs to the captured deployment; a replay must never change what it was captured from"
     )]
     CapturedDeployment(String),
+    /// Writes would go to a server that may belong to the captured deployment.
+    #[error(
+        "{0} has no process id, so it may belong to the captured deployment (it is a proxy, or older than MongoDB 4.4); use --yes-i-own-this to send writes to it"
+    )]
+    Unidentified(String),
     /// The operating system has no random numbers.
     #[error("no random numbers: {0}")]
     Random(String),
@@ -87,34 +92,61 @@ impl Endpoint {
         connected.unwrap_or(Err(Failure::TimedOut))
     }
 
-    /// Describes the target, and refuses the captured deployment.
-    pub(crate) async fn describe(&self, header: &Header) -> Result<Description, EndpointError> {
-        let address = self.target.address(0).to_string();
-        let failed = |failure| EndpointError::Unreachable {
-            address: address.clone(),
-            failure,
-        };
+    /// Describes the target, and refuses the captured deployment. If `must_identify` is true, it
+    /// also refuses a target if any of its addresses does not tell its process id.
+    pub(crate) async fn describe(
+        &self,
+        header: &Header,
+        must_identify: bool,
+    ) -> Result<Description, EndpointError> {
         for address in self.target.addresses() {
             if is_captured_address(address, &header.servers).await {
                 return Err(EndpointError::CapturedDeployment(address.to_string()));
             }
         }
-        let mut link = self.connect(0).await.map_err(failed)?;
+        let others = self.target.addresses().count();
+        let description = self.examine(0, header, must_identify).await?;
+        for number in 1..others {
+            self.examine(number, header, must_identify).await?;
+        }
+        Ok(description)
+    }
+
+    /// Describes the server at one address, as [`Self::describe`] does.
+    async fn examine(
+        &self,
+        number: usize,
+        header: &Header,
+        must_identify: bool,
+    ) -> Result<Description, EndpointError> {
+        let address = self.target.address(number).to_string();
+        let failed = |failure| EndpointError::Unreachable {
+            address: address.clone(),
+            failure,
+        };
+        let mut link = self.connect(number).await.map_err(failed)?;
         let hello = rawdoc! {"isMaster": 1, "$db": "admin"};
         let reply = link.run(&hello).await.map_err(failed)?;
         let has_retryable_writes =
             reply.get_str("setName").is_ok() || matches!(reply.get_str("msg"), Ok("isdbgrid"));
-        let mut is_captured = is_captured_process(reply, &header.servers);
+        let mut process_ids: Vec<_> = process_id(reply).into_iter().collect();
         // A proxy replies to `isMaster` itself, but forwards `serverStatus`. The account may lack
         // the right to run it.
         let status = rawdoc! {"serverStatus": 1, "$db": "admin"};
         if let Ok(status) = link.run(&status).await
             && let Ok(repl) = status.get_document("repl")
         {
-            is_captured |= is_captured_process(repl, &header.servers);
+            process_ids.extend(process_id(repl));
         }
-        if is_captured {
+        let is_captured = |id: &ObjectId| {
+            let mut captured = header.servers.iter();
+            captured.any(|server| server.process_id[..] == id.bytes())
+        };
+        if process_ids.iter().any(is_captured) {
             return Err(EndpointError::CapturedDeployment(address));
+        }
+        if must_identify && process_ids.is_empty() {
+            return Err(EndpointError::Unidentified(address));
         }
         let build = rawdoc! {"buildInfo": 1, "$db": "admin"};
         let build = link.run(&build).await.map_err(failed)?;
@@ -126,15 +158,11 @@ impl Endpoint {
     }
 }
 
-/// True if the reply has the `topologyVersion.processId` of a captured server.
-fn is_captured_process(reply: &RawDocument, servers: &[Server]) -> bool {
-    let topology_version = reply.get_document("topologyVersion");
-    let Ok(process_id) = topology_version.and_then(|version| version.get_object_id("processId"))
-    else {
-        return false;
-    };
-    let mut known = servers.iter();
-    known.any(|server| server.process_id[..] == process_id.bytes())
+/// The id of the server's process, which changes when the server restarts; `None` in the replies of
+/// proxies, and of servers before 4.4.
+fn process_id(reply: &RawDocument) -> Option<ObjectId> {
+    let topology_version = reply.get_document("topologyVersion").ok()?;
+    topology_version.get_object_id("processId").ok()
 }
 
 /// True if the address is that of a captured server, by its text or after resolving both.
@@ -164,7 +192,6 @@ async fn resolve(address: &str) -> Vec<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use bson::oid::ObjectId;
     use bytes::Bytes;
 
     use super::*;
@@ -193,11 +220,10 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_the_captured_deployment_is_recognised_by_its_id() {
-        let reply = |bytes| rawdoc! {"topologyVersion": {"processId": ObjectId::from_bytes(bytes)}};
-        let servers = [server("a:1", b""), server("b:1", &[7; 12])];
-        assert!(is_captured_process(&reply([7; 12]), &servers));
-        assert!(!is_captured_process(&reply([8; 12]), &servers));
-        assert!(!is_captured_process(&rawdoc! {"ok": 1}, &servers));
+    fn the_process_id_is_read_from_the_topology_version() {
+        let id = ObjectId::from_bytes([7; 12]);
+        let reply = rawdoc! {"topologyVersion": {"processId": id}};
+        assert_eq!(process_id(&reply), Some(id));
+        assert_eq!(process_id(&rawdoc! {"ok": 1}), None);
     }
 }

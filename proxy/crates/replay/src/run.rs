@@ -72,6 +72,9 @@ pub struct Replay {
     pub digest: bool,
     /// Share of unexpected errors, from 0 to 1, at which the replay stops.
     pub max_error_share: f64,
+    /// True if writes may be sent to a server without a process id. Such a server, for example a
+    /// proxy, may belong to the captured deployment.
+    pub writes_to_unidentified: bool,
 }
 
 /// Runs a replay. Calls `progress` with one line of text per second. If `stop` is ready, the replay
@@ -86,7 +89,11 @@ pub async fn run(
     stop: impl Future<Output = &'static str> + Send + 'static,
 ) -> Result<Report, EndpointError> {
     let endpoint = Endpoint::new(replay.target.clone())?;
-    let description = endpoint.describe(source.header()).await?;
+    let header = source.header();
+    // A recording of mongod does not name the servers, so there is nothing to compare with.
+    let must_identify =
+        replay.choice.with_writes && !replay.writes_to_unidentified && !header.servers.is_empty();
+    let description = endpoint.describe(header, must_identify).await?;
     // Dropping the set ends the task.
     let mut task = JoinSet::new();
     task.spawn(conduct(

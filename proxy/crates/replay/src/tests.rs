@@ -37,6 +37,8 @@ enum Conduct {
     FailAfter(usize),
     /// Replies to a find only after another command with the name `ping` arrived.
     HoldFinds,
+    /// Replies to all commands, without the id of its process, as a proxy does.
+    Conceal,
 }
 
 /// The commands that a stub received, and its open cursors.
@@ -129,7 +131,11 @@ async fn serve(
         if parsed.flags & MORE_TO_COME != 0 {
             continue;
         }
-        let body = reply(&name, &command).to_vec().unwrap();
+        let mut body = reply(&name, &command);
+        if conduct == Conduct::Conceal {
+            body.remove("topologyVersion");
+        }
+        let body = body.to_vec().unwrap();
         let id = i32::from_le_bytes(*message[4..].first_chunk().unwrap());
         let reply = encode_op_msg_like(0, 1, id, &body);
         if stream.write_all(&reply).await.is_err() {
@@ -283,6 +289,7 @@ async fn plan(stub: &Stub) -> Replay {
         connections: 100,
         digest: true,
         max_error_share: 1.0,
+        writes_to_unidentified: false,
     }
 }
 
@@ -599,19 +606,21 @@ async fn a_replay_that_is_stopped_reports_its_results() {
     assert_eq!((report.sent, report.not_sent), (3, 3));
 }
 
+/// An empty capture of one server.
+fn captured(address: &str, process_id: &'static [u8]) -> Vec<u8> {
+    Capture::with(Header {
+        servers: vec![Server {
+            address: address.to_owned(),
+            process_id: Bytes::from_static(process_id),
+        }],
+        ..header()
+    })
+    .finish()
+}
+
 #[tokio::test]
 async fn the_captured_deployment_is_refused() {
     let stub = Stub::start(Conduct::Serve).await;
-    let captured = |address: &str, process_id: &'static [u8]| {
-        Capture::with(Header {
-            servers: vec![Server {
-                address: address.to_owned(),
-                process_id: Bytes::from_static(process_id),
-            }],
-            ..header()
-        })
-        .finish()
-    };
     for capture in [
         captured(&stub.address, b""),
         captured("192.0.2.1:1", &[7; 12]),
@@ -625,6 +634,44 @@ async fn the_captured_deployment_is_refused() {
     assert!(stub.commands().is_empty());
     let other = captured("192.0.2.1:1", &[8; 12]);
     assert_eq!(replay(plan(&stub).await, other).await.sent, 0);
+}
+
+#[tokio::test]
+async fn every_address_of_the_target_is_compared_with_the_captured_deployment() {
+    let [concealed, stub] = [Conduct::Conceal, Conduct::Serve].map(Stub::start);
+    let (concealed, stub) = (concealed.await, stub.await);
+    let uri = format!("mongodb://{},{}/", concealed.address, stub.address);
+    let mut plan = plan(&stub).await;
+    plan.target = Target::parse(&uri).await.unwrap();
+    plan.writes_to_unidentified = true;
+    let source = source(captured("192.0.2.1:1", &[7; 12]));
+    let refused = run(plan, source, |_| {}, pending()).await;
+    assert!(
+        matches!(&refused, Err(EndpointError::CapturedDeployment(address)) if *address == stub.address),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn writes_to_a_server_without_a_process_id_must_be_allowed() {
+    let stub = Stub::start(Conduct::Conceal).await;
+    let capture = || captured("192.0.2.1:1", &[8; 12]);
+    let refused = run(plan(&stub).await, source(capture()), |_| {}, pending()).await;
+    assert!(
+        matches!(refused, Err(EndpointError::Unidentified(_))),
+        "{refused:?}"
+    );
+    let allowed = Replay {
+        writes_to_unidentified: true,
+        ..plan(&stub).await
+    };
+    let only_reads = Replay {
+        choice: Choice::default(),
+        ..plan(&stub).await
+    };
+    for plan in [allowed, only_reads] {
+        assert_eq!(replay(plan, capture()).await.sent, 0);
+    }
 }
 
 #[tokio::test]
