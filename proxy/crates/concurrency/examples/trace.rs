@@ -2,6 +2,7 @@
 //!
 //! ```sh
 //! cargo run -p seawall-concurrency --example trace -- "2 cores, as measured" > trace.jsonl
+//! cargo run -p seawall-concurrency --example trace -- "cold cache" 2  # seed 2 instead of 1
 //! cargo run -p seawall-concurrency --example trace             # lists the scenarios
 //! ```
 
@@ -21,6 +22,9 @@ use sim::{Policy, all, run};
 
 fn main() {
     let name = std::env::args().nth(1);
+    let seed = std::env::args()
+        .nth(2)
+        .map_or(1, |seed| seed.parse().unwrap());
     let scenarios = all().concat();
     let scenario = scenarios.iter().find(|s| Some(s.name) == name.as_deref());
     let Some(scenario) = scenario else {
@@ -28,7 +32,7 @@ fn main() {
         return;
     };
     let to = scenario.steady_at + 20.0;
-    let outcome = run(scenario, Policy::Auto(512), 0.0, to, 1);
+    let outcome = run(scenario, Policy::Auto(512), 0.0, to, seed);
     for (at, limiter, decision) in &outcome.decisions {
         println!(
             concat!(

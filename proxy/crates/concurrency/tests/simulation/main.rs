@@ -12,76 +12,9 @@ mod sim;
 
 use sim::{
     Policy, all,
-    outcome::Outcome,
+    comparison::{Row, compare},
     run,
-    scenarios::{Goal, Scenario},
 };
-
-const FIXED: [u32; 7] = [4, 8, 16, 32, 64, 128, 256];
-
-/// The result of a scenario.
-struct Row {
-    name: &'static str,
-    best: (u32, f64),
-    auto: f64,
-    ratio: f64,
-    settling_s: f64,
-    swing: f64,
-    limit: String,
-}
-
-fn score(scenario: &Scenario, outcome: &Outcome) -> f64 {
-    match scenario.goal {
-        Goal::Throughput => outcome.throughput,
-        Goal::P99 => outcome.p99_ms,
-        Goal::Recovery(at) => {
-            let before = &outcome.completed[100..140];
-            let usual = before.iter().sum::<u64>() as f64 / 4.0;
-            outcome.recovery(at, usual)
-        }
-    }
-}
-
-/// Runs a scenario with all policies. The ratio is 1 or more if the controller is at least as good
-/// as the best fixed limit.
-fn compare(scenario: &Scenario, seed: u64) -> Row {
-    let (from, to) = (scenario.steady_at + 10.0, scenario.steady_at + 20.0);
-    let fixed = FIXED.iter().map(|limit| {
-        let (from, to) = match scenario.steady_at {
-            // Without changes, a fixed limit is steady at once.
-            0.0 if scenario.goal == Goal::Throughput => (1.0, 3.0),
-            _ => (from, to),
-        };
-        let outcome = run(scenario, Policy::Fixed(*limit), from, to, seed);
-        (*limit, score(scenario, &outcome))
-    });
-    let is_more_better = scenario.goal == Goal::Throughput;
-    let better = |a: f64, b: f64| {
-        if is_more_better {
-            a.total_cmp(&b)
-        } else {
-            b.total_cmp(&a)
-        }
-    };
-    let best = fixed.max_by(|a, b| better(a.1, b.1)).unwrap();
-    let outcome = run(scenario, Policy::Auto(512), from, to, seed);
-    let auto = score(scenario, &outcome);
-    let (settling_s, swing) = outcome.settling(scenario.steady_at, from, to);
-    Row {
-        name: scenario.name,
-        best,
-        auto,
-        ratio: match is_more_better {
-            true => auto / best.1,
-            // Recovery times are measured in steps of 0.1 s, so this much is added to both of them.
-            false if scenario.goal != Goal::P99 => (best.1 + 0.1) / (auto + 0.1),
-            false => best.1 / auto,
-        },
-        settling_s,
-        swing,
-        limit: format!("{:?}", &outcome.limits[..outcome.limits.len().min(6)]),
-    }
-}
 
 impl Row {
     fn print(&self) {

@@ -1,5 +1,6 @@
 //! A simulation of clients, proxies and servers in virtual time.
 
+pub(crate) mod comparison;
 mod driver;
 mod limiter;
 pub(crate) mod outcome;

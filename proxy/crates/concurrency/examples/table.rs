@@ -1,0 +1,91 @@
+//! Compares the controller with the best fixed limit in every scenario, for several seeds. Prints a
+//! Markdown table. Each cell has the median and, in brackets, the worst value.
+//!
+//! ```sh
+//! cargo run -p seawall-concurrency --example table               # seeds 1 to 8
+//! cargo run -p seawall-concurrency --example table -- 16         # seeds 1 to 16
+//! cargo run -p seawall-concurrency --example table -- 8 proxies  # some scenarios, by name
+//! ```
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::as_conversions,
+    clippy::print_stdout,
+    reason = "a tool for the documentation, which shares the simulation of the tests"
+)]
+
+#[allow(dead_code, reason = "the tests use the rest")]
+#[path = "../tests/simulation/sim/mod.rs"]
+mod sim;
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
+use sim::{
+    all,
+    comparison::{Row, compare},
+    scenarios::Scenario,
+};
+
+/// Number of threads. More would not help on a small machine.
+const THREADS: usize = 2;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let seeds = arguments.first().map_or(8, |seeds| seeds.parse().unwrap());
+    let part = arguments.get(1).map_or("", String::as_str);
+    let scenarios = all().concat();
+    let scenarios: Vec<_> = scenarios
+        .iter()
+        .filter(|scenario| scenario.name.contains(part))
+        .collect();
+    let rows = run_all(&scenarios, seeds);
+    println!(
+        "| scenario | best fixed limit | `auto`: median (worst) | settled, s: median (worst) | swing, %: median (worst) |"
+    );
+    println!("|---|---|---|---|---|");
+    for (scenario, mut rows) in scenarios.iter().zip(rows) {
+        rows.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
+        let (worst, median) = (rows[0].ratio, rows[rows.len() / 2].ratio);
+        let best = rows[rows.len() / 2].best.0;
+        let (settling, last) = middle_and_most(rows.iter().map(|row| row.settling_s));
+        let (swing, most) = middle_and_most(rows.iter().map(|row| 100.0 * row.swing));
+        println!(
+            "| {} | {best} | {median:.2} ({worst:.2}) | {settling:.1} s ({last:.1} s) | {swing:.0} % ({most:.0} %) |",
+            scenario.name
+        );
+    }
+}
+
+/// Runs each scenario with each seed.
+fn run_all(scenarios: &[&Scenario], seeds: usize) -> Vec<Vec<Row>> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut rows = Vec::new();
+        loop {
+            let run = next.fetch_add(1, Ordering::Relaxed);
+            let (scenario, seed) = (run / seeds, run % seeds + 1);
+            match scenarios.get(scenario) {
+                Some(of) => rows.push((scenario, compare(of, seed as u64))),
+                None => return rows,
+            }
+        }
+    };
+    let mut by_scenario: Vec<_> = scenarios.iter().map(|_| Vec::new()).collect();
+    thread::scope(|scope| {
+        let threads = [(); THREADS].map(|()| scope.spawn(work));
+        for (scenario, row) in threads.into_iter().flat_map(|t| t.join().unwrap()) {
+            by_scenario[scenario].push(row);
+        }
+    });
+    by_scenario
+}
+
+fn middle_and_most(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let mut values: Vec<_> = values.collect();
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 2], values[values.len() - 1])
+}
