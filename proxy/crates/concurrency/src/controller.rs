@@ -600,7 +600,7 @@ impl Controller {
             }
             Metric::Throughput if is_kept => {
                 self.search
-                    .kept(direction, trial.is_obvious(), now, &mut self.random);
+                    .kept(direction, trial.gain_size(), now, &mut self.random);
             }
             Metric::Throughput => self.search.dropped(direction, now, &mut self.random),
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{random::Random, rounded};
+use crate::{random::Random, rounded, trial::Gain};
 
 /// The steps of the search, as factors. Doubling from 32 visits the powers of two; the smaller
 /// steps find an optimum between them.
@@ -164,12 +164,11 @@ impl Search {
         }
     }
 
-    /// Records that the tried limit was kept. `is_obvious` is true if the gain was so large that
-    /// the best limit must be far away.
+    /// Records that the tried limit was kept, with this gain.
     pub(crate) fn kept(
         &mut self,
         direction: Direction,
-        is_obvious: bool,
+        gain: Gain,
         now: Duration,
         random: &mut Random,
     ) {
@@ -189,14 +188,19 @@ impl Search {
                     *step = step.saturating_sub(1);
                 }
             }
-            Self::Settled { .. } if is_obvious => *self = Self::new(),
+            Self::Settled { .. } if gain == Gain::Obvious => *self = Self::new(),
             Self::Settled {
                 next_at,
                 interval,
                 direction: next_direction,
             } => {
                 *interval = FIRST_INTERVAL;
-                *next_at = now + random.jittered(FIRST_INTERVAL);
+                // After a steep gain, the best limit is some steps away, so the next trial follows at
+                // once.
+                *next_at = match gain {
+                    Gain::Small => now + random.jittered(FIRST_INTERVAL),
+                    Gain::Steep | Gain::Obvious => now,
+                };
                 *next_direction = direction;
             }
         }
@@ -269,8 +273,20 @@ mod tests {
                 .next(limit, (1, 16), Duration::ZERO, &mut random)
                 .unwrap();
             assert_eq!(limit, expected);
-            search.kept(Direction::Up, true, Duration::ZERO, &mut random);
+            search.kept(Direction::Up, Gain::Obvious, Duration::ZERO, &mut random);
         }
+    }
+
+    #[test]
+    fn a_steep_gain_after_settling_is_followed_by_a_trial_in_the_same_direction() {
+        let mut random = Random::new(1);
+        let mut next_after = |gain| {
+            let mut search = Search::settled(Duration::ZERO, &mut random);
+            search.kept(Direction::Down, gain, Duration::ZERO, &mut random);
+            search.next(100, (1, 256), Duration::ZERO, &mut random)
+        };
+        assert_eq!(next_after(Gain::Steep), Some(91));
+        assert_eq!(next_after(Gain::Small), None);
     }
 
     #[test]

@@ -26,6 +26,9 @@ const MIN_ELASTICITY: f64 = 0.05;
 const OBVIOUS_GAIN: f64 = 0.3;
 const LARGEST_ELASTICITY: f64 = 1.2;
 
+/// A gain of this share of the change of the limit is steep: the best limit is not the next one.
+const STEEP: f64 = 0.2;
+
 /// Two values at the same limit that differ by more than this and by more than the noise show that
 /// the server changes. Such values are not compared.
 const UNSTEADY: f64 = 0.15;
@@ -52,6 +55,18 @@ pub(crate) enum Verdict {
     Keep,
     /// The tried limit is not better by more than the noise.
     Drop,
+}
+
+/// The size of a gain, compared with the change of the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gain {
+    /// The best limit may be the tried one.
+    Small,
+    /// The best limit is some steps away.
+    Steep,
+    /// The gain was certainly at least half of the change of the limit, so the best limit must be
+    /// far away.
+    Obvious,
 }
 
 /// The comparison of two limits.
@@ -92,10 +107,16 @@ impl Trial {
         self.values.len() % 2 == 1
     }
 
-    /// True if the gain was certainly at least half of the change of the limit, so the best limit
-    /// must be far away.
-    pub(crate) fn is_obvious(&self) -> bool {
-        self.gain - STANDARD_ERRORS * self.error >= 0.5 * self.step()
+    /// The size of the measured gain.
+    pub(crate) fn gain_size(&self) -> Gain {
+        let step = self.step();
+        if self.gain - STANDARD_ERRORS * self.error >= 0.5 * step {
+            Gain::Obvious
+        } else if self.gain >= STEEP * step {
+            Gain::Steep
+        } else {
+            Gain::Small
+        }
     }
 
     /// The verdict if there is no time for more values: the more likely one.
