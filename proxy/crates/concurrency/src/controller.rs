@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    crowd::{Action, Crowd},
+    crowd::{Action, Crowd, Highest},
     decision::{Decision, Inputs, Load, Reason},
     float,
     like::Like,
@@ -249,7 +249,7 @@ impl Controller {
     }
 
     fn learn(&mut self, sample: &Sample) {
-        self.like.learn(sample);
+        self.like.learn(sample, self.limit);
         let time = sample.server_time().as_secs_f64();
         if time > 0.0 {
             // Both sums decay together, so each window has the weight of its operations' time.
@@ -342,11 +342,11 @@ impl Controller {
     }
 
     fn yield_if_crowded(&mut self, sample: &Sample, now: Duration) -> Option<Reason> {
-        let crowding = self.like.crowding(sample);
+        let slowdown = self.like.slowdown(sample);
         let seconds = sample.window.as_secs_f64().max(1e-3);
         let rate = self.like.work(sample).amount / seconds;
         let action = self.crowd.update(
-            crowding,
+            slowdown,
             rate,
             self.base,
             self.transit(),
@@ -512,7 +512,15 @@ impl Controller {
         has_long_waits: bool,
         now: Duration,
     ) -> Reason {
-        let highest = self.ceiling.min(self.crowd.cap(now)).max(FLOOR);
+        let highest = match self.crowd.highest(self.base, now, &mut self.random) {
+            Highest::Any => self.ceiling,
+            Highest::Cap(cap) => cap,
+            Highest::RaisedCap(cap) => {
+                self.search.try_higher(now);
+                cap
+            }
+        };
+        let highest = highest.clamp(FLOOR, self.ceiling);
         let tried = match metric {
             Metric::Throughput => {
                 self.search
@@ -558,7 +566,8 @@ impl Controller {
             self.last_value = Some((trial.metric, value));
         }
         let noise = self.noise(trial.metric, slice);
-        let mut verdict = trial.add(value, noise);
+        let is_bound = slice.is_server_bound();
+        let mut verdict = trial.add(value, noise, is_bound);
         if verdict == Verdict::Continue && self.search.is_overdue(now) {
             verdict = trial.early_verdict();
         }
@@ -574,7 +583,7 @@ impl Controller {
         }
         let reason = self.finish(&trial, verdict, now);
         let is_at_new_base = was_at_tried == (verdict == Verdict::Keep);
-        if is_at_new_base && trial.metric == Metric::Throughput && !self.search.is_settled() {
+        if is_at_new_base && is_bound && !self.search.is_settled() {
             // The last value was already measured at the new base limit, so the next trial begins
             // now.
             self.last_value = Some((trial.metric, value));

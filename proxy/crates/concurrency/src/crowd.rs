@@ -8,16 +8,23 @@
 
 use std::time::Duration;
 
-use crate::{random::Random, rounded};
+use crate::{like::Slowdown, random::Random, rounded};
 
 /// The server is crowded if operations take this many times as long as without load. A server works
 /// best with some operations per core, because threads that sleep must be woken. On two cores,
 /// mongod works best with 16 to 32 operations, which take 6 to 8 times as long as a single one.
 const CROWDED: f64 = 8.0;
 
-/// If operations take less than this many times as long as without load, other clients have left. A
-/// limit that was found by yielding may then be exceeded.
+/// If operations take less than this many times as long as without load, a limit that was found by
+/// yielding may be exceeded step by step. Other clients may have left. Or they have yielded later
+/// than this one: if all of them then raised their limits at once, the server would be crowded
+/// again.
 const ROOMY: f64 = 3.0;
+
+/// The factor of such a step, and the mean time between two steps. A step takes effect at all
+/// proxies within this time.
+const CAP_STEP: f64 = std::f64::consts::SQRT_2;
+const CAP_STEP_TIME: Duration = Duration::from_secs(1);
 
 /// Time for which the server must be crowded before the limit is lowered. It is five windows, so a
 /// short stall is not enough.
@@ -36,8 +43,7 @@ const LARGEST_STEP: f64 = 0.5;
 const CHECK_AT: f64 = 0.5;
 const KEPT: f64 = 0.7;
 
-/// Time for which a limit that was found by yielding is not exceeded, unless the crowding falls to
-/// `ROOMY`.
+/// Time after which a limit that was found by yielding may be exceeded at any crowding.
 const CAP_TIME: Duration = Duration::from_secs(600);
 
 /// If yielding did not help, it is not tried again for this time. The time doubles with each
@@ -45,14 +51,28 @@ const CAP_TIME: Duration = Duration::from_secs(600);
 const MIN_BACKOFF: Duration = Duration::from_secs(20);
 const MAX_BACKOFF: Duration = Duration::from_secs(600);
 
-/// Weight of a new window in the smoothed crowding and rate.
-const SMOOTHING: f64 = 0.3;
-const RATE_SMOOTHING: f64 = 0.1;
+/// Weight of the operations of earlier windows in the crowding: about three windows count. A window
+/// with few operations has little weight.
+const KEPT_WEIGHT: f64 = 0.7;
+
+/// Weight of a new window in the smoothed rate. It is the mean of almost a second, because proxies do
+/// not yield at the same moment.
+const RATE_SMOOTHING: f64 = 0.15;
+
+/// The highest limit after yielding.
+#[derive(Clone, Copy, Debug)]
+struct Cap {
+    limit: u32,
+    /// `limit` is not raised before this time.
+    raise_at: Duration,
+    until: Duration,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Yielding {
-    /// The limit before the first step.
-    began_at: u32,
+    /// The limit at the check before the last one, or before the first step. It is restored if
+    /// throughput was lost: the smoothed rate shows a loss at the last check only in part.
+    earlier_limit: u32,
     /// The limit and the rate at the last check.
     from_limit: u32,
     from_rate: f64,
@@ -73,20 +93,32 @@ pub(crate) enum Action {
     Lower(u32),
     /// The limit is low enough now.
     Done,
-    /// Set this limit again: yielding did not help.
+    /// Set this limit again: yielding below it did not help.
     Restore(u32),
+}
+
+/// The highest limit that may be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Highest {
+    /// Yielding has set no highest limit.
+    Any,
+    /// The highest limit after yielding.
+    Cap(u32),
+    /// As `Cap`, but it has just been raised.
+    RaisedCap(u32),
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Crowd {
-    smoothed: Option<f64>,
+    /// The slowdown of recent operations.
+    recent: Slowdown,
     /// Smoothed amount of completed work per second.
     rate: f64,
     /// The time until a change of limit has taken effect.
     transit: Duration,
     crowded_since: Option<Duration>,
     yielding: Option<Yielding>,
-    cap: Option<(u32, Duration)>,
+    cap: Option<Cap>,
     /// The limit is not lowered before this moment, because yielding did not help.
     not_before: Duration,
     backoff: Duration,
@@ -95,23 +127,32 @@ pub(crate) struct Crowd {
 impl Crowd {
     /// The smoothed server time as a multiple of the unloaded server's; 0 if unknown.
     pub(crate) fn crowding(&self) -> f64 {
-        self.smoothed.unwrap_or(0.0)
+        self.recent.crowding().unwrap_or(0.0)
     }
 
-    /// The highest limit that may be tried.
-    pub(crate) fn cap(&self, now: Duration) -> u32 {
-        match self.cap {
-            Some((cap, until)) if now < until => cap,
-            _ => u32::MAX,
+    /// The highest limit that may be tried. It rises step by step while the server has room.
+    pub(crate) fn highest(&mut self, base: u32, now: Duration, random: &mut Random) -> Highest {
+        let is_roomy = self
+            .recent
+            .crowding()
+            .is_some_and(|crowding| crowding < ROOMY);
+        let Some(cap) = self.cap.as_mut().filter(|cap| now < cap.until) else {
+            return Highest::Any;
+        };
+        let next = rounded(f64::from(base) * CAP_STEP).max(base.saturating_add(1));
+        if !is_roomy || now < cap.raise_at || next <= cap.limit {
+            return Highest::Cap(cap.limit);
         }
+        cap.limit = next;
+        cap.raise_at = now + random.jittered(CAP_STEP_TIME);
+        Highest::RaisedCap(next)
     }
 
-    /// Evaluates a window and returns the next action. `crowding` is the server time of the last
-    /// operations as a multiple of the unloaded server's, if it is known. `rate` is the work per
-    /// second of the window.
+    /// Evaluates a window and returns the next action. `slowdown` is of the operations since the
+    /// last one, if there are enough. `rate` is the work per second of the window.
     pub(crate) fn update(
         &mut self,
-        crowding: Option<f64>,
+        slowdown: Option<Slowdown>,
         rate: f64,
         limit: u32,
         transit: Duration,
@@ -123,29 +164,25 @@ impl Crowd {
             true => self.rate + RATE_SMOOTHING * (rate - self.rate),
             false => rate,
         };
-        let Some(crowding) = crowding else {
+        let Some(slowdown) = slowdown else {
             return match self.yielding {
                 Some(_) => Action::Wait,
                 None => Action::None,
             };
         };
-        let smoothed = match self.smoothed {
-            Some(before) => before + SMOOTHING * (crowding - before),
-            None => crowding,
-        };
-        self.smoothed = Some(smoothed);
-        self.cap = self.cap.filter(|_| smoothed > ROOMY);
+        self.recent.add(slowdown, KEPT_WEIGHT);
+        let is_crowded = self.crowding() > CROWDED;
         match self.yielding {
             Some(yielding) if now < yielding.next_at => Action::Wait,
-            Some(yielding) => self.step(yielding, smoothed, limit, now, random),
-            None if smoothed <= CROWDED || limit <= 1 || now < self.not_before => {
+            Some(yielding) => self.step(yielding, is_crowded, limit, now, random),
+            None if !is_crowded || limit <= 1 || now < self.not_before => {
                 self.crowded_since = None;
                 Action::None
             }
             None if now - *self.crowded_since.get_or_insert(now) < PATIENCE => Action::None,
             None => {
                 let yielding = Yielding {
-                    began_at: limit,
+                    earlier_limit: limit,
                     from_limit: limit,
                     from_rate: self.rate,
                     next_at: now,
@@ -161,12 +198,12 @@ impl Crowd {
     fn step(
         &mut self,
         mut yielding: Yielding,
-        smoothed: f64,
+        is_crowded: bool,
         limit: u32,
         now: Duration,
         random: &mut Random,
     ) -> Action {
-        let is_enough = smoothed <= CROWDED || limit <= 1;
+        let is_enough = !is_crowded || limit <= 1;
         if is_enough || f64::from(limit) <= CHECK_AT * f64::from(yielding.from_limit) {
             if self.rate < KEPT * yielding.from_rate {
                 if !yielding.has_lost {
@@ -178,15 +215,20 @@ impl Crowd {
                 self.interrupt();
                 self.backoff = (self.backoff * 2).clamp(MIN_BACKOFF, MAX_BACKOFF);
                 self.not_before = now + random.jittered(self.backoff);
-                return Action::Restore(yielding.began_at);
+                return Action::Restore(yielding.earlier_limit);
             }
             yielding.has_lost = false;
+            yielding.earlier_limit = yielding.from_limit;
             yielding.from_limit = limit;
             yielding.from_rate = self.rate;
         }
         if is_enough {
             self.interrupt();
-            self.cap = Some((limit, now + CAP_TIME));
+            self.cap = Some(Cap {
+                limit,
+                raise_at: now + random.jittered(CAP_STEP_TIME),
+                until: now + CAP_TIME,
+            });
             return Action::Done;
         }
         self.lower(yielding, limit, now, random)
@@ -207,7 +249,7 @@ impl Crowd {
 
     /// Forgets the current measurements, because they were taken in a stall.
     pub(crate) fn interrupt(&mut self) {
-        self.smoothed = None;
+        self.recent = Slowdown::default();
         self.crowded_since = None;
         self.yielding = None;
     }
@@ -227,7 +269,7 @@ mod tests {
             let now = WINDOW * u32::try_from(window).unwrap();
             let rate = f64::from(limit) / crowding(limit);
             match crowd.update(
-                Some(crowding(limit)),
+                Some(Slowdown::new(100.0, crowding(limit))),
                 rate,
                 limit,
                 Duration::ZERO,
@@ -247,14 +289,20 @@ mod tests {
         let mut crowd = Crowd::default();
         let limit = run(&mut crowd, 100, 20, |limit| f64::from(limit) / 2.0);
         assert!((12..=16).contains(&limit), "{limit}");
-        assert_eq!(crowd.cap(Duration::from_secs(10)), limit);
+        assert_eq!(
+            crowd.highest(1, Duration::from_secs(10), &mut Random::new(1)),
+            Highest::Cap(limit)
+        );
     }
 
     #[test]
     fn limit_is_restored_if_a_lower_limit_does_not_make_the_server_faster() {
         let mut crowd = Crowd::default();
         assert_eq!(run(&mut crowd, 100, 20, |_| 50.0), 100);
-        assert_eq!(crowd.cap(Duration::from_secs(20)), u32::MAX);
+        assert_eq!(
+            crowd.highest(100, Duration::from_secs(20), &mut Random::new(1)),
+            Highest::Any
+        );
     }
 
     #[test]
@@ -264,7 +312,7 @@ mod tests {
         for window in 0..20 {
             let crowding = if window == 10 { 20.0 } else { 2.0 };
             let action = crowd.update(
-                Some(crowding),
+                Some(Slowdown::new(100.0, crowding)),
                 1.0,
                 32,
                 Duration::ZERO,
@@ -273,5 +321,39 @@ mod tests {
             );
             assert_eq!(action, Action::None);
         }
+    }
+
+    #[test]
+    fn a_window_with_few_long_operations_does_not_make_the_server_crowded() {
+        let mut crowd = Crowd::default();
+        let mut random = Random::new(1);
+        for window in 0..20 {
+            let slowdown = match window {
+                10 => Slowdown::new(30.0, 200.0),
+                _ => Slowdown::new(500.0, 2.0),
+            };
+            let now = WINDOW * window;
+            let action = crowd.update(Some(slowdown), 1.0, 32, Duration::ZERO, now, &mut random);
+            assert_eq!(action, Action::None);
+            assert!(crowd.crowding() < CROWDED, "{}", crowd.crowding());
+        }
+    }
+
+    #[test]
+    fn highest_limit_rises_by_one_step_at_a_time_while_the_server_has_room() {
+        let mut crowd = Crowd::default();
+        let mut random = Random::new(1);
+        let limit = run(&mut crowd, 100, 20, |limit| f64::from(limit) / 2.0);
+        let mut highest = |crowding: f64, base, seconds| {
+            crowd.recent = Slowdown::new(1.0, crowding);
+            crowd.highest(base, Duration::from_secs(seconds), &mut random)
+        };
+        assert_eq!(highest(4.0, limit, 30), Highest::Cap(limit));
+        let raised = rounded(f64::from(limit) * CAP_STEP);
+        assert_eq!(highest(2.0, limit, 30), Highest::RaisedCap(raised));
+        assert_eq!(highest(2.0, raised, 30), Highest::Cap(raised));
+        assert_eq!(highest(2.0, limit, 40), Highest::Cap(raised));
+        let next = rounded(f64::from(raised) * CAP_STEP);
+        assert_eq!(highest(2.0, raised, 40), Highest::RaisedCap(next));
     }
 }

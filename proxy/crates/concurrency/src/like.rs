@@ -21,7 +21,9 @@ const MIN_OPERATIONS: f64 = 16.0;
 const MIN_QUIET: f64 = 2.0;
 
 /// Weights of a new quiet time that is shorter or longer than the mean. Other clients' load can
-/// make a time longer, but never shorter, so a shorter time has more weight.
+/// make a time longer, but never shorter, so a shorter time has more weight. A longer time counts
+/// only if the proxy's own load was low. With a limit of 2, every operation begins quietly, so then
+/// it counts only if no operation waited.
 const SHORTER: f64 = 0.25;
 const LONGER: f64 = 0.02;
 
@@ -43,8 +45,9 @@ struct Group {
 }
 
 impl Group {
-    /// Learns the server time without load.
-    fn learn_unloaded(&mut self, seen: &GroupSample, ageing: f64) {
+    /// Learns the server time without load. `is_unloaded` is true if quiet
+    /// operations began under low load of this proxy.
+    fn learn_unloaded(&mut self, seen: &GroupSample, is_unloaded: bool, ageing: f64) {
         self.quiet_count += float(seen.quiet_completed);
         self.quiet_log_sum += seen.quiet_log_sum;
         let mut unloaded = self.unloaded.map(|before| before + ageing);
@@ -52,7 +55,8 @@ impl Group {
             let quiet = self.quiet_log_sum / self.quiet_count;
             (self.quiet_count, self.quiet_log_sum) = (0.0, 0.0);
             unloaded = Some(match unloaded {
-                Some(before) if quiet > before => before + LONGER * (quiet - before),
+                Some(before) if quiet > before && is_unloaded => before + LONGER * (quiet - before),
+                Some(before) if quiet > before => before,
                 Some(before) => before + SHORTER * (quiet - before),
                 None => quiet,
             });
@@ -92,25 +96,49 @@ impl Work {
     }
 }
 
-/// The operations that were completed since the crowding was last computed, and the sum of the
-/// logarithms of their times relative to the unloaded ones.
+/// How long operations took, compared with the unloaded server: the number of operations, and the
+/// sum of the binary logarithms of their times relative to the unloaded ones.
 #[derive(Clone, Copy, Debug, Default)]
-struct Recent {
+pub(crate) struct Slowdown {
     count: f64,
     log_sum: f64,
+}
+
+impl Slowdown {
+    #[cfg(test)]
+    pub(crate) fn new(count: f64, crowding: f64) -> Self {
+        Self {
+            count,
+            log_sum: count * crowding.log2(),
+        }
+    }
+
+    /// Adds newer operations. Earlier ones keep the weight `kept`.
+    pub(crate) fn add(&mut self, newer: Self, kept: f64) {
+        self.count = self.count * kept + newer.count;
+        self.log_sum = self.log_sum * kept + newer.log_sum;
+    }
+
+    /// The server time as a multiple of the unloaded server's: the geometric mean over operations.
+    /// `None` without operations.
+    pub(crate) fn crowding(&self) -> Option<f64> {
+        (self.count > 0.0).then(|| (self.log_sum / self.count).exp2())
+    }
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Like {
     groups: [Group; GROUPS],
-    recent: Recent,
+    recent: Slowdown,
 }
 
 impl Like {
-    pub(crate) fn learn(&mut self, sample: &Sample) {
+    /// Learns from a window at this limit.
+    pub(crate) fn learn(&mut self, sample: &Sample, limit: u32) {
+        let is_unloaded = u64::from(limit) > Sample::QUIET || sample.time_with_waiting.is_zero();
         let ageing = AGEING_PER_SECOND * sample.window.as_secs_f64();
         for (group, seen) in self.groups.iter_mut().zip(&sample.groups) {
-            group.learn_unloaded(seen, ageing);
+            group.learn_unloaded(seen, is_unloaded, ageing);
             if seen.completed == 0 {
                 continue;
             }
@@ -140,9 +168,9 @@ impl Like {
         work
     }
 
-    /// The server times of the last windows as a multiple of the unloaded server's: the geometric
-    /// mean over operations. `None` until enough operations have completed since the last result.
-    pub(crate) fn crowding(&mut self, sample: &Sample) -> Option<f64> {
+    /// The slowdown of the operations that completed since the last result. `None` until there are
+    /// enough of them.
+    pub(crate) fn slowdown(&mut self, sample: &Sample) -> Option<Slowdown> {
         for (group, seen) in self.groups.iter().zip(&sample.groups) {
             if let Some(unloaded) = group.unloaded {
                 let count = float(seen.completed);
@@ -150,11 +178,8 @@ impl Like {
                 self.recent.log_sum += seen.log_sum - count * unloaded;
             }
         }
-        if self.recent.count < MIN_OPERATIONS {
-            return None;
-        }
-        let recent = std::mem::take(&mut self.recent);
-        Some((recent.log_sum / recent.count).exp2())
+        let is_enough = self.recent.count >= MIN_OPERATIONS;
+        is_enough.then(|| std::mem::take(&mut self.recent))
     }
 }
 
@@ -180,7 +205,7 @@ mod tests {
     #[test]
     fn operation_mixes_with_equal_total_server_time_are_equal_work() {
         let mut like = Like::default();
-        like.learn(&sample(&[(100, 1), (10, 10)]));
+        like.learn(&sample(&[(100, 1), (10, 10)]), 32);
         let (before, after) = (sample(&[(180, 1), (2, 10)]), sample(&[(20, 1), (18, 10)]));
         let work = |sample| like.work(sample).amount;
         assert!((work(&before) - work(&after)).abs() < 1e-9);
@@ -189,7 +214,7 @@ mod tests {
     #[test]
     fn a_few_heavy_operations_lower_the_effective_count() {
         let mut like = Like::default();
-        like.learn(&sample(&[(1_000, 1), (10, 1_000)]));
+        like.learn(&sample(&[(1_000, 1), (10, 1_000)]), 32);
         let even = like.work(&sample(&[(1_000, 1)])).effective_count();
         let heavy = like
             .work(&sample(&[(1_000, 1), (10, 1_000)]))
@@ -203,11 +228,34 @@ mod tests {
     #[test]
     fn crowding_is_the_server_time_divided_by_the_server_time_without_load() {
         let mut like = Like::default();
-        assert_eq!(like.crowding(&sample(&[(100, 10)])), None);
+        assert!(like.slowdown(&sample(&[(100, 10)])).is_none());
         let mut quiet = Sample::default();
         (0..20).for_each(|_| quiet.record(0, Duration::from_millis(1), true));
-        like.learn(&quiet);
-        let crowding = like.crowding(&sample(&[(100, 10)])).unwrap();
+        like.learn(&quiet, 32);
+        let slowdown = like.slowdown(&sample(&[(100, 10)])).unwrap();
+        let crowding = slowdown.crowding().unwrap();
         assert!((crowding - 10.0).abs() < 0.1, "{crowding}");
+    }
+
+    #[test]
+    fn quiet_operations_do_not_lengthen_the_unloaded_time_while_others_wait() {
+        // With a limit of 2, every operation begins quietly, even on a crowded server.
+        let quiet = |ms, time_with_waiting| {
+            let mut sample = Sample {
+                time_with_waiting,
+                ..Sample::default()
+            };
+            (0..20).for_each(|_| sample.record(0, Duration::from_millis(ms), true));
+            sample
+        };
+        let crowding_after = |time_with_waiting| {
+            let mut like = Like::default();
+            like.learn(&quiet(1, Duration::ZERO), 2);
+            (0..200).for_each(|_| like.learn(&quiet(10, time_with_waiting), 2));
+            let slowdown = like.slowdown(&quiet(10, time_with_waiting)).unwrap();
+            slowdown.crowding().unwrap()
+        };
+        assert!(crowding_after(Duration::from_millis(100)) > 9.0);
+        assert!(crowding_after(Duration::ZERO) < 2.0);
     }
 }

@@ -107,6 +107,19 @@ impl Search {
         }
     }
 
+    /// Makes a trial of a higher limit due, because a higher limit has become possible.
+    pub(crate) fn try_higher(&mut self, now: Duration) {
+        match self {
+            Self::Searching { up_failed, .. } => *up_failed = false,
+            Self::Settled {
+                next_at, direction, ..
+            } => {
+                *next_at = now;
+                *direction = Direction::Up;
+            }
+        }
+    }
+
     pub(crate) fn is_settled(&self) -> bool {
         matches!(self, Self::Settled { .. })
     }

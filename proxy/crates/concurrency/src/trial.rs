@@ -21,7 +21,8 @@ const MIN_GAIN: f64 = 0.01;
 const MIN_ELASTICITY: f64 = 0.05;
 
 /// A gain of this size cannot come from a steady change, so the trial does not wait for the second
-/// neighbour. A gain that exceeds the change of the limit by `LARGEST_ELASTICITY` cannot come from
+/// neighbour. It waits if the tried limit bound nothing, because then the limit is not the reason
+/// for the gain: other clients may have yielded. A gain that exceeds the change of the limit by `LARGEST_ELASTICITY` cannot come from
 /// the limit.
 const OBVIOUS_GAIN: f64 = 0.3;
 const LARGEST_ELASTICITY: f64 = 1.2;
@@ -136,8 +137,9 @@ impl Trial {
         self.tried > self.base
     }
 
-    /// Adds the next value. `noise` is the standard deviation of a value.
-    pub(crate) fn add(&mut self, value: f64, noise: f64) -> Verdict {
+    /// Adds the next value. `noise` is the standard deviation of a value. `is_bound` is true if
+    /// operations waited all the time, so the limit bound the value.
+    pub(crate) fn add(&mut self, value: f64, noise: f64, is_bound: bool) -> Verdict {
         self.values.push(value);
         if let [.., before, _, last] = self.values.as_slice()
             && !self.is_at_base_only()
@@ -152,14 +154,14 @@ impl Trial {
                 _ => Verdict::Continue,
             };
         }
-        self.verdict(noise)
+        self.verdict(noise, is_bound)
     }
 
     fn is_at_base_only(&self) -> bool {
         self.values.len() < 2
     }
 
-    fn verdict(&mut self, noise: f64) -> Verdict {
+    fn verdict(&mut self, noise: f64, is_bound: bool) -> Verdict {
         let at_tried = self.values.iter().skip(1).step_by(2);
         let tried = self.values.len() / 2;
         let mut sum = 0.0;
@@ -175,7 +177,8 @@ impl Trial {
         let margin = STANDARD_ERRORS * self.error;
         let is_complete = self.is_at_tried();
         let is_last = is_complete && self.values.len() > 2 * self.rounds;
-        let is_obvious = self.gain > OBVIOUS_GAIN + margin
+        let is_obvious = is_bound
+            && self.gain > OBVIOUS_GAIN + margin
             && self.gain < LARGEST_ELASTICITY * self.step() + margin;
         if self.gain > least.max(margin) && (is_complete || is_obvious) {
             Verdict::Keep
@@ -203,7 +206,7 @@ mod tests {
     fn run(tried: u32, noise: f64, values: &[f64]) -> (Verdict, usize) {
         let mut trial = Trial::new(32, tried, Metric::Throughput, values[0], 3);
         for (index, value) in values.iter().enumerate().skip(1) {
-            let verdict = trial.add(*value, noise);
+            let verdict = trial.add(*value, noise, true);
             if verdict != Verdict::Continue {
                 return (verdict, index);
             }
@@ -215,6 +218,13 @@ mod tests {
     fn one_measurement_is_enough_to_decide_a_clear_loss_or_an_obvious_gain() {
         assert_eq!(run(64, 0.01, &[0.0, -0.2]), (Verdict::Drop, 1));
         assert_eq!(run(64, 0.01, &[0.0, 0.6]), (Verdict::Keep, 1));
+    }
+
+    #[test]
+    fn an_obvious_gain_at_a_limit_that_bound_nothing_needs_a_second_measurement() {
+        let mut trial = Trial::new(32, 64, Metric::Throughput, 0.0, 3);
+        assert_eq!(trial.add(0.6, 0.01, false), Verdict::Continue);
+        assert_eq!(trial.add(0.0, 0.01, true), Verdict::Keep);
     }
 
     #[test]

@@ -123,6 +123,53 @@ fn limit_recovers_from_the_minimum_after_it_has_settled_there() {
     assert!(reached.iter().all(|limit| *limit >= 30), "{reached:?}");
 }
 
+/// A window in front of a server that runs 40 operations at full speed. `others` is the number of
+/// operations of other clients.
+fn shared(bench: &Bench, others: u32) -> Sample {
+    let limit = bench.controller.limit();
+    let time = Duration::from_millis(1).mul_f64((f64::from(limit + others) / 40.0).max(1.0));
+    let mut sample = bench.busy(0);
+    sample.groups[0].server_time = Duration::ZERO;
+    sample.server_time_squares = 0.0;
+    let completed = f64::from(limit) * WINDOW.div_duration_f64(time);
+    let mut recorded = 0.0;
+    while recorded < completed {
+        sample.record(0, time, limit <= 2);
+        recorded += 1.0;
+    }
+    sample
+}
+
+#[test]
+fn limit_recovers_when_the_other_clients_of_a_crowded_server_leave() {
+    for seed in 0..8 {
+        let mut bench = Bench::new(seed);
+        let mut quiet = Sample {
+            window: WINDOW,
+            ..Sample::default()
+        };
+        quiet.record(0, Duration::from_millis(1), true);
+        quiet.record(0, Duration::from_millis(1), true);
+        let _decision = bench.pass(&quiet);
+        for _ in 0..200 {
+            // 49 proxies with the same limit.
+            let sample = shared(&bench, 49 * bench.controller.limit());
+            let _decision = bench.pass(&sample);
+        }
+        let crowded = bench.limits[bench.limits.len() - 1];
+        assert!(crowded <= 8, "seed {seed}: {crowded}");
+        for _ in 0..100 {
+            let sample = shared(&bench, 0);
+            let _decision = bench.pass(&sample);
+        }
+        let reached = bench.last_second();
+        assert!(
+            reached.iter().all(|limit| *limit >= 32),
+            "seed {seed}: {reached:?}"
+        );
+    }
+}
+
 #[test]
 fn trials_lower_the_limit_by_at_most_half_at_first_and_a_fifth_later() {
     // Some controllers shed load to measure the minimum time. Here a trial lowers the limit by half

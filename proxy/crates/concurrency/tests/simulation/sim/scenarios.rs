@@ -310,24 +310,18 @@ fn several() -> Vec<Scenario> {
                 (2.0, Change::Clients(1_000)),
                 (3.0, Change::Clients(2_000)),
             ],
-            // A proxy that raises its limit takes throughput from the other proxies. So the raised
-            // limit looks like a gain. Proxies that started when the server was already busy do not
-            // know that it is crowded.
-            least: Least {
-                ratio: 0.85,
-                swing: 1.0,
-                settling_s: 20.0,
-            },
             steady_at: 3.0,
             ..closed("50 proxies", 2.0, 0)
         },
         Scenario {
             proxies: 50,
-            // All proxies start within 10 ms at full load. So none of them has seen the unloaded
-            // server, and none knows that the server is crowded. Each keeps the limit with which it
-            // began, or a higher one.
+            // All proxies start within 10 ms at full load. Their first operations run beside 50 to
+            // 200 others, so the unloaded time that they learn is up to 100 times too long. Eight
+            // times this time is reached with about 800 operations, and the best fixed limit allows
+            // 200. A proxy cannot find its error by trials: it has 2 % of the load, so its
+            // throughput grows in proportion to its limit, as on an idle server.
             least: Least {
-                ratio: 0.8,
+                ratio: 0.82,
                 swing: 1.0,
                 settling_s: 20.0,
             },
