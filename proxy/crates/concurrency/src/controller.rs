@@ -301,6 +301,8 @@ impl Controller {
         if now < self.recovering_until {
             return Reason::Recovering;
         }
+        let slowdown = self.like.slowdown(sample);
+        self.crowd.observe(slowdown);
         if load == Load::ServerBound {
             self.search.begin(now);
             if let Some(reason) = self.yield_if_crowded(sample, now) {
@@ -342,17 +344,11 @@ impl Controller {
     }
 
     fn yield_if_crowded(&mut self, sample: &Sample, now: Duration) -> Option<Reason> {
-        let slowdown = self.like.slowdown(sample);
         let seconds = sample.window.as_secs_f64().max(1e-3);
         let rate = self.like.work(sample).amount / seconds;
-        let action = self.crowd.update(
-            slowdown,
-            rate,
-            self.base,
-            self.transit(),
-            now,
-            &mut self.random,
-        );
+        let action = self
+            .crowd
+            .update(rate, self.base, self.transit(), now, &mut self.random);
         match action {
             Action::None => None,
             Action::Wait => Some(Reason::Crowded),
@@ -527,8 +523,11 @@ impl Controller {
                     .next(self.base, (FLOOR, highest), now, &mut self.random)
             }
             // Here the throughput depends on the arrivals, not on the limit. A lower limit could
-            // only make operations wait.
-            Metric::Latency if has_long_waits && now >= self.latency_trial_at => {
+            // only make operations wait. If load has slowed down the server, a higher limit only
+            // moves the wait to the server.
+            Metric::Latency
+                if has_long_waits && !self.crowd.is_slow() && now >= self.latency_trial_at =>
+            {
                 let higher = crate::rounded(f64::from(self.base) * LATENCY_STEP);
                 Some(higher.max(self.base + 1).min(highest))
             }

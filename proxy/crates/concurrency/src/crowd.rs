@@ -112,6 +112,8 @@ pub(crate) enum Highest {
 pub(crate) struct Crowd {
     /// The slowdown of recent operations.
     recent: Slowdown,
+    /// True if the last window changed `recent`.
+    is_fresh: bool,
     /// Smoothed amount of completed work per second.
     rate: f64,
     /// The time until a change of limit has taken effect.
@@ -148,11 +150,23 @@ impl Crowd {
         Highest::RaisedCap(next)
     }
 
-    /// Evaluates a window and returns the next action. `slowdown` is of the operations since the
-    /// last one, if there are enough. `rate` is the work per second of the window.
+    /// True if operations take several times as long as on the unloaded server.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.crowding() >= ROOMY
+    }
+
+    /// Adds the slowdown of a window's operations, if there are enough.
+    pub(crate) fn observe(&mut self, slowdown: Option<Slowdown>) {
+        self.is_fresh = slowdown.is_some();
+        if let Some(slowdown) = slowdown {
+            self.recent.add(slowdown, KEPT_WEIGHT);
+        }
+    }
+
+    /// Evaluates a window in which operations waited all the time, and returns the next action.
+    /// [`Self::observe`] has added its slowdown. `rate` is the work per second of the window.
     pub(crate) fn update(
         &mut self,
-        slowdown: Option<Slowdown>,
         rate: f64,
         limit: u32,
         transit: Duration,
@@ -164,13 +178,12 @@ impl Crowd {
             true => self.rate + RATE_SMOOTHING * (rate - self.rate),
             false => rate,
         };
-        let Some(slowdown) = slowdown else {
+        if !self.is_fresh {
             return match self.yielding {
                 Some(_) => Action::Wait,
                 None => Action::None,
             };
-        };
-        self.recent.add(slowdown, KEPT_WEIGHT);
+        }
         let is_crowded = self.crowding() > CROWDED;
         match self.yielding {
             Some(yielding) if now < yielding.next_at => Action::Wait,
@@ -268,14 +281,8 @@ mod tests {
         for window in 0..seconds * 10 {
             let now = WINDOW * u32::try_from(window).unwrap();
             let rate = f64::from(limit) / crowding(limit);
-            match crowd.update(
-                Some(Slowdown::new(100.0, crowding(limit))),
-                rate,
-                limit,
-                Duration::ZERO,
-                now,
-                &mut random,
-            ) {
+            crowd.observe(Some(Slowdown::new(100.0, crowding(limit))));
+            match crowd.update(rate, limit, Duration::ZERO, now, &mut random) {
                 Action::Lower(lower) => limit = lower,
                 Action::Restore(earlier) => return earlier,
                 Action::None | Action::Wait | Action::Done => {}
@@ -311,14 +318,8 @@ mod tests {
         let mut random = Random::new(1);
         for window in 0..20 {
             let crowding = if window == 10 { 20.0 } else { 2.0 };
-            let action = crowd.update(
-                Some(Slowdown::new(100.0, crowding)),
-                1.0,
-                32,
-                Duration::ZERO,
-                WINDOW * window,
-                &mut random,
-            );
+            crowd.observe(Some(Slowdown::new(100.0, crowding)));
+            let action = crowd.update(1.0, 32, Duration::ZERO, WINDOW * window, &mut random);
             assert_eq!(action, Action::None);
         }
     }
@@ -332,8 +333,10 @@ mod tests {
                 10 => Slowdown::new(30.0, 200.0),
                 _ => Slowdown::new(500.0, 2.0),
             };
+            crowd.observe(Some(slowdown));
             let now = WINDOW * window;
-            let action = crowd.update(Some(slowdown), 1.0, 32, Duration::ZERO, now, &mut random);
+            crowd.observe(Some(slowdown));
+            let action = crowd.update(1.0, 32, Duration::ZERO, now, &mut random);
             assert_eq!(action, Action::None);
             assert!(crowd.crowding() < CROWDED, "{}", crowd.crowding());
         }

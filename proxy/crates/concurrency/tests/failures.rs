@@ -238,6 +238,30 @@ fn limit_stays_the_same_while_no_operation_waits() {
 }
 
 #[test]
+fn arrivals_bound_load_does_not_raise_the_limit_of_a_server_that_load_has_slowed_down() {
+    // A trial of a higher limit would make operations slower while it lasts.
+    let highest = |time: Duration| {
+        let mut bench = Bench::new(1);
+        let mut quiet = Sample::default();
+        quiet.record(0, Duration::from_millis(1), true);
+        quiet.record(0, Duration::from_millis(1), true);
+        quiet.window = WINDOW;
+        let _decision = bench.pass(&quiet);
+        for _ in 0..600 {
+            let mut sample = bench.busy(0);
+            sample.groups[0].server_time = Duration::ZERO;
+            (0..100).for_each(|_| sample.record(0, time, false));
+            sample.time_with_waiting = WINDOW / 2;
+            sample.wait_time = time * 200;
+            let _decision = bench.pass(&sample);
+        }
+        *bench.limits.iter().max().unwrap()
+    };
+    assert!(highest(Duration::from_millis(1)) > START);
+    assert_eq!(highest(Duration::from_millis(10)), START);
+}
+
+#[test]
 fn another_mix_of_operations_does_not_restart_the_search() {
     let mut bench = Bench::new(1);
     let sample_of = |bench: &Bench, short: u64, long: u64| {
