@@ -35,11 +35,12 @@ fn score(scenario: &Scenario, outcome: &Outcome) -> f64 {
 /// Runs a scenario with all policies. The ratio is 1 or more if the controller is at least as good
 /// as the best fixed limit.
 pub(crate) fn compare(scenario: &Scenario, seed: u64) -> Row {
-    let (from, to) = (scenario.steady_at + 10.0, scenario.steady_at + 20.0);
+    let from = scenario.steady_at + 10.0;
+    let to = from + scenario.auto_s;
     let fixed = FIXED.iter().map(|limit| {
         let (from, to) = match scenario.steady_at {
             // Without changes, a fixed limit is steady at once.
-            0.0 if scenario.goal == Goal::Throughput => (1.0, 3.0),
+            0.0 => (1.0, 1.0 + scenario.fixed_s),
             _ => (from, to),
         };
         let outcome = run(scenario, Policy::Fixed(*limit), from, to, seed);
