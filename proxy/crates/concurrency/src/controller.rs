@@ -478,7 +478,7 @@ impl Controller {
             self.set_base(self.base, now);
             return Reason::RateChanged;
         }
-        if self.base_slices < FIRST_SLICES {
+        if self.base_slices < FIRST_SLICES || self.crowd.is_about_to_yield() {
             return Reason::Measuring;
         }
         self.begin_trial(metric, value, slice.has_long_waits(), now)
@@ -519,8 +519,14 @@ impl Controller {
         let highest = highest.clamp(FLOOR, self.ceiling);
         let tried = match metric {
             Metric::Throughput => {
+                let range = (FLOOR, highest);
+                // If load has slowed down the server, a lower limit is more likely to be better.
+                let first = match self.crowd.is_slow() {
+                    true => Direction::Down,
+                    false => Direction::Up,
+                };
                 self.search
-                    .next(self.base, (FLOOR, highest), now, &mut self.random)
+                    .next(self.base, range, first, now, &mut self.random)
             }
             // Here the throughput depends on the arrivals, not on the limit. A lower limit could
             // only make operations wait. If load has slowed down the server, a higher limit only

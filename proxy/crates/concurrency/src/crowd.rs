@@ -150,6 +150,11 @@ impl Crowd {
         Highest::RaisedCap(next)
     }
 
+    /// True if the server is crowded, and the limit will be lowered if this does not end soon.
+    pub(crate) fn is_about_to_yield(&self) -> bool {
+        self.crowded_since.is_some()
+    }
+
     /// True if operations take several times as long as on the unloaded server.
     pub(crate) fn is_slow(&self) -> bool {
         self.crowding() >= ROOMY
@@ -322,6 +327,21 @@ mod tests {
             let action = crowd.update(1.0, 32, Duration::ZERO, WINDOW * window, &mut random);
             assert_eq!(action, Action::None);
         }
+    }
+
+    #[test]
+    fn yielding_begins_after_half_a_second_of_crowding() {
+        let mut crowd = Crowd::default();
+        let mut random = Random::new(1);
+        for window in 0..5 {
+            crowd.observe(Some(Slowdown::new(100.0, 20.0)));
+            let now = WINDOW * window;
+            let action = crowd.update(1.0, 32, Duration::ZERO, now, &mut random);
+            assert_eq!(action, Action::None);
+            assert!(crowd.is_about_to_yield());
+        }
+        let action = crowd.update(1.0, 32, Duration::ZERO, WINDOW * 5, &mut random);
+        assert_eq!(action, Action::Lower(16));
     }
 
     #[test]

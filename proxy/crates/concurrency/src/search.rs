@@ -124,12 +124,13 @@ impl Search {
         matches!(self, Self::Settled { .. })
     }
 
-    /// The next limit to try from `base`, within `range`. `None` if no trial is due. A search that
-    /// has tried everything settles.
+    /// The next limit to try from `base`, within `range`. `None` if no trial is due. The search tries
+    /// the direction `first` before the other one. A search that has tried everything settles.
     pub(crate) fn next(
         &mut self,
         base: u32,
         range: (u32, u32),
+        first: Direction,
         now: Duration,
         random: &mut Random,
     ) -> Option<u32> {
@@ -152,7 +153,8 @@ impl Search {
                     down_failed,
                     ..
                 } => match (STEPS.get(*step), *up_failed, *down_failed) {
-                    (Some(factor), false, _) => (*factor, Direction::Up),
+                    (Some(factor), false, false) => (*factor, first),
+                    (Some(factor), false, true) => (*factor, Direction::Up),
                     (Some(factor), true, false) => (*factor, Direction::Down),
                     (Some(_), true, true) => {
                         *step += 1;
@@ -264,7 +266,8 @@ mod tests {
     fn search_without_a_better_limit_tries_both_directions_and_then_settles() {
         let (mut search, mut random) = (Search::new(), Random::new(1));
         let mut tried = Vec::new();
-        while let Some(next) = search.next(32, (1, 256), Duration::ZERO, &mut random) {
+        while let Some(next) = search.next(32, (1, 256), Direction::Up, Duration::ZERO, &mut random)
+        {
             tried.push(next);
             let direction = if next > 32 {
                 Direction::Up
@@ -278,12 +281,26 @@ mod tests {
     }
 
     #[test]
+    fn search_tries_both_directions_at_each_step_and_begins_with_the_given_one() {
+        let (mut search, mut random) = (Search::new(), Random::new(1));
+        let mut next = |first, failed| {
+            if let Some(failed) = failed {
+                search.dropped(failed, Duration::ZERO, &mut random);
+            }
+            search.next(32, (1, 256), first, Duration::ZERO, &mut random)
+        };
+        assert_eq!(next(Direction::Down, None), Some(16));
+        assert_eq!(next(Direction::Down, Some(Direction::Down)), Some(64));
+        assert_eq!(next(Direction::Up, Some(Direction::Up)), Some(45));
+    }
+
+    #[test]
     fn search_from_the_minimum_doubles_the_limit_at_each_step() {
         let (mut search, mut random) = (Search::new(), Random::new(1));
         let mut limit = 1;
         for expected in [2, 4, 8, 16] {
             limit = search
-                .next(limit, (1, 16), Duration::ZERO, &mut random)
+                .next(limit, (1, 16), Direction::Up, Duration::ZERO, &mut random)
                 .unwrap();
             assert_eq!(limit, expected);
             search.kept(Direction::Up, Gain::Obvious, Duration::ZERO, &mut random);
@@ -296,7 +313,7 @@ mod tests {
         let mut next_after = |gain| {
             let mut search = Search::settled(Duration::ZERO, &mut random);
             search.kept(Direction::Down, gain, Duration::ZERO, &mut random);
-            search.next(100, (1, 256), Duration::ZERO, &mut random)
+            search.next(100, (1, 256), Direction::Up, Duration::ZERO, &mut random)
         };
         assert_eq!(next_after(Gain::Steep), Some(91));
         assert_eq!(next_after(Gain::Small), None);
