@@ -37,6 +37,7 @@ pub(super) struct QueueLimits {
 /// Counts over all captures since the start of the process.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
+    /// Number of operations that were written.
     pub(super) operations: AtomicU64,
     pub(super) omitted: [AtomicU64; REASONS.len()],
     pub(super) written_bytes: AtomicU64,
@@ -257,7 +258,6 @@ impl Queue {
         state.counts.clients = u64::try_from(ring.clients.len()).unwrap_or(u64::MAX);
         state.counts.operations = kept;
         state.count_kept_omissions(totals);
-        totals.operations.fetch_add(kept, Ordering::Relaxed);
         for began in ring.clients.into_values().rev() {
             let began = ClientBegan {
                 was_active: began.was_active || began.at_us < began_at_us,
@@ -333,7 +333,6 @@ impl Queue {
         let operation = state.numbered.operations;
         if state.ring.is_none() {
             state.counts.operations += 1;
-            totals.operations.fetch_add(1, Ordering::Relaxed);
         }
         let command = Command {
             client,
@@ -427,6 +426,36 @@ impl Queue {
         state.count(OmissionReason::NotRedactable, 1, totals);
     }
 
+    /// Ends the capture, and drops `rest` and the queued records, because they are not written.
+    /// Their operations count as omitted. Returns records that report all omissions.
+    pub(super) fn discard(
+        &self,
+        reason: EndReason,
+        rest: VecDeque<Content>,
+        totals: &Totals,
+    ) -> VecDeque<Content> {
+        let mut state = self.state.lock();
+        state.end.get_or_insert(reason);
+        let queued = mem::take(&mut state.records);
+        self.release(mem::take(&mut state.bytes));
+        if let Some(ring) = state.ring.take() {
+            // No capture counts the records of a ring.
+            self.is_ring.store(false, Ordering::Relaxed);
+            self.release(ring.clients.len() * RECORD_BYTES);
+            return VecDeque::new();
+        }
+        for record in rest.into_iter().chain(queued) {
+            state.skip(&record, totals);
+        }
+        state.report_gaps();
+        mem::take(&mut state.records)
+    }
+
+    /// Counts recorded operations as omitted, because their block was not written.
+    pub(super) fn lose(&self, operations: u64, totals: &Totals) {
+        self.state.lock().lose(operations, totals);
+    }
+
     /// Asks the capture to end. Only the first reason counts. Records that follow are dropped.
     pub(super) fn end(&self, reason: EndReason) {
         self.state.lock().end.get_or_insert(reason);
@@ -454,6 +483,12 @@ impl Queue {
     /// Returns the memory of written records.
     pub(super) fn release(&self, bytes: usize) {
         self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Memory of the records that are queued or in the hands of the writer, in bytes.
+    #[cfg(test)]
+    pub(super) fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed)
     }
 
     fn reserve(&self, bytes: usize) -> Option<()> {
@@ -500,12 +535,40 @@ impl State {
         totals: &Totals,
     ) {
         self.count_omission(reason, totals);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.widen_gap(reason, operations, bytes, at_us);
+    }
+
+    /// Lets the gaps report a record that is not written.
+    fn skip(&mut self, record: &Content, totals: &Totals) {
+        let (reason, at_us, operations, bytes) = match record {
+            Content::Command(command) => {
+                self.lose(1, totals);
+                let bytes = u64::try_from(command.message.len()).unwrap_or(u64::MAX);
+                (OmissionReason::QueueFull, command.at_us, 1, bytes)
+            }
+            Content::Omitted(omitted) => {
+                let (operations, bytes) = (omitted.operations, omitted.bytes);
+                (omitted.reason(), omitted.at_us, operations, bytes)
+            }
+            _ => return,
+        };
+        self.widen_gap(reason, operations, bytes, at_us);
+    }
+
+    /// Counts recorded operations as omitted.
+    fn lose(&mut self, operations: u64, totals: &Totals) {
+        self.counts.operations = self.counts.operations.saturating_sub(operations);
+        self.count(OmissionReason::QueueFull, operations, totals);
+    }
+
+    fn widen_gap(&mut self, reason: OmissionReason, operations: u64, bytes: u64, at_us: u64) {
         if let Some(gap) = self.gaps.get_mut(index_of(reason)) {
             if gap.bytes == 0 {
                 gap.began_at_us = at_us;
             }
             gap.operations += operations;
-            gap.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+            gap.bytes += bytes;
         }
     }
 

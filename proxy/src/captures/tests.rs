@@ -439,9 +439,58 @@ const LIMITS: FileLimits = FileLimits {
 fn full_disk_ends_the_capture_and_operations_continue() {
     let capture = written(1 << 20);
     assert!(command(&capture));
+    assert!(command(&capture));
     let reason = writer::write_all(&capture, FullDisk, LIMITS, Vec::new());
     assert_eq!(reason, EndReason::WriteFailed);
     assert!(!command(&capture));
+    let Session { queue, totals, .. } = &*capture.session;
+    let counts = queue.counts();
+    assert_eq!((counts.operations, counts.omitted), (0, [0, 2, 0, 0, 0]));
+    assert_eq!(totals.operations.load(Ordering::Relaxed), 0);
+    assert_eq!(queue.used_bytes(), 0);
+}
+
+#[test]
+fn large_batch_exceeds_the_limit_of_bytes_by_less_than_a_block() {
+    const MAX_BYTES: u64 = 1 << 20;
+    let capture = written(1 << 30);
+    let Session { queue, totals, .. } = &*capture.session;
+    // Random bytes are not compressible.
+    let noise: Vec<u8> = (0..500_000).map(|_| rand::random()).collect();
+    for _ in 0..200 {
+        let now = Instant::now();
+        assert!(queue.command(1, 0, &noise, now, totals).is_some());
+    }
+    queue.omit_command(1, OmissionReason::Secret, 10, 0, totals);
+    let limits = FileLimits {
+        max_bytes: MAX_BYTES,
+        max_part_bytes: 1 << 30,
+        ..LIMITS
+    };
+    let part = InMemory::default();
+    let reason = writer::write_all(&capture, part.clone(), limits, Vec::new());
+    assert_eq!(reason, EndReason::DiskLimit);
+    let bytes = part.0.lock();
+    let length = u64::try_from(bytes.len()).unwrap();
+    assert!(
+        (MAX_BYTES..MAX_BYTES + 501_000).contains(&length),
+        "{length}"
+    );
+    let mut reader = Reader::new(&bytes[..]).unwrap();
+    let (mut commands, mut omitted) = (0, 0);
+    while let Some(record) = reader.next_record().unwrap() {
+        match record {
+            Content::Command(_) => commands += 1,
+            Content::Omitted(gap) => omitted += gap.operations,
+            Content::End(end) => {
+                assert_eq!((end.operations, end.omitted), (commands, omitted));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((commands, omitted), (3, 198));
+    assert_eq!(queue.counts().omitted, [1, 197, 0, 0, 0]);
+    assert_eq!(queue.used_bytes(), 0);
 }
 
 #[test]
@@ -733,4 +782,5 @@ fn command_that_cannot_be_redacted_is_counted_and_not_written() {
     assert_eq!((end.operations, end.omitted), (0, 1));
     assert_eq!(queue.counts().omitted, [0, 0, 0, 0, 1]);
     assert_eq!(totals.omitted[4].load(Ordering::Relaxed), 1);
+    assert_eq!(totals.operations.load(Ordering::Relaxed), 0);
 }

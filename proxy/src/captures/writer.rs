@@ -8,6 +8,7 @@ use std::{
     collections::VecDeque,
     fs::File,
     io::{self, Write},
+    mem,
     sync::atomic::Ordering,
     time::Duration,
 };
@@ -22,6 +23,7 @@ use tokio::time::Instant;
 use super::{
     directory::{CaptureId, Directory},
     queue::Batch,
+    session::Session,
     written::Written,
 };
 
@@ -87,9 +89,11 @@ pub(super) fn write_all(
         next_part: 0,
         ended_bytes: 0,
         reported_bytes: 0,
+        pending_operations: 0,
     };
     let reason = output.write_until_end();
-    capture.session.queue.end(reason);
+    let Session { queue, totals, .. } = &*capture.session;
+    queue.discard(reason, VecDeque::new(), totals);
     reason
 }
 
@@ -107,6 +111,8 @@ struct Output<'s, P: Parts> {
     ended_bytes: u64,
     /// Bytes that the metrics have counted.
     reported_bytes: u64,
+    /// Operations that no written block contains yet.
+    pending_operations: u64,
 }
 
 impl<P: Parts> Output<'_, P> {
@@ -131,31 +137,54 @@ impl<P: Parts> Output<'_, P> {
             if !records.is_empty() {
                 recorded_at = Instant::now();
             }
-            let written = self.write(records);
-            queue.release(bytes);
             let is_due = flushed_at.elapsed() >= FLUSH_INTERVAL;
-            let written = written.and_then(|()| match end {
-                Some(reason) => self.finish(reason),
-                None if is_due => {
-                    flushed_at = Instant::now();
-                    self.flush()
-                }
-                None => Ok(()),
-            });
+            if is_due {
+                flushed_at = Instant::now();
+            }
+            let ended = self.advance(&mut records, end, is_due);
+            if let Err(error) = &ended {
+                let capture = self.capture.id.as_str();
+                tracing::warn!(%error, capture, "could not write a capture");
+                let totals = &self.capture.session.totals;
+                queue.lose(mem::take(&mut self.pending_operations), totals);
+                queue.discard(EndReason::WriteFailed, records, totals);
+            }
+            queue.release(bytes);
             self.report();
-            match (written, end) {
-                (Err(error), _) => {
-                    let capture = self.capture.id.as_str();
-                    tracing::warn!(%error, capture, "could not write a capture");
-                    return EndReason::WriteFailed;
-                }
-                (Ok(()), Some(reason)) => return reason,
-                (Ok(()), None) if self.bytes() >= self.limits.max_bytes => {
-                    queue.end(EndReason::DiskLimit);
-                }
-                (Ok(()), None) => {}
+            match ended {
+                Err(_) => return EndReason::WriteFailed,
+                Ok(Some(reason)) => return reason,
+                Ok(None) => {}
             }
         }
+    }
+
+    /// Writes `records`, and the end if there is one or the capture has reached its limit. Returns
+    /// the reason of the end. If that fails, `records` has the remaining ones.
+    fn advance(
+        &mut self,
+        records: &mut VecDeque<Content>,
+        end: Option<EndReason>,
+        is_due: bool,
+    ) -> Result<Option<EndReason>, WriteError> {
+        let end = match self.write(records)? {
+            true => {
+                let Session { queue, totals, .. } = &*self.capture.session;
+                let rest = mem::take(records);
+                for mut omitted in queue.discard(EndReason::DiskLimit, rest, totals) {
+                    shift(&mut omitted, self.capture.offset_us);
+                    self.push(omitted)?;
+                }
+                Some(EndReason::DiskLimit)
+            }
+            false => end,
+        };
+        match end {
+            Some(reason) => self.finish(reason)?,
+            None if is_due => self.flush()?,
+            None => {}
+        }
+        Ok(end)
     }
 
     fn quiet(&self) -> Content {
@@ -166,8 +195,12 @@ impl<P: Parts> Output<'_, P> {
         })
     }
 
-    fn write(&mut self, records: VecDeque<Content>) -> Result<(), WriteError> {
-        for mut content in records {
+    /// Writes records until the capture reaches its limit. Returns true if it has reached it.
+    fn write(&mut self, records: &mut VecDeque<Content>) -> Result<bool, WriteError> {
+        while !self.has_reached_limit()? {
+            let Some(mut content) = records.pop_front() else {
+                return Ok(false);
+            };
             shift(&mut content, self.capture.offset_us);
             match &mut self.redactor {
                 None => self.push(content)?,
@@ -183,13 +216,33 @@ impl<P: Parts> Output<'_, P> {
                 self.end_part(EndReason::NextPart)?;
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// True if the parts have reached the limit of bytes. Writes the current block if it could
+    /// reach the limit, because its size is not known before.
+    fn has_reached_limit(&mut self) -> Result<bool, WriteError> {
+        let max_bytes = self.limits.max_bytes;
+        let pending = self.writer.as_ref().map_or(0, Writer::pending_bytes);
+        if pending > 0 && self.bytes() + pending >= max_bytes {
+            self.flush()?;
+        }
+        Ok(self.bytes() >= max_bytes)
     }
 
     fn push(&mut self, content: Content) -> Result<(), WriteError> {
+        let operations = u64::from(matches!(content, Content::Command(_)));
+        self.pending_operations += operations;
+        let bytes_before = self.bytes();
         match self.part()?.push(&content.into()) {
             Err(WriteError::RecordTooLarge { bytes }) => self.omit(bytes),
             other => other?,
+        }
+        if self.bytes() > bytes_before {
+            // This record is in the next block.
+            self.pending_operations -= operations;
+            self.count_written();
+            self.pending_operations += operations;
         }
         Ok(())
     }
@@ -226,8 +279,17 @@ impl<P: Parts> Output<'_, P> {
         Ok(self.writer.insert(writer))
     }
 
+    /// Counts the operations of a block that was written.
+    fn count_written(&mut self) {
+        let operations = mem::take(&mut self.pending_operations);
+        let total = &self.capture.session.totals.operations;
+        total.fetch_add(operations, Ordering::Relaxed);
+    }
+
     fn flush(&mut self) -> Result<(), WriteError> {
-        self.part()?.flush()
+        self.part()?.flush()?;
+        self.count_written();
+        Ok(())
     }
 
     fn finish(&mut self, reason: EndReason) -> Result<(), WriteError> {
@@ -242,6 +304,7 @@ impl<P: Parts> Output<'_, P> {
         };
         let counts = self.capture.session.queue.counts();
         writer.flush()?;
+        self.count_written();
         self.ended_bytes += writer.written_bytes();
         writer.finish(End {
             at_us: self.capture.at_us(Instant::now()),

@@ -102,6 +102,11 @@ impl<W: Write> Writer<W> {
         self.written_bytes
     }
 
+    /// Number of bytes of the current block, before compression.
+    pub fn pending_bytes(&self) -> u64 {
+        u64::try_from(self.block.len()).unwrap_or(u64::MAX)
+    }
+
     /// Ends the part and returns the destination.
     ///
     /// # Errors
