@@ -25,6 +25,7 @@ mod writer;
 mod written;
 
 use std::{
+    collections::VecDeque,
     fmt, io,
     path::PathBuf,
     sync::{
@@ -217,8 +218,13 @@ impl Running {
 
     fn set_session(&self, session: Option<Arc<Session>>) {
         let number = session.as_ref().map_or(0, |session| session.number);
-        self.session.store(session);
+        let former = self.session.swap(session);
         self.number.store(number, Ordering::Release);
+        // Idle clients keep a former session for a long time, so its records must not stay.
+        if let Some(former) = former.filter(|former| former.number != number) {
+            let Session { queue, totals, .. } = &*former;
+            queue.discard(EndReason::Stopped, VecDeque::new(), totals);
+        }
     }
 
     /// The session that waits for an event.

@@ -1,5 +1,7 @@
 //! A capture from its start to its files, without a server.
 
+mod waiting;
+
 use std::{
     env, fs,
     io::Write,
