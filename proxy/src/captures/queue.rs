@@ -231,6 +231,9 @@ impl Queue {
     /// record.
     pub(super) fn begin(&self, event: Event, totals: &Totals) -> u64 {
         let mut state = self.state.lock();
+        // Without operations before the event, the records may be too old.
+        let dropped = state.drop_old(event.at_us);
+        self.release(dropped);
         let Some(ring) = state.ring.take() else {
             return event.at_us;
         };

@@ -162,6 +162,24 @@ fn ring_keeps_the_latest_records_and_their_clients() {
 }
 
 #[test]
+fn lead_has_no_record_that_is_older_than_its_duration() {
+    let (queue, totals, now) = ring(1 << 20);
+    queue.begin_client(ClientBegan::default()).unwrap();
+    queue.command(1, 100, &[7; 10], now, &totals).unwrap();
+    let event = Event {
+        at_us: 10_000_000,
+        kind: "storm".to_owned(),
+        text: String::new(),
+    };
+    assert_eq!(queue.begin(event, &totals), 10_000_000);
+    // The reply to the dropped command is dropped too.
+    queue.reply(reply_to(1, 10_000_001));
+    assert_eq!(kinds(&taken(&queue)), ["storm", "began 1 true"]);
+    assert_eq!(queue.counts().operations, 0);
+    assert_eq!(queue.used_bytes(), 0);
+}
+
+#[test]
 fn ring_never_exceeds_its_memory() {
     let (queue, totals, now) = ring(10 * RECORD_BYTES);
     queue.begin_client(ClientBegan::default()).unwrap();
