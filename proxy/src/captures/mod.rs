@@ -335,20 +335,30 @@ impl Captures {
         };
         let settings = self.settings.load_full();
         let waits = settings.filter(|settings| !settings.on.is_empty());
-        match (waits, self.running.armed()) {
-            (None, Some(_)) => self.running.clear(),
-            (Some(settings), None) if self.running.written.load().is_none() => {
-                let now = Instant::now();
-                let lead = Lead {
-                    duration: settings.lead,
-                    bytes: settings.lead_bytes,
-                };
-                let queue = Queue::ring(limits_of(&settings), lead, now);
-                let all = Selection::default();
-                let session = self.session(&mut starts, all, ReplyDetail::Facts, queue, now);
-                self.running.set_armed(session);
+        let armed = self.running.armed();
+        let Some(settings) = waits else {
+            if armed.is_some() {
+                self.running.clear();
             }
-            _ => {}
+            return;
+        };
+        let limits = limits_of(&settings);
+        let lead = Lead {
+            duration: settings.lead,
+            bytes: settings.lead_bytes,
+        };
+        // After a change of the limits, the lead begins again. So it does if an event could not
+        // begin a capture.
+        let is_due = match armed {
+            Some(armed) => !armed.queue.is_ring_of(limits, lead),
+            None => self.running.written.load().is_none(),
+        };
+        if is_due {
+            let now = Instant::now();
+            let queue = Queue::ring(limits, lead, now);
+            let all = Selection::default();
+            let session = self.session(&mut starts, all, ReplyDetail::Facts, queue, now);
+            self.running.set_armed(session);
         }
     }
 

@@ -26,7 +26,7 @@ const RECORD_BYTES: usize = 256;
 const WAKE_BYTES: usize = 1024 * 1024;
 
 /// Limits of a queue.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueueLimits {
     /// Maximum memory of the queued records, in bytes.
     pub(super) max_bytes: usize,
@@ -178,7 +178,7 @@ struct Ring {
 }
 
 /// The records that are kept before an event.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lead {
     /// Age up to which records are kept.
     pub(super) duration: Duration,
@@ -224,6 +224,13 @@ impl Queue {
             clients: BTreeMap::new(),
         });
         queue
+    }
+
+    /// True if the queue keeps only the latest records, within these limits.
+    pub(super) fn is_ring_of(&self, limits: QueueLimits, lead: Lead) -> bool {
+        let state = self.state.lock();
+        let has_lead = |ring: &Ring| ring.lead == lead;
+        self.limits == limits && state.ring.as_ref().is_some_and(has_lead)
     }
 
     /// From now on, no record is dropped, because a writer removes the records. `event` becomes the

@@ -22,3 +22,50 @@ fn idle_client_keeps_no_records_of_a_session_that_was_replaced() {
     captures.prepare();
     assert_eq!(armed.queue.used_bytes(), 0);
 }
+
+#[test]
+fn changed_limits_reach_a_session_that_waits_for_an_event() {
+    let folder = Folder::new("limits-of-lead");
+    let waiting = || CaptureSettings {
+        on: vec![EventKind::Storm],
+        ..folder.settings()
+    };
+    let captures = Captures::new(Some(waiting()), Box::new(Vec::new));
+    captures.prepare();
+    let number = || captures.running.armed().unwrap().number;
+    let changes: [fn(&mut CaptureSettings); 4] = [
+        |settings| settings.lead = Duration::from_secs(5),
+        |settings| settings.lead_bytes = 1 << 10,
+        |settings| settings.queue_bytes = 1 << 10,
+        |settings| settings.max_bytes_per_second = Some(1),
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        let before = number();
+        let mut settings = waiting();
+        change(&mut settings);
+        captures.configure(Some(settings));
+        captures.prepare();
+        let changed = number();
+        assert_ne!(changed, before, "change {index}");
+        captures.prepare();
+        assert_eq!(number(), changed, "change {index}");
+    }
+}
+
+#[test]
+fn event_that_cannot_begin_a_capture_leaves_a_lead_for_the_next_one() {
+    let folder = Folder::new("failed-begin");
+    // This directory can be listed, because it does not exist, but it cannot be created.
+    std::os::unix::fs::symlink(folder.0.with_extension("absent"), &folder.0).unwrap();
+    let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
+    captures.prepare();
+    captures.begin_on(EventKind::Storm, "storm");
+    assert!(!captures.figures().is_running);
+    fs::remove_file(&folder.0).unwrap();
+    captures.prepare();
+    captures.begin_on(EventKind::Storm, "another storm");
+    let begun = captures.list().unwrap();
+    captures.stop(&id_of(&begun[0])).unwrap();
+    let (records, _) = folder.read(&begun[0].id);
+    assert!(matches!(&records[0], Content::Event(event) if event.text == "another storm"));
+}
