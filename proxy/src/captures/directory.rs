@@ -132,6 +132,14 @@ pub(super) struct Kept {
     pub(super) summary: Option<Summary>,
 }
 
+/// The result of a search for expired captures.
+#[derive(Debug, Default)]
+pub(super) struct Expired {
+    pub(super) deleted: Vec<CaptureId>,
+    /// The first capture that could not be deleted.
+    pub(super) failed: Option<(CaptureId, io::Error)>,
+}
+
 /// The directory of captures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Directory {
@@ -216,24 +224,27 @@ impl Directory {
         fs::remove_dir_all(self.of(id))
     }
 
-    /// Deletes captures that were last written before `now` minus `retention`, except the capture
-    /// that is running. Returns the deleted captures.
+    /// Deletes captures with `delete` that were last written before `now` minus `retention`, except
+    /// the capture that is running. Fails only if the captures cannot be listed.
     pub(super) fn delete_expired(
         &self,
         retention: Duration,
         now: SystemTime,
         running: Option<&CaptureId>,
-    ) -> io::Result<Vec<CaptureId>> {
+        delete: impl Fn(&CaptureId) -> io::Result<()>,
+    ) -> io::Result<Expired> {
         let is_expired = |kept: &Kept| {
             let age = now.duration_since(kept.modified_at).unwrap_or_default();
             age > retention && Some(&kept.id) != running
         };
-        let mut deleted = Vec::new();
+        let mut expired = Expired::default();
         for kept in self.list()?.into_iter().filter(is_expired) {
-            self.delete(&kept.id)?;
-            deleted.push(kept.id);
+            match delete(&kept.id) {
+                Ok(()) => expired.deleted.push(kept.id),
+                Err(error) => drop(expired.failed.get_or_insert((kept.id, error))),
+            }
         }
-        Ok(deleted)
+        Ok(expired)
     }
 
     fn kept(&self, id: CaptureId) -> io::Result<Kept> {
@@ -376,14 +387,38 @@ mod tests {
         fs::create_dir(folder.0.join("other")).unwrap();
         let now = SystemTime::now();
         let (hour, running) = (Duration::from_secs(3_600), id(2));
-        let expired = directory.delete_expired(hour, now, Some(&running)).unwrap();
-        assert_eq!((expired.len(), directory.bytes().unwrap()), (0, 30));
+        let delete = |id: &CaptureId| directory.delete(id);
+        let expired = directory.delete_expired(hour, now, Some(&running), delete);
+        assert!(expired.unwrap().deleted.is_empty());
+        assert_eq!(directory.bytes().unwrap(), 30);
         let later = now + 2 * hour;
-        let expired = directory.delete_expired(hour, later, Some(&running));
-        assert_eq!(expired.unwrap(), [id(3), id(1)]);
+        let expired = directory.delete_expired(hour, later, Some(&running), delete);
+        assert_eq!(expired.unwrap().deleted, [id(3), id(1)]);
         let left: Vec<_> = directory.list().unwrap();
         assert_eq!((left.len(), &left[0].id, left[0].parts), (1, &running, 1));
         assert!(folder.0.join("other").exists());
+    }
+
+    #[test]
+    fn capture_that_cannot_be_deleted_does_not_keep_older_ones() {
+        let folder = Folder::new("undeletable");
+        let directory = Directory::new(folder.0.clone());
+        for number in 1..=3 {
+            directory.create(&id(number)).unwrap();
+        }
+        let delete = |of: &CaptureId| match of == &id(1) {
+            true => directory.delete(of),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        };
+        let later = SystemTime::now() + Duration::from_secs(3_600);
+        let expired = directory.delete_expired(Duration::ZERO, later, None, delete);
+        let expired = expired.unwrap();
+        assert_eq!(expired.deleted, [id(1)]);
+        let (failed, error) = expired.failed.unwrap();
+        assert_eq!(
+            (failed, error.kind()),
+            (id(3), io::ErrorKind::PermissionDenied)
+        );
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub use self::{
     state::{CaptureFigures, CaptureState},
 };
 use self::{
-    directory::Directory,
+    directory::{Directory, Expired},
     queue::{Counts, ENDS, Lead, Queue, QueueLimits, REASONS, Totals, end_name, reason_name},
     redaction::Redacting,
     session::Session,
@@ -559,10 +559,15 @@ impl Captures {
         };
         let _starts = self.starts.lock();
         let running = self.running_id();
-        match directory.delete_expired(retention, SystemTime::now(), running.as_ref()) {
-            Ok(deleted) => {
+        let delete = |id: &CaptureId| directory.delete(id);
+        match directory.delete_expired(retention, SystemTime::now(), running.as_ref(), delete) {
+            Ok(Expired { deleted, failed }) => {
                 for id in &deleted {
                     tracing::info!(capture = id.as_str(), "expired capture deleted");
+                }
+                if let Some((id, error)) = failed {
+                    let capture = id.as_str();
+                    tracing::warn!(%error, capture, "could not delete an expired capture");
                 }
             }
             Err(error) => tracing::warn!(%error, "could not delete expired captures"),
