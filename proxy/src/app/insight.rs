@@ -10,7 +10,7 @@ use std::{
 
 use seawall_config as config;
 use seawall_locks::Mutex;
-use tokio::{runtime::Handle, time::sleep};
+use tokio::{runtime::Handle, task::JoinHandle, time::sleep};
 
 use super::{
     StartError, captures,
@@ -87,6 +87,8 @@ pub(super) struct Feed {
     captures: OnceLock<Arc<Captures>>,
     /// The annotations that captures have seen.
     seen: Mutex<u64>,
+    /// Begins a capture because of events. This takes long if the directory is slow.
+    beginning: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Feed {
@@ -116,6 +118,7 @@ impl Feed {
             gauges: Mutex::default(),
             captures: OnceLock::new(),
             seen: Mutex::new(seen),
+            beginning: Mutex::default(),
         }))
     }
 
@@ -126,8 +129,30 @@ impl Feed {
         *self.gauges.lock() = Some(GaugeReader::new(shared));
     }
 
+    /// Passes the measurements since the last call to the insight. Events begin captures on another
+    /// thread of the runtime.
+    fn push(&self, now: SystemTime) {
+        self.add_second(now);
+        let Some(captures) = self.captures.get() else {
+            return;
+        };
+        let added = self.insight.annotations_since(&mut self.seen.lock());
+        let mut beginning = self.beginning.lock();
+        let is_beginning = beginning.as_ref().is_some_and(|task| !task.is_finished());
+        // While events begin a capture, others cannot begin one.
+        if !added.is_empty() && !is_beginning {
+            let captures = Arc::clone(captures);
+            // Not awaited, because a slow disk must not delay the next second.
+            *beginning = Some(tokio::task::spawn_blocking(move || {
+                added
+                    .iter()
+                    .for_each(|added| captures::see(&captures, added));
+            }));
+        }
+    }
+
     /// Passes the measurements since the last call to the insight.
-    pub(super) fn push(&self, now: SystemTime) {
+    fn add_second(&self, now: SystemTime) {
         let mut gauges = self.gauges.lock();
         let (series, whole) = match self.insight.is_on() {
             true => self.exporter.take_second(),
@@ -154,12 +179,6 @@ impl Feed {
             let recurring = self.insight.count_recurring_stalls();
             self.exporter.set_recurring_stalls(recurring);
         }
-        if let Some(captures) = self.captures.get() {
-            let added = self.insight.annotations_since(&mut self.seen.lock());
-            added
-                .iter()
-                .for_each(|added| captures::see(captures, added));
-        }
     }
 
     /// Passes the servers of the deployment to the pulse, and annotates a failover.
@@ -178,9 +197,10 @@ impl Feed {
         }
     }
 
-    /// Passes the last second to the insight, and closes the history.
+    /// Passes the last second to the insight, and closes the history. Events of this second begin
+    /// no capture.
     pub(super) fn close(&self) {
-        self.push(self.insight.now() + Duration::from_secs(1));
+        self.add_second(self.insight.now() + Duration::from_secs(1));
         self.insight.close();
     }
 }
@@ -294,12 +314,20 @@ fn observe_settings(settings: &config::Settings) -> observe::Settings {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::{
+        env, process,
+        sync::{
+            atomic::{AtomicU64, Ordering},
+            mpsc,
+        },
+    };
 
     use bson::doc;
-    use tokio::time::Instant;
+    use seawall_capture::record::Redaction;
+    use tokio::time::{Instant, timeout};
 
     use super::*;
+    use crate::captures::{CaptureSettings, EventKind};
     use seawall_command::CommandBytes;
     use seawall_stats::{Outcome, Phase};
 
@@ -323,7 +351,72 @@ mod tests {
             gauges: Mutex::default(),
             captures: OnceLock::new(),
             seen: Mutex::default(),
+            beginning: Mutex::default(),
         }
+    }
+
+    #[tokio::test]
+    async fn hung_directory_of_captures_delays_neither_a_push_nor_the_close() {
+        let settings = observe::Settings {
+            counts_shapes: true,
+            max_shapes: 10,
+            name_key: None,
+            max_namespaces: 10,
+            keeps_seconds: true,
+        };
+        let observer = Observer::new(settings, None).unwrap();
+        let now = Arc::new(AtomicU64::new(START));
+        let feed = Arc::new(feed(&observer, &now));
+        // A capture cannot begin before this gate is open.
+        let (gate, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        let servers = move || {
+            wait.lock().recv().ok();
+            Vec::new()
+        };
+        let directory = env::temp_dir().join(format!("seawall-hung-{}", process::id()));
+        let settings = CaptureSettings {
+            directory: directory.clone(),
+            max_bytes: 1 << 20,
+            max_part_bytes: 1 << 20,
+            max_bytes_per_second: None,
+            queue_bytes: 1 << 20,
+            retention: None,
+            max_duration: Duration::from_secs(60),
+            on: vec![EventKind::Storm],
+            lead: Duration::from_secs(1),
+            lead_bytes: 1 << 20,
+            redaction: Redaction::None,
+            redaction_key: None,
+        };
+        let captures = Arc::new(Captures::new(Some(settings), Box::new(servers)));
+        captures.prepare();
+        feed.captures.set(Arc::clone(&captures)).unwrap();
+        let pushed = Arc::clone(&feed);
+        let pushes = tokio::task::spawn_blocking(move || {
+            for at in 0..3 {
+                now.store(START + at, Ordering::Relaxed);
+                let kind = AnnotationKind::Storm;
+                let storm = Annotation::new(kind, pushed.insight.now(), None, "storm");
+                pushed.insight.annotate(storm);
+                pushed.push(pushed.insight.now());
+            }
+            pushed.close();
+        });
+        let ended = timeout(Duration::from_secs(10), pushes).await;
+        let is_hung = !captures.figures().is_running;
+        drop(gate);
+        ended.expect("a push or the close waits").unwrap();
+        assert!(is_hung);
+        let begun = async {
+            while !captures.figures().is_running {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(10), begun).await.unwrap();
+        assert_eq!(captures.list().unwrap().len(), 1);
+        captures.close();
+        fs::remove_dir_all(directory).unwrap();
     }
 
     /// Records operations of one second on a server.
