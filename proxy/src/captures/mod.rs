@@ -175,8 +175,7 @@ pub struct Captures {
     settings: ArcSwapOption<CaptureSettings>,
     /// True if all clients are relayed, so that there is nothing to capture.
     relays_clients: bool,
-    /// Bytes of captures that have ended.
-    kept_bytes: Arc<AtomicU64>,
+    kept: Arc<KeptBytes>,
     /// Describes the servers of the deployment at the start of a capture.
     servers: Box<dyn Fn() -> Vec<Server> + Send + Sync>,
     /// When expired captures were last looked for; `None` before the first time.
@@ -227,12 +226,40 @@ impl Running {
         }
     }
 
+    /// The id of the running capture.
+    fn id(&self) -> Option<CaptureId> {
+        let written = self.written.load();
+        written.as_ref().map(|written| written.id.clone())
+    }
+
     /// The session that waits for an event.
     fn armed(&self) -> Option<Arc<Session>> {
         match self.written.load().is_some() {
             true => None,
             false => self.session.load_full(),
         }
+    }
+}
+
+/// The size of the captures that have ended.
+#[derive(Debug, Default)]
+struct KeptBytes {
+    bytes: AtomicU64,
+    /// Locked while a thread measures, so that an earlier measurement never replaces a later one.
+    measuring: Mutex<()>,
+}
+
+impl KeptBytes {
+    /// Measures the captures on disk, except the capture that is running.
+    fn measure(&self, directory: &Directory, running: &Running) {
+        let _measuring = self.measuring.lock();
+        let running = running.id();
+        let kept = directory.list().unwrap_or_default();
+        let ended = kept
+            .iter()
+            .filter(|kept| Some(&kept.id) != running.as_ref());
+        let bytes = ended.map(|kept| kept.bytes).sum();
+        self.bytes.store(bytes, Ordering::Relaxed);
     }
 }
 
@@ -256,7 +283,7 @@ impl Captures {
             totals: Arc::default(),
             settings: ArcSwapOption::from_pointee(settings),
             relays_clients: false,
-            kept_bytes: Arc::default(),
+            kept: Arc::default(),
             servers,
             cleaned_at: Mutex::default(),
             starts: Mutex::default(),
@@ -446,7 +473,7 @@ impl Captures {
         };
         let servers = (self.servers)();
         let running = Arc::clone(&self.running);
-        let kept_bytes = Arc::clone(&self.kept_bytes);
+        let kept = Arc::clone(&self.kept);
         let capture = Arc::clone(written);
         create(&directory, written)?;
         let work = move || {
@@ -458,7 +485,7 @@ impl Captures {
             summarize(&capture, &directory, reason);
             capture.session.totals.count_end(reason);
             running.clear();
-            kept_bytes.store(directory.bytes().unwrap_or(0), Ordering::Relaxed);
+            kept.measure(&directory, &running);
             capture.update(|progress| progress.has_ended = true);
         };
         self.running.set_written(Arc::clone(written));
@@ -600,13 +627,12 @@ impl Captures {
             omitted: omitted.collect(),
             ended: ended.collect(),
             written_bytes: self.totals.written_bytes.load(Ordering::Relaxed),
-            kept_bytes: self.kept_bytes.load(Ordering::Relaxed) + running_bytes,
+            kept_bytes: self.kept.bytes.load(Ordering::Relaxed) + running_bytes,
         }
     }
 
     fn running_id(&self) -> Option<CaptureId> {
-        let running = self.running.written.load();
-        running.as_ref().map(|running| running.id.clone())
+        self.running.id()
     }
 
     fn directory(&self) -> Result<Directory, CaptureError> {
@@ -617,16 +643,9 @@ impl Captures {
 
     /// Measures the captures on disk, except the capture that is running.
     fn measure(&self) {
-        let Ok(directory) = self.directory() else {
-            return;
-        };
-        let running = self.running_id();
-        let kept = directory.list().unwrap_or_default();
-        let ended = kept
-            .iter()
-            .filter(|kept| Some(&kept.id) != running.as_ref());
-        let bytes = ended.map(|kept| kept.bytes).sum();
-        self.kept_bytes.store(bytes, Ordering::Relaxed);
+        if let Ok(directory) = self.directory() {
+            self.kept.measure(&directory, &self.running);
+        }
     }
 }
 
