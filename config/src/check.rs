@@ -1,8 +1,8 @@
 //! Checks each value of a source against the schema.
 //!
-//! The check returns the table without wrong values. So one wrong value does not hide another one,
-//! and the remaining values fit the types of the settings. Relations between values are not checked
-//! here.
+//! The check returns the table without wrong values. So one wrong value does not hide another wrong
+//! value, and the remaining values fit the types of the settings. Relations between values are not
+//! checked here.
 
 use toml::{Table, Value};
 

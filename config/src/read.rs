@@ -2,7 +2,7 @@
 //!
 //! Absent values get their defaults here, secrets are read from their files, and texts with commas
 //! are split into lists. Reading continues after a problem. A problem that only follows from
-//! another one is not reported. For example, a connection string of the wrong type is not also
+//! another problem is not reported. For example, a connection string of the wrong type is not also
 //! reported as missing.
 
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ pub(crate) trait ReadSection: Sized {
 
 /// A section that is being read: its table, its path, and the problems so far.
 pub(crate) struct Part<'a> {
-    /// `None` if the section is absent.
+    /// The table of the section; `None` if the section is absent.
     table: Option<&'a Table>,
     pub(crate) path: KeyPath,
     pub(crate) problems: &'a mut Problems,

@@ -186,7 +186,7 @@ fn token_if_public(admin: &Admin, problems: &mut Problems) {
     }
 }
 
-/// Each peer needs its token or shares one, and files of TLS need a peer with TLS.
+/// Peers need one token each or one common token, and TLS files for peers need a peer with TLS.
 fn peers_fit(admin: &Admin, problems: &mut Problems) {
     if problems.has("admin.peers") {
         return;
@@ -236,7 +236,7 @@ fn telemetry_fits(telemetry: &Telemetry, problems: &mut Problems) {
     }
 }
 
-/// Ordered pseudonyms need a key, because a copy of the data must have the same ones.
+/// Ordered pseudonyms need a key, because a redacted copy of the data must get the same pseudonyms.
 fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
     let key = "capture.redact_key_file";
     match &capture.redaction_key {

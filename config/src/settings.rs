@@ -455,7 +455,8 @@ section! {
 }
 
 section! {
-    /// With this section, each slow operation is logged as a line of JSON; without it, none is.
+    /// With this section, each slow operation is logged as a line of JSON; otherwise nothing is
+    /// logged.
     optional "slow_log" => SlowLog;
 
     // The default is the same as in the servers' profiler.
@@ -524,10 +525,10 @@ section! {
     /// commas; without it, only operators begin captures.
     on: Vec<CaptureEvent> = key("capture.on",
         Kind::Text, Live, example "storm,stall");
-    /// Time before such an event that its capture contains too.
+    /// Length of the time before an event of `on` whose operations the capture also contains.
     lead: Duration = key("capture.lead_ms",
         TIME_OR_0, Live, default 10000, unit "ms");
-    /// Maximum memory of the operations of that time; older ones are dropped first.
+    /// Maximum memory of the operations before an event; the oldest are dropped first.
     lead_bytes: usize = key("capture.lead_bytes",
         Kind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live, default 33554432, unit "bytes");
     /// Pseudonyms that replace the values of users in every capture; `ordered` needs
@@ -672,19 +673,19 @@ section! {
     "telemetry" => Telemetry;
 
     // Off by default, because the export shows names of databases and collections, and shapes.
-    /// Export metrics. Only with true have the `OTEL_…` variables an effect.
+    /// Export metrics. The `OTEL_…` variables have an effect only with true.
     enabled: bool = key("telemetry.enabled",
         Kind::Boolean, Live, default false);
     /// Base URL of the collector, to which `/v1/metrics` is appended.
     endpoint: String = key("telemetry.endpoint",
         Kind::HttpUrl, Live, default "http://localhost:4318");
-    /// URL to which metrics are sent as it is, instead of `telemetry.endpoint`.
+    /// URL to which metrics are sent, instead of `telemetry.endpoint`; nothing is appended to it.
     metrics_endpoint: Option<String> = key("telemetry.metrics_endpoint",
         Kind::HttpUrl, Live, example "http://localhost:9090/api/v1/otlp/v1/metrics");
     /// Headers of each request, as `name=value` with percent-encoded values, separated by commas.
     headers: Option<Headers> = key("telemetry.headers",
         Kind::Secret, Live, example "authorization=Bearer%20token");
-    /// File with such headers, separated by commas or line breaks.
+    /// File with headers as in `headers`, separated by commas or line breaks.
     headers_file: Option<Headers> = key("telemetry.headers_file",
         Kind::SecretFile, Live, example "/run/secrets/otlp-headers");
     /// Compression of the requests.

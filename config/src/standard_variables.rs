@@ -21,7 +21,7 @@ use crate::problem::{HIDDEN, Problem, Problems, shown};
 use crate::schema::Key;
 
 /// Keys that exclude each other, each with its variables. If a key of a group is given, no variable
-/// of the group has an effect; otherwise the first variable has.
+/// of the group has an effect. Otherwise only the first variable that is set has an effect.
 type Group = &'static [(&'static str, &'static str)];
 
 const GROUPS: [Group; 10] = [

@@ -1,7 +1,7 @@
 //! Lists of names and values: the headers and the attributes of exported metrics.
 //!
-//! Both have the form of the variables of OpenTelemetry, which is that of W3C Baggage without
-//! properties: `name=value`, separated by commas, with percent-encoded values.
+//! Both are written as in the variables of OpenTelemetry: `name=value`, separated by commas, with
+//! percent-encoded values (W3C Baggage without properties).
 //!
 //! Source: <https://opentelemetry.io/docs/specs/otel/protocol/exporter/> and
 //! <https://opentelemetry.io/docs/specs/otel/resource/sdk/>.

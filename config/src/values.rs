@@ -31,7 +31,7 @@ pub(crate) struct Layers<'a> {
 
 impl Layers<'_> {
     /// The values of all keys, in the order of the documentation. Keys without effect are left out:
-    /// those of absent optional sections, and those of the only listener if there are several.
+    /// keys of absent optional sections, and the keys of `[listen]` that `[[listeners]]` replace.
     pub(crate) fn values(&self) -> Vec<EffectiveValue> {
         let mut values = Vec::new();
         for key in KEYS.iter() {
@@ -66,7 +66,7 @@ impl Layers<'_> {
         })
     }
 
-    /// True for a key of the only listener if there are several listeners.
+    /// True for a key of `[listen]` that has no effect because there are `[[listeners]]`.
     fn is_replaced(&self, key: &Key) -> bool {
         let has_several = !tables(self.merged, LISTENERS).is_empty();
         has_several && listeners::is_of_only_listener(key)

@@ -305,7 +305,7 @@ fn problems_of_listeners_are_reported_together_with_their_paths() {
 }
 
 #[test]
-fn the_only_listener_and_several_listeners_exclude_each_other() {
+fn the_sections_listen_and_listeners_exclude_each_other() {
     let listeners = "[[listeners]]\naddress = \"a:1\"\n";
     let of_all = format!("{DEPLOYMENT}[listen]\nmax_client_connections = 5\n{listeners}");
     assert_eq!(Settings::from_toml(&of_all).unwrap().listeners().len(), 1);
@@ -341,7 +341,7 @@ fn the_only_listener_and_several_listeners_exclude_each_other() {
 }
 
 #[test]
-fn the_admin_address_has_the_same_rules_of_certificates() {
+fn certificates_of_the_admin_address_follow_the_rules_of_listeners() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let tls = |more: &str| {
         format!(

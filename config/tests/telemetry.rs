@@ -56,7 +56,7 @@ fn telemetry_is_off_and_has_the_defaults_of_the_specification() {
 }
 
 #[test]
-fn standard_variables_set_the_keys_of_an_export_that_is_on() {
+fn standard_variables_set_keys_if_the_export_is_on() {
     let settings = settings(&[
         ("EXPORTER_OTLP_ENDPOINT", "https://collector:4318/base/"),
         (
