@@ -128,7 +128,7 @@ pub(super) struct Kept {
     pub(super) parts: u64,
     /// When a part was last written.
     pub(super) modified_at: SystemTime,
-    /// `None` if it cannot be read.
+    /// The summary of the capture; `None` if it cannot be read.
     pub(super) summary: Option<Summary>,
 }
 
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_time_and_eight_digits_are_an_id() {
+    fn a_capture_id_is_a_time_and_eight_hexadecimal_digits() {
         let id = id(0x5f0c_2a91);
         assert_eq!(id.as_str(), "20261125T152336Z-5f0c2a91");
         assert_eq!(CaptureId::parse(id.as_str()), Some(id));
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn summary_has_room_for_its_end() {
+    fn the_summary_file_reserves_space_for_its_final_content() {
         let folder = Folder::new("summary");
         let directory = Directory::new(folder.0.clone());
         directory.create(&id(1)).unwrap();

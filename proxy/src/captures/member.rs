@@ -231,7 +231,7 @@ pub enum ReplyMessage<'a> {
 #[derive(Debug)]
 pub struct ReplyCopy {
     session: Arc<Session>,
-    /// The room in the queue that the copy has, in bytes.
+    /// Number of bytes of the queue that are reserved for the copy.
     reserved: usize,
     bytes: Vec<u8>,
 }
@@ -242,7 +242,7 @@ impl ReplyCopy {
         self.bytes.extend_from_slice(piece);
     }
 
-    /// The copy, with its room.
+    /// Returns the copy. The reserved room stays in use.
     fn into_bytes(mut self) -> Bytes {
         self.reserved = 0;
         Bytes::from(mem::take(&mut self.bytes))

@@ -9,8 +9,8 @@
 //! never delays an operation: if the queue, the rate or the disk has no room, operations are
 //! omitted, and both the file and the metrics say how many. Logins, commands that may contain
 //! secrets and unknown commands are never recorded, nor are their replies. If the values of users
-//! are replaced, the thread does it, so no value reaches the disk. This module knows no HTTP, and
-//! selects no servers.
+//! must be replaced, the writer thread replaces them before it writes, so no value reaches the
+//! disk. This module does not use HTTP and does not select servers.
 
 mod directory;
 mod member;
@@ -87,9 +87,9 @@ pub struct CaptureSettings {
     pub max_duration: Duration,
     /// The events that begin a capture.
     pub on: Vec<EventKind>,
-    /// Time before an event that its capture contains too.
+    /// Length of the time before an event whose operations the capture also contains.
     pub lead: Duration,
-    /// Memory of the records of that time, in bytes.
+    /// Maximum memory of the records before an event, in bytes.
     pub lead_bytes: usize,
     /// How values are replaced, unless a request chooses a stronger mode.
     pub redaction: Redaction,
@@ -272,8 +272,8 @@ impl fmt::Debug for Captures {
 }
 
 impl Captures {
-    /// Creates the handle; `settings` is `None` if captures are off. `servers` describes the
-    /// deployment.
+    /// Creates the captures of this process. `settings` is `None` if captures are off. `servers`
+    /// describes the deployment.
     pub fn new(
         settings: Option<CaptureSettings>,
         servers: Box<dyn Fn() -> Vec<Server> + Send + Sync>,
@@ -303,7 +303,7 @@ impl Captures {
         captures
     }
 
-    /// The reason why no capture can start, whatever its plan; `None` if one can.
+    /// The reason why no capture can start now, with any plan; `None` if a capture can start.
     pub(crate) fn obstacle(&self) -> Option<CaptureError> {
         match (self.relays_clients, &*self.settings.load()) {
             (true, _) => Some(CaptureError::Relayed),
@@ -353,8 +353,8 @@ impl Captures {
         Ok(CaptureState::of_running(&written))
     }
 
-    /// Lets the latest operations be recorded if captures begin by events, so that a capture has a
-    /// lead. Must be called once a second.
+    /// Starts to keep the latest operations if events may begin captures, so that a capture
+    /// contains the operations before its event. Must be called once a second.
     pub(crate) fn prepare(&self) {
         // While a capture starts or is deleted, the next second is early enough.
         let Some(mut starts) = self.starts.try_lock() else {

@@ -106,7 +106,7 @@ fn index_of(reason: OmissionReason) -> usize {
     }
 }
 
-/// What a capture has recorded so far.
+/// The counts of everything that a capture has recorded so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) clients: u64,
@@ -136,7 +136,7 @@ pub(super) struct Batch {
 #[derive(Debug)]
 pub(super) struct Queue {
     limits: QueueLimits,
-    /// Memory of the records that are queued or in the hands of the writer.
+    /// Memory of the records that are queued or that the writer is processing.
     used_bytes: AtomicUsize,
     /// True while the queue keeps only the latest records, because no writer takes them.
     is_ring: AtomicBool,
@@ -169,18 +169,18 @@ struct Numbered {
     operations: u64,
 }
 
-/// The latest records: the lead of a capture that an event will begin.
+/// The latest records. A capture that an event begins will start with them.
 #[derive(Debug)]
 struct Ring {
     lead: Lead,
-    /// The clients that have records in the ring, or may get some, by number.
+    /// The clients that have records in the ring or may get records, by the client's number.
     clients: BTreeMap<u64, ClientBegan>,
 }
 
 /// The records that are kept before an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lead {
-    /// Age up to which records are kept.
+    /// Maximum age of the kept records.
     pub(super) duration: Duration,
     /// Memory of the kept records, in bytes.
     pub(super) bytes: usize,
@@ -233,8 +233,8 @@ impl Queue {
         self.limits == limits && state.ring.as_ref().is_some_and(has_lead)
     }
 
-    /// From now on, no record is dropped, because a writer removes the records. `event` becomes the
-    /// first record, and the clients of the kept records follow. Returns the time of the first
+    /// Ends the dropping of old records: from now on, a writer removes the records. `event` becomes
+    /// the first record, and the clients of the kept records follow. Returns the time of the first
     /// record.
     pub(super) fn begin(&self, event: Event, totals: &Totals) -> u64 {
         let mut state = self.state.lock();
@@ -428,7 +428,8 @@ impl Queue {
         self.push(&mut state, Content::Omitted(omitted), RECORD_BYTES);
     }
 
-    /// Counts a record that the writer made, because it could not redact a command or a reply.
+    /// Counts a record that the writer made because the writer could not redact a command or a
+    /// reply.
     pub(super) fn count_not_redactable(&self, omitted: &Omitted, totals: &Totals) {
         let mut state = self.state.lock();
         let recorded = &mut state.counts.operations;
@@ -632,7 +633,7 @@ impl State {
         dropped
     }
 
-    /// Adds a record for each gap. Their number is limited by that of the other records.
+    /// Adds a record for each gap. There are at most as many gaps as other records.
     fn report_gaps(&mut self) {
         for (reason, gap) in REASONS.into_iter().zip(&mut self.gaps) {
             if gap.bytes > 0 {

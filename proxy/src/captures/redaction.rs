@@ -1,4 +1,4 @@
-//! Decides whether and how a capture replaces the values of users.
+//! Decides how a capture replaces the values of users, if it replaces them.
 
 use std::{fmt, sync::Arc};
 
@@ -32,7 +32,7 @@ impl fmt::Debug for RedactionKey {
 pub(super) struct Redacting {
     /// The mode, for the header.
     pub(super) mode: Redaction,
-    /// `None` if values are recorded as they are.
+    /// Replaces the values; `None` if values are recorded as they are.
     pub(super) redactor: Option<Redactor>,
 }
 
@@ -66,7 +66,7 @@ impl Redacting {
     }
 }
 
-/// Orders the modes by what a reader cannot learn.
+/// The strength of a mode: with a higher number, a reader of the capture learns less about values.
 fn strength(mode: Redaction) -> u8 {
     match mode {
         Redaction::None => 0,

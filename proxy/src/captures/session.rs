@@ -1,4 +1,5 @@
-//! The part of a capture that clients use: whom and what it records, and its queue.
+//! The part of a capture that clients use: the selection of clients, the recorded parts of
+//! operations, and the queue.
 
 use std::{sync::Arc, time::Duration};
 

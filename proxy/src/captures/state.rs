@@ -13,19 +13,20 @@ use super::{
 pub struct CaptureState {
     /// The id.
     pub id: String,
-    /// True while it runs.
+    /// True while the capture runs.
     pub is_running: bool,
-    /// When it began, in microseconds since 1970; 0 if it is not known.
+    /// When the capture began, in microseconds since 1970; 0 if the time is not known.
     pub began_at_us: u64,
-    /// When it ended, in microseconds since 1970; `None` while it runs or if it is not known.
+    /// When the capture ended, in microseconds since 1970; `None` while it runs or if the time is
+    /// not known.
     pub ended_at_us: Option<u64>,
-    /// Why it ended; `None` while it runs. `incomplete` if the process ended first.
+    /// Why the capture ended; `None` while it runs. `incomplete` if the process ended first.
     pub end: Option<String>,
-    /// Why it began: `operator`, or the kind of an event.
+    /// Why the capture began: `operator`, or the kind of an event.
     pub trigger: String,
-    /// Bytes of its files.
+    /// Size of the capture's files in bytes.
     pub bytes: u64,
-    /// Number of its files.
+    /// Number of the capture's files.
     pub parts: u64,
     /// Number of captured clients.
     pub clients: u64,

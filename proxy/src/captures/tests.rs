@@ -333,7 +333,7 @@ fn capture_ends_after_its_duration_and_at_the_end_of_the_process() {
 }
 
 #[test]
-fn captures_that_are_off_refuse_every_action() {
+fn every_action_is_refused_while_captures_are_off() {
     let captures = Captures::new(None, Box::new(Vec::new));
     let id = CaptureId::new(SystemTime::now(), 1);
     assert!(matches!(captures.start(plan()), Err(CaptureError::Off)));
@@ -438,7 +438,7 @@ const LIMITS: FileLimits = FileLimits {
 };
 
 #[test]
-fn full_disk_ends_the_capture_and_operations_continue() {
+fn a_full_disk_ends_the_capture_while_operations_continue() {
     let capture = written(1 << 20);
     assert!(command(&capture));
     assert!(command(&capture));
@@ -496,7 +496,7 @@ fn large_batch_exceeds_the_limit_of_bytes_by_less_than_a_block() {
 }
 
 #[test]
-fn slow_disk_delays_no_operation_and_the_file_says_what_is_missing() {
+fn a_slow_disk_delays_no_operation_and_the_file_counts_missing_records() {
     let capture = Arc::new(written(10_000));
     let (gate, wait) = channel();
     let bytes = Arc::<Mutex<Vec<u8>>>::default();
@@ -574,7 +574,7 @@ fn capture_without_operations_writes_quiet_events_at_intervals() {
 }
 
 #[test]
-fn removed_directory_ends_no_operation() {
+fn operations_continue_after_the_capture_directory_is_removed() {
     let folder = Folder::new("removed");
     let captures = folder.captures(|_| {});
     let capture = captures.start(plan()).unwrap();
@@ -717,7 +717,7 @@ fn captures_begun_by_operators_and_events_have_only_pseudonyms() {
 }
 
 #[test]
-fn weaker_redaction_and_order_without_a_key_are_refused() {
+fn weaker_redaction_and_ordered_redaction_without_a_key_are_refused() {
     use Redaction::{Equality, None as Plain, Ordered};
     let folder = Folder::new("weaker");
     let starts = |configured, has_key: bool, wanted| {
@@ -766,7 +766,7 @@ fn command_that_cannot_be_redacted_is_counted_and_not_written() {
         ..Folder::new("unused").settings()
     };
     let capture = redacted(1 << 20, Redacting::choose(&settings, None).unwrap());
-    // The command consists of zeros, which is no message.
+    // The command consists of zeros, which is not a valid message.
     assert!(command(&capture));
     let Session { queue, totals, .. } = &*capture.session;
     queue.end(EndReason::Stopped);

@@ -34,8 +34,8 @@ const WAIT: Duration = Duration::from_millis(100);
 /// Time after which an incomplete block is written, so that a crash loses little.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time without records after which a record says that there were none. So a caller that follows
-/// the files gets some bytes before its connection counts as idle.
+/// After this time without records, a record that says so is written. A caller that follows the
+/// files thus gets some bytes before its connection counts as idle.
 pub(super) const QUIET: Duration = Duration::from_secs(30);
 
 /// Limits of the files.
@@ -49,7 +49,7 @@ pub(super) struct FileLimits {
     pub(super) quiet: Duration,
 }
 
-/// The destination of parts: files, or a test's double.
+/// The destination of parts: files, or a substitute in tests.
 pub(super) trait Parts {
     type Part: Write;
 
@@ -102,7 +102,7 @@ struct Output<'s, P: Parts> {
     parts: P,
     limits: FileLimits,
     servers: Vec<Server>,
-    /// `None` if values are recorded as they are.
+    /// Replaces the values; `None` if values are recorded as they are.
     redactor: Option<Records>,
     /// The current part; `None` before the first one.
     writer: Option<Writer<P::Part>>,
@@ -257,7 +257,7 @@ impl<P: Parts> Output<'_, P> {
         }
     }
 
-    /// Counts a record that is too large for the format. No message of a client is.
+    /// Counts a record that is too large for the format. Messages of clients are never that large.
     fn omit(&self, bytes: usize) {
         let session = &self.capture.session;
         let at_us = session.at_us(Instant::now());
@@ -335,8 +335,8 @@ impl<P: Parts> Output<'_, P> {
     }
 }
 
-/// Lets the time of a record count from the beginning of the capture, `offset_us` after that of the
-/// session.
+/// Converts the time of a record: it then counts from the beginning of the capture, which is
+/// `offset_us` after the beginning of the session.
 fn shift(content: &mut Content, offset_us: u64) {
     let at_us = match content {
         Content::ClientBegan(client) => &mut client.at_us,

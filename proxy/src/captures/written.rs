@@ -23,8 +23,8 @@ use super::{
 pub(super) struct Written {
     pub(super) id: CaptureId,
     pub(super) session: Arc<Session>,
-    /// Time between the beginning of the session and that of the capture. Times in the files count
-    /// from the beginning of the capture.
+    /// Time from the beginning of the session to the beginning of the capture. Times in the files
+    /// count from the beginning of the capture.
     pub(super) offset_us: u64,
     /// When the first record was made.
     pub(super) began_at: SystemTime,

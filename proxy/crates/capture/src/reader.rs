@@ -118,7 +118,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Returns the source. After the `End` record it is at the first byte behind the part.
+    /// Returns the source. After the `End` record, the next byte of the source is the first byte
+    /// after the part.
     pub fn into_source(self) -> R {
         self.source
     }

@@ -99,7 +99,7 @@ fn a_record_over_the_limit_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_part_that_was_cut_off_is_reported_at_every_length() {
+fn a_part_that_is_cut_off_at_any_byte_is_reported() {
     let part = part(&[command(1, 300), command(2, 300)]);
     for length in 0..part.len() {
         let (contents, error) = read(&part[..length]);
@@ -121,7 +121,7 @@ fn records_after_the_end_are_refused() {
 }
 
 #[test]
-fn parts_that_were_joined_are_read_one_after_another() {
+fn joined_parts_are_read_one_after_another() {
     let joined = [part(&[command(1, 10)]), part(&[command(2, 10)])].concat();
     let mut source = joined.as_slice();
     for operation in [1, 2] {
@@ -161,7 +161,7 @@ fn a_block_that_declares_more_than_the_limit_is_refused_before_allocation() {
 proptest! {
     /// A changed bit never leads to wrong records, only to an error.
     #[test]
-    fn a_changed_bit_is_found(position in 0_usize..10_000, bit in 0_u8..8) {
+    fn a_changed_bit_is_detected(position in 0_usize..10_000, bit in 0_u8..8) {
         let whole = part(&[command(1, 3000), command(2, 40)]);
         let (expected, _) = read(&whole);
         let mut changed = whole;

@@ -14,7 +14,7 @@ pub(crate) type Block = [u8; 32];
 /// a permutation that cannot be distinguished from a random one.
 const ROUNDS: u8 = 4;
 
-/// What a block is used for. Two purposes never have the same input.
+/// The purpose of a block. Blocks of different purposes never have the same input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     Text,

@@ -14,8 +14,8 @@
 //! | `records` | the records of a capture |
 //!
 //! Pseudonyms are not encryption. Equal values stay equal, so frequencies stay visible, and with
-//! [`Mode::Ordered`] the order too. Booleans, null, zero, infinity and NaN have no pseudonyms in
-//! the ordered mode; booleans and null have none in both.
+//! [`Mode::Ordered`] the order too. Booleans and null have no pseudonyms in either mode. Zero,
+//! infinity and NaN have no pseudonyms in the ordered mode.
 
 mod keyed;
 mod number;
@@ -39,9 +39,9 @@ pub enum Mode {
     /// The type and the length; equal values of one type have equal pseudonyms. For captures that
     /// are shared, not replayed.
     Equality,
-    /// Also the order of numbers (over all numeric types), of dates, and of the times of ObjectIds;
-    /// and the prefixes of strings. An integer whose pseudonym does not fit its type gets the next
-    /// larger type.
+    /// The same as [`Mode::Equality`]; also the order of numbers (over all numeric types), of
+    /// dates, and of the times of ObjectIds, and the prefixes of strings. An integer whose
+    /// pseudonym does not fit its type gets the next larger type.
     Ordered,
 }
 

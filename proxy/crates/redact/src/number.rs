@@ -58,7 +58,7 @@ pub(crate) fn ordered_date(keyed: &Keyed, milliseconds: i64) -> i64 {
     }
 }
 
-/// The ordered pseudonym of an ObjectId. Times after 2038 have one pseudonym.
+/// The ordered pseudonym of an ObjectId. All times after 2038 share one pseudonym.
 pub(crate) fn ordered_object_id(keyed: &Keyed, id: [u8; 12]) -> [u8; 12] {
     let [a, b, c, d, mut rest @ ..] = id;
     let time = [a, b, c, d];
@@ -107,7 +107,8 @@ pub(crate) fn equal_number(keyed: &Keyed, kind: u8, value: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A pseudonym of a date, in milliseconds. Dates before the year 6429 get dates before it.
+/// A pseudonym of a date, in milliseconds. A date before the year 6429 gets a pseudonym before that
+/// year.
 pub(crate) fn equal_date(keyed: &Keyed, milliseconds: i64) -> i64 {
     const DATE_BITS: u32 = 48;
     let mut bytes = milliseconds.to_le_bytes();
@@ -208,7 +209,7 @@ fn of_quotient(is_negative: bool, dividend: u128, divisor: u128) -> Number {
     }
 }
 
-/// Numbers below `2^-SMALLEST` have one pseudonym.
+/// All numbers below `2^-SMALLEST` share one pseudonym.
 const SMALLEST: i32 = 62;
 
 /// Sign, coefficient and exponent; `None` for infinity and NaN.

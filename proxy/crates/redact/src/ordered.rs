@@ -7,12 +7,13 @@
 //! divides its range of pseudonyms among 16 children by keyed weights, but every child gets at
 //! least one pseudonym for each of its leaves.
 //!
-//! Between two integers a number keeps 40 bits in all; numbers that differ less may become equal.
+//! A number with a fraction keeps 40 bits of precision; numbers that differ by less may get equal
+//! pseudonyms.
 
 use crate::keyed::{Keyed, Purpose, number_of};
 
-/// Exponents are limited to this range. All larger numbers have one pseudonym, and all smaller
-/// ones.
+/// Exponents are limited to this range. All larger numbers share one pseudonym, and all smaller
+/// numbers share another.
 const EXPONENTS: std::ops::RangeInclusive<i32> = -60..=100;
 
 /// Bits of precision of a number with a fraction.
@@ -69,7 +70,7 @@ impl Number {
         }
     }
 
-    /// The number within the limits of the exponents.
+    /// Returns the number with its exponent limited to [`EXPONENTS`].
     fn limited(self) -> Self {
         if self.exponent > *EXPONENTS.end() {
             return Self {

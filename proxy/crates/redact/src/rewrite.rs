@@ -111,7 +111,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes a document or an array. Without a place, all elements are values.
+    /// Writes a document or an array. If `place` is `None`, all elements are values.
     fn container(
         &mut self,
         redactor: &Redactor,

@@ -121,7 +121,7 @@ fn a_number_keeps_its_type_if_its_pseudonym_fits() {
 }
 
 #[test]
-fn special_numbers_stay() {
+fn special_numbers_are_not_changed() {
     for special in [0.0, f64::INFINITY, f64::NEG_INFINITY] {
         assert_eq!(value(Mode::Ordered, special), Bson::Double(special));
     }
@@ -158,7 +158,7 @@ fn a_pattern_matches_the_pseudonyms_of_the_strings_with_its_prefix() {
 }
 
 #[test]
-fn commands_keep_everything_that_is_not_a_value() {
+fn redacted_commands_keep_everything_that_is_not_a_value() {
     let find = doc! {
         "find": "orders", "filter": {
             "status": { "$in": ["new", "paid"] }, "n": { "$exists": true, "$type": "string", "$size": 3 },
@@ -209,7 +209,7 @@ fn commands_keep_everything_that_is_not_a_value() {
 }
 
 #[test]
-fn stages_keep_paths_and_options() {
+fn redacted_pipeline_stages_keep_paths_and_options() {
     let aggregate = doc! { "aggregate": "c", "pipeline": [
         { "$match": { "a": "secret" } },
         { "$lookup": { "from": "o", "localField": "a", "foreignField": "b", "as": "j" } },
@@ -232,7 +232,7 @@ fn stages_keep_paths_and_options() {
 }
 
 #[test]
-fn writes_and_their_sequences_are_redacted() {
+fn writes_and_their_document_sequences_are_redacted() {
     let rows = [
         doc! { "_id": 1, "name": "alice" },
         doc! { "_id": 2, "name": "bob" },
@@ -276,7 +276,7 @@ fn writes_and_their_sequences_are_redacted() {
 }
 
 #[test]
-fn replies_keep_how_the_operation_ended() {
+fn redacted_replies_keep_the_result_of_the_operation() {
     let row = doc! { "_id": 7, "name": "alice" };
     let original = doc! {
         "cursor": { "firstBatch": [row.clone()], "id": 99_i64, "ns": "d.c" }, "n": 3, "ok": 1.0,
@@ -311,7 +311,7 @@ fn replies_keep_how_the_operation_ended() {
 }
 
 #[test]
-fn a_checksum_is_computed_again() {
+fn a_redacted_message_has_a_new_checksum() {
     let body = doc! { "find": "c", "filter": { "a": "b" }, "$db": "d" }
         .to_vec()
         .unwrap();
@@ -321,7 +321,7 @@ fn a_checksum_is_computed_again() {
 }
 
 #[test]
-fn what_cannot_be_redacted_is_refused() {
+fn a_message_that_cannot_be_redacted_is_refused() {
     let redactor = redactor(Mode::Ordered);
     assert_eq!(
         redactor.document(b"\x06\0\0\0\x99\0"),
@@ -351,7 +351,7 @@ fn another_key_or_mode_gives_other_pseudonyms() {
 
 /// Fingerprints of the published examples do not change.
 #[test]
-fn fingerprints_of_all_published_commands_stay() {
+fn redaction_keeps_the_fingerprints_of_all_published_commands() {
     let file = include_str!("../../shape/testdata/fingerprint-vectors.json");
     let file: serde_json::Value = serde_json::from_str(file).unwrap();
     let mut count = 0;
@@ -383,7 +383,7 @@ fn assert_same_shape(one: &[u8], other: &[u8]) {
 }
 
 #[test]
-fn records_of_a_capture_are_redacted_and_what_cannot_be_is_omitted() {
+fn records_of_a_capture_are_redacted_or_omitted() {
     let mut records = Records::new(redactor(Mode::Ordered));
     let mut header = Header::default();
     records.mark(&mut header);
@@ -486,7 +486,7 @@ fn assert_nothing_planted(value: &Bson) {
 
 proptest! {
     #[test]
-    fn no_value_of_a_command_is_left(choices in proptest::collection::vec(any::<u8>(), 1..300)) {
+    fn no_value_of_a_command_is_in_its_redacted_form(choices in proptest::collection::vec(any::<u8>(), 1..300)) {
         let original = grammar::Dice::new(&choices).command();
         for mode in MODES {
             let redacted = command(mode, &original);
@@ -496,7 +496,7 @@ proptest! {
     }
 
     #[test]
-    fn numbers_keep_their_order(one in numbers(), other in numbers()) {
+    fn redacted_numbers_keep_their_order(one in numbers(), other in numbers()) {
         let pseudonyms = [&one, &other].map(|number| value(Mode::Ordered, number.clone()));
         let expected = compare(&one, &other);
         let found = match (integer(&pseudonyms[0]), integer(&pseudonyms[1])) {
@@ -514,14 +514,14 @@ proptest! {
     }
 
     #[test]
-    fn neighbours_among_integers_keep_their_order(n in any::<i64>()) {
+    fn redacted_adjacent_integers_keep_their_order(n in any::<i64>()) {
         let next = n.saturating_add(1);
         let [one, other] = [n, next].map(|n| integer(&value(Mode::Ordered, n)).unwrap());
         prop_assert_eq!(one < other, n < next);
     }
 
     #[test]
-    fn dates_and_times_of_ids_keep_their_order(one in 0..4_000_000_000_000_i64, step in 1_i64..5000) {
+    fn redacted_dates_and_object_ids_keep_their_order(one in 0..4_000_000_000_000_i64, step in 1_i64..5000) {
         let date = |ms| match value(Mode::Ordered, DateTime::from_millis(ms)) {
             Bson::DateTime(date) => date.timestamp_millis(),
             other => panic!("{other:?}"),

@@ -12,11 +12,11 @@ use seawall_shape::has_literal_prefix;
 use crate::Mode;
 use crate::keyed::{Block, Keyed, Purpose};
 
-/// Characters at the begin of a string that each form a group. The permutation of a character
-/// depends on all groups before its own.
+/// Number of characters at the beginning of a string that form a group each. The permutation of a
+/// character depends on all groups before its own.
 const SINGLE_CHARACTERS: usize = 64;
 
-/// Characters of the groups after these.
+/// Number of characters in each of the later groups.
 const GROUP: usize = 8;
 
 /// The pseudonym of a string. Bytes that are not UTF-8 become characters of one byte.
@@ -77,7 +77,7 @@ fn pass(keyed: &Keyed, domain: u8, characters: &mut [char], first: usize) {
 
 /// The replacement of a character by one of its class. `|` stays, because it would end the literal
 /// prefix of a pattern. The first character of a string is `$` if and only if it was `$`: in an
-/// expression, it decides whether the string is a path.
+/// expression, this character marks a path.
 fn replaced(character: char, seed: u32, is_first: bool) -> char {
     let code = u32::from(character);
     let code = match code {
@@ -97,7 +97,7 @@ fn replaced(character: char, seed: u32, is_first: bool) -> char {
             moved + u32::from(moved >= PIPE)
         }
         0x80..=0x7ff => permuted(code, 0x80, 0x7ff, seed),
-        // Without the surrogates, which are no characters, the codes from 0xe000 on move down.
+        // Without the surrogates, which are not characters, the codes from 0xe000 on move down.
         0x800..=0xffff => {
             let dense = code - if code > 0xdfff { SURROGATES } else { 0 };
             let moved = permuted(dense, 0x800, 0xffff - SURROGATES, seed);
@@ -111,7 +111,8 @@ fn replaced(character: char, seed: u32, is_first: bool) -> char {
 const DOLLAR: u32 = 0x24;
 const PIPE: u32 = 0x7c;
 
-/// Number of surrogates, which are in the middle of the characters of three bytes.
+/// Number of surrogates. Their codes are between codes of characters that have three bytes in
+/// UTF-8.
 const SURROGATES: u32 = 0x800;
 
 /// Replaces a code by another one within `first..=last`: a permutation that does not keep the
@@ -136,7 +137,7 @@ fn is_coprime(one: u64, other: u64) -> bool {
     one == 1
 }
 
-/// The literal characters at the begin of an anchored pattern.
+/// The literal characters at the beginning of an anchored pattern.
 fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
     let anchored = pattern.strip_prefix(b"^");
     let mut rest = anchored
@@ -175,7 +176,7 @@ fn escaped(literal: &[u8]) -> Vec<u8> {
     pattern
 }
 
-/// Letters that depend on a pattern.
+/// Returns `count` letters that depend on the key and on the pattern.
 fn letters(keyed: &Keyed, pattern: &[u8], count: usize) -> Vec<u8> {
     let blocks = (0_u64..).map(|number| {
         let number = number.to_le_bytes();

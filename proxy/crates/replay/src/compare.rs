@@ -17,8 +17,8 @@ use serde::Serialize;
 
 use crate::{Exclusion, Kind, Report, ShapeResult};
 
-/// Codes of errors that depend on which operations happen to meet: WriteConflict, LockTimeout,
-/// NoSuchTransaction, SnapshotUnavailable.
+/// Codes of errors that depend on which operations happen to run at the same time: WriteConflict,
+/// LockTimeout, NoSuchTransaction, SnapshotUnavailable.
 const CHANCE_CODES: [i32; 4] = [112, 24, 251, 246];
 
 /// Share of a shape's operations that may fail more often with one of [`CHANCE_CODES`].
@@ -75,7 +75,7 @@ pub struct Change {
     pub kind: ChangeKind,
     /// The names of the shape.
     pub shape: Names,
-    /// What changed, one text per fact, without values of commands.
+    /// The changed facts, one text per fact, without values of commands.
     pub facts: Vec<String>,
     /// The later median divided by the earlier one; only for slower and faster.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -367,8 +367,8 @@ fn names_of(label: &Label) -> Names {
     }
 }
 
-/// The durations of a report in the form that the existing comparison needs. Awaiting cursors are
-/// excluded, because their operations wait for events.
+/// The durations of a report in the form that the comparison in `seawall_insight` needs. Awaiting
+/// cursors are excluded, because their operations wait for events.
 fn period(report: &Report) -> Period {
     let mut period = Period {
         length: Duration::from_secs_f64(report.seconds.clamp(1.0, 1e9)),
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_conflicts_are_chance_and_many_are_failures() {
+    fn a_few_additional_write_conflicts_are_ignored_and_many_are_failures() {
         for (count, expected) in [(5, 0), (100, 1)] {
             let now = changed(|shape| shape.errors.extend([(112, count)]));
             assert_eq!(found(report(), now).len(), expected, "{count}");
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_rights_are_marked() {
+    fn additional_unauthorized_errors_are_explained_as_missing_rights() {
         let now = changed(|shape| shape.errors.extend([(UNAUTHORIZED, 3)]));
         let changes = Comparison::new(report(), now, None).changes;
         assert!(
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn the_objective_names_shapes_that_are_slower_by_more_than_the_share() {
+    fn shapes_slower_than_the_objective_allows_are_named() {
         let slower = |factor| changed(|shape| shape.latency = latency(200, 3.0 * factor));
         let missed = |factor, share| {
             let missed = Comparison::new(report(), slower(factor), Some(share)).missed;
@@ -694,7 +694,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_the_captured_deployment_are_no_changes() {
+    fn failures_that_the_captured_deployment_also_had_are_not_changes() {
         let mut before = changed(|shape| {
             shape.failures = 3;
             shape.documents -= 6;

@@ -21,10 +21,11 @@ pub(crate) struct Job {
     pub request_id: i32,
     pub wants_reply: bool,
     pub reply_form: ReplyForm,
-    /// The time from which values are excluded from the digest, in seconds since 1970; `None` for
-    /// no digest.
+    /// Values created at this time or later are excluded from the digest (in seconds since 1970);
+    /// `None` for no digest.
     pub digest_until_s: Option<u64>,
-    /// Events to fetch before the command is sent, because it closes their cursors.
+    /// Events to fetch before the command is sent, because the command closes the cursors of these
+    /// events.
     pub catch_up: Vec<CatchUp>,
 }
 

@@ -1,8 +1,8 @@
 //! Digests of results, and the commands whose results cannot be compared.
 //!
 //! The digest of a shape is the sum of the hashes of all documents that its operations returned, so
-//! the order of documents and of operations does not matter. Values that were created after the
-//! capture began are excluded: ObjectIds, dates and timestamps. The replay creates other ones.
+//! the order of documents and of operations does not matter. ObjectIds, dates and timestamps that
+//! were created after the capture began are excluded, because the replay creates different ones.
 
 use seawall_command::table::Syntax;
 use seawall_wire::{ElementKind, Elements, RawElement, Sequence};
@@ -36,7 +36,7 @@ pub enum Exclusion {
     EarlierTime,
 }
 
-/// The reason why the results of a command cannot be compared; `None` if they can.
+/// The reason why the results of a command cannot be compared; `None` if they can be compared.
 pub(crate) fn exclusion(
     syntax: Syntax,
     has_statements: bool,
@@ -147,8 +147,8 @@ fn elements(document: &[u8]) -> impl Iterator<Item = RawElement<'_>> {
 }
 
 /// The sum of the hashes of the results in a reply: the documents of a batch, the values of a
-/// `distinct`, or the document of a `findAndModify`. `recent_s` is the time from which values are
-/// excluded, in seconds since 1970.
+/// `distinct`, or the document of a `findAndModify`. Values created at the time `recent_s` (in
+/// seconds since 1970) or later are excluded.
 pub(crate) fn digest(reply: &[u8], recent_s: u64) -> u64 {
     let hasher = Hasher { recent_s };
     let of_array = |array: &[u8]| {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_with_results_that_differ_by_nature_are_excluded() {
+    fn commands_whose_results_vary_between_runs_are_excluded() {
         use Exclusion::{NoDocuments, StringRange, Volatile};
         let pattern = Regex {
             pattern: CString::try_from("^a").unwrap(),

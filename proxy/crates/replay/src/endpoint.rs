@@ -29,9 +29,7 @@ pub enum EndpointError {
         failure: Failure,
     },
     /// The target is the captured deployment.
-    #[error(
-        "{0} belongs to the captured deployment; a replay must never change what it was captured from"
-    )]
+    #[error("{0} belongs to the captured deployment; a replay must never change this deployment")]
     CapturedDeployment(String),
     /// Writes would go to a server that may belong to the captured deployment.
     #[error(
@@ -165,7 +163,8 @@ fn process_id(reply: &RawDocument) -> Option<ObjectId> {
     topology_version.get_object_id("processId").ok()
 }
 
-/// True if the address is that of a captured server, by its text or after resolving both.
+/// True if the address belongs to a captured server: the texts are equal, or both resolve to the
+/// same address.
 async fn is_captured_address(address: &Address, servers: &[Server]) -> bool {
     let Address::Tcp(address) = address else {
         return false;

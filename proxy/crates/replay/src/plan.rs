@@ -84,7 +84,7 @@ pub(crate) struct Origin {
     pub exclusion: Option<Exclusion>,
 }
 
-/// What a command does with cursors.
+/// The use of cursors by a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CursorUse {
     /// The command may open a cursor.
@@ -174,7 +174,7 @@ impl Planner {
     }
 
     /// Remembers a cursor that the captured deployment returned for a command that was sent. An id
-    /// of 0 is no cursor.
+    /// of 0 means that there is no cursor.
     pub(crate) fn note_cursor(&mut self, captured_id: i64, origin: Origin) {
         if captured_id != 0 {
             self.cursors.insert(captured_id, origin);
@@ -217,7 +217,8 @@ impl Planner {
         })
     }
 
-    /// The reason why the user does not want the command itself, without regard to its transaction.
+    /// The reason why the user's choice excludes the command. Does not consider the command's
+    /// transaction.
     fn check_choice(&self, command: &Command<'_>, shape: ShapeId) -> Result<(), SkipReason> {
         let follows = matches!(
             command.class,
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_op_msg_are_skipped_as_invalid() {
+    fn messages_that_are_not_op_msg_are_skipped_as_invalid() {
         let whole = message(doc! {"find": "c"});
         for cut in 0..whole.len() {
             let decision = planner().decide(whole.get(..cut).unwrap());

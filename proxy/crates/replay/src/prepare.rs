@@ -12,7 +12,7 @@ use crate::{
     results::{Descriptions, ShapeResult},
 };
 
-/// Maximum number of commands in each generation of the memory whose reply was not read yet.
+/// Maximum number of commands that wait for their captured reply, in each generation of the memory.
 const MAX_OPEN: usize = 65_536;
 
 /// A record that is ready for the replay.
@@ -40,7 +40,7 @@ pub(crate) struct ToSend {
     pub at_us: u64,
     pub planned: Planned,
     pub message: ToRewrite,
-    /// The description of the shape, for its first command.
+    /// The description of the shape; set only for the first command with that shape.
     pub description: Option<Box<ShapeResult>>,
 }
 

@@ -16,12 +16,12 @@ use crate::{
 /// Bytes of the messages that were read ahead and not sent yet, in KiB. The largest message fits.
 const WINDOW_KIB: u32 = 64 * 1024;
 
-/// The share of a command besides its message, in KiB. It limits the number of small commands that
-/// wait.
+/// Memory that each command reserves in addition to its message, in KiB. It limits the number of
+/// small commands that wait.
 const EACH_KIB: usize = 4;
 
-/// The share that is returned at once, in KiB. Otherwise each command would wake the thread that
-/// reads.
+/// Reserved memory is returned in portions of this size, in KiB. Otherwise each command would wake
+/// the thread that reads.
 const RETURNED_KIB: usize = 2 * 1024;
 
 /// Maximum number of records in the channel between the threads.

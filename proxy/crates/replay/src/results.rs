@@ -382,7 +382,7 @@ impl Results {
         }
     }
 
-    /// Counts a command that is only planned.
+    /// In a dry run, counts a command that would be sent.
     pub(crate) fn count(&mut self, row: RowId, request_bytes: usize) {
         if let Some(row) = self.at(row) {
             row.result.count += 1;
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_counted_per_shape_and_survive_json() {
+    fn results_are_counted_per_shape_and_are_equal_after_a_conversion_to_json() {
         let mut results = Results::default();
         let find = doc! {"find": "c", "filter": {"a": 1}, "$db": "d"};
         let row = only_row(&mut results, &find);

@@ -390,7 +390,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn different_sessions_stay_different(a: [u8; 16], b: [u8; 16], key: [u8; 16]) {
+        fn different_captured_sessions_become_different_sessions(a: [u8; 16], b: [u8; 16], key: [u8; 16]) {
             let key = SessionKey::new(key);
             prop_assert_eq!(a == b, key.session(a) == key.session(b));
         }
@@ -413,7 +413,7 @@ mod tests {
 
         /// A message without ids is copied.
         #[test]
-        fn other_commands_are_copied(values in proptest::collection::vec(any::<i64>(), 0..20), text: String) {
+        fn commands_that_need_no_change_are_copied(values in proptest::collection::vec(any::<i64>(), 0..20), text: String) {
             let command = doc! {"find": "c", "filter": {"a": {"$in": values}, "b": text}, "$db": "d"};
             let message = encode_request(42, &command.to_vec().unwrap());
             prop_assert_eq!(rewritten_by(REWRITER, &message, &CursorUse::Open), message);

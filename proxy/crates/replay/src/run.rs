@@ -565,7 +565,8 @@ impl Conductor {
         self.check_errors();
     }
 
-    /// Connects the two ends of an operation, once both are known, and forgets it.
+    /// Completes and forgets an operation that has ended both in the replay and in the capture.
+    /// Does nothing before that.
     fn match_ends(&mut self, operation: OperationId) {
         let Some(entry) = self.operations.get(&operation) else {
             return;

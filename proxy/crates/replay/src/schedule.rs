@@ -1,4 +1,4 @@
-//! Decides when a command starts: when it is due, and after what.
+//! Decides when a command starts: when it is due, and after which other commands.
 //!
 //! A command follows the commands before it on the same connection, in the same session and on the
 //! same cursor. In strict order, it also follows all operations that had ended before it began in
@@ -63,8 +63,8 @@ struct Entry {
     /// The operations that wait for this one.
     followers: Vec<OperationId>,
     is_due: bool,
-    /// In strict order: this operation waits until all captured ends before this number have ended
-    /// in the replay, too.
+    /// In strict order, this operation waits for all captured ends with a lower number: their
+    /// operations must have ended in the replay, too.
     barrier: u64,
     /// The number of this operation's end in the capture.
     captured_end: Option<u64>,
@@ -81,7 +81,7 @@ pub(crate) struct Schedule {
     later: VecDeque<(Duration, OperationId)>,
     /// The operations that may start.
     ready: VecDeque<OperationId>,
-    /// The operations that only wait for their barrier, with it.
+    /// The operations that wait only for their barrier, each with its barrier.
     barred: BTreeSet<(u64, OperationId)>,
     /// The captured ends whose operations have not ended in the replay.
     open_ends: BTreeSet<u64>,
@@ -103,8 +103,8 @@ impl Schedule {
         }
     }
 
-    /// Adds the next operation of the capture. If `due` is before that of the operation added last,
-    /// the operation is due together with that one.
+    /// Adds the next operation of the capture. If `due` is earlier than the due time of the
+    /// previous operation, both operations are due at the same time.
     pub(crate) fn push(&mut self, operation: OperationId, due: Duration, lanes: Vec<Lane>) {
         let mut entry = Entry {
             barrier: self.ends,
@@ -187,7 +187,7 @@ impl Schedule {
         self.later.front().map(|(due, _)| *due)
     }
 
-    /// When the operation added last is due; `None` if all operations are due.
+    /// When the last added operation is due; `None` if all operations are due.
     pub(crate) fn last_due(&self) -> Option<Duration> {
         self.later.back().map(|(due, _)| *due)
     }

@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_no_capture_are_refused() {
+    fn files_that_are_not_captures_are_refused() {
         assert_eq!(streamed(Vec::new()).1.unwrap(), "test contains no capture");
         let other = streamed(b"PK\x03\x04 and more bytes".to_vec());
         assert_eq!(

@@ -22,7 +22,7 @@ struct Stream {
 pub(crate) struct Missing {
     /// The captured id of the cursor.
     pub cursor: i64,
-    /// The last captured `getMore` on it.
+    /// The last captured `getMore` on the cursor.
     pub message: Bytes,
     pub count: u64,
 }
@@ -38,7 +38,7 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Notes a captured `getMore`. `row` is that of the operation that opened the cursor.
+    /// Notes a captured `getMore`. `row` is the row of the operation that opened the cursor.
     pub(crate) fn ask(&mut self, cursor: i64, row: RowId, message: &Bytes) {
         match self.0.find(cursor) {
             Some(stream) => stream.message = message.clone(),

@@ -42,8 +42,8 @@ struct Survey {
     descriptions: Descriptions,
     results: Results,
     open: HashMap<u64, Open, RandomState>,
-    /// The time from which values are excluded from digests, in seconds since 1970; `None` for no
-    /// digests.
+    /// Values created at this time or later are excluded from digests (in seconds since 1970);
+    /// `None` for no digests.
     recent_s: Option<u64>,
     first_us: Option<u64>,
     last_us: u64,

@@ -28,7 +28,7 @@ use crate::{
     captured_results, dry_run, run,
 };
 
-/// What a stub does with the commands of a replay.
+/// The reaction of a stub server to the commands of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Conduct {
     /// Replies to all commands.
@@ -44,7 +44,7 @@ enum Conduct {
 /// The commands that a stub received, and its open cursors.
 #[derive(Debug, Default)]
 struct Received {
-    /// Each with the number of its connection.
+    /// The received commands, each with the number of its connection.
     commands: Vec<(usize, Document)>,
     connections: usize,
 }
@@ -84,7 +84,8 @@ impl Stub {
         }
     }
 
-    /// The commands of the replay: without its own.
+    /// The captured commands that the stub received, without the replay's own commands such as
+    /// `buildInfo`.
     fn commands(&self) -> Vec<(usize, Document)> {
         self.received.lock().commands.clone()
     }
@@ -428,7 +429,7 @@ async fn all_captured_events_are_fetched_even_if_they_come_in_more_batches() {
 }
 
 #[tokio::test]
-async fn clients_have_their_own_connections_and_their_order_is_kept() {
+async fn each_client_has_its_own_connection_and_keeps_the_order_of_its_commands() {
     let stub = Stub::start(Conduct::Serve).await;
     let mut capture = Capture::new();
     for number in 0..50 {
@@ -481,7 +482,7 @@ async fn commands_start_when_due_even_if_the_target_has_not_replied() {
 }
 
 #[tokio::test]
-async fn sessions_are_replaced_and_their_order_is_kept_over_connections() {
+async fn sessions_are_replaced_and_their_commands_stay_in_order_across_connections() {
     let stub = Stub::start(Conduct::Serve).await;
     let bytes = vec![3; 16];
     let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes }};
@@ -710,7 +711,7 @@ fn a_dry_run_counts_what_would_be_sent_and_skipped() {
 }
 
 #[test]
-fn whole_replies_in_a_capture_get_digests_and_facts_get_none() {
+fn only_whole_replies_in_a_capture_get_digests() {
     let whole = |documents: Vec<Document>| {
         let mut capture = Capture::new();
         let operation = capture.command(1, doc! {"find": "c"});

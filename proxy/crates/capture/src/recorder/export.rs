@@ -12,7 +12,7 @@ use seawall_wire::{encode_op_msg_like, encode_request};
 use super::{Layout, Packet, PacketEvent};
 use crate::record::{ClientBegan, Content, Header, Outcome, Reply, ReplyDetail};
 
-/// Most operations without a reply that are remembered at a time.
+/// Maximum number of operations without a reply that are remembered at a time.
 const MAX_PENDING: usize = 100_000;
 
 /// A capture cannot become a recorder's file.

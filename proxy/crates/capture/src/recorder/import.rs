@@ -24,15 +24,16 @@ use crate::record::{
     Omitted, Outcome, Reply, ReplyDetail, Server,
 };
 
-/// Most sessions that are remembered at a time. In a file with more, the session with the lowest
-/// number is forgotten; its later messages begin a new client.
+/// Maximum number of sessions that are remembered at a time. In a file with more sessions, the
+/// session with the lowest number is forgotten, and its later messages begin a new client.
 const MAX_SESSIONS: usize = 50_000;
 
-/// Most commands without a reply that are remembered at a time. The replies to further commands are
-/// not found.
+/// Maximum number of commands without a reply that are remembered at a time. The replies to further
+/// commands are not found.
 const MAX_PENDING: usize = 100_000;
 
-/// Largest `getMore` that is kept for exhaust cursors without recorded commands, in bytes.
+/// Maximum size of a `getMore` that is kept for exhaust cursors without recorded commands, in
+/// bytes.
 const MAX_EXHAUST_BYTES: usize = 4096;
 
 /// The packets that have no record in the capture, and the reason.
@@ -56,7 +57,8 @@ pub struct ImportCounts {
 #[derive(Debug)]
 pub struct Import {
     layout: Layout,
-    /// The time of the first packet in microseconds, in the clock of the packets.
+    /// The time of the first packet in microseconds. It has the same starting point as the other
+    /// times of packets.
     began_at_us: u64,
     sessions: BTreeMap<u64, Session>,
     pending: usize,
@@ -70,7 +72,7 @@ pub struct Import {
 struct Session {
     /// The client's number in the capture; `None` before its first operation.
     client: Option<u64>,
-    /// True if the recording contains the begin of the session.
+    /// True if the recording contains the beginning of the session.
     has_begun: bool,
     application: String,
     driver: String,
@@ -119,8 +121,8 @@ impl Import {
         }
     }
 
-    /// The header of the capture. `capture` are random bytes that identify it, and `program` wrote
-    /// it. `first` is the first packet.
+    /// The header of the capture. `capture` has random bytes that identify the capture. `program`
+    /// is the program that writes the capture. `first` is the first packet.
     pub fn header(&self, capture: Bytes, program: String, first: &Packet) -> Header {
         let server = match self.layout {
             Layout::Addresses => Some(first.local.as_str()),
@@ -355,7 +357,7 @@ impl Import {
         }
     }
 
-    /// The client of a session. Records its begin at its first operation.
+    /// The client of a session. At the client's first operation, records that its capture begins.
     fn client(&mut self, session: u64, at_us: u64, records: &mut Vec<Content>) -> u64 {
         let next = self.clients + 1;
         let state = self.session(session);

@@ -11,9 +11,9 @@
 //! events    : head = event(1) session(8) text\0 microseconds(8) order(8)        newer servers
 //! ```
 //!
-//! Milliseconds count from 1970, microseconds from the begin of the recording. `order` increases by
-//! one with each packet. In the layouts `sessions` and `events` a packet without a message says
-//! that a session began or ended.
+//! Milliseconds count from 1970, microseconds from the beginning of the recording. `order`
+//! increases by one with each packet. In the layouts `sessions` and `events` a packet without a
+//! message says that a session began or ended.
 //!
 //! Sources: files of mongod 6.0.5, and for the newer layouts public descriptions of readers.
 
@@ -51,7 +51,7 @@ impl Layout {
     /// All layouts, in the order in which a reader tries them.
     pub const ALL: [Self; 3] = [Self::Addresses, Self::Sessions, Self::Events];
 
-    /// True if times count from 1970, false if they count from the begin of the recording.
+    /// True if times count from 1970, false if they count from the beginning of the recording.
     pub fn has_dates(self) -> bool {
         self == Self::Addresses
     }
@@ -88,7 +88,7 @@ pub struct Packet {
     pub message: Bytes,
 }
 
-/// Largest head of a packet, in bytes. A larger one is refused.
+/// Maximum size of a packet's head, in bytes. A larger head is refused.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// Largest packet in bytes: the largest message with its head.

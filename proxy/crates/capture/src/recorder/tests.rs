@@ -127,7 +127,7 @@ fn batch(cursor: i64) -> Document {
 }
 
 #[test]
-fn each_layout_is_found_from_the_first_packet_and_read_as_it_was_written() {
+fn the_layout_is_detected_from_the_first_packet_and_packets_are_read_unchanged() {
     for layout in Layout::ALL {
         let mut packets = vec![
             packet(3, 1, request(7, &find(1))),
@@ -150,7 +150,7 @@ fn each_layout_is_found_from_the_first_packet_and_read_as_it_was_written() {
 }
 
 #[test]
-fn a_file_that_was_cut_off_is_reported_at_every_length() {
+fn a_file_that_is_cut_off_at_any_byte_is_reported() {
     let packets = [
         packet(3, 1, request(7, &find(1))),
         packet(3, 2, reply(1, 7, &batch(0))),
@@ -406,7 +406,7 @@ fn a_capture_with_facts_only_is_not_exported() {
 }
 
 #[test]
-fn hostile_files_do_not_grow_the_memory() {
+fn hostile_files_do_not_increase_memory_use() {
     let sessions = (0..200_000).map(|session| (session, request(1, &find(1))));
     let (records, counts) = import(sessions);
     assert_eq!(counts.operations, 200_000);
