@@ -22,16 +22,16 @@ pub struct Captures {
 pub struct Capture {
     /// The applications whose clients are captured; empty for all.
     pub applications: Vec<String>,
-    /// When the capture began; 0 if it is not known.
+    /// When the capture began; 0 if the time is not known.
     pub began_at: f64,
-    /// Bytes of its files.
+    /// Size of the capture's files in bytes.
     pub bytes: u64,
     /// Number of captured clients.
     pub clients: u64,
     /// Why the capture ended: `duration`, `stopped`, `disk_limit`, `write_failed`, `shutdown`, or
     /// `incomplete` if the process ended first. `None` while it runs.
     pub end: Option<String>,
-    /// When the capture ended; `None` while it runs, or if it is not known.
+    /// When the capture ended; `None` while it runs, or if the time is not known.
     pub ended_at: Option<f64>,
     /// The id.
     pub id: String,
@@ -41,10 +41,10 @@ pub struct Capture {
     pub omitted: BTreeMap<String, u64>,
     /// Number of recorded operations.
     pub operations: u64,
-    /// Number of its files.
+    /// Number of the capture's files.
     pub parts: u64,
     /// The pseudonyms that replace the values of users: `none`, `equality` or `ordered`. `None` if
-    /// it is not known.
+    /// the mode is not known.
     pub redact: Option<String>,
     /// The part of the replies that is recorded: `facts` or `whole`.
     pub replies: String,

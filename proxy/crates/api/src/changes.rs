@@ -29,7 +29,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// The reason why the periods were not compared. `None` if they were.
+    /// The reason why the periods were not compared. `None` if they were compared.
     pub fn incomparable(&self) -> Option<&str> {
         let reason = self.reason.as_deref().unwrap_or_default();
         (self.comparable == Some(false)).then_some(reason)

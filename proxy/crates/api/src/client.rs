@@ -376,7 +376,7 @@ pub enum ClientError {
     /// The response is larger than the caller accepts.
     #[error("the response is too large")]
     TooLarge,
-    /// The HTTP status is none of 200, 201, 202, 401 and 422.
+    /// The HTTP status is not 200, 201, 202, 401 or 422.
     #[error("{path}: {status} {said}")]
     Refused {
         /// The requested path.

@@ -38,13 +38,13 @@ pub struct HeatmapColumn {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeatmapShapes {
-    /// True if the area is that of one server. The history has no shapes by server, so all members
-    /// then cover the operations on all servers.
+    /// True if the area belongs to the heat map of one server. The history has no shapes by server,
+    /// so all members then cover the operations on all servers.
     pub all_servers: bool,
     /// Number of operations in the area.
     pub count: u64,
-    /// Number of operations in the area that no listed shape has: those of unlisted shapes,
-    /// `getMore`s, and operations without a shape.
+    /// Number of operations in the area that belong to no listed shape: operations of unlisted
+    /// shapes, `getMore`s, and operations without a shape.
     pub other: u64,
     /// The shapes with the most operations in the area, in descending order.
     pub shapes: Vec<HeatmapShape>,

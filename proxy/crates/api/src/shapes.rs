@@ -113,8 +113,8 @@ pub struct Shape {
         serialize_with = "as_integer_if_some"
     )]
     pub since_seconds: Option<f64>,
-    /// The figures since the start. Absent in a list of shapes, if the other members already cover
-    /// the time since the start, and if the shape has no row.
+    /// The figures since the start. Absent in three cases: in a list of shapes, if the other
+    /// members already cover the time since the start, or if the shape has no row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_start: Option<Box<SinceStart>>,
     /// Number of statements of the writes: documents to insert, updates and deletes. Absent if the

@@ -67,7 +67,7 @@ impl Topic {
         }
     }
 
-    /// True if the topic only shows something.
+    /// True if the topic only shows data, and false if it runs an action.
     pub fn only_reads(self) -> bool {
         self != Self::Reload
     }

@@ -30,7 +30,7 @@ const STANDARD_OUTPUT: &str = "-";
 /// Mode of an output file: captures contain data of the applications.
 const FILE_MODE: u32 = 0o600;
 
-/// Time between two looks at a running capture.
+/// Time between two checks of a running capture.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time limit for the end of a capture after it was stopped.
@@ -81,8 +81,8 @@ struct Start {
     /// The part of each reply to record.
     #[arg(long, value_enum, default_value_t = Replies::Facts)]
     replies: Replies,
-    /// Replace all values by pseudonyms: with their equality and length, or also with their order.
-    /// Without it, the configuration decides.
+    /// Replace all values by pseudonyms, which keep the equality and length of values, or also
+    /// their order. Without this option, the configuration decides.
     #[arg(
         long, value_enum, value_name = "MODE", num_args = 0..=1, require_equals = true,
         default_missing_value = "equality"
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn capture_without_a_subcommand_starts_one() {
+    fn the_capture_command_without_a_subcommand_starts_a_capture() {
         let arguments = parsed(&[
             "--duration",
             "30s",

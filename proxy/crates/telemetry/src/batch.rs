@@ -78,8 +78,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Begins an export of the figures at `now`. `started_at` is the start of all series, except
-    /// those that are added with their own start.
+    /// Begins an export of the figures at `now`. `started_at` is the start of all series, except of
+    /// series that are added with their own start.
     pub fn new(started_at: SystemTime, now: SystemTime) -> Self {
         Self {
             started_ns: nanoseconds(started_at),
@@ -156,7 +156,7 @@ impl Batch {
     }
 
     /// Adds a distribution of durations, in seconds. `started_at` is the start of the series if it
-    /// differs from that of the batch.
+    /// differs from the start of the batch.
     pub fn add_distribution<const PER_OCTAVE: usize>(
         &mut self,
         of: Instrument<'_>,
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_the_start_and_the_kind_of_their_metric() {
+    fn number_points_have_the_start_time_and_the_kind_of_their_metric() {
         let mut batch = batch();
         for (name, kind) in [
             ("counter", Kind::Counter),
@@ -348,8 +348,8 @@ mod tests {
         assert_eq!((&*counter.unit, &*counter.description), ("s", "A."));
     }
 
-    /// The recorded durations lie exactly at bounds and just above them, so a shift by one bucket
-    /// fails.
+    /// The recorded durations are exactly at bounds and just above them, so the test fails if
+    /// buckets are shifted by one.
     #[test]
     fn every_bucket_of_a_distribution_keeps_its_bounds_and_its_count() {
         fn check<const N: usize>() {

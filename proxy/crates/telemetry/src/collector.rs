@@ -56,7 +56,8 @@ pub struct Collector {
 }
 
 impl fmt::Debug for Collector {
-    /// Prints no headers, because their values are secret, and no query, which may be.
+    /// Prints no headers, because their values are secret. Prints no query, because it may contain
+    /// secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut collector = f.debug_struct("Collector");
         collector
@@ -68,11 +69,11 @@ impl fmt::Debug for Collector {
 /// A collector that cannot be used.
 #[derive(Debug, Error)]
 pub enum CollectorError {
-    /// The URL is not one of HTTP.
-    #[error("must be a URL of HTTP with a host")]
+    /// The URL is not an HTTP URL.
+    #[error("the URL of the collector is not an HTTP URL with a host")]
     Url,
     /// The header's name or value has characters that HTTP does not allow.
-    #[error("the header {0} is not valid")]
+    #[error("the header {0} for the collector is not valid")]
     Header(String),
     /// TLS cannot be set up.
     #[error("cannot set up TLS: {0}")]
@@ -100,7 +101,7 @@ pub(crate) enum Response {
     Refused(String),
     /// The collector took too long.
     TimedOut,
-    /// The response is not one of OTLP.
+    /// The response is not valid OTLP.
     Broken(String),
 }
 
@@ -293,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_base_of_a_url_gets_a_path() {
+    fn the_standard_path_is_added_only_to_a_base_url() {
         let base = |url: &str| uri(&Address::Base(url.to_owned())).map(|uri| uri.to_string());
         assert_eq!(base("http://a:1").unwrap(), "http://a:1/v1/metrics");
         assert_eq!(base("https://a/b/").unwrap(), "https://a/b/v1/metrics");
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_the_collector_is_short_and_on_one_line() {
+    fn a_message_from_the_collector_is_shortened_to_one_line() {
         let body = "x\r\ny".repeat(1_000);
         let Response::Refused(reason) =
             refused(StatusCode::BAD_REQUEST, &HeaderMap::new(), body.as_bytes())
@@ -339,6 +340,6 @@ mod tests {
         let debug = format!("{:?}", collector(&[("x", "hunter2")]).unwrap());
         assert!(!debug.contains("hunter2"));
         let error = collector(&[("x", "hunter2\n")]).unwrap_err().to_string();
-        assert_eq!(error, "the header x is not valid");
+        assert_eq!(error, "the header x for the collector is not valid");
     }
 }

@@ -1,4 +1,5 @@
-//! One export: a message that is sent, and sent again while that may help and there is time.
+//! One export: sends a message, and repeats it after temporary failures until the next export is
+//! due.
 
 use std::time::Duration;
 
@@ -25,10 +26,10 @@ pub enum Outcome {
     Refused,
     /// The collector took too long.
     TimedOut,
-    /// The connection ended before the end of the response, or the response is not one of OTLP, or
-    /// too large.
+    /// The connection ended before the end of the response, or the response is too large or not
+    /// valid OTLP.
     Failed,
-    /// The time came for the next export, which has all counts of this one.
+    /// The next export was due. It contains all counts of this export.
     Overtaken,
 }
 
@@ -60,7 +61,7 @@ pub struct Exported {
 }
 
 impl Collector {
-    /// Sends a message, and again after failures that may pass. Ends before a wait that would last
+    /// Sends a message, and repeats it after temporary failures. Ends before a wait that would last
     /// until `until`, when the next export is due. A request that has begun is limited only by the
     /// timeout of the collector. Cancel safe.
     pub async fn export(&self, message: Vec<u8>, until: Instant) -> Exported {
@@ -129,7 +130,7 @@ impl Exported {
 
 /// A random time from half of `wait` to `wait`, so that several instances do not send in step.
 fn jittered(wait: Duration) -> Duration {
-    // Without random numbers, the wait is only not random.
+    // If there are no random numbers, the wait has its full length.
     let random = SysRng.try_next_u32().unwrap_or(u32::MAX);
     wait.mul_f64(0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX))
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use time::{OffsetDateTime, format_description::well_known::Rfc2822};
 
-/// The longest wait that is honoured. A collector must not silence the export for days.
+/// The longest accepted wait. A collector must not stop the export for days.
 const MAX_WAIT: Duration = Duration::from_secs(3_600);
 
 /// The wait from `now`, at most an hour: a number of seconds or a date. `None` if the value is
@@ -15,7 +15,7 @@ pub(crate) fn parse(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     let wait = match value.parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
-        // A date of HTTP is also one of RFC 2822, with the old name of the time zone.
+        // An HTTP date is also a valid date of RFC 2822, with the old name of the time zone.
         Err(_) => {
             let date = OffsetDateTime::parse(value, &Rfc2822).ok()?;
             SystemTime::from(date)

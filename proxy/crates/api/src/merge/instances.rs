@@ -1,4 +1,4 @@
-//! Merges the replies of instances that have addresses, and words the errors of instances.
+//! Merges the replies of instances that have addresses, and writes the error texts of instances.
 
 use super::Merge;
 

@@ -37,7 +37,7 @@ pub trait Merge {
 /// The text of a member whose value is not the same on all instances.
 const MIXED: &str = "mixed";
 
-/// Adds the named members of `other` to those of `self`.
+/// Adds the named members of `other` to the same members of `self`.
 macro_rules! add {
     ($this:ident, $other:ident: $($member:ident),+ $(,)?) => {
         $( $this.$member += $other.$member; )+
@@ -45,8 +45,8 @@ macro_rules! add {
 }
 use add;
 
-/// Sets a text to [`MIXED`] if it differs from another one. If one of the texts is empty, and thus
-/// unknown, the other is used.
+/// Sets a text to [`MIXED`] if it differs from another text. If one of the texts is empty, which
+/// means unknown, the other text is used.
 fn merge_text(text: &mut String, other: String) {
     if text.is_empty() {
         *text = other;
@@ -55,8 +55,8 @@ fn merge_text(text: &mut String, other: String) {
     }
 }
 
-/// Combines a member that may be absent with that of another instance. If one of them is absent,
-/// the result is the other.
+/// Combines a member that may be absent with the same member of another instance. If one of them is
+/// absent, the result is the other.
 fn combine<T>(member: &mut Option<T>, other: Option<T>, both: impl FnOnce(T, T) -> T) {
     *member = match (member.take(), other) {
         (Some(member), Some(other)) => Some(both(member, other)),
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_differs_between_instances_becomes_the_word_mixed() {
+    fn text_that_differs_between_instances_is_replaced_by_mixed() {
         let mut text = String::new();
         merge_text(&mut text, "pooled".to_owned());
         merge_text(&mut text, "pooled".to_owned());

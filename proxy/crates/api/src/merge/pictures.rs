@@ -22,7 +22,7 @@ fn start_of_step(at: f64, seconds: f64) -> f64 {
 
 impl Merge for Heatmap {
     /// Adds the counts of equal buckets. If the steps of an instance are longer, because its
-    /// history lacks memory, those of the other are combined to the same length.
+    /// history lacks memory, the steps of the other instance are combined to the same length.
     fn merge(&mut self, other: Self) {
         let columns = self.columns.iter().chain(&other.columns);
         let longest = columns.map(|column| column.seconds).fold(0.0, f64::max);
@@ -95,7 +95,7 @@ impl HeatmapShapes {
         self.update();
     }
 
-    /// Computes the shares and the rest again.
+    /// Computes the shares of the listed shapes and the number of the other operations again.
     fn update(&mut self) {
         let listed: u64 = self.shapes.iter().map(|shape| shape.count).sum();
         self.other = self.count.saturating_sub(listed);
@@ -131,8 +131,8 @@ impl Merge for GaugeTimeline {
 }
 
 /// A gauge of both instances together. Delays are not added: the longest one counts. The sums of
-/// the lowest and of the highest values are bounds, because both instances need not have had them
-/// at the same moment.
+/// the lowest and of the highest values are only bounds, because the two instances may have had
+/// these values at different moments.
 fn added(name: &str, one: GaugeValues, other: GaugeValues) -> GaugeValues {
     let both: fn(f64, f64) -> f64 = match name.ends_with("_delay_seconds") {
         true => f64::max,
@@ -176,7 +176,8 @@ fn combined(steps: Vec<GaugeStep>, seconds: f64) -> Vec<GaugeStep> {
 const MAX_STEPS: usize = 10_000;
 
 impl Merge for Sparklines {
-    /// Adds the loads of equal steps. Steps of another length cannot be added and are left out.
+    /// Adds the loads of steps that begin at the same time. Steps of another length cannot be added
+    /// and are left out.
     fn merge(&mut self, other: Self) {
         if self.shapes.is_empty() {
             *self = other;

@@ -1,8 +1,8 @@
 //! A page of one file: the modules and styles of the dashboard, and the data that they show.
 //!
-//! Nothing in the page is markup of ours except its frame. The data and the modules are JSON in
-//! script elements that browsers do not run, and `report.js` turns the texts of the data into text
-//! nodes.
+//! Only the frame of the page is markup. The data and the modules are JSON in script elements,
+//! which browsers do not run. `report.js` shows all texts of the data as text nodes, so a text
+//! cannot add markup.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use seawall_page::{File, REPORT_MODULES, REPORT_SCRIPT, REPORT_STYLES};
@@ -42,8 +42,9 @@ fn named(file: &File) -> [&'static str; 2] {
     [file.name, file.content]
 }
 
-/// A value as JSON that is safe in a script element: only `<` could end the element or begin a
-/// comment in it. The other characters would be unsafe elsewhere in a page or in a script.
+/// A value as JSON that is safe in a script element. There, only `<` is unsafe, because it could
+/// end the element or begin a comment. The other escaped characters would be unsafe elsewhere in a
+/// page or in a script.
 fn embedded(value: &impl Serialize) -> serde_json::Result<String> {
     let json = serde_json::to_string(value)?;
     let mut text = String::with_capacity(json.len());
@@ -114,7 +115,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn modules_are_those_of_the_dashboard() {
+    fn the_page_contains_the_modules_of_the_dashboard() {
         let html = page("t", &json!({})).unwrap();
         let (_, modules) = html.split_once("id=\"modules\">").unwrap();
         let modules = modules.split("</script>").next().unwrap();

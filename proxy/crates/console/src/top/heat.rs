@@ -7,7 +7,7 @@ use seawall_api::Heatmap;
 
 const SECONDS_A_DAY: f64 = 86_400.0;
 
-/// Number of shades. A shade has a character; each character has two colours.
+/// Number of shades. Each character is used for two shades, which differ only in colour.
 pub(super) const SHADES: usize = 8;
 
 /// A heat map that fits a number of characters. Every operation is in exactly one cell.
@@ -172,7 +172,8 @@ impl Grid {
 }
 
 /// The start, the length in seconds and the number of the columns of a period. Columns begin at
-/// multiples of their length, so that a picture that is drawn again does not change its past.
+/// multiples of their length, so that earlier columns stay the same when the heat map is drawn
+/// again.
 fn time_cells(period: Period, step: f64, most: usize) -> (f64, f64, usize) {
     let length = (period.until - period.from).max(step);
     let most = float(u64::try_from(most).unwrap_or(u64::MAX));

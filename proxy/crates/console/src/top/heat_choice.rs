@@ -60,8 +60,8 @@ impl HeatChoice {
         }
     }
 
-    /// The next phase; after the last phase, the whole duration. Only all operations and those of
-    /// a server have phases.
+    /// Selects the next phase; after the last phase, the whole duration. Phases exist only for all
+    /// operations and for the operations of one server.
     pub(super) fn next_phase(&mut self) {
         if self.dimension.has_phases() {
             let mut phases = [None].into_iter().chain(Phase::ALL.map(Some)).cycle();

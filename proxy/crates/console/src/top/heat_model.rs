@@ -1,13 +1,13 @@
-//! What the heat map can select from the last responses, and the parameters and title of the
-//! selection.
+//! The names in the last responses that the heat map can select, and the parameters and title of
+//! the selection.
 
 use super::{heat_choice::Dimension, model::Model};
 use crate::figures::{namespace, printable};
 use seawall_api::percent_encode;
 
 impl Model {
-    /// The names that can be selected: servers, namespaces, commands, or ids of shapes, the
-    /// heaviest shape first.
+    /// The names that can be selected: servers, namespaces, commands, or ids of shapes. The
+    /// heaviest shape is first.
     fn heat_names(&self, dimension: Dimension) -> Vec<String> {
         let shapes = self.shapes.shapes.iter();
         let sorted = |mut names: Vec<String>| {
@@ -83,8 +83,8 @@ impl Model {
         format!("shape {command} {namespace} {text}")
     }
 
-    /// Selects the name at the place that `place` returns. `place` gets the current place and the
-    /// last one.
+    /// Selects the name at the index that `place` returns. `place` gets the current index and the
+    /// last index.
     pub(super) fn select_heat(&mut self, place: impl FnOnce(usize, usize) -> usize) {
         let names = self.heat_names(self.choice.heat.dimension);
         let name = self.heat_name();
@@ -114,7 +114,7 @@ mod tests {
     use crate::top::model::tests::model;
 
     #[test]
-    fn one_dimension_is_selected_by_its_names() {
+    fn the_heat_map_selects_one_server_application_or_shape_by_name() {
         let mut model = model();
         assert_eq!(model.heat_parameters().unwrap(), "");
         assert_eq!(model.heat_title(), "all operations");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn only_all_operations_and_servers_have_phases() {
+    fn phases_are_offered_only_for_all_operations_and_for_servers() {
         let mut model = model();
         let phase = |model: &mut Model| {
             model.choice.heat.next_phase();

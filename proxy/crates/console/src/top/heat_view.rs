@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn map_of_another_selection_is_not_shown() {
+    fn heat_map_of_another_selection_is_not_shown() {
         let mut model = opened(Colours::None);
         model.choice.heat.next_phase();
         let text = shown(&model, 100, 30).join("\n");

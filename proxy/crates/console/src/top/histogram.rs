@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn default_axis_range_ends_at_a_round_number_and_moved_ends_never_meet() {
+    fn default_axis_range_ends_at_a_round_number_and_the_ends_of_a_range_never_meet() {
         assert_eq!(Range::up_to(0.037).high, 0.05);
         assert!((Range::up_to(0.0021).high - 0.005).abs() < 1e-12);
         assert!(Range::up_to(0.0).high > 0.0);

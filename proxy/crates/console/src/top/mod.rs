@@ -222,7 +222,7 @@ async fn ask_all(fleet: &Fleet, wanted: Wanted, started: Instant) -> Answers {
 }
 
 /// Requests everything that is shown, one after another over one connection. If `is_one_of_several`
-/// is true, it is no error that the instance does not know the opened shape.
+/// is true, an instance that does not know the opened shape is not an error.
 async fn ask_one(
     client: &AdminClient,
     wanted: Wanted,
@@ -266,8 +266,8 @@ async fn ask_one(
     answers
 }
 
-/// Requests a heat map and the annotations of its period. A shape or a namespace that is not in the
-/// period has no heat map: that is no error.
+/// Requests a heat map and the annotations of its period. A shape or a namespace without operations
+/// in the period has no heat map, which is not an error.
 async fn ask_heatmap(
     client: &AdminClient,
     path: String,

@@ -50,7 +50,7 @@ pub(super) struct Answers {
 pub(super) struct HeatAnswer {
     /// The path of the request.
     pub(super) path: String,
-    /// When it was requested, in seconds since the epoch.
+    /// When the heat map was requested, in seconds since the epoch.
     pub(super) at: f64,
     pub(super) heatmap: Heatmap,
     pub(super) annotations: Vec<Annotation>,
@@ -294,7 +294,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rate_of_several_instances_includes_only_those_that_replied_to_the_last_two_requests() {
+    fn merged_rate_includes_only_instances_that_replied_to_the_last_two_requests() {
         let (a, b, c) = ("http://a:1", "http://b:1", "http://c:1");
         let mut model = Model::default();
         model.take(operations(&[(a, 1, 100), (b, 1, 500)]));
@@ -314,7 +314,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn operations_per_second_are_differences_and_never_negative() {
+    fn operations_per_second_are_computed_from_differences_and_never_negative() {
         let a = "http://a:1";
         let mut model = Model::default();
         model.take(operations(&[(a, 1, 1_000)]));

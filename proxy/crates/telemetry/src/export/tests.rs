@@ -19,8 +19,8 @@ use crate::collector::Address;
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// A collector that replies to each request with the next of these responses, and then with the
-/// last one again.
+/// A collector that replies to each request with the next of these responses. After the last
+/// response, it repeats that one.
 struct Fake {
     address: String,
     requests: Arc<AtomicUsize>,
@@ -97,8 +97,9 @@ fn busy(after: Option<u64>) -> Response {
     }
 }
 
-/// The result of an export that gets these responses, and then the last one again, with the times
-/// of the requests. Time is paused, so waits have exact lengths and take no time.
+/// Runs an export that gets these responses one after another, and then the last one repeatedly.
+/// Returns the result and the times of the requests. The clock is paused, so waits have exact
+/// lengths and take no real time.
 async fn scripted(responses: Vec<Response>, limit: u64) -> (Exported, Vec<Duration>) {
     let began = Instant::now();
     let mut times = Vec::new();
@@ -198,7 +199,7 @@ async fn refusals_and_successes_are_not_retried() {
 }
 
 #[tokio::test]
-async fn responses_that_are_too_large_or_not_of_otlp_fail() {
+async fn responses_that_are_too_large_or_not_otlp_are_errors() {
     let head = format!("200 OK\r\nx: {}", "y".repeat(1 << 20));
     for bytes in [
         response("200 OK", &vec![0; 1 << 20]),
@@ -213,7 +214,7 @@ async fn responses_that_are_too_large_or_not_of_otlp_fail() {
 }
 
 #[tokio::test]
-async fn a_collector_that_hangs_costs_one_timeout() {
+async fn a_hanging_collector_delays_an_export_by_one_timeout() {
     let fake = Fake::start(vec![Vec::new()]).await;
     let collector = fake.collector(Duration::from_millis(50));
     let until = Instant::now() + LONG;
