@@ -145,7 +145,7 @@ fn time(milliseconds: u64) -> Option<SystemTime> {
 /// The kept annotations.
 #[derive(Debug, Default)]
 pub(super) struct Annotations {
-    /// By number; a later annotation has a higher number.
+    /// The kept annotations by number. A later annotation has a higher number.
     kept: BTreeMap<u64, Annotation>,
     next: u64,
     /// Changes since the last [`Annotations::take_changes`]: the new content, or `None` if the

@@ -371,10 +371,10 @@ impl<'a> Comparison<'a> {
             && cost >= COSTLY_SHARE * load_per_second(all, self.now)
     }
 
-    /// True if the shape's missing operations may be counted in [`Label::OtherShapes`] or in group
-    /// rows of the namespace, in the period with fewer operations. `is_more` is true if the earlier
-    /// period has fewer operations. Only the heaviest shapes have rows and series, so a shape that
-    /// just got its own row must not be reported as new.
+    /// Compares the two periods of a shape. True if the period with fewer operations may count the
+    /// missing ones in [`Label::OtherShapes`] or in group rows of the namespace: only the heaviest
+    /// shapes have their own rows and series. So a shape that just got its own row is not reported
+    /// as new. `is_more` is true if the earlier period has fewer operations.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let ((less, lesser), (more, greater)) = match is_more {
             true => ((pair.before, self.before), (pair.now, self.now)),

@@ -19,7 +19,7 @@ pub struct Changes {
     pub now: Compared,
     /// The changes, ordered by cost.
     pub changes: Vec<Change>,
-    /// The reason why the periods could not be compared; `None` if they could.
+    /// The reason why the periods could not be compared; `None` if they could be compared.
     pub incomparable: Option<Incomparable>,
 }
 

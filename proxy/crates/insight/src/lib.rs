@@ -294,7 +294,7 @@ impl Insight {
         added
     }
 
-    /// Adds the changes of the annotations to the changes that the next write stores in the file.
+    /// Prepares the changes of the annotations for the next write of the history file.
     fn note(&self, mut annotations: MutexGuard<'_, Annotations>) {
         let changes = annotations.take_changes();
         if let Some(unwritten) = &mut *self.unwritten.lock() {

@@ -31,8 +31,8 @@ pub(super) fn unpack(bytes: &[u8]) -> Result<Vec<(u32, Figures)>, Damaged> {
     unpack_if(bytes, |_| true)
 }
 
-/// Unpacks a series if `is_wanted` accepts the number of its label. Other series are skipped, which
-/// takes no memory.
+/// Unpacks a series if `is_wanted` accepts the number of its label. Other series are skipped and
+/// use no memory.
 pub(super) fn unpack_if(
     bytes: &[u8],
     is_wanted: impl Fn(u32) -> bool,

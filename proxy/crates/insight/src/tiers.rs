@@ -149,8 +149,8 @@ impl History {
         self.keep_within_bytes();
     }
 
-    /// Closes the steps that ended before `now`. Normally later data closes a step, but there is
-    /// none after a pause.
+    /// Closes the steps that ended before `now`. Usually later data closes a step, but after a
+    /// pause there is no later data.
     fn close_steps(&mut self, now: u64) {
         for (tier, (length, _)) in TIERS.iter().enumerate() {
             let Some(place) = self.tiers.get_mut(tier) else {
@@ -537,8 +537,8 @@ impl Selection {
         whole
     }
 
-    /// Sums of one series in steps of `step` seconds: the start, and the figures with the time that
-    /// has data. Steps without data are omitted.
+    /// Sums of one series in steps of `step` seconds. Each item has the start of the step, and a
+    /// period whose length is the time for which there is data. Steps without data are omitted.
     pub fn timeline(&self, step: u64, label: &Label) -> Vec<(u64, Period)> {
         self.timeline_of(step, &|of| of == label)
     }

@@ -99,7 +99,8 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
     }
 
     /// The distribution without the durations of `part`, all of which were recorded in this
-    /// distribution, too. The maximum stays, because that of the rest is unknown.
+    /// distribution, too. The result keeps the maximum, because the maximum of the remaining
+    /// durations is unknown.
     #[must_use]
     pub fn without(&self, part: &Self) -> Self {
         let mut rest = Self {
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_distribution_has_all_durations_but_those_of_a_part() {
+    fn without_subtracts_the_counts_of_another_distribution() {
         let record = |times: &[u64]| {
             let mut distribution = FineDistribution::default();
             let durations = times.iter().copied().map(Duration::from_micros);

@@ -9,7 +9,7 @@ pub struct ServerSample {
     pub at: SystemTime,
     /// True if the server replied.
     pub answered: bool,
-    /// The server's counters; empty if it did not reply.
+    /// The server's counters; empty if the server did not reply.
     pub counters: Counters,
 }
 

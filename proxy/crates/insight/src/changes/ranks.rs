@@ -16,8 +16,8 @@ use seawall_stats::{Distribution, float};
 pub struct Ranks {
     /// Probability that a later duration is longer than an earlier one; ties count half.
     pub effect: f64,
-    /// `effect` minus one half, in standard deviations. With one half, neither distribution tends
-    /// to have the longer durations. Positive if the later durations tend to be longer.
+    /// `effect` minus one half, in standard deviations. Positive if the later durations tend to be
+    /// longer, negative if they tend to be shorter.
     pub z: f64,
 }
 

@@ -88,8 +88,8 @@ const CALM_SHARE: f64 = 0.5;
 /// A second with at least this many slow operations may be part of a stall.
 const SEVERAL: u64 = 5;
 
-/// A second with several slow operations is part of a stall only if at least one in this many
-/// operations is slow, or if few operations ended (see [`FALLEN_SHARE`]).
+/// A second with several slow operations is part of a stall only in two cases: at least one
+/// operation in this many is slow, or few operations ended (see [`FALLEN_SHARE`]).
 const SEVERAL_OF: u64 = 50;
 
 /// Few operations ended if their number since the slowest operation began is below this share of
@@ -108,9 +108,9 @@ const NOTABLE_FACTOR: f64 = 10.0;
 /// of few slow operations.
 const NOTABLE_LIMITS: f64 = 2.0;
 
-/// In a stall of few slow operations, at least one in this many of the operations that ended since
-/// the slowest operation began must be slow. One slow operation among hundreds is an outlier, not a
-/// stall.
+/// In a stall of few slow operations, at least one operation in this many must be slow. All
+/// operations that ended since the slowest operation began are counted. One slow operation among
+/// hundreds is an outlier, not a stall.
 const FEW_OF: u64 = 10;
 
 /// Number of consecutive calm seconds that end an episode.

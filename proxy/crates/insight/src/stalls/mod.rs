@@ -173,8 +173,9 @@ impl Stalls {
     }
 
     /// The number of recurring stalls that [`Self::list`] marks as current, without their counters:
-    /// one for each server with such stalls. The whole deployment counts as one if its stalls recur
-    /// and those of no single server do. Takes some milliseconds for each server with many stalls.
+    /// one for each server with such stalls. The whole deployment counts as one server if its
+    /// stalls recur and no single server has recurring stalls. Takes some milliseconds for each
+    /// server with many stalls.
     pub(super) fn count_recurring(&self, now: SystemTime) -> usize {
         let now = float_seconds(now);
         let servers = self.servers.values();
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_recurring_stalls_is_that_of_the_list() {
+    fn the_number_of_recurring_stalls_equals_the_length_of_their_list() {
         let three: &[(f64, u64)] = &[(100.0, 3), (160.0, 3), (220.0, 3)];
         let later: &[(f64, u64)] = &[(1_110.0, 3), (1_170.0, 3), (1_230.0, 3)];
         let single: &[(f64, u64)] = &[(160.0, 3)];

@@ -5,7 +5,7 @@
 //! more connections slowly. Clients connect and disconnect again and again only if they time out.
 //! The detector compares the churn with its average over the last minutes. That average follows a
 //! slow rise, but a short burst hardly changes it. So an application that opens a connection for
-//! each operation is no storm: only a sudden rise of churn is.
+//! each operation does not cause a storm report: only a sudden rise of churn does.
 
 /// The client connections of one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deploy_is_no_storm() {
+    fn a_deploy_is_not_a_storm() {
         // In two minutes 300 new processes open 20 connections each and keep them. The closed
         // connections of the old processes were not short-lived.
         let changes = changes([(600, 5, 2), (120, 50, 2), (600, 5, 2)]);
@@ -176,12 +176,12 @@ mod tests {
     }
 
     #[test]
-    fn a_health_check_that_connects_and_leaves_is_no_storm() {
+    fn a_health_check_that_connects_and_leaves_is_not_a_storm() {
         assert_eq!(changes([(3_600, 12, 12)]), []);
     }
 
     #[test]
-    fn a_daily_peak_of_short_connections_is_no_storm() {
+    fn a_daily_peak_of_short_connections_is_not_a_storm() {
         // The rate rises from 30 to 630 connections per second in two hours and falls in two hours,
         // in steps of one minute.
         let up = (0..120_u64).map(|minute| (60, 30 + minute * 5, 30 + minute * 5));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daily_peak_of_lasting_connections_is_no_storm() {
+    fn a_daily_peak_of_lasting_connections_is_not_a_storm() {
         let hours = [5, 40, 150, 300, 150, 40, 5].map(|arrivals| (1_800, arrivals, arrivals / 20));
         assert_eq!(changes(hours), []);
     }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_churn_from_the_start_is_no_storm() {
+    fn constant_churn_from_the_start_is_not_a_storm() {
         assert_eq!(changes([(600, 500, 500)]), []);
     }
 

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_long_lived_connections_are_no_sign_of_a_storm() {
+    fn closed_long_lived_connections_are_not_a_sign_of_a_storm() {
         let mut scene = Scene::new();
         let leaving = Leaving {
             age: Duration::from_secs(60),

@@ -143,7 +143,7 @@ fn assert_found(found: &[Episode], stalls: &[(f64, f64)], tolerance: f64) {
 }
 
 #[test]
-fn a_steady_load_with_noise_has_no_episode() {
+fn a_steady_load_with_noise_has_no_stall() {
     for seed in 0..SEEDS {
         let mut random = Random::of(seed);
         let workload = Workload {
@@ -158,7 +158,7 @@ fn a_steady_load_with_noise_has_no_episode() {
 }
 
 #[test]
-fn single_outliers_among_many_operations_are_no_episode() {
+fn single_slow_operations_among_many_are_not_a_stall() {
     for seed in 0..SEEDS {
         let workload = Workload {
             outlier: 0.1,
@@ -169,7 +169,7 @@ fn single_outliers_among_many_operations_are_no_episode() {
 }
 
 #[test]
-fn two_second_stop_every_fifteen_seconds_recurs_after_three_stops() {
+fn a_two_second_stop_every_fifteen_seconds_is_recurring_after_three_stops() {
     for seed in 0..SEEDS {
         let mut random = Random::of(seed);
         let stops = every(15.0, random.between(22.0, 37.0), 2.0, 4);
@@ -265,7 +265,7 @@ fn a_stop_is_found_with_few_operations_per_second() {
 }
 
 #[test]
-fn episode_has_the_phase_with_the_most_additional_time() {
+fn stall_has_the_phase_with_the_most_additional_time() {
     let workload = Workload {
         stops: vec![(60.0, 62.0)],
         phase: Phase::Checkout,
@@ -277,7 +277,7 @@ fn episode_has_the_phase_with_the_most_additional_time() {
 }
 
 #[test]
-fn lasting_slowdown_is_at_most_one_episode() {
+fn lasting_slowdown_is_at_most_one_stall() {
     let mut most = 0;
     for seed in 0..SEEDS {
         let factor = Random::of(seed).between(1.5, 40.0);
@@ -308,7 +308,7 @@ fn stalls_are_found_again_after_a_lasting_slowdown() {
 }
 
 #[test]
-fn gradual_rise_of_durations_is_no_episode() {
+fn gradual_rise_of_durations_is_not_a_stall() {
     // Every two minutes the durations double, up to sixteen times the initial value.
     let steps = (0..480_u32).map(|number| {
         let start = 60.0 + f64::from(number);
@@ -322,7 +322,7 @@ fn gradual_rise_of_durations_is_no_episode() {
 }
 
 #[test]
-fn no_episode_is_found_while_learning_or_without_operations() {
+fn no_stall_is_found_while_learning_or_without_operations() {
     let early = Workload {
         stops: vec![(10.0, 13.0)],
         ..Workload::steady(1)
@@ -339,7 +339,7 @@ fn no_episode_is_found_while_learning_or_without_operations() {
 }
 
 #[test]
-fn short_mild_delay_is_no_episode() {
+fn short_mild_delay_is_not_a_stall() {
     let with = |length| Workload {
         slow: vec![(60.0, 60.0 + length, 20.0)],
         ..Workload::steady(5)
