@@ -48,7 +48,8 @@ impl LearnedNames {
     }
 }
 
-/// The learned prefixes, and the key for hashing names, as one walk over a command uses them.
+/// The learned prefixes and the key for hashing names. One walk over a command uses one value of
+/// this type.
 #[derive(Debug)]
 pub(super) struct Names<'n> {
     learned: &'n LearnedNames,

@@ -38,7 +38,7 @@ impl Progress {
         self.owing_since.get_or_insert(now);
     }
 
-    /// Records that Seawall does not wait for the peer, because it is not ready itself.
+    /// Records that Seawall does not wait for the peer now, because Seawall itself is not ready.
     pub fn pause(&mut self, now: Instant) {
         self.owed = self.owed_by(now);
         self.owing_since = None;

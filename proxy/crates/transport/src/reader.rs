@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn poll_gone_notices_that_a_peer_closed_after_it_sent_a_request_ahead() {
+    async fn poll_gone_detects_that_a_peer_has_closed_after_it_sent_another_request() {
         let (mut near, mut far) = tokio::io::duplex(1 << 16);
         far.write_all(&request(5, 30)).await.unwrap();
         let mut reader = MessageReader::default();

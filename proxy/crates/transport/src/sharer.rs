@@ -38,7 +38,7 @@ impl Sharer {
 /// switches", 1998.
 const SHARE_FACTOR: usize = 8;
 
-/// True if a sharer that holds `held` units of a resource may get another one while `free` units
+/// True if a sharer that holds `held` units of a resource may get another unit while `free` units
 /// are left.
 pub fn is_within_share(held: usize, free: usize) -> bool {
     held < free.saturating_mul(SHARE_FACTOR)

@@ -166,8 +166,8 @@ pub enum Streaming {
     Never,
     /// It can be forwarded as soon as its body has arrived.
     AfterBody,
-    /// It can be forwarded as soon as its body and as many of its statements as a fingerprint reads
-    /// have arrived.
+    /// It can be forwarded as soon as two parts have arrived: its body, and the statements that the
+    /// fingerprint reads.
     AfterStatements,
 }
 

@@ -359,8 +359,8 @@ fn kept_unless(is_value: bool) -> Treatment {
     }
 }
 
-/// Fields of commands that are options, names or limits, besides those that the tables name. All
-/// fields that are not here are values, because a command may have new fields.
+/// Fields of commands that are options, names or limits, in addition to the fields in the tables.
+/// All other fields count as values, because a command may have new fields.
 const KEPT_FIELDS: [&[u8]; 74] = [
     b"$clusterTime",
     b"$client",

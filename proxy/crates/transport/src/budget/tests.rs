@@ -337,7 +337,7 @@ async fn a_paused_memory_holder_does_not_count_as_silent() {
     finishing.record_progress(1, None);
     assert!(poll_grow(&mut waiting, &wakes, 300).is_pending());
     assert!(!greedy.is_evicted());
-    // A call without moved bytes is no progress of the peer.
+    // A call without moved bytes does not count as progress of the peer.
     greedy.record_progress(0, waker);
     tokio::time::advance(200 * MS).await;
     finishing.record_progress(1, None);

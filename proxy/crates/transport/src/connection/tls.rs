@@ -46,8 +46,8 @@ pub enum Authorities<'a> {
 }
 
 impl<'a> Authorities<'a> {
-    /// Trusts the authorities in `file`. Without it, trusts those of the operating system, and
-    /// without these, Mozilla's.
+    /// Trusts the authorities in `file`. Without this file, trusts the authorities of the operating
+    /// system. If there are none, trusts Mozilla's authorities.
     pub fn of(file: Option<Pem<'a>>, system: Option<Pem<'a>>) -> Self {
         match (file, system) {
             (Some(file), _) => Self::File(file),
@@ -224,8 +224,8 @@ fn roots(
 /// Accepts certificates that [`WebPkiServerVerifier`] refuses.
 #[derive(Debug)]
 struct LenientVerifier {
-    /// Verifies all but the host name; `None` for `tlsAllowInvalidCertificates`, which users set in
-    /// tests, and which accepts any certificate.
+    /// Verifies everything except the host name. `None` accepts any certificate: users request this
+    /// with `tlsAllowInvalidCertificates`, in tests.
     verifier: Option<Arc<WebPkiServerVerifier>>,
     provider: Arc<CryptoProvider>,
 }

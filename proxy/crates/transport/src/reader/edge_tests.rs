@@ -62,7 +62,7 @@ async fn poll_next(
     poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await
 }
 
-/// Polls once for memory.
+/// Polls [`MemoryShare::poll_grow`] once.
 async fn poll_grow(
     share: &mut MemoryShare,
     bytes: usize,
