@@ -46,7 +46,7 @@ const title = h("h1", {});
 const live = h("span", { class: "live", role: "status" }, "connecting");
 const picker = h("div", { class: "range" });
 const scope = h("div", { class: "range" });
-/** The instances that the latest reply of each kind lacks. @type {Map<string, InstanceState[]>} */
+/** The instances missing in the latest reply of each kind. @type {Map<string, InstanceState[]>} */
 const missing = new Map();
 /** @type {import("./types.js").Tick | null} */
 let latest = null;
@@ -360,7 +360,7 @@ function follow(event) {
   if (isOther) window.scrollTo(0, 0);
 }
 
-/** Says above all views what the figures lack. */
+/** Shows warnings about incomplete figures above all views. */
 function warn() {
   const lacking = new Map([...missing.values()].flat().map((of) => [of.address, of.error]));
   const texts = [

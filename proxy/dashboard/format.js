@@ -106,7 +106,7 @@ export function dateAndTime(at) {
 }
 
 /**
- * The baseline of a comparison: a moment as date and time, another one as in the request.
+ * The baseline of a comparison. A moment is a date and time; other baselines are as in the request.
  * @param {string} against
  */
 export function baselineText(against) {

@@ -12,7 +12,7 @@ import { mark } from "./chart.js";
 /** @typedef {{from: number, until: number, low: number, high: number}} Area times and latencies, in seconds */
 /** @typedef {{from: number, until: number, scale: string, lo: number, hi: number, area: Area | null}} View `lo` and `hi` in ms; 0 for all */
 
-/** Number of shades. More would not be told apart. */
+/** Number of shades. Users could not distinguish more shades. */
 const SHADES = 64;
 
 const NOTHING = /** @type {Reply} */ ({ bounds_seconds: [], columns: [], step_seconds: 1 });

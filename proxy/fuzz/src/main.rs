@@ -18,8 +18,8 @@ use clap::Parser;
 use seawall_fuzz::{TARGETS, Target, mutation::Mutator, seeds};
 use tokio::time::Instant;
 
-/// Longest time for one input; a slower input is a failure. The slowest takes milliseconds, but a
-/// busy machine may stop a process for seconds.
+/// Maximum time for one input; a slower input is a failure. Every input takes only milliseconds,
+/// but a busy machine may stop a process for seconds.
 const LONGEST_EXECUTION: Duration = Duration::from_secs(10);
 
 /// The stack size of Tokio's threads, on which this code runs in Seawall.

@@ -4,13 +4,13 @@
 
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
 
-/// Longest input. 8 KiB hold every command of the corpora, with room for more.
+/// Maximum length of an input. 8 KiB are more than enough for every command of the corpora.
 pub const MAX_INPUT_BYTES: usize = 8 * 1024;
 
 /// Upper bound for the length of an input of random bytes.
 const MAX_RANDOM_BYTES: usize = 300;
 
-/// Most changes to one entry.
+/// Maximum number of changes to one entry.
 const MAX_CHANGES: u32 = 8;
 
 /// Numbers that often reveal errors in the handling of lengths and counts.

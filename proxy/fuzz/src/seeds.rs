@@ -73,7 +73,7 @@ fn with_front(seeds: &[Seed], front: &[u8]) -> Vec<Seed> {
         .collect()
 }
 
-/// Returns choices for commands from the grammar.
+/// Returns bytes that select commands from the grammar.
 fn grammar(name: &str, front: &[u8]) -> Vec<Seed> {
     let choices = |start: u8| -> Vec<u8> {
         let numbers = (0..120_u8).map(|n| n.wrapping_mul(37).wrapping_add(start));

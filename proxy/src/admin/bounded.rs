@@ -140,7 +140,7 @@ pub(super) struct Caller {
     pub(super) address: SocketAddr,
     /// True if the connection uses TLS.
     pub(super) is_encrypted: bool,
-    /// `None` if the caller sent no certificate.
+    /// The caller's certificate; `None` if the caller sent none.
     pub(super) certificate: Option<Arc<Certificate>>,
 }
 

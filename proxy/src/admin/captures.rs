@@ -31,7 +31,7 @@ const MAX_NAME_BYTES: usize = 256;
 /// Number of bytes of a piece of a streamed capture.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// Time between two looks for new bytes of a running capture.
+/// Time between two checks for new bytes of a running capture.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) async fn list(
@@ -302,13 +302,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_stop_is_no_error() {
+    fn a_capture_that_stops_slowly_is_not_an_error() {
         assert!(refused(&CaptureError::StillRunning).0.is_success());
         assert!(refused(&CaptureError::Unknown).0.is_client_error());
     }
 
     #[test]
-    fn new_captures_are_checked() {
+    fn requests_for_new_captures_are_validated() {
         let of = |change: fn(&mut NewCapture)| {
             let mut new = NewCapture {
                 duration_ms: 1_000,

@@ -1,11 +1,12 @@
 //! Several instances: answers requests with `instances=all` with the merged figures of this
 //! instance and of its peers.
 //!
-//! The own reply comes first: it passes the guard, so nobody without access makes Seawall send
-//! requests. Then the same request, without `instances`, goes to all peers at the same time. All of
-//! this runs on the control plane, and everything has a limit: the time and the size of a peer's
-//! reply, the requests in flight per peer, the memory for all replies, and the number of merges. A
-//! peer that did not reply rests for some seconds, so it does not delay each request.
+//! Seawall builds its own reply first. That request must pass the guard, so a caller without access
+//! cannot make Seawall send requests to peers. Then the same request, without `instances`, goes to
+//! all peers at the same time. All of this runs on the control plane, and everything has a limit:
+//! the time and the size of a peer's reply, the requests in flight per peer, the memory for all
+//! replies, and the number of merges. A peer that did not reply is not asked again for some
+//! seconds, so that it does not delay each request.
 
 mod endpoints;
 mod live;
@@ -33,7 +34,8 @@ use self::endpoints::{Endpoint, endpoint};
 pub(super) use self::live::run;
 use super::{Window, work};
 
-/// Time limit for a peer's reply, with the wait for a place in [`MAX_IN_FLIGHT`].
+/// Time limit for a peer's reply. It includes the wait while [`MAX_IN_FLIGHT`] other requests are
+/// in flight.
 const PEER_LIMIT: Duration = Duration::from_secs(3);
 
 /// How long a peer that did not reply is not asked again.
@@ -55,8 +57,9 @@ const MAX_MEMORY_BYTES: usize = 64 << 20;
 /// Maximum number of requests that are merged at the same time. Further requests wait.
 const MAX_MERGED: usize = 8;
 
-/// Number of rows that each instance is asked for, whatever the limit of the request: a shape may
-/// be among the first of all instances together, but not of each. Further rows are in `other`.
+/// Number of rows that Seawall requests from each instance, for any limit of the original request.
+/// It is large, because a shape with much load in all instances together may have little load in
+/// each of them. Further rows are in `other`.
 const ROWS_OF_INSTANCE: usize = 1_000;
 
 /// The name of the instance that was asked.
@@ -65,7 +68,7 @@ const OWN: &str = "this instance";
 /// The other instances of this deployment.
 pub struct Fleet {
     peers: Vec<Peer>,
-    /// The name of this instance in its requests, random.
+    /// The random name that this instance sends in its requests.
     name: String,
     memory: Arc<Semaphore>,
     requests: Semaphore,
@@ -83,7 +86,7 @@ struct Peer {
 struct PeerState {
     /// True if the peer turned out to be this instance.
     is_own: bool,
-    /// The end of the rest, and the error that caused it.
+    /// After an error of the peer: when the peer may be asked again, and the error.
     rest: Option<(Instant, String)>,
 }
 
@@ -125,7 +128,7 @@ impl Fleet {
         }
     }
 
-    /// The addresses of the peers, without that of this instance.
+    /// The addresses of the peers, without this instance's own address.
     pub(super) fn addresses(&self) -> Vec<String> {
         let others = self.peers.iter().filter(|peer| !peer.state.lock().is_own);
         others
@@ -167,7 +170,7 @@ impl Fleet {
             };
             match error {
                 ClientError::Refused { status: 421, .. } => state.is_own = true,
-                // The peer is well, and only this request failed.
+                // The peer works; only this request failed.
                 ClientError::Refused { .. } => {}
                 _ => state.rest = Some((Instant::now() + REST, text.clone())),
             }
@@ -293,7 +296,7 @@ async fn answer_for_all(
     answers.extend(fleet.ask(&path).await);
     match fleet.merge(window, endpoint, answers).await {
         Ok(Some(merged)) => ([(header::CONTENT_TYPE, "application/json")], merged).into_response(),
-        // No instance has it.
+        // No instance has the shape or the history.
         Ok(None) => (head, body).into_response(),
         Err(reason) => failed(&reason),
     }

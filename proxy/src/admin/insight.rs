@@ -354,7 +354,7 @@ fn timeline_of(
     })
 }
 
-/// The steps of a timeline, with the selected series of each step merged.
+/// The steps of a timeline. The selected series of each step are merged.
 fn steps(timeline: &[(u64, Period)], is_full: bool) -> Vec<seawall_api::Step> {
     let steps = timeline.iter().map(|(start, period)| {
         let mut figures = Figures::default();

@@ -30,7 +30,8 @@ pub(super) const MAX_SESSIONS: usize = 64;
 /// The sessions of browsers.
 #[derive(Default)]
 pub struct Sessions {
-    /// By the hash of their id: comparing hashes reveals nothing about an id by its time.
+    /// The sessions by the hash of their id. Ids are not compared themselves, because the time of a
+    /// comparison could reveal a part of an id.
     by_hash: Mutex<HashMap<[u8; 32], Session>>,
 }
 

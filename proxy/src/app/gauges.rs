@@ -15,7 +15,7 @@ use seawall_stats::{Gauge, Gauges, Traffic, float};
 const COUNT_INTERVAL_SECONDS: u64 = 10;
 
 /// Shortest period of a rate. The first reading may come right after the start, and a few events
-/// in some milliseconds are no rate.
+/// within some milliseconds would give a meaningless rate.
 const MIN_RATE_PERIOD: Duration = Duration::from_millis(100);
 
 /// Reads gauges. Rates cover the time since the previous reading, the first ones since the start.

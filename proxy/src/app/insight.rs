@@ -122,7 +122,7 @@ impl Feed {
         }))
     }
 
-    /// From now on, reads the gauges of the parts in `shared`, and events begin its captures.
+    /// Starts to read the gauges of the parts in `shared`. From now on, events can begin captures.
     pub(super) fn read_gauges_of(&self, shared: Arc<Shared>) {
         // The captures are set once, because this is called once.
         drop(self.captures.set(Arc::clone(&shared.captures)));

@@ -88,8 +88,8 @@ impl Found {
 }
 
 impl App {
-    /// Applies the live values of a new configuration. `access` has been tried. `found` has the
-    /// problems so far.
+    /// Applies the live values of a new configuration. `access` is the new access to servers, which
+    /// has already been tried. `found` has the problems so far.
     pub(super) fn reload_with(
         &self,
         new: &Loaded,

@@ -57,8 +57,8 @@ pub(crate) struct ServerTlsFiles {
 }
 
 impl ServerTlsFiles {
-    /// Reads the files that the connection string and `tls` name. A file of `tls` replaces that of
-    /// the connection string. `None` if TLS is off.
+    /// Reads the files that the connection string and `tls` name. A file in `tls` replaces the same
+    /// file in the connection string. `None` if TLS is off.
     ///
     /// # Errors
     /// If a file cannot be read, or the options contradict each other.

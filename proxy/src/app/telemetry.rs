@@ -1,6 +1,6 @@
 //! The export of metrics to a collector: reads the figures once per interval, and sends them.
 //!
-//! It runs on the control plane and has one export in flight. A failed export costs no count,
+//! It runs on the control plane and has one export in flight. A failed export loses no count,
 //! because all figures are cumulative. So nothing is queued, and the next export replaces an export
 //! that is still waiting to be sent again.
 
@@ -26,7 +26,7 @@ const LAST_EXPORT_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// The URL or a header cannot be used.
-    #[error("telemetry: the collector {0}")]
+    #[error("telemetry: {0}")]
     Collector(#[from] CollectorError),
     /// The files of TLS cannot be used.
     #[error("telemetry: {0}")]
@@ -97,7 +97,7 @@ impl RunningTelemetry {
     }
 }
 
-/// The problems of the settings that only the use of their values shows.
+/// The problems of the settings that are found only when their values are used.
 pub(crate) fn telemetry_problems(settings: &config::Settings) -> Option<String> {
     let built = destination(&settings.telemetry, "");
     built.err().map(|error| error.to_string())

@@ -46,7 +46,7 @@ impl RunningTls {
         })
     }
 
-    /// The TLS configuration, also those of later reloads; `None` while TLS is off.
+    /// A receiver of the TLS configuration, which later reloads change; `None` while TLS is off.
     pub(super) fn subscribe(&self) -> watch::Receiver<Option<Arc<ClientTls>>> {
         self.current.subscribe()
     }

@@ -9,10 +9,11 @@ use clap::{Args, ValueEnum};
 use seawall_config::MIN_REDACTION_KEY_BYTES;
 use seawall_redact::{Mode, Redactor};
 
-/// Whether and how values are replaced.
+/// The replacement of values by pseudonyms, if there is one.
 #[derive(Debug, Args)]
 pub(super) struct Redact {
-    /// Replace all values by pseudonyms: with their equality and length, or also with their order.
+    /// Replace all values by pseudonyms, which keep the equality and length of values, or also
+    /// their order.
     #[arg(
         long = "redact", value_enum, value_name = "MODE", num_args = 0..=1, require_equals = true,
         default_missing_value = "equality"

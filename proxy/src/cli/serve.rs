@@ -147,7 +147,7 @@ async fn serve_until_signal(app: &App, signals: Signals, reloader: Reloader) -> 
         mut interrupt,
         hang_up,
     } = signals;
-    // A task of its own, so that a reload does not delay the other signals.
+    // Reloads run in a separate task, so that they do not delay the other signals.
     let reloads = tokio::spawn(reloader.serve(hang_up));
     let exit = tokio::select! {
         _ = terminate.recv() => Exit::Success,

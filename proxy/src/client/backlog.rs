@@ -231,9 +231,9 @@ impl Backlog {
         }
     }
 
-    /// Determines whether the next piece of the reply may be read, and reserves memory for it if
-    /// the backlog is not empty. `left` is the number of bytes of the reply that the server still
-    /// has to send.
+    /// Determines if the next piece of the reply may be read, and reserves memory for it if the
+    /// backlog is not empty. `left` is the number of bytes of the reply that the server still has
+    /// to send.
     fn poll_room(&mut self, cx: &mut Context<'_>, awaited: &Awaited<'_>, left: usize) -> Room {
         if self.is_empty() {
             if self.waits_for_memory {

@@ -28,7 +28,7 @@ use seawall_wire::{
     COMPRESSED_HEAD_BYTES, CompressedHead, HEADER_BYTES, InflateError, MAX_MESSAGE_BYTES, OpCode,
 };
 
-/// Largest reply that is held until it is complete.
+/// Maximum size of a reply that is held until it is complete.
 const HELD_REPLY_BYTES: usize = 64 * 1024;
 
 /// A reply that was read completely from the server.

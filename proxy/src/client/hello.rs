@@ -22,8 +22,8 @@ const MAX_WRITE_BATCH_SIZE: i32 = 100_000;
 /// default.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
-/// Largest client metadata document that a mongos accepts, in bytes. It accepts less than a mongod,
-/// because it adds fields before it passes the document on.
+/// Largest client metadata document that a mongos accepts, in bytes. A mongos accepts less than a
+/// mongod, because it adds fields before it forwards the document.
 const MAX_METADATA_BYTES: usize = 512;
 
 /// Longest `application.name`, in bytes.

@@ -128,7 +128,7 @@ pub struct Newcomer {
     pub client: ClientPermit,
     /// Counts the client towards the limit of clients that have not logged in.
     pub handshake: HandshakePermit,
-    /// Closes the client when another client needs its permit.
+    /// Signals that the client must be closed, for example because another client needs its permit.
     pub eviction: Eviction,
     /// Compressors that the client may use.
     pub compressors: Arc<[Compressor]>,

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The caller's own rights decide which commands are allowed. For each command, Seawall asks a
-//! server for these rights on a connection of the caller's user. The replies are the same as those
-//! of the HTTP API.
+//! server for these rights on a connection of the caller's user. The replies are the same as in the
+//! HTTP API.
 
 use std::{fmt, sync::Arc, time::Duration};
 

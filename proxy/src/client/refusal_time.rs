@@ -14,8 +14,8 @@ use tokio::time::Instant;
 const STEP: Duration = Duration::from_millis(50);
 
 /// Shortest time from the arrival of a refused message to the reply. Without it, a client could
-/// send its proof just before the end of a step. The time of the reply would then show if Seawall
-/// found the reason before the end of that step.
+/// send its proof just before the time of the next reply. The client would then see if Seawall
+/// found the reason before that time.
 const SHORTEST: Duration = Duration::from_millis(25);
 
 /// The time at which a refusal is sent. The login began at `began`, its refused message arrived at

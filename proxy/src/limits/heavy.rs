@@ -1,7 +1,7 @@
-//! Runs heavy work on other threads, because it would keep a thread from serving clients. Heavy
-//! work is: compressing and decompressing large messages, passes over all bytes of a large message,
-//! and TLS handshakes. Handshakes have a lower priority than everything else, because a storm of
-//! them may come from clients that have not logged in.
+//! Runs heavy work on other threads, because heavy work would keep a thread from serving clients.
+//! Heavy work is: compressing and decompressing large messages, passes over all bytes of a large
+//! message, and TLS handshakes. Handshakes have a lower priority than everything else, because a
+//! storm of them may come from clients that have not logged in.
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},

@@ -122,7 +122,7 @@ struct Threads {
     turns: Turns,
     /// Gives the current thread its priority.
     prepare: fn(),
-    /// `None` if the threads could not be started.
+    /// The runtime of the threads; `None` if the threads could not be started.
     runtime: OnceLock<Option<Plane>>,
 }
 

@@ -156,7 +156,7 @@ const MONITOR_GRACE_TIME: Duration = Duration::from_secs(10 * 60);
 pub struct RelayPermit(#[expect(dead_code, reason = "held for its drop")] Share<Sharer>);
 
 impl LimitNumbers {
-    /// The same number for all permits, and no rates, for tests.
+    /// Numbers for tests: the same number for all permits, and no rates.
     #[cfg(test)]
     pub(crate) fn of_each(number: usize) -> Self {
         Self {
@@ -220,8 +220,8 @@ impl Limits {
         rates.is_none_or(|rates| rates.admit(Sharer::at(Some(ip)), now))
     }
 
-    /// Counts a login whose result is known. `is_ok` is true if it succeeded. Returns the time at
-    /// which the client may get the result; `None` if it may get the result now. Logins are
+    /// Counts a login whose result is known. `is_ok` is true if the login succeeded. Returns the
+    /// time at which the client may get the result; `None` if it may get the result now. Logins are
     /// delayed, but not refused.
     ///
     /// Logins are counted by address, user and result. Otherwise a client that claims the name of

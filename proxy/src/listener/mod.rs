@@ -85,7 +85,7 @@ pub struct Inherited {
 pub enum InheritedSocket {
     /// A TCP socket.
     Tcp(std::net::TcpListener),
-    /// A unix domain socket. Its file is kept at the end.
+    /// A unix domain socket. Its file is not removed when Seawall ends.
     Unix(std::os::unix::net::UnixListener),
 }
 

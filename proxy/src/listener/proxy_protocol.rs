@@ -24,11 +24,11 @@ const HEADER_LIMIT: Duration = Duration::from_secs(3);
 /// Maximum size of a header. A header of version 2 may carry further fields.
 const MAX_HEADER_BYTES: usize = 2_048;
 
-/// Maximum number of connections whose header has not arrived, of all listeners together.
+/// Maximum number of connections of all listeners together that wait for their header.
 pub(crate) const MAX_WAITING: usize = 2_048;
 
-/// Maximum number of connections from one address whose header has not arrived. Without it, one
-/// host in a listed network could use up [`MAX_WAITING`].
+/// Maximum number of connections from one address that wait for their header. Without it, one host
+/// in a listed network could use up [`MAX_WAITING`].
 const MAX_WAITING_PER_ADDRESS: usize = 512;
 
 /// Accepts the PROXY protocol from load balancers in some networks.

@@ -1,7 +1,7 @@
 //! The names of applications, and the number of operations by application.
 //!
 //! Clients choose their names freely, so both are bounded: a shape counts [`APPLICATIONS`] names,
-//! and the table of names has only those that are in use.
+//! and the table of names contains only names that are in use.
 
 use std::{collections::HashSet, sync::Arc};
 

@@ -159,7 +159,8 @@ impl<'a> Observation<'a> {
         self.record.origin_id.unwrap_or(self.record.rows.id)
     }
 
-    /// The argument of `attribute_to` for each `getMore` on the cursor that this operation opened.
+    /// The origin of the cursor that this operation opened. Callers pass it to `attribute_to` for
+    /// each `getMore` on the cursor.
     pub fn origin(&self) -> Option<Origin> {
         let rows = &self.record.rows;
         let own = rows.folded.map(|coarse| (rows.id, coarse));

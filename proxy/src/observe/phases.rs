@@ -20,7 +20,8 @@ pub(super) struct PhaseTally {
     awaiting: PerPhase<DenseDistribution>,
     /// Operations that were sent to no server.
     serverless: PerPhase<DenseDistribution>,
-    /// By server. A server without operations since the last collection takes no memory.
+    /// The distributions by server. A server without operations since the last collection takes no
+    /// memory.
     servers: Vec<Option<Box<ServerTally>>>,
 }
 
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_has_the_operations_of_all_servers_but_no_awaiting_operations() {
+    fn the_total_includes_all_servers_and_excludes_awaiting_operations() {
         let mut tally = PhaseTally::default();
         let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
         let servers = [None, Some(0), Some(2), Some(2)];

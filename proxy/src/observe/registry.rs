@@ -117,8 +117,9 @@ struct NamespaceRow {
     admitted: u32,
 }
 
-/// The statistics of all shapes, one row each. A thread looks up the row of a shape the first time
-/// it runs one of its operations. Once a second, the collector adds the threads' sums to the rows.
+/// The statistics of all shapes, one row each. When a thread runs an operation of a shape for the
+/// first time, it looks up the row of that shape. Once a second, the collector adds the threads'
+/// sums to the rows.
 pub(super) struct Registry {
     max_shapes: usize,
     max_namespaces: usize,

@@ -27,7 +27,7 @@ pub enum CloseReason {
     Stale,
     /// Seawall closed the connection to make room for another user's connection.
     GaveWay,
-    /// The server or the kernel closed the connection while it was available.
+    /// The server or the kernel closed the connection while the connection was available.
     Ended,
     /// The connection failed, or its last operation left unread bytes.
     Broken,

@@ -15,8 +15,9 @@ use super::{
 /// operation.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// All sums of operations that are not plain, except [`Sums::phases`], [`Sums::checkouts`],
-    /// [`ServerSums::durations`], and the operations with a server in [`Sums::whole`].
+    /// All sums of operations that are not plain. The other fields have [`Sums::phases`],
+    /// [`Sums::checkouts`], [`ServerSums::durations`], and the part of [`Sums::whole`] with
+    /// operations that were sent to a server.
     sums: Sums,
     plain: PlainTally,
     phases: PhaseTally,
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_operations_have_the_same_sums_as_in_the_general_way() {
+    fn the_fast_tally_of_plain_operations_has_the_same_sums_as_the_general_one() {
         let name: Arc<str> = "shop".into();
         let mut tally = Tally::default();
         // In the second period, other shapes take the room of shapes without operations.

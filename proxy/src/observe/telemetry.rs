@@ -1,5 +1,5 @@
-//! The figures of an export to a collector of OpenTelemetry. They are those of `/metrics`, read
-//! from the same sums.
+//! The figures of an export to a collector of OpenTelemetry: the same figures as in `/metrics`,
+//! read from the same sums.
 //!
 //! A metric for which OpenTelemetry has a convention gets the convention's name, unit and
 //! attributes. All others keep their names.
@@ -145,8 +145,9 @@ fn summary(command: &str, collection: &str) -> String {
         .collect()
 }
 
-/// The type of the error, and the code of the server's reply. The convention for MongoDB uses the
-/// code as the type. Failures without a code have the outcome of `/metrics` as their type.
+/// The type of the error, and the code of the server's reply. In the convention for MongoDB, the
+/// code is also the type. If a failure has no code, its type is its outcome, with the name that
+/// `/metrics` uses.
 fn of_failure(failure: Failure) -> Attributes {
     let type_of_error = match (failure.code, failure.outcome) {
         (Some(code), _) => code.to_string(),

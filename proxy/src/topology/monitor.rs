@@ -35,8 +35,8 @@ use seawall_transport::connection::ServerAddress;
 /// Pause between two attempts to resolve the DNS name of a connection string.
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// After a change of TLS or of the password, a new client of the driver replaces the earlier one at
-/// the latest after this time, even if it has not found all servers.
+/// After a change of TLS or of the password, a new client of the driver replaces the earlier
+/// client. It waits at most this time until it has found all servers.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The reason why a connection string is unusable.

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn select_only_agrees_with_select_and_decides_only_for_one_suitable_server() {
+    fn select_only_returns_a_server_only_if_select_has_no_other_choice() {
         let modes = [
             Mode::Primary,
             Mode::PrimaryPreferred,

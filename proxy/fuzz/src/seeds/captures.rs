@@ -12,7 +12,8 @@ use seawall_wire::{encode_op_msg_like, encode_request};
 use super::{Seed, seed};
 use crate::documents;
 
-/// Returns seeds for the target `capture`: whole parts, records without a part, and choices.
+/// Returns seeds for the target `capture`: whole parts, records without a part, and bytes that
+/// select records.
 pub(super) fn parts() -> Vec<Seed> {
     let of = |name: &str, kind: u8, bytes: &[u8]| {
         let alterations = [4, 2, 60, 0, 3, 9];
@@ -81,7 +82,8 @@ fn records() -> Vec<Content> {
     ]
 }
 
-/// Returns seeds for the target `recorder_file`: a file of each layout, and choices.
+/// Returns seeds for the target `recorder_file`: a file of each layout, and bytes that select
+/// messages.
 pub(super) fn recordings() -> Vec<Seed> {
     let files = Layout::ALL.iter().map(|layout| {
         let file = recording(*layout);

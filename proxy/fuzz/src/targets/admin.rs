@@ -1,7 +1,10 @@
 //! The admin address: requests through the router and everything behind it.
 //!
-//! Input: one byte that selects whether a token is required, then a request as text:
-//! `METHOD TARGET` on the first line, one header per line, an empty line, the body.
+//! Input, in this order:
+//!
+//! - one byte that selects if a token is required;
+//! - a request as text: `METHOD TARGET` on the first line, one header per line, an empty line, the
+//!   body.
 
 use std::{
     mem::ManuallyDrop,

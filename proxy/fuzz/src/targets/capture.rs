@@ -1,7 +1,10 @@
 //! Captures: parts of any content, and parts that the writer wrote.
 //!
-//! Input: one byte that selects between a part, the records of a part, and choices for records,
-//! alterations with their length in front, then the part, the records or the choices.
+//! Input, in this order:
+//!
+//! - one byte that selects one of three forms;
+//! - bytes that select changes to the following bytes, preceded by their number;
+//! - the input in that form: a part, the records of a part, or bytes that select records.
 
 use prost::Message as _;
 use seawall_capture::{
@@ -81,7 +84,7 @@ fn check_part(bytes: &[u8]) {
     assert_equal(kept, &records);
 }
 
-/// Checks a part with records that the choices select.
+/// Checks a part with records that the bytes of the input select.
 fn check_written(mut choices: Choices<'_>, alterations: &mut Choices<'_>) {
     let header = Header {
         capture: choices.short().to_vec().into(),
@@ -168,7 +171,7 @@ fn framed(records: &[u8]) -> Vec<u8> {
     part
 }
 
-/// Compares encoded records, because a number that is not a number does not equal itself.
+/// Compares encoded records, because NaN does not equal itself.
 fn assert_equal(one: &[Content], other: &[Content]) {
     assert_eq!(one.len(), other.len(), "{one:?} {other:?}");
     for (one, other) in one.iter().zip(other) {

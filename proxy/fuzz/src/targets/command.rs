@@ -1,7 +1,10 @@
 //! The body of a command: the walk over its elements, and the fields that decide how it is served.
 //!
-//! Input: one byte that selects where the body comes from, alterations with their length in front,
-//! then the body or choices for a command from the grammar.
+//! Input, in this order:
+//!
+//! - one byte that selects the source of the body;
+//! - bytes that select changes to the body, preceded by their number;
+//! - the body, or bytes that select a command from the grammar.
 
 use bson::{Bson, Document, oid::ObjectId};
 use seawall_command::CommandBytes;
@@ -14,8 +17,8 @@ use crate::{
     documents,
 };
 
-/// Checks that the inspected fields are those of the body, and that the walk over the body agrees
-/// with the `bson` crate.
+/// Checks that the inspected fields equal the fields of the body, and that the walk over the body
+/// agrees with the `bson` crate.
 pub fn command(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();

@@ -1,8 +1,11 @@
 //! Compressed messages: messages that we receive, and messages that we compress.
 //!
-//! Input: two bytes that select the compressor, one byte that selects between receiving and
-//! compressing, then a received message, or alterations with their length in front and the content
-//! of a message to compress.
+//! Input, in this order:
+//!
+//! - two bytes that select the compressor;
+//! - one byte that selects if a message is received or compressed;
+//! - a received message; or bytes that select changes to the compressed bytes, preceded by their
+//!   number, and the content of a message to compress.
 
 use seawall_wire::{
     COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, HEADER_BYTES, Header, InflateError,
@@ -31,7 +34,7 @@ pub fn compressed(data: &[u8]) {
     }
 }
 
-/// Inflates a message. Returns whether that succeeded.
+/// Inflates a message. Returns true if that succeeded.
 fn check_received(message: &[u8]) -> bool {
     let head = match CompressedHead::parse(message, MAX_BYTES) {
         Ok(head) => head,

@@ -1,7 +1,9 @@
 //! Configuration: the text of a file, or environment variables.
 //!
-//! Input: one byte that selects a file or the environment, then the text of the file, or lines of
-//! `NAME=value`.
+//! Input, in this order:
+//!
+//! - one byte that selects a file or the environment;
+//! - the text of the file, or lines of `NAME=value`.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,11 @@
 //! Fingerprints: hashes and texts of commands.
 //!
-//! Input: one byte that selects where commands come from, one that selects what is changed,
-//! alterations with their length in front, then a body or choices for a command from the grammar.
+//! Input, in this order:
+//!
+//! - one byte that selects the source of commands;
+//! - one byte that selects what is changed;
+//! - bytes that select changes to the body, preceded by their number;
+//! - a body, or bytes that select a command from the grammar.
 
 use seawall_command::CommandBytes;
 use seawall_shape::{
@@ -15,7 +19,7 @@ use crate::{
     documents,
 };
 
-/// Longest text of a shape.
+/// Maximum length of a shape's text.
 const MAX_TEXT_BYTES: usize = 4_096;
 
 /// Checks that values are neither printed nor hashed, and that the order of a set's members has no

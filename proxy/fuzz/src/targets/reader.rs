@@ -1,8 +1,11 @@
 //! The stream of messages from a client or a server, in pieces of any size.
 //!
-//! Input: one byte for the sizes of pieces, one that selects the treatment of the head of a large
-//! message and whether there is a large message, one for the largest allowed message, then the
-//! stream.
+//! Input, in this order:
+//!
+//! - one byte for the sizes of pieces;
+//! - one byte that selects if there is a large message and how its head is treated;
+//! - one byte for the largest allowed message;
+//! - the stream.
 
 use std::{
     io,

@@ -1,7 +1,9 @@
 //! Files of mongod's traffic recorder: files of any content, and conversions to captures and back.
 //!
-//! Input: one byte that selects the layout, and how packets are made, then a file, or choices for
-//! messages.
+//! Input, in this order:
+//!
+//! - one byte that selects the layout, and how packets are made;
+//! - a file, or bytes that select messages.
 
 use bson::{Document, doc};
 use bytes::Bytes;
@@ -14,7 +16,7 @@ use seawall_wire::{Compressor, MORE_TO_COME, OpMsg, deflate, encode_op_msg_like,
 
 use crate::{choices::Choices, documents};
 
-/// Most packets that are made from choices.
+/// Maximum number of packets that are made from an input.
 const MAX_PACKETS: usize = 40;
 
 /// Checks that reading never panics, that packets are equal after they were written again, and that

@@ -1,7 +1,11 @@
-//! Redaction: commands, replies and documents, of any bytes and from the grammar.
+//! Redaction of commands, replies and documents. Some consist of any bytes, others come from the
+//! grammar.
 //!
-//! Input: one byte that selects the mode and the source, alterations with their length in front,
-//! then the body of a message, or choices for a command from the grammar.
+//! Input, in this order:
+//!
+//! - one byte that selects the mode and the source;
+//! - bytes that select changes to the body, preceded by their number;
+//! - the body of a message, or bytes that select a command from the grammar.
 
 use bson::{Bson, Document};
 use seawall_command::{CommandBytes, ReplyForm};

@@ -1,8 +1,12 @@
 //! A server's reply: the facts that are recorded as it passes, and the rewriting of state-change
 //! errors.
 //!
-//! Input: one byte for the reply's form, one for the sizes of pieces, alterations with their length
-//! in front, then the document.
+//! Input, in this order:
+//!
+//! - one byte for the form of the reply;
+//! - one byte for the sizes of pieces;
+//! - bytes that select changes to the document, preceded by their number;
+//! - the document.
 
 use bson::{Bson, Document};
 use seawall_command::{ErrorReply, ReplyFacts, ReplyForm, ReplyScanner, conceal_state_change};
@@ -12,7 +16,7 @@ use crate::{
     documents,
 };
 
-/// Longest head of an element that is kept across pieces.
+/// Maximum length of an element's head that is kept across pieces.
 const MAX_HEAD_BYTES: usize = 96;
 
 /// Checks that every split of the bytes into pieces gives the same facts, and that the facts agree

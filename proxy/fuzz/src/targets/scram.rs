@@ -1,7 +1,10 @@
 //! Both sides of SCRAM, and a conversation that Seawall carries between a client and a server.
 //!
-//! Input: one byte for the mechanism, then alterations of one message of an honest conversation
-//! with their length in front, then a received payload.
+//! Input, in this order:
+//!
+//! - one byte for the mechanism;
+//! - bytes that select changes to one message of a correct conversation, preceded by their number;
+//! - a received payload.
 
 use std::sync::OnceLock;
 

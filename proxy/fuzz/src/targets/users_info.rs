@@ -1,6 +1,9 @@
 //! A server's reply about a user: keys and restrictions.
 //!
-//! Input: alterations with their length in front, then the reply's document.
+//! Input, in this order:
+//!
+//! - bytes that select changes to the document, preceded by their number;
+//! - the document of the reply.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn file_is_compressed_if_the_client_accepts_it_and_not_sent_again() {
+    async fn a_file_is_compressed_if_the_client_accepts_it_and_not_sent_twice() {
         let assets = Assets::default();
         let plain = reply(&assets, PAGE, &HeaderMap::new());
         assert!(!plain.headers().contains_key(header::CONTENT_ENCODING));

@@ -1,6 +1,6 @@
 //! `/api/v1/live`: the most important numbers once a second, as server-sent events. They are
-//! computed once for all streams, and only while there are streams. With `instances=all` they are
-//! those of all instances ([`super::super::fleet`]). `/api/v1/tick` gives one update.
+//! computed once for all streams, and only while there are streams. With `instances=all` they cover
+//! all instances ([`super::super::fleet`]). `/api/v1/tick` gives one update.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub struct Live {
     /// The latest update, as the bytes of an event; `None` before the first and after the last.
     updates: watch::Sender<Option<Bytes>>,
-    /// The same for all instances together.
+    /// The latest update of all instances together, in the same form.
     merged: watch::Sender<Option<Bytes>>,
     places: Arc<Semaphore>,
 }
@@ -54,7 +54,7 @@ impl Live {
     }
 }
 
-/// The pace of the updates. Updates that are late are left out.
+/// The interval of the updates. Late updates are skipped.
 pub(in crate::admin) fn interval() -> Interval {
     let mut interval = tokio::time::interval(INTERVAL);
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);

@@ -94,7 +94,7 @@ async fn the_cookie_of_a_session_is_secure_only_over_tls() {
 }
 
 #[tokio::test]
-async fn a_session_ends_with_its_token() {
+async fn a_session_ends_when_its_token_is_no_longer_valid() {
     let window = guarded();
     let cookie = log_in(&window).await;
     let named = [HOST, ("cookie", cookie.as_str())];

@@ -28,7 +28,7 @@ fn merged(path: &str, query: &[(&str, &str)], replies: &[(&str, Result<Value, &s
 }
 
 #[test]
-fn requests_to_peers_have_distributions_and_enough_rows_and_keep_the_rest() {
+fn requests_to_peers_ask_for_distributions_and_enough_rows_and_keep_other_parameters() {
     let path = |topic: &str, query: &[(&str, &str)]| {
         let pairs = query.iter();
         let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -197,7 +197,7 @@ fn shapes_beyond_the_limit_are_counted_as_others() {
 }
 
 #[test]
-fn limits_of_live_updates_and_their_percentiles_are_merged() {
+fn concurrency_limits_and_percentiles_of_live_updates_are_merged() {
     let tick = |bucket: usize, count: u64, limit: Value| {
         let (gt, le) = seawall_stats::Distribution::<8>::bounds_seconds(bucket);
         let bucket = json!({ "count": count, "gt_seconds": gt, "le_seconds": le });

@@ -284,7 +284,7 @@ impl SeriesFilter {
         }
     }
 
-    /// True if the label is that of a shape whose operations are among the selected ones.
+    /// True if the label names a shape whose operations are selected.
     pub(super) fn includes_shape(&self, label: &Label) -> bool {
         let Label::Shape {
             id,

@@ -110,8 +110,8 @@ struct Area {
 }
 
 impl Area {
-    /// Number of durations in the area. A bucket is in the area if its middle is, because the
-    /// bounds of buckets in a request may be rounded.
+    /// Number of durations in the area. A bucket is in the area if its middle is in the area,
+    /// because the bounds in a request may be rounded.
     fn count(&self, durations: &Distribution) -> u64 {
         let (gt, le) = self.durations;
         let is_within = |bucket: usize| {

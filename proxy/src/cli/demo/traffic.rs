@@ -189,6 +189,6 @@ async fn transact(client: &Client, number: i32) -> Result<(), Failure> {
 }
 
 const ORDER_COUNT: i32 = 500;
-/// Small, so that the cursor takes ten batches.
+/// Batch size of the long cursor. It is small, so that the cursor takes ten batches.
 const BATCH_SIZE: u32 = 50;
 const TRANSACTIONS: i32 = 5;

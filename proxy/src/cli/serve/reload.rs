@@ -72,7 +72,7 @@ struct Read {
     server_tls: Result<Option<ServerTlsFiles>, String>,
 }
 
-/// Reads the configuration in threads of their own, so that a file system that hangs delays only
+/// Reads the configuration in separate threads, so that a file system that hangs delays only
 /// reloads.
 struct Files {
     sources: Sources,
@@ -127,7 +127,7 @@ fn server_tls(app: &App, settings: &Settings) -> Result<Option<ServerTlsFiles>, 
 }
 
 impl Reloader {
-    /// `loaded` is the configuration of the start.
+    /// `loaded` is the configuration with which Seawall has started.
     pub(super) fn new(app: Arc<App>, sources: Sources, loaded: Loaded, log: LogControl) -> Self {
         let read = Read {
             loaded: Ok(loaded),
@@ -295,20 +295,20 @@ mod tests {
     }
 
     #[test]
-    fn only_the_final_content_of_a_file_that_is_written_in_pieces_is_due() {
+    fn only_the_final_content_of_a_file_written_in_pieces_is_reloaded() {
         let pieces = ["", "half", "half, wrong", "whole", "whole", "whole"];
         assert_eq!(due(&pieces), ["whole"]);
     }
 
     #[test]
-    fn contents_of_the_last_attempt_are_not_due_again() {
+    fn contents_of_the_last_attempt_are_not_reloaded_again() {
         // The second content may be invalid: it is attempted, and its problems are reported, once.
         let checks = ["start", "a", "a", "a", "b", "start", "start", "start"];
         assert_eq!(due(&checks), ["a", "start"]);
     }
 
     #[test]
-    fn contents_that_change_back_before_the_next_check_are_not_due() {
+    fn contents_that_change_back_before_the_next_check_are_not_reloaded() {
         assert!(due(&["start", "a", "start", "start", "b", "start"]).is_empty());
     }
 }

@@ -26,7 +26,7 @@ use tokio::{
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-/// A conversation younger than this is not ended to make room for another one.
+/// A conversation younger than this is not ended to make room for another conversation.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The conversations in progress. Each conversation can store one `T`, which is dropped when the
@@ -165,7 +165,7 @@ impl<T> Open<T> {
 
 impl<T> Conversation<T> {
     /// Stores `held` in the conversation. Returns false, and drops `held`, if the conversation was
-    /// ended to make room for another one.
+    /// ended to make room for another conversation.
     pub(super) fn store(&self, held: T) -> bool {
         let mut open = self.all.open.lock();
         match open.slots.get_mut(&self.number) {
@@ -178,7 +178,7 @@ impl<T> Conversation<T> {
     }
 
     /// Ends the conversation and returns its stored value. Returns `None` if the conversation was
-    /// ended earlier to make room for another one.
+    /// ended earlier to make room for another conversation.
     pub(super) fn take(&self) -> Option<T> {
         let slot = self.all.open.lock().slots.remove(&self.number);
         slot.and_then(|slot| slot.held)

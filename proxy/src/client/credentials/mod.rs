@@ -64,8 +64,8 @@ const FRESHEN_LIMIT: Duration = Duration::from_millis(20);
 /// login should fail.
 const CONTENDED_LIMIT: Duration = Duration::from_millis(250);
 
-/// How long a login waits for a new reading after a proof has failed against the cached keys. The
-/// limit is the longest, because these keys are probably outdated.
+/// How long a login waits for a new reading after a proof has failed against the cached keys. This
+/// limit is longer than the others, because these keys are probably outdated.
 const DOUBTED_LIMIT: Duration = Duration::from_millis(500);
 
 /// How long an introduction may take, without the wait in the queue before it.

@@ -67,7 +67,7 @@ pub(in crate::client) struct Known {
     /// The right of one login at a time to use these keys without a new reading
     /// ([`Store::claim_cached`]). It ends on drop.
     claim: Option<Arc<()>>,
-    /// Alive while a login has the claim.
+    /// The claim of a login on these keys. It can be upgraded only while a login has the claim.
     claimed: Weak<()>,
     /// When the last claim began.
     claimed_at: Option<Instant>,

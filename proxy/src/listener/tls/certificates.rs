@@ -43,10 +43,11 @@ pub(super) fn load(
 }
 
 /// Chooses the certificate for a client: the first one that is valid for the host name that the
-/// client requests, with a key that the client supports. If none is valid for the name, or the
-/// client requests none, the first one whose key the client supports. If the client supports none
-/// of the keys, the first one: rustls then refuses the client with the alert `handshake_failure`.
-/// Without a certificate, it would send `access_denied`.
+/// client requests, with a key that the client supports. If no certificate is valid for the name,
+/// or the client requests no name, the first one whose key the client supports is chosen. If the
+/// client supports none of the keys, the first certificate is chosen: rustls then refuses the
+/// client with the alert `handshake_failure`. Without a certificate, rustls would send
+/// `access_denied`.
 #[derive(Debug)]
 pub(super) struct Certificates(Vec<Arc<CertifiedKey>>);
 

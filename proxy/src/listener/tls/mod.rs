@@ -81,8 +81,8 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 impl ClientTls {
-    /// Creates the TLS configuration. Sessions of `earlier` can be resumed if it verifies clients
-    /// in the same way.
+    /// Creates the TLS configuration. Sessions of `earlier` can be resumed if `earlier` verifies
+    /// clients in the same way.
     ///
     /// # Errors
     /// See [`ServerTlsError`].

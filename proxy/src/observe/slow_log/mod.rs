@@ -71,7 +71,7 @@ pub struct SlowLog {
     redact: bool,
     max_command_bytes: usize,
     counts: Arc<QueueCounts>,
-    /// `None` once the writing thread was asked to end.
+    /// The queue of the writing thread; `None` once that thread was asked to end.
     queue: Option<SyncSender<Queued>>,
     thread: Option<JoinHandle<()>>,
 }

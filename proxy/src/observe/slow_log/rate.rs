@@ -10,8 +10,8 @@ use std::{
 const GROUPS: usize = 1 << GROUP_BITS;
 const GROUP_BITS: u32 = 8;
 
-/// A user may write one more line in a second while it has written fewer than `SHARE` times the
-/// number of lines that are still free in that second.
+/// In each second, a user may write another line only while the number of its lines is below
+/// `SHARE` times the number of lines that are still free.
 const SHARE: u64 = 8;
 
 /// The number of lines in the current second. Counting needs no lock.

@@ -72,7 +72,7 @@ fn attribute<'a>(attributes: &'a [KeyValue], name: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn operations_have_the_conventions_attributes_and_each_is_in_one_series() {
+fn operations_have_opentelemetry_attributes_and_each_is_in_one_series() {
     let observer = observer();
     let find = doc! {"find": "orders", "filter": {"a": 1}, "$db": "shop"};
     let ok = doc! {"ok": 1};
@@ -134,7 +134,7 @@ fn shapes_have_their_text_and_the_start_of_their_own_series() {
 }
 
 #[test]
-fn failures_of_more_kinds_than_are_counted_separately_share_one_series() {
+fn kinds_of_failures_beyond_the_limit_share_one_series() {
     let observer = observer();
     let find = doc! {"find": "orders", "$db": "shop"};
     for code in 1..=40 {
@@ -151,7 +151,7 @@ fn failures_of_more_kinds_than_are_counted_separately_share_one_series() {
 }
 
 #[test]
-fn all_other_metrics_have_the_values_of_the_scrape() {
+fn exported_metrics_have_the_same_values_as_the_prometheus_endpoint() {
     let observer = observer();
     let server = observer.recorder.server("a:1");
     server.connection_created();
