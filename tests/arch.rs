@@ -179,7 +179,7 @@ fn crates() -> BTreeMap<String, PathBuf> {
     named.collect()
 }
 
-/// The source files for each row of the table: those of the proxy by module, and those of its
+/// The source files for each row of the table: the proxy's files by module, and the files of its
 /// crates by crate.
 fn sources_by_row() -> BTreeMap<String, Vec<PathBuf>> {
     let mut by_row: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();

@@ -179,8 +179,8 @@ fn check_sources() {
 /// The folder of the screenshots.
 const SCREENSHOTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
 
-/// Runs files of browser tests, with a low priority: the browsers use all cores, and the stalls and
-/// changes of the other test would be hidden among the delays that this causes.
+/// Runs files of browser tests, with a low priority. The browsers use all cores. Without the low
+/// priority, they would cause delays that hide the stalls and changes of the other test.
 fn browse(files: &[&str], variables: &[(&str, &str)]) {
     run_scripts(
         "nice",
@@ -240,7 +240,7 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
     browse(&["views.test.mjs", "report.test.mjs"], &variables);
 }
 
-/// The script starts its own servers, because it stops one of them.
+/// The browser script starts its own servers, because it stops one of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Node and Chromium; run by .ci/run"]
 async fn real_storms_stalls_and_changes_are_shown_as_the_api_reports_them() {
@@ -255,7 +255,7 @@ async fn real_storms_stalls_and_changes_are_shown_as_the_api_reports_them() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Node and Chromium; run by .ci/run"]
-async fn a_typed_word_reloads_the_configuration_and_drains() {
+async fn reload_and_drain_on_the_dashboard_require_a_typed_word() {
     tokio::task::block_in_place(install);
     let server = Standalone::start(ServerOptions::default()).await.unwrap();
     let files = Scratch::create().unwrap();

@@ -295,7 +295,7 @@ const SMALL_DISK: &str = "mount -t tmpfs -o size=1m,mode=700 seawall-test \"$0\"
 
 #[tokio::test]
 #[ignore = "needs the right to mount in a namespace; run by .ci/run"]
-async fn a_full_disk_ends_the_capture_and_no_operation() {
+async fn a_full_disk_ends_the_capture_and_operations_continue() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let scratch = Scratch::create().unwrap();
     let disk = scratch.join("disk");
@@ -395,7 +395,8 @@ async fn find_capture(admin: &str, id: &str) -> Capture {
     captures.find(|capture| capture.id == id).unwrap()
 }
 
-/// The number of commands that can be read from a capture, and whether it has its last record.
+/// The number of commands that can be read from a capture, and true if its `End` record can be
+/// read.
 async fn read_capture(admin: &str, id: &str) -> (usize, bool) {
     let client = AdminClient::new(&format!("http://{admin}"), None, None).unwrap();
     let mut bytes = Vec::new();

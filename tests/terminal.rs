@@ -150,7 +150,7 @@ async fn top_shows_shapes_that_can_be_sorted_filtered_and_opened_and_restores_th
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_shows_the_heat_map_of_all_operations_and_of_one_selection_without_colours() {
+async fn top_shows_heat_maps_without_colours() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;

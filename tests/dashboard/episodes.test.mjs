@@ -112,7 +112,7 @@ async function busySeconds(admin) {
 }
 
 /**
- * Waits until the history has so many seconds with operations.
+ * Waits until the history has this many seconds with operations.
  * @param {string} admin
  * @param {number} seconds
  */

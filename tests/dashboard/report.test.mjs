@@ -90,7 +90,7 @@ test("the report shows the sums of its JSON without a server", async () => {
   });
 });
 
-test("names that clients choose stay text in a report", async () => {
+test("names that clients choose are shown as text in a report", async () => {
   await view(REPORT_HTML, async (page) => {
     assert.equal(await page.locator("img, iframe, main script, header script").count(), 0);
     // The data, the modules and the script that starts them.

@@ -36,7 +36,7 @@ const REQUIRED: &str = "admin.tls.client_certificate = \"required\"\n\
                         admin.tls.client_crl_file = \"DIR/crl.pem\"\n";
 
 impl Scene {
-    /// `DIR` in `toml` is the directory of the files.
+    /// Starts Seawall. In `toml`, `DIR` means the directory of the files.
     async fn start(toml: &str) -> Self {
         let scratch = Scratch::create().unwrap();
         let authority = Authority::generate("authority").unwrap();

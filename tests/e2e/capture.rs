@@ -147,7 +147,7 @@ fn request_id(message: &[u8]) -> i32 {
     i32::from_le_bytes(message[4..8].try_into().unwrap())
 }
 
-/// What the driver reports about its commands.
+/// The events that the driver reports about its commands.
 #[derive(Debug, Default)]
 struct Events {
     /// Request ids with the names of their commands, by the driver's connection, in their order.
@@ -402,7 +402,7 @@ async fn relays_refuse_captures_and_say_why() {
 }
 
 #[tokio::test]
-async fn only_callers_that_may_act_control_and_read_captures() {
+async fn only_callers_with_the_role_act_control_and_read_captures() {
     let scratch = Scratch::create().unwrap();
     let act = scratch.write("act", "act-token").unwrap();
     let read = scratch.write("read", "read-token").unwrap();
@@ -459,7 +459,7 @@ async fn only_callers_that_may_act_control_and_read_captures() {
 }
 
 #[tokio::test]
-async fn metrics_count_what_a_capture_has_and_what_it_omits() {
+async fn metrics_count_captured_and_omitted_records() {
     let scratch = Scratch::create().unwrap();
     let seawall = capturing(&scratch, "").await;
     let user = scene::writer().await;

@@ -75,7 +75,7 @@ impl Scene {
         Seawall::start_with(deployment, options).await
     }
 
-    /// The keys of `[listen.tls]`. `DIR` in `toml` is the directory of the files.
+    /// The keys of `[listen.tls]`. In `toml`, `DIR` means the directory of the files.
     pub(crate) fn toml(&self, toml: &str) -> String {
         let toml = format!(
             "listen.tls.certificate_file = \"DIR/server.pem\"\n\

@@ -68,8 +68,8 @@ const NOT_SENT: &[&str] = &[
     "drop",
 ];
 
-/// Commands to which Seawall replies itself, because it acts as a router or because they concern
-/// the connection (docs/transparency.md).
+/// Commands to which Seawall replies itself, because Seawall acts as a router, or because the
+/// commands concern the connection (docs/transparency.md).
 const ANSWERED_HERE: &[&str] = &[
     "hello",
     "isMaster",

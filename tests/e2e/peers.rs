@@ -94,7 +94,8 @@ async fn combined(instances: &[Seawall], id: &str) -> Latency {
     (&sum).into()
 }
 
-/// An instance that has its own address among its peers, as if all instances had one file.
+/// The instance has its own address among its peers, as if all instances used the same
+/// configuration file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn merged_counts_and_distributions_are_those_of_all_operations() {
     let server = shared_standalone().await.unwrap();
@@ -422,7 +423,7 @@ async fn peers_that_fail_are_named_and_the_others_are_shown() {
         let error = state.error.as_deref().unwrap_or_default();
         assert!(error.contains(expected), "{state:?}");
     }
-    // The hanging peer rests: it does not delay the next request.
+    // The hanging peer is not asked again for some seconds, so it does not delay the next request.
     let connections = hanging.connections.load(Ordering::Relaxed);
     let again: Merged<Status> = asked.api("/api/v1/status?instances=all").await;
     assert_eq!(again.instances[2], reply.instances[2]);
@@ -443,7 +444,7 @@ async fn peers_that_fail_are_named_and_the_others_are_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_names_of_a_peer_stay_text() {
+async fn hostile_names_from_a_peer_are_shown_as_plain_text() {
     let server = shared_standalone().await.unwrap();
     let name = "<img src=x onerror=alert(1)>";
     let body = serde_json::json!({

@@ -59,16 +59,17 @@ async fn a_recording_of_mongod_becomes_a_capture_with_every_command_of_a_driver(
         let again = scratch.join(&format!("{format}.swc"));
         convert(&back, &again, &[]).await;
         let again = read(&again);
-        // Only the omitted operations have no packet, and a client that had no others.
+        // Only omitted operations have no packet, and a client that had only omitted operations.
         assert_eq!(messages_of(&again), messages_of(&records), "{format}");
         let again = commands_of(&again, APPLICATION);
         assert_eq!(again, sent, "{format}");
     }
 }
 
-/// A recording, the capture made from it, and the recording made from that give the same results.
+/// Three inputs give the same results: a recording, the capture converted from it, and the
+/// recording converted from that capture.
 #[tokio::test]
-async fn a_recording_is_replayed_and_compared_like_the_capture_made_from_it_and_back() {
+async fn a_recording_its_capture_and_the_exported_capture_have_equal_replays() {
     let scratch = Scratch::create().unwrap();
     let (recording, _) = record(&scratch).await;
     let capture = scratch.join("capture.swc");
@@ -213,7 +214,7 @@ async fn a_redacted_capture_has_the_same_commands_without_their_values() {
 }
 
 #[tokio::test]
-async fn a_conversion_of_a_recording_that_was_cut_off_keeps_everything_before_its_end() {
+async fn conversion_of_a_truncated_recording_keeps_all_records_before_the_cut() {
     let scratch = Scratch::create().unwrap();
     let (recording, _) = record(&scratch).await;
     let mut bytes = fs::read(&recording).unwrap();

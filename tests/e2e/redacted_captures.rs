@@ -303,7 +303,7 @@ fn found_and_missing<'v>(bytes: &[u8], values: &'v [Value]) -> (Vec<&'v str>, Ve
 }
 
 #[tokio::test]
-async fn no_value_of_a_command_or_a_reply_is_in_a_capture_with_redaction() {
+async fn redacted_captures_contain_no_value_of_a_command_or_a_reply() {
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
     let keys = format!("redact_key_file = {key:?}");

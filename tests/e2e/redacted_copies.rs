@@ -50,7 +50,7 @@ async fn a_redacted_command_on_a_copy_returns_the_redacted_documents() {
 }
 
 #[tokio::test]
-async fn a_copy_has_the_indexes_and_refuses_a_target_with_documents() {
+async fn a_redacted_copy_has_the_indexes_and_refuses_a_target_with_documents() {
     let scratch = Scratch::create().unwrap();
     let key = scratch.write("key", KEY).unwrap();
     let from = Standalone::start(Options::default()).await.unwrap();
@@ -165,7 +165,7 @@ async fn fill(server: &Standalone) {
     orders.create_indexes([unique, partial]).await.unwrap();
 }
 
-/// Runs the copy. Returns whether it succeeded, and its messages.
+/// Runs the copy. Returns true if it succeeded, and its messages.
 async fn copy(from: &Standalone, to: &Standalone, key: &Path, more: &[&str]) -> (bool, String) {
     let output = copy_between([&from.root_uri(), &to.root_uri()], key, more).await;
     let message = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -108,7 +108,7 @@ async fn watch_reloads_the_configuration_only_if_its_contents_change() {
 /// Kubernetes mounts a folder in which each file is a link to `..data/FILE`, and `..data` is a link
 /// to a folder. An update writes a new folder and replaces `..data`.
 #[tokio::test]
-async fn watch_notices_the_swapped_link_of_a_mounted_folder() {
+async fn watch_detects_a_replaced_symbolic_link_of_a_mounted_folder() {
     let served = Served::start("reload.watch = true\n").await;
     let mount = |folder: &str, size: usize| {
         let folder = served.scratch.join(folder);
@@ -314,7 +314,7 @@ fn replace_by_pipe(served: &Served) {
 }
 
 #[tokio::test]
-async fn a_file_that_hangs_refuses_reloads_and_delays_neither_service_nor_shutdown() {
+async fn while_a_file_read_hangs_reloads_are_refused_and_clients_are_served() {
     let mut served = Served::start("reload.watch = true\n").await;
     replace_by_pipe(&served);
     let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();

@@ -367,7 +367,7 @@ async fn documents(server: &Prepared) -> Vec<Document> {
 }
 
 #[tokio::test]
-async fn strict_order_gives_equal_counts_results_and_data() {
+async fn a_replay_in_strict_order_gives_equal_counts_results_and_data() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
     let scratch = Scratch::create().unwrap();
     let file = scratch.join("capture");
@@ -485,8 +485,8 @@ fn changes(before: &Report, now: &Report) -> Vec<Shown> {
         .collect()
 }
 
-/// The changes that each of the pairs of replays shows. A busy moment of the machine can slow one
-/// shape in one replay; a change of the data is in all of them.
+/// The changes that all pairs of replays have in common. A busy machine can slow a shape in one
+/// replay, but a change of the data is visible in all of them.
 async fn lasting_changes(before: &[Report], target: &Prepared, file: &Path) -> Vec<Shown> {
     let mut lasting: Option<Vec<Shown>> = None;
     for report in before {
@@ -500,7 +500,7 @@ async fn lasting_changes(before: &[Report], target: &Prepared, file: &Path) -> V
 }
 
 #[tokio::test]
-async fn a_dropped_index_and_a_changed_document_are_named_and_equal_runs_are_not() {
+async fn a_dropped_index_and_a_changed_document_are_reported_as_differences() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
     let scratch = Scratch::create().unwrap();
     let file = captured_reads(&source, scratch.join("capture")).await;

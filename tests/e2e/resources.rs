@@ -16,7 +16,7 @@ use seawall_tests::{
 };
 use tokio::net::TcpListener;
 
-/// The history is written every ten seconds.
+/// Time limit of each wait. It is long, because the history is written only every ten seconds.
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// Writes the configuration of a Seawall in front of the shared server.

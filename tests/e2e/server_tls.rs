@@ -61,7 +61,7 @@ impl Scene {
         self.write("crl.pem", &list);
     }
 
-    /// The configuration. `DIR` in `toml` is the directory of the files.
+    /// The configuration. In `toml`, `DIR` means the directory of the files.
     fn toml(&self, toml: &str) -> String {
         toml.replace("DIR", self.scratch.path().to_str().unwrap())
     }

@@ -30,7 +30,7 @@ async fn toml() -> String {
     )
 }
 
-/// Replaces the service manager: the socket to which Seawall sends notifications.
+/// A substitute for the service manager: the socket to which Seawall sends notifications.
 struct Manager(UnixDatagram);
 
 impl Manager {

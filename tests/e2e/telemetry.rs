@@ -320,7 +320,7 @@ async fn the_last_export_at_the_end_of_a_drain_has_all_operations() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn receivers_that_misbehave_are_counted_and_delay_no_operation() {
+async fn failed_exports_are_counted_and_delay_no_operation() {
     let unused = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let refusing = format!("http://{}", unused.local_addr().unwrap());
     drop(unused);

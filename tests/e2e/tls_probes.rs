@@ -1,5 +1,5 @@
-//! What `openssl s_client` gets from Seawall: TLS versions, cipher suites, renegotiation and
-//! resumption. The tests fail if `openssl` is not installed.
+//! The results of `openssl s_client` against Seawall: TLS versions, cipher suites, renegotiation
+//! and resumption. The tests fail if `openssl` is not installed.
 
 use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
 

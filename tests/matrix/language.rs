@@ -55,7 +55,7 @@ impl Language {
         }
     }
 
-    /// The program for mongosh, but with another script than that of the steps.
+    /// The program for mongosh, with another script instead of the script with the steps.
     pub(crate) async fn prepare_mongosh_script(script: &'static str) -> Program {
         let Program::Command { command, .. } = node("mongosh", None, "run.mjs").await else {
             panic!("mongosh is an external program");
@@ -107,8 +107,8 @@ impl Language {
         }
     }
 
-    /// True if the program opens several connections. Those for PHP and C run one operation after
-    /// the other, on one connection; mongosh decides by itself.
+    /// True if the program opens several connections. The programs for PHP and C run one operation
+    /// after the other on one connection; mongosh decides by itself.
     pub(crate) fn has_pool(self) -> bool {
         match self {
             Self::Python

@@ -72,7 +72,7 @@ pub async fn create_user(administrator: &impl RunCommand, user: &NewUser) -> Res
 /// The number of commands that a fail point makes fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailTimes {
-    /// Only the next commands, in this number.
+    /// Only the next commands. The value is their number.
     Count(i32),
     /// All commands until [`clear_fail_command`] is called.
     Always,

@@ -42,7 +42,7 @@ pub struct TooLate {
     pub last: String,
 }
 
-/// The result of one attempt: a value, or the reason why there is none yet.
+/// The result of one attempt: a value, or the reason why there is no value yet.
 pub trait Attempt {
     /// The type of a successful attempt's value.
     type Value;

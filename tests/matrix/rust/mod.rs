@@ -1,8 +1,8 @@
 //! The steps of an application with the Rust driver; see `drivers/scenarios.md`.
 //!
-//! Two things differ from the other programs. `unacknowledged` has no explicit session, because the
-//! driver refuses it. Each bulk write reports the driver's refusal, because the driver needs a
-//! command of newer servers for it.
+//! Two things differ from the other programs. The step `unacknowledged` has no explicit session,
+//! because the driver refuses such a session. Each bulk write reports the driver's refusal, because
+//! the driver needs a command of newer servers for it.
 
 mod administration;
 mod failures;
