@@ -33,7 +33,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// Number of threads of the control without handshakes.
+/// Number of busy threads in the control measurement, which makes no handshakes.
 const BUSY_THREADS: usize = 2;
 
 const PARTS: [&str; 3] = ["idle", "counts", "storms"];
@@ -171,7 +171,7 @@ fn address(address: SocketAddr) -> ServerAddress {
     address.to_string().parse().expect("the address is valid")
 }
 
-/// Handshakes per second of CPU time of the target, and per second.
+/// The rate of handshakes at a target: per second of its CPU time, and per second of elapsed time.
 #[derive(Clone, Copy)]
 struct Speed {
     per_core: f64,
@@ -282,8 +282,9 @@ impl Bench {
         }
     }
 
-    /// Measures finds before and during a storm of handshakes with a key. `None` is the control: as
-    /// many threads are busy as in a storm, one as the clients and one as the target.
+    /// Measures finds before and during a storm of handshakes with a key. `None` measures the
+    /// control: no handshakes, but two busy threads, one in place of the clients and one in place
+    /// of the target.
     async fn weather(&self, target: &TlsTarget, key: Option<Key>) -> Weather {
         let connections = self
             .clients

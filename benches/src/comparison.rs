@@ -126,7 +126,7 @@ impl Medians {
         !self.cases.keys().any(|key| key.starts_with(&prefix))
     }
 
-    /// Adds the rounds of a case. The first row of each round is that of direct connections.
+    /// Adds the rounds of a case. The first row of each round is the row of direct connections.
     /// Returns the lines of a table.
     pub fn add(&mut self, case: &Case, rounds: &[Vec<Row>]) -> Vec<String> {
         let load = match case.rate {
@@ -312,7 +312,8 @@ impl Value {
         }
     }
 
-    /// The least difference to an earlier value that is more than the noise of both runs.
+    /// A difference to an earlier value is reported only if it is larger than this value: the noise
+    /// of both runs, but at least [`LEAST_CHANGE`].
     fn noise_with(self, before: Self) -> f64 {
         let least = before.median.abs() * LEAST_CHANGE;
         least.max(self.noise + before.noise)

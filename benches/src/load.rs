@@ -66,7 +66,7 @@ pub const SLOW: Collection = Collection {
 pub enum Work {
     /// Finds by `_id`.
     Finds(Collection),
-    /// Finds by `_id`, each tenth in [`SLOW`] and the others in [`SMALL`].
+    /// Finds by `_id`: one in ten in [`SLOW`], the others in [`SMALL`].
     TenthSlow,
     /// 60 % finds by `_id`, 20 % inserts, 15 % updates by `_id` and 5 % aggregations over ten
     /// documents, with small documents.

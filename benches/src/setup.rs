@@ -35,7 +35,7 @@ pub const HAPROXY: &str = "HAProxy";
 /// The name of the target that is a bare relay.
 pub const RELAY: &str = "relay";
 
-/// The user as which the load logs in.
+/// The user that the load logs in as.
 const USER: &str = "load";
 const PASSWORD: &str = "only-a-bench";
 
@@ -205,8 +205,8 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Creates the user as which the clients log in, and the documents of the collections. `root`
-    /// is logged in at the server as its administrator.
+    /// Creates the user that the clients log in as, and the documents of the collections. `root` is
+    /// logged in at the server as its administrator.
     ///
     /// # Panics
     /// If the server refuses a command.

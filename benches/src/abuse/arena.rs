@@ -29,8 +29,8 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
 /// Time that the final check waits for bytes on each open connection.
 const FINAL_CHECK_TIME: Duration = Duration::from_millis(100);
 
-/// Time that an attack may continue after its phase until one attempt ends as expected. A busy
-/// machine may not complete any attempt within the phase of a quick run.
+/// After its phase, an attack may continue for this time until an attempt has ended as expected. A
+/// busy machine may not complete any attempt within the phase of a quick run.
 const FIRST_ENDING_LIMIT: Duration = Duration::from_secs(30);
 
 /// Number of connections established at the same time during the preparation of an attack.

@@ -35,8 +35,8 @@ pub const ROTATING: &str = "rotating";
 /// A user with a victim's rights that may log in only from an address that no client has.
 pub const RESTRICTED: &str = "restricted-user";
 
-/// Configuration that makes Seawall take its users from the configuration: [`RESTRICTED`] with its
-/// keys, all other users with their passwords.
+/// Configuration with which Seawall reads no users from the server. The test adds all users to it:
+/// [`RESTRICTED`] with its keys, the others with their passwords.
 pub const CONFIGURED_USERS: &str = "auth.credentials = \"users\"\n";
 
 /// Number of small documents of each victim.

@@ -1,7 +1,7 @@
 //! The concurrency limit at a real server: the parts of the bench `concurrency`.
 //!
 //! A cell is one limit with one number of clients in one situation. Each cell has its own Seawall
-//! process, so no cell depends on what Seawall learned in another one. Traces show the limit and
+//! process, so no cell depends on what Seawall learned in another cell. Traces show the limit and
 //! the throughput over time, at the real server and in the simulation of the controller's tests.
 
 pub mod cells;

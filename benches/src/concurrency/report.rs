@@ -30,7 +30,7 @@ struct Row {
 /// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The conditions of the run. `rounds` and `seconds` in it are those of one cell.
+    /// The conditions of the run. Its `rounds` and `seconds` apply to one cell.
     run: Run,
     cells: Vec<Row>,
 }

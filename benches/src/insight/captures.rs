@@ -1,7 +1,7 @@
 //! Measures the cost of captures: three Seawalls in front of one mongod, without a capture, with a
 //! capture of facts, and with a capture of whole replies, run in alternating rounds.
 //!
-//! The CPU time includes that of the thread that writes the capture.
+//! The CPU time includes the CPU time of the thread that writes the capture.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const CAPTURES: &str = "/api/v1/captures";
 /// Compares captures with none.
 ///
 /// # Panics
-/// If a capture has not recorded every operation, or has not counted those that it omitted.
+/// If a capture has neither recorded nor counted an operation.
 pub async fn run(plan: &Plan) {
     let rounds = plan.either(20, 1);
     let time = plan.either(Duration::from_secs(2), Duration::from_secs(1));

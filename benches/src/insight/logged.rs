@@ -27,7 +27,7 @@ const MAX_EMPTY_READS: u32 = 50;
 struct Operation {
     collection: String,
     command: String,
-    /// The id of the operation's own shape; `None` unless the row counts several shapes.
+    /// The id of the operation's own shape; `None` if the row counts only one shape.
     fine_shape: Option<String>,
     outcome: String,
     /// The durations of the phases in milliseconds. They add up to the total time.
