@@ -55,8 +55,8 @@ const MAX_BACKOFF: Duration = Duration::from_secs(600);
 /// with few operations has little weight.
 const KEPT_WEIGHT: f64 = 0.7;
 
-/// Weight of a new window in the smoothed rate. It is the mean of almost a second, because proxies do
-/// not yield at the same moment.
+/// Weight of a new window in the smoothed rate. It is the mean of almost a second, because proxies
+/// do not yield at the same moment.
 const RATE_SMOOTHING: f64 = 0.15;
 
 /// The highest limit after yielding.

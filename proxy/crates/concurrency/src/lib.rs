@@ -20,8 +20,8 @@
 //!                                                     └─────────┘
 //! ```
 //!
-//! The search tries the higher neighbour first. If load has already slowed down the server, it tries
-//! the lower one first.
+//! The search tries the higher neighbour first. If load has already slowed down the server, it
+//! tries the lower one first.
 //!
 //! A window is 100 ms: long enough for some operations of a slow server, short enough to settle
 //! within 10 s. The controller keeps another limit only if the difference is at least 1 % (3.5 %

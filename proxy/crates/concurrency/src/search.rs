@@ -124,8 +124,9 @@ impl Search {
         matches!(self, Self::Settled { .. })
     }
 
-    /// The next limit to try from `base`, within `range`. `None` if no trial is due. The search tries
-    /// the direction `first` before the other one. A search that has tried everything settles.
+    /// The next limit to try from `base`, within `range`. `None` if no trial is due. The search
+    /// tries the direction `first` before the other one. A search that has tried everything
+    /// settles.
     pub(crate) fn next(
         &mut self,
         base: u32,
@@ -210,8 +211,8 @@ impl Search {
                 direction: next_direction,
             } => {
                 *interval = FIRST_INTERVAL;
-                // After a steep gain, the best limit is some steps away, so the next trial follows at
-                // once.
+                // After a steep gain, the best limit is some steps away, so the next trial follows
+                // at once.
                 *next_at = match gain {
                     Gain::Small => now + random.jittered(FIRST_INTERVAL),
                     Gain::Steep | Gain::Obvious => now,

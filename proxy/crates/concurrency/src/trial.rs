@@ -22,8 +22,8 @@ const MIN_ELASTICITY: f64 = 0.05;
 
 /// A gain of this size cannot come from a steady change, so the trial does not wait for the second
 /// neighbour. It waits if the tried limit bound nothing, because then the limit is not the reason
-/// for the gain: other clients may have yielded. A gain that exceeds the change of the limit by `LARGEST_ELASTICITY` cannot come from
-/// the limit.
+/// for the gain: other clients may have yielded. A gain that exceeds the change of the limit by
+/// `LARGEST_ELASTICITY` cannot come from the limit.
 const OBVIOUS_GAIN: f64 = 0.3;
 const LARGEST_ELASTICITY: f64 = 1.2;
 
