@@ -22,6 +22,7 @@ use crate::{Mode, Records, RedactError, Redactor};
 
 #[path = "../../shape/src/tests/corpus.rs"]
 mod grammar;
+mod values;
 
 const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
 
@@ -167,7 +168,7 @@ fn redacted_commands_keep_everything_that_is_not_a_value() {
         },
         "projection": { "a": 1, "b": { "$slice": 5 } }, "sort": { "a": -1 }, "limit": 7, "skip": 2,
         "hint": "a_1", "batchSize": 10, "collation": { "locale": "en" }, "comment": "by alice",
-        "lsid": { "id": 5 }, "$db": "shop", "readConcern": { "level": "majority" },
+        "lsid": { "id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] } }, "$db": "shop", "readConcern": { "level": "majority" },
     };
     for mode in MODES {
         let redacted = command(mode, &find);

@@ -3,7 +3,7 @@
 use super::bson::Field;
 use super::clause::{self, Table};
 use super::form::Word;
-use seawall_command::table::{self, COMMANDS, CommandSpec, Syntax};
+use seawall_command::table::{self, COMMANDS, CommandSpec, FirstField, Syntax};
 
 /// The properties of a command that decide how its fingerprint is built.
 #[derive(Copy, Clone, Debug)]
@@ -11,6 +11,8 @@ pub(super) struct KnownCommand {
     /// The canonical name of the command, with its hash.
     pub(super) name: Word,
     pub(super) syntax: Syntax,
+    /// What the first field has.
+    pub(super) first_field: FirstField,
 }
 
 impl KnownCommand {
@@ -22,6 +24,7 @@ impl KnownCommand {
         Self {
             name: Word::new(name),
             syntax: spec.syntax,
+            first_field: spec.first_field,
         }
     }
 

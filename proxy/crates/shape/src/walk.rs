@@ -306,7 +306,7 @@ pub(super) const INDEX_TYPES: [&[u8]; 9] = [
 ];
 
 /// The arguments of `$meta` that are printed.
-const META_NAMES: [&[u8]; 15] = [
+pub(super) const META_NAMES: [&[u8]; 15] = [
     b"textScore",
     b"indexKey",
     b"recordId",

@@ -17,6 +17,7 @@ pub use self::{
     lookup::{find, position},
     rows::{COMMANDS, UNKNOWN},
     spec::{
-        Class, CommandSpec, Handshake, ReplyBeforeLogin, ReplyForm, Statements, Streaming, Syntax,
+        Class, CommandSpec, FirstField, Handshake, ReplyBeforeLogin, ReplyForm, Statements,
+        Streaming, Syntax,
     },
 };

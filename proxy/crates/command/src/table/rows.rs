@@ -1,7 +1,8 @@
 //! The rows of the table of commands.
 
 use super::spec::{
-    Class, CommandSpec, Handshake, ReplyBeforeLogin, ReplyForm, Streaming, Syntax, command,
+    Class, CommandSpec, FirstField, Handshake, ReplyBeforeLogin, ReplyForm, Streaming, Syntax,
+    command,
 };
 
 /// The row of every unknown name. After a login, an unknown command is forwarded. Its values are
@@ -69,9 +70,13 @@ pub static COMMANDS: &[CommandSpec] = &[
         .class(Class::EndTransaction)
         .ends_work(),
     command("startSession"),
-    command("refreshSessions"),
-    command("endSessions").ends_work(),
-    command("killSessions").ends_work(),
+    command("refreshSessions").first_field(FirstField::Sessions),
+    command("endSessions")
+        .first_field(FirstField::Sessions)
+        .ends_work(),
+    command("killSessions")
+        .first_field(FirstField::Sessions)
+        .ends_work(),
     command("killAllSessions").ends_work(),
     command("killAllSessionsByPattern").ends_work(),
     // Commands on collections, indexes and databases.
@@ -83,8 +88,12 @@ pub static COMMANDS: &[CommandSpec] = &[
         .reads()
         .on_collection(),
     command("convertToCapped").writes().on_collection(),
-    command("cloneCollectionAsCapped").writes(),
-    command("renameCollection").writes(),
+    command("cloneCollectionAsCapped")
+        .first_field(FirstField::Name)
+        .writes(),
+    command("renameCollection")
+        .first_field(FirstField::Name)
+        .writes(),
     command("listCollections").reads(),
     command("validate").on_collection(),
     command("compact").on_collection(),
@@ -105,8 +114,8 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("planCacheClearFilters").on_collection(),
     command("planCacheListFilters").on_collection(),
     command("planCacheSetFilter").on_collection(),
-    command("setQuerySettings"),
-    command("removeQuerySettings"),
+    command("setQuerySettings").first_field(FirstField::Command),
+    command("removeQuerySettings").first_field(FirstField::Command),
     command("listDatabases").reads(),
     command("dropDatabase").writes(),
     command("dbStats").aliases(&["dbstats"]).reads(),
@@ -143,7 +152,9 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("whatsmyuri")
         .handshake(Handshake::WhatsMyUri)
         .passes_relay_before_login(),
-    command("seawall").about_seawall(),
+    command("seawall")
+        .first_field(FirstField::Option)
+        .about_seawall(),
     command("ping")
         .reads()
         .reply_before_login(ReplyBeforeLogin::Ping)
@@ -188,14 +199,14 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("getParameter"),
     command("setParameter").secret(),
     command("getCmdLineOpts"),
-    command("setFeatureCompatibilityVersion"),
+    command("setFeatureCompatibilityVersion").first_field(FirstField::Option),
     command("rotateCertificates"),
-    command("getLog"),
+    command("getLog").first_field(FirstField::Option),
     command("logRotate"),
     command("currentOp"),
     command("killOp").ends_work(),
     command("top"),
-    command("profile"),
+    command("profile").first_field(FirstField::Option),
     command("lockInfo"),
     command("connPoolStats"),
     command("netstat"),
@@ -206,8 +217,8 @@ pub static COMMANDS: &[CommandSpec] = &[
     // Commands about the replica set.
     command("replSetGetStatus"),
     command("replSetGetConfig"),
-    command("replSetFreeze"),
-    command("replSetStepDown"),
+    command("replSetFreeze").first_field(FirstField::Option),
+    command("replSetStepDown").first_field(FirstField::Option),
     command("replSetReconfig"),
     command("replSetInitiate"),
     command("getDefaultRWConcern"),
@@ -218,27 +229,27 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("removeShard"),
     command("listShards"),
     command("getShardMap"),
-    command("enableSharding"),
-    command("shardCollection"),
-    command("unshardCollection"),
-    command("reshardCollection"),
-    command("commitReshardCollection"),
-    command("abortReshardCollection"),
-    command("refineCollectionShardKey"),
-    command("analyzeShardKey"),
-    command("configureQueryAnalyzer"),
-    command("split"),
-    command("moveChunk"),
-    command("moveRange"),
-    command("moveCollection"),
+    command("enableSharding").first_field(FirstField::Name),
+    command("shardCollection").first_field(FirstField::Name),
+    command("unshardCollection").first_field(FirstField::Name),
+    command("reshardCollection").first_field(FirstField::Name),
+    command("commitReshardCollection").first_field(FirstField::Name),
+    command("abortReshardCollection").first_field(FirstField::Name),
+    command("refineCollectionShardKey").first_field(FirstField::Name),
+    command("analyzeShardKey").first_field(FirstField::Name),
+    command("configureQueryAnalyzer").first_field(FirstField::Name),
+    command("split").first_field(FirstField::Name),
+    command("moveChunk").first_field(FirstField::Name),
+    command("moveRange").first_field(FirstField::Name),
+    command("moveCollection").first_field(FirstField::Name),
     command("balancerStart"),
     command("balancerStop"),
     command("balancerStatus"),
     // Commands that only old servers have.
     command("eval"),
     command("group"),
-    command("geoNear"),
-    command("geoSearch"),
+    command("geoNear").first_field(FirstField::Name),
+    command("geoSearch").first_field(FirstField::Name),
     command("copydb").credentials().uncounted(),
     command("copydbgetnonce").credentials().uncounted(),
     command("copydbSaslStart")

@@ -11,6 +11,8 @@ pub struct CommandSpec {
     pub class: Class,
     /// The fields of the command that are part of its shape.
     pub syntax: Syntax,
+    /// What the first field of the command has. Redaction keeps only this.
+    pub first_field: FirstField,
     /// Where the command lists its statements (the writes that it contains).
     pub statements: Statements,
     /// The form of the server's reply to the command.
@@ -120,6 +122,42 @@ pub enum Syntax {
     Plain,
 }
 
+/// What the first field of a command has. Everything else in this field is a value of a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstField {
+    /// Nothing: clients send one or true.
+    Flag,
+    /// The name of a collection, database or namespace; or one.
+    Name,
+    /// A number or a word of the server or of Seawall, such as a level, a time or a cursor id.
+    Option,
+    /// Another command.
+    Command,
+    /// An array of session ids.
+    Sessions,
+}
+
+impl FirstField {
+    /// The first field of commands with this syntax.
+    const fn of(syntax: Syntax) -> Self {
+        match syntax {
+            Syntax::Plain | Syntax::BulkWrite => Self::Flag,
+            Syntax::GetMore => Self::Option,
+            Syntax::Explain => Self::Command,
+            Syntax::Find
+            | Syntax::Aggregate
+            | Syntax::Count
+            | Syntax::Distinct
+            | Syntax::MapReduce
+            | Syntax::Update
+            | Syntax::Delete
+            | Syntax::FindAndModify
+            | Syntax::CreateIndexes
+            | Syntax::OnCollection => Self::Name,
+        }
+    }
+}
+
 /// Where a command lists its statements: the documents to insert, or the updates and deletes to
 /// run.
 ///
@@ -194,6 +232,7 @@ pub(super) const fn command(name: &'static str) -> CommandSpec {
         aliases: &[],
         class: Class::Other,
         syntax: Syntax::Plain,
+        first_field: FirstField::Flag,
         statements: Statements::None,
         reply_form: ReplyForm::Plain,
         streaming: Streaming::Never,
@@ -246,8 +285,20 @@ impl CommandSpec {
         self.class(Class::Handshake(handshake)).never_replayed()
     }
 
+    /// Sets the syntax, and what the first field of commands with this syntax has.
     pub(super) const fn syntax(self, syntax: Syntax) -> Self {
-        Self { syntax, ..self }
+        Self {
+            syntax,
+            first_field: FirstField::of(syntax),
+            ..self
+        }
+    }
+
+    pub(super) const fn first_field(self, first_field: FirstField) -> Self {
+        Self {
+            first_field,
+            ..self
+        }
     }
 
     pub(super) const fn on_collection(self) -> Self {

@@ -1,10 +1,12 @@
 //! Places in pipelines and expressions.
 
 use super::{
-    Inner, Treatment, filter, inside_array, inside_document, kept_number, numbers, pipeline, words,
+    Inner, Treatment, filter, flag, inside_array, inside_document, kept_number, names, numbers,
+    pipeline, word_of,
 };
 use crate::bson::{Array, Field, Value};
 use crate::pipeline::{Argument, KeyedStage, Stage};
+use crate::walk::META_NAMES;
 
 /// A part of a pipeline or expression whose elements have rules of their own.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +19,12 @@ pub(super) enum Part {
     List,
     /// The arguments of an operator. Some of them are options.
     Options,
-    /// An array of expressions in which numbers are positions.
-    Positions,
+    /// An array of expressions in which numbers from this index on are positions.
+    Positions(u8),
+    /// An array of numbers.
+    Counts,
+    /// `{$meta: word}`.
+    Meta,
     /// `{$elemMatch: filter}`, `{$slice: count}` or `{$meta: word}` in a projection.
     Projected,
     /// The operators of `$push` and `$addToSet`.
@@ -35,11 +41,17 @@ pub(super) enum Part {
     WindowOutput,
     /// One field of `output` of `$setWindowFields`.
     WindowField,
+    /// `window` of one field of `output`.
+    Window,
+    /// `documents` of a window: positions.
+    Bounds,
+    /// `range` of a window: differences of values.
+    RangeBounds,
     /// `output` of `$fill`.
     FillOutput,
     /// One field of `output` of `$fill`.
     FillField,
-    /// `range` of `$densify`: its strings are words of the server.
+    /// `range` of `$densify`.
     DensifyRange,
 }
 
@@ -56,14 +68,25 @@ impl Part {
             Self::Options if KEPT_OPTIONS.contains(&name) => option(value),
             Self::Options if name == b"sortBy" => sort_by(value),
             Self::Options => expression(value),
-            Self::Positions => match value.number() {
-                Some(_) => Treatment::Keep,
-                None => expression(value),
+            Self::Positions(first) => match (value.number(), name) {
+                // The index has one digit: no operator has more arguments.
+                (Some(_), &[digit @ b'0'..=b'9']) if digit - b'0' >= first => Treatment::Keep,
+                _ => expression(value),
+            },
+            Self::Counts => kept_number(value),
+            Self::Meta => match name {
+                b"$meta" => meta(value),
+                _ => Treatment::Value,
             },
             Self::Projected => match (name, value) {
                 (b"$elemMatch", _) => filter(value),
-                (b"$meta", _) => words(value),
-                (b"$slice", Value::Array(_)) => operator(name, value),
+                (b"$meta", _) => meta(value),
+                (b"$slice", &Value::Array(array)) => match array.first() {
+                    Some(first) if first.number().is_some() => {
+                        inside_array(value, Inner::Aggregation(Self::Counts))
+                    }
+                    _ => operator(name, value),
+                },
                 (b"$slice", _) => kept_number(value),
                 _ => Treatment::Value,
             },
@@ -73,13 +96,16 @@ impl Part {
                 _ => Treatment::Value,
             },
             Self::ChangeStream => match name {
-                b"resumeAfter" | b"startAfter" => Treatment::Value,
-                _ => words(value),
+                b"fullDocument" | b"fullDocumentBeforeChange" => word_of(&CHANGE_WORDS, value),
+                b"allChangesForCluster" | b"showExpandedEvents" => kept_number(value),
+                _ => Treatment::Value,
             },
             Self::Search => match (name, value) {
+                // Documents of users.
+                (b"like", _) => Treatment::Value,
                 (b"index" | b"path" | b"defaultPath", Value::String(_)) => Treatment::Keep,
-                (b"index" | b"path" | b"defaultPath", &Value::Array(names)) if is_names(names) => {
-                    Treatment::Keep
+                (b"index" | b"path" | b"defaultPath", &Value::Array(array)) if is_names(array) => {
+                    names(value)
                 }
                 _ => searched(value),
             },
@@ -88,16 +114,36 @@ impl Part {
                 b"buckets" | b"granularity" => option(value),
                 _ => expression(value),
             },
+            _ => self.of_stage(name, value),
+        }
+    }
+
+    /// The treatment in the arguments of `$setWindowFields`, `$fill` and `$densify`.
+    fn of_stage(self, name: &[u8], value: &Value<'_>) -> Treatment {
+        match self {
             Self::WindowOutput => inside(value, Self::WindowField),
-            Self::WindowField if name == b"window" => words(value),
-            Self::WindowField => operator(name, value),
-            Self::FillOutput => inside(value, Self::FillField),
-            Self::FillField if name == b"method" => option(value),
-            Self::FillField => expression(value),
-            Self::DensifyRange => match value {
-                Value::String(_) => Treatment::Keep,
+            Self::WindowField if name == b"window" => inside(value, Self::Window),
+            Self::Window => match name {
+                b"documents" => inside_array(value, Inner::Aggregation(Self::Bounds)),
+                b"range" => inside_array(value, Inner::Aggregation(Self::RangeBounds)),
+                b"unit" => word_of(&UNITS, value),
                 _ => Treatment::Value,
             },
+            Self::Bounds => word_of(&BOUNDS, value),
+            Self::RangeBounds => match value {
+                Value::String(_) => word_of(&BOUNDS, value),
+                _ => Treatment::Value,
+            },
+            Self::WindowField => operator(name, value),
+            Self::FillOutput => inside(value, Self::FillField),
+            Self::FillField if name == b"method" => word_of(&[b"linear", b"locf"], value),
+            Self::FillField => expression(value),
+            Self::DensifyRange => match (name, value) {
+                (b"bounds", Value::String(_)) => word_of(&[b"full", b"partition"], value),
+                (b"unit", Value::String(_)) => word_of(&UNITS, value),
+                _ => Treatment::Value,
+            },
+            _ => expression(value),
         }
     }
 }
@@ -110,12 +156,12 @@ pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
         (Stage::Project, _) => inside_document(value, Inner::Projection),
         (Stage::Facet, _) => inside_document(value, Inner::Facets),
         (Stage::Value, _) if name != b"$count" => kept_number(value),
-        (Stage::Value | Stage::Unset, _) => words(value),
+        (Stage::Value | Stage::Unset, _) => names(value),
         (Stage::Search, _) => inside(value, Part::Search),
         (Stage::Opaque, _) => match name {
             b"$changeStream" => inside(value, Part::ChangeStream),
             b"$documents" => expression(value),
-            _ => words(value),
+            _ => numbers(value),
         },
         (Stage::Keyed(stage), Value::Document(_)) => inside_document(value, Inner::Keyed(stage)),
         (
@@ -134,7 +180,9 @@ pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
 /// An argument of a stage whose keys have rules of their own.
 pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatment {
     match (stage, name) {
-        (KeyedStage::Out, b"timeseries") => return words(value),
+        (KeyedStage::Out, b"timeseries") => {
+            return inside_document(value, Inner::Option(super::option::Part::Timeseries));
+        }
         (KeyedStage::GraphLookup, b"maxDepth") => return numbers(value),
         (KeyedStage::VectorSearch, b"limit" | b"numCandidates") => return numbers(value),
         (KeyedStage::Densify, b"range") => return inside(value, Part::DensifyRange),
@@ -143,7 +191,7 @@ pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatm
         _ => {}
     }
     match stage.argument(name) {
-        Argument::Namespace | Argument::Names => words(value),
+        Argument::Namespace | Argument::Names => names(value),
         Argument::Pipeline => pipeline(value),
         Argument::Filter => filter(value),
         Argument::Keys => inside_document(value, Inner::Keys),
@@ -151,7 +199,7 @@ pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatm
         Argument::Expression => expression(value),
         Argument::WhenMatched | Argument::WhenNotMatched => match value {
             Value::Array(_) => pipeline(value),
-            _ => words(value),
+            _ => word_of(&MERGE_WORDS, value),
         },
     }
 }
@@ -160,7 +208,16 @@ pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatm
 fn option(value: &Value<'_>) -> Treatment {
     match value {
         Value::Document(_) | Value::Array(_) => expression(value),
-        _ => words(value),
+        Value::String(_) => Treatment::Keep,
+        _ => kept_number(value),
+    }
+}
+
+/// The argument of `$meta`.
+fn meta(value: &Value<'_>) -> Treatment {
+    match value {
+        Value::String(_) => word_of(&META_NAMES, value),
+        _ => Treatment::Value,
     }
 }
 
@@ -168,7 +225,7 @@ fn option(value: &Value<'_>) -> Treatment {
 fn sort_by(value: &Value<'_>) -> Treatment {
     match value {
         Value::Document(_) => inside_document(value, Inner::Keys),
-        _ => kept_number(value),
+        _ => flag(value),
     }
 }
 
@@ -191,8 +248,9 @@ pub(super) fn expression(value: &Value<'_>) -> Treatment {
 fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
     match (name, value) {
         (b"$function" | b"$accumulator", _) => Treatment::Value,
-        (b"$meta", _) | (b"$getField", Value::String(_)) => words(value),
-        (b"$sum" | b"$count", _) if value.number().is_some() => Treatment::Keep,
+        (b"$meta", _) => meta(value),
+        (b"$getField", Value::String(_)) => Treatment::Keep,
+        (b"$sum", _) if value.number().is_some() => flag(value),
         (_, Value::Document(document)) if OPTION_OPERATORS.contains(&name) => {
             // An argument may itself be an operator, such as `{$year: {$max: "$date"}}`.
             match document.first().map(|first| first.name) {
@@ -200,9 +258,10 @@ fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
                 _ => inside(value, Part::Options),
             }
         }
-        (_, Value::Array(_)) if POSITION_OPERATORS.contains(&name) => {
-            inside_array(value, Inner::Aggregation(Part::Positions))
-        }
+        (_, Value::Array(_)) => match first_position(name) {
+            Some(first) => inside_array(value, Inner::Aggregation(Part::Positions(first))),
+            None => expression(value),
+        },
         _ => expression(value),
     }
 }
@@ -301,18 +360,48 @@ const KEPT_OPTIONS: [&[u8]; 13] = [
     b"unit",
 ];
 
-/// Operators with positions and counts among their arguments.
-const POSITION_OPERATORS: [&[u8]; 12] = [
-    b"$arrayElemAt",
-    b"$indexOfArray",
-    b"$indexOfBytes",
-    b"$indexOfCP",
-    b"$range",
-    b"$round",
-    b"$slice",
-    b"$substr",
-    b"$substrBytes",
-    b"$substrCP",
-    b"$trunc",
-    b"$zip",
+/// The index of the first argument that is a position or a count, for operators that have one.
+fn first_position(operator: &[u8]) -> Option<u8> {
+    Some(match operator {
+        b"$range" => 0,
+        b"$arrayElemAt" | b"$round" | b"$slice" | b"$substr" | b"$substrBytes" | b"$substrCP"
+        | b"$trunc" => 1,
+        b"$indexOfArray" | b"$indexOfBytes" | b"$indexOfCP" => 2,
+        _ => return None,
+    })
+}
+
+/// The words of `fullDocument` and `fullDocumentBeforeChange`.
+const CHANGE_WORDS: [&[u8]; 5] = [
+    b"default",
+    b"off",
+    b"required",
+    b"updateLookup",
+    b"whenAvailable",
+];
+
+/// The bounds of windows that are not numbers.
+const BOUNDS: [&[u8]; 2] = [b"current", b"unbounded"];
+
+/// The words of `whenMatched` and `whenNotMatched`.
+const MERGE_WORDS: [&[u8]; 6] = [
+    b"discard",
+    b"fail",
+    b"insert",
+    b"keepExisting",
+    b"merge",
+    b"replace",
+];
+
+/// The units of time.
+const UNITS: [&[u8]; 9] = [
+    b"year",
+    b"quarter",
+    b"month",
+    b"week",
+    b"day",
+    b"hour",
+    b"minute",
+    b"second",
+    b"millisecond",
 ];

@@ -9,16 +9,17 @@
 //! document's first name.
 
 mod aggregation;
+mod option;
 mod reply;
 
-use super::bson::{Document, Value};
+use super::bson::{Document, Number, Value};
 use super::clause::{BULK_DELETE, BULK_UPDATE, Content, INDEX, Table};
 use super::command_name::{self, KnownCommand, UNKNOWN};
 use super::pipeline::KeyedStage;
 use super::update::is_replacement;
 use super::walk::INDEX_TYPES;
 use seawall_command::ReplyForm;
-use seawall_command::table::Syntax;
+use seawall_command::table::{FirstField, Syntax};
 use seawall_wire::RawElement;
 
 /// How redaction treats one element.
@@ -54,8 +55,10 @@ enum Inner {
     Text,
     /// Options that are numbers.
     Numbers,
-    /// Options that are words of the server, names or numbers.
-    Words,
+    /// An array of names, or a document of names.
+    Names,
+    /// The options of a command, and documents in them.
+    Option(option::Part),
     /// Keys in their order, each with a direction or an index type.
     Keys,
     Projection,
@@ -94,7 +97,7 @@ impl Place {
     pub fn sequence(self, identifier: &[u8]) -> Treatment {
         let empty = Value::Array(Document::default().into());
         match self.0 {
-            Inner::Command(known) => of_field(known, identifier, &empty),
+            Inner::Command(known) => of_field(known, identifier, ARRAY, &empty),
             _ => Treatment::Value,
         }
     }
@@ -107,7 +110,7 @@ impl Place {
         let (name, value) = (element.name, &value);
         match self.0 {
             Inner::Command(known) if is_first => first_field(known, value),
-            Inner::Command(known) => of_field(known, name, value),
+            Inner::Command(known) => of_field(known, name, element.kind, value),
             Inner::Statements(table) => inside_document(value, Inner::Statement(table)),
             Inner::Statement(table) => of_statement(table, name, value),
             Inner::BulkOps => bulk_op(value),
@@ -117,9 +120,14 @@ impl Place {
             Inner::Filters => filter(value),
             Inner::Operators => operator(name, value),
             Inner::OperatorList => inside_document(value, Inner::Operators),
-            Inner::Text if name == b"$search" => Treatment::Value,
+            Inner::Text if name == b"$language" => name_only(value),
+            Inner::Text => match name {
+                b"$caseSensitive" | b"$diacriticSensitive" => kept_number(value),
+                _ => Treatment::Value,
+            },
             Inner::Numbers => numbers(value),
-            Inner::Text | Inner::Words => words(value),
+            Inner::Names => name_only(value),
+            Inner::Option(part) => part.treatment(name, element.kind, value),
             Inner::Keys => direction(value),
             Inner::Projection => projected(value),
             Inner::Update => changes(name, value),
@@ -134,20 +142,23 @@ impl Place {
     }
 }
 
-/// The first field of a command: its target, or the explained command.
+/// The first field of a command: its target, or another command.
 fn first_field(known: &'static KnownCommand, value: &Value<'_>) -> Treatment {
-    match (known.syntax, value) {
-        (Syntax::Explain, &Value::Document(inner)) => {
+    match (known.first_field, value) {
+        (FirstField::Command, &Value::Document(inner)) => {
             let inner = inner.first();
             let known = inner.as_ref().map_or(&UNKNOWN, command_name::find);
             Treatment::Inside(Place(Inner::Command(known)))
         }
-        _ => Treatment::Keep,
+        (FirstField::Name | FirstField::Option, Value::String(_)) => Treatment::Keep,
+        (FirstField::Option, _) => kept_number(value),
+        (FirstField::Sessions, _) => option::sessions(value),
+        _ => flag(value),
     }
 }
 
 /// A field of a command after the first one.
-fn of_field(known: &'static KnownCommand, name: &[u8], value: &Value<'_>) -> Treatment {
+fn of_field(known: &'static KnownCommand, name: &[u8], kind: u8, value: &Value<'_>) -> Treatment {
     if let Some(content) = known.clauses().content_of(name) {
         return of_clause(content, value);
     }
@@ -155,15 +166,15 @@ fn of_field(known: &'static KnownCommand, name: &[u8], value: &Value<'_>) -> Tre
         (Syntax::BulkWrite, b"ops") => inside_array(value, Inner::BulkOps),
         (_, b"validator") => filter(value),
         (Syntax::OnCollection, b"pipeline") => pipeline(value),
-        (_, name) => kept_unless(!KEPT_FIELDS.contains(&name)),
+        _ => option::of_command(name, kind, value),
     }
 }
 
 fn of_statement(table: &'static Table, name: &[u8], value: &Value<'_>) -> Treatment {
     match table.content_of(name) {
         Some(content) => of_clause(content, value),
-        // Everything else in the description of an index is an option.
-        None => kept_unless(!std::ptr::eq(table, &raw const INDEX)),
+        None if std::ptr::eq(table, &raw const INDEX) => option::of_index(name, value),
+        None => Treatment::Value,
     }
 }
 
@@ -175,7 +186,8 @@ fn of_clause(content: Content, value: &Value<'_>) -> Treatment {
         Content::Keys | Content::Hint => inside_document(value, Inner::Keys),
         Content::Projection => inside_document(value, Inner::Projection),
         Content::Pipeline => pipeline(value),
-        Content::Name | Content::Collation => words(value),
+        Content::Name => name_only(value),
+        Content::Collation => option::collation(value),
         Content::Update => update(value),
         Content::Expression => aggregation::expression(value),
         Content::Limit | Content::Skip | Content::Flag | Content::UnlessOne | Content::Presence => {
@@ -193,8 +205,8 @@ fn bulk_op(value: &Value<'_>) -> Treatment {
     };
     match table {
         Some(b"delete") => inside_document(value, Inner::BulkOp(&BULK_DELETE)),
-        Some(_) => inside_document(value, Inner::BulkOp(&BULK_UPDATE)),
-        None => Treatment::Value,
+        Some(b"insert" | b"update") => inside_document(value, Inner::BulkOp(&BULK_UPDATE)),
+        _ => Treatment::Value,
     }
 }
 
@@ -225,7 +237,8 @@ fn in_filter(name: &[u8], value: &Value<'_>) -> Treatment {
 /// The argument of an operator of a filter.
 fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
     match (name, value) {
-        (b"$options" | b"$type", _) => words(value),
+        (b"$options", _) => regex_options(value),
+        (b"$type", _) => types(value),
         (b"$exists" | b"$size" | b"$mod" | b"$maxDistance" | b"$minDistance", _) => numbers(value),
         (b"$regex", Value::String(_) | Value::Regex(_)) => Treatment::Pattern,
         (b"$not", Value::Regex(_)) => Treatment::Pattern,
@@ -256,11 +269,9 @@ fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
 fn direction(value: &Value<'_>) -> Treatment {
     match *value {
         Value::String(kind) => kept_unless(!INDEX_TYPES.contains(&kind)),
-        Value::Document(document) => {
-            let first = document.first();
-            kept_unless(first.is_none_or(|first| first.name != b"$meta"))
-        }
-        _ => kept_number(value),
+        Value::Document(_) => inside_document(value, Inner::Aggregation(aggregation::Part::Meta)),
+        // A field of a user may have the name of an option with keys, and any number.
+        _ => flag(value),
     }
 }
 
@@ -293,7 +304,8 @@ fn update(value: &Value<'_>) -> Treatment {
 /// The changes of one modifier of an update.
 fn changes(modifier: &[u8], value: &Value<'_>) -> Treatment {
     let modifier = match modifier {
-        b"$rename" | b"$currentDate" => return words(value),
+        b"$rename" => return names(value),
+        b"$currentDate" => return inside_document(value, Inner::Option(option::Part::CurrentDate)),
         b"$pop" => return numbers(value),
         b"$push" | b"$addToSet" => Modifier::Push,
         b"$pull" => Modifier::Pull,
@@ -343,12 +355,49 @@ fn numbers(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Words of the server, names and numbers, in documents and arrays too.
-fn words(value: &Value<'_>) -> Treatment {
+/// One, zero, minus one, a boolean or null: numbers that a user's value is unlikely to be.
+fn flag(value: &Value<'_>) -> Treatment {
+    match value.number() {
+        Some(Number::Zero | Number::One | Number::MinusOne) => Treatment::Keep,
+        Some(_) => Treatment::Value,
+        None => kept_number(value),
+    }
+}
+
+/// The name of a collection, field or index.
+fn name_only(value: &Value<'_>) -> Treatment {
+    kept_unless(!matches!(value, Value::String(_)))
+}
+
+/// Names, alone or in an array or document.
+fn names(value: &Value<'_>) -> Treatment {
     match value {
-        Value::Document(_) | Value::Array(_) => Treatment::Inside(Place(Inner::Words)),
-        Value::String(_) => Treatment::Keep,
+        Value::Document(_) | Value::Array(_) => Treatment::Inside(Place(Inner::Names)),
+        _ => name_only(value),
+    }
+}
+
+/// One of these words of the server, or a number.
+fn word_of(words: &[&[u8]], value: &Value<'_>) -> Treatment {
+    match value {
+        Value::String(word) => kept_unless(!words.contains(word)),
         _ => kept_number(value),
+    }
+}
+
+/// The options of a regular expression.
+fn regex_options(value: &Value<'_>) -> Treatment {
+    match value {
+        Value::String(options) => kept_unless(!options.iter().all(|c| b"imsuxl".contains(c))),
+        _ => Treatment::Value,
+    }
+}
+
+/// Types of BSON, alone or in an array.
+fn types(value: &Value<'_>) -> Treatment {
+    match value {
+        Value::Array(_) => inside_array(value, Inner::Option(option::Part::Types)),
+        _ => word_of(&option::TYPES, value),
     }
 }
 
@@ -359,81 +408,5 @@ fn kept_unless(is_value: bool) -> Treatment {
     }
 }
 
-/// Fields of commands that are options, names or limits, in addition to the fields in the tables.
-/// All other fields count as values, because a command may have new fields.
-const KEPT_FIELDS: [&[u8]; 74] = [
-    b"$clusterTime",
-    b"$client",
-    b"$configTime",
-    b"$db",
-    b"$readPreference",
-    b"abortOnError",
-    b"allowDiskUse",
-    b"allowPartialResults",
-    b"apiDeprecationErrors",
-    b"apiStrict",
-    b"apiVersion",
-    b"authorizedCollections",
-    b"authorizedDatabases",
-    b"autocommit",
-    b"awaitData",
-    b"batchSize",
-    b"bypassDocumentValidation",
-    b"capped",
-    b"changeStreamPreAndPostImages",
-    b"clusteredIndex",
-    b"collation",
-    b"collection",
-    b"commitQuorum",
-    b"cursor",
-    b"cursors",
-    b"dropTarget",
-    b"errorsOnly",
-    b"expireAfterSeconds",
-    b"explain",
-    b"freeStorage",
-    b"full",
-    b"hint",
-    b"includeIndexBuildInfo",
-    b"index",
-    b"indexOptionDefaults",
-    b"key",
-    b"lsid",
-    b"max",
-    b"maxAwaitTimeMS",
-    b"maxTimeMS",
-    b"mode",
-    b"name",
-    b"nameOnly",
-    b"new",
-    b"noCursorTimeout",
-    b"nsInfo",
-    b"oplogReplay",
-    b"ordered",
-    b"out",
-    b"rawData",
-    b"readConcern",
-    b"recoveryToken",
-    b"returnKey",
-    b"scale",
-    b"showRecordId",
-    b"singleBatch",
-    b"size",
-    b"startTransaction",
-    b"stmtId",
-    b"stmtIds",
-    b"storageEngine",
-    b"sort",
-    b"tailable",
-    b"term",
-    b"timeseries",
-    b"to",
-    b"txnNumber",
-    b"unique",
-    b"upsert",
-    b"validationAction",
-    b"validationLevel",
-    b"verbosity",
-    b"viewOn",
-    b"writeConcern",
-];
+/// The type byte of an array.
+const ARRAY: u8 = 0x04;

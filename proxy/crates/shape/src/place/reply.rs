@@ -38,6 +38,7 @@ impl Part {
             (Self::Cursor, b"firstBatch" | b"nextBatch") if form == ReplyForm::BulkWrite => {
                 inside_array(value, inside(Self::Errors))
             }
+            (Self::Body | Self::Error, b"keyPattern") => inside_document(value, Inner::Keys),
             (_, name) => kept_unless(!self.keeps(name)),
         }
     }
@@ -52,14 +53,7 @@ impl Part {
             ),
             Self::Error => matches!(
                 name,
-                b"ok"
-                    | b"index"
-                    | b"idx"
-                    | b"code"
-                    | b"codeName"
-                    | b"keyPattern"
-                    | b"n"
-                    | b"nModified"
+                b"ok" | b"index" | b"idx" | b"code" | b"codeName" | b"n" | b"nModified"
             ),
             Self::LastError => matches!(name, b"n" | b"updatedExisting"),
             Self::UpsertedOne => name == b"index",
@@ -68,7 +62,7 @@ impl Part {
     }
 }
 
-const KEPT_FIELDS: [&[u8]; 24] = [
+const KEPT_FIELDS: [&[u8]; 23] = [
     b"$clusterTime",
     b"$configTime",
     b"$gleStats",
@@ -77,7 +71,6 @@ const KEPT_FIELDS: [&[u8]; 24] = [
     b"createdCollectionAutomatically",
     b"electionId",
     b"errorLabels",
-    b"keyPattern",
     b"n",
     b"nDeleted",
     b"nErrors",

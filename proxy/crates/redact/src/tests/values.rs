@@ -1,0 +1,401 @@
+//! No value of a user is in a redacted command, wherever the user put it.
+
+use bson::{Binary, Bson, Document, Timestamp, doc, oid::ObjectId, spec::BinarySubtype};
+use seawall_command::table::{COMMANDS, CommandSpec, FirstField};
+
+use super::{MODES, command, reply};
+
+const TEXT: &str = "hunter2-sentinel";
+const NUMBER: i32 = 471_147;
+const ID: [u8; 12] = *b"sentinel-oid";
+
+/// The sentinels, alone and in documents and arrays.
+fn sentinels() -> Vec<Bson> {
+    let scalars = [
+        Bson::from(TEXT),
+        Bson::Int32(NUMBER),
+        Bson::Int64(NUMBER.into()),
+        Bson::Double(NUMBER.into()),
+        Bson::ObjectId(ObjectId::from_bytes(ID)),
+    ];
+    let [text, int, long, double, id] = scalars.clone();
+    let lists = [vec![text, id], vec![int, long, double]];
+    let inside = lists.into_iter().flat_map(|list| {
+        let list = Bson::Array(list);
+        [
+            doc! { "user field": &list }.into(),
+            doc! { "find": "c", "filter": { "a": &list } }.into(),
+            doc! { "_id": { "a": &list } }.into(),
+            Bson::Array(vec![doc! { "user field": &list }.into()]),
+            Bson::Array(vec![list]),
+        ]
+    });
+    let documents = scalars
+        .each_ref()
+        .map(|scalar| doc! { "user field": scalar }.into());
+    let arrays = scalars
+        .each_ref()
+        .map(|scalar| vec![doc! { "a": scalar }].into());
+    let scalars = scalars.into_iter().chain(documents).chain(arrays);
+    scalars.chain(inside).collect()
+}
+
+fn has_sentinel(value: &Bson) -> bool {
+    match value {
+        Bson::Document(document) => document.values().any(has_sentinel),
+        Bson::Array(items) => items.iter().any(has_sentinel),
+        Bson::String(text) => text.contains(TEXT),
+        Bson::Int32(number) => *number == NUMBER,
+        Bson::Int64(number) => *number == i64::from(NUMBER),
+        #[expect(clippy::float_cmp, reason = "an unchanged number is equal")]
+        Bson::Double(number) => *number == f64::from(NUMBER),
+        Bson::ObjectId(id) => id.bytes() == ID,
+        _ => false,
+    }
+}
+
+fn is_number(value: &Bson) -> bool {
+    matches!(value, Bson::Int32(_) | Bson::Int64(_) | Bson::Double(_))
+}
+
+#[test]
+fn the_first_field_of_a_command_keeps_only_names_options_and_commands() {
+    for spec in COMMANDS {
+        for name in [spec.name].iter().chain(spec.aliases) {
+            for sentinel in sentinels() {
+                let is_text = matches!(sentinel, Bson::String(_));
+                let is_kept = match spec.first_field {
+                    // Names of databases and collections are documented as kept.
+                    FirstField::Name => is_text,
+                    // A cursor id, a level, a number of seconds, or a word of the server.
+                    FirstField::Option => is_text || is_number(&sentinel),
+                    FirstField::Flag | FirstField::Command | FirstField::Sessions => false,
+                };
+                let original = doc! { *name: &sentinel, "$db": "d" };
+                for mode in MODES {
+                    let redacted = command(mode, &original);
+                    let has = has_sentinel(redacted.get(*name).unwrap());
+                    assert_eq!(has, is_kept, "{mode:?} {original} {redacted}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn only_the_listed_commands_keep_an_option_a_command_or_sessions_in_their_first_field() {
+    let names = |first_field| {
+        let rows = COMMANDS.iter().filter(|row| row.first_field == first_field);
+        rows.map(|row| row.name).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        names(FirstField::Option),
+        [
+            "getMore",
+            "seawall",
+            "setFeatureCompatibilityVersion",
+            "getLog",
+            "profile",
+            "replSetFreeze",
+            "replSetStepDown",
+        ]
+    );
+    assert_eq!(
+        names(FirstField::Command),
+        ["explain", "setQuerySettings", "removeQuerySettings"]
+    );
+    assert_eq!(
+        names(FirstField::Sessions),
+        ["refreshSessions", "endSessions", "killSessions"]
+    );
+}
+
+/// Fields that have a name of a database, collection, field or index. Names are documented as kept.
+const NAMES: [&str; 9] = [
+    "$db",
+    "collection",
+    "hint",
+    "index",
+    "key",
+    "name",
+    "out",
+    "to",
+    "viewOn",
+];
+
+/// Fields with a limit, a size, a time or an id that the server or the driver chose.
+const NUMBERS: [&str; 60] = [
+    "abortOnError",
+    "allowDiskUse",
+    "allowPartialResults",
+    "apiDeprecationErrors",
+    "apiStrict",
+    "apiVersion",
+    "authorizedCollections",
+    "authorizedDatabases",
+    "autocommit",
+    "awaitData",
+    "batchSize",
+    "bypassDocumentValidation",
+    "capped",
+    "clusteredIndex",
+    "commitQuorum",
+    "dropTarget",
+    "errorsOnly",
+    "expireAfterSeconds",
+    "explain",
+    "freeStorage",
+    "full",
+    "hidden",
+    "includeIndexBuildInfo",
+    "max",
+    "maxAwaitTimeMS",
+    "maxTimeMS",
+    "mode",
+    "multi",
+    "nameOnly",
+    "new",
+    "noCursorTimeout",
+    "oplogReplay",
+    "ordered",
+    "rawData",
+    "returnKey",
+    "scale",
+    "showRecordId",
+    "singleBatch",
+    "size",
+    "startTransaction",
+    "stmtId",
+    "tailable",
+    "term",
+    "txnNumber",
+    "unique",
+    "upsert",
+    "validationAction",
+    "validationLevel",
+    "verbosity",
+    "changeStreamPreAndPostImages",
+    "cursor",
+    "cursors",
+    "stmtIds",
+    "limit",
+    "skip",
+    "remove",
+    "sparse",
+    "projection",
+    "fields",
+    "sort",
+];
+
+/// Documents in which every number is an option, because each is a limit, a cursor id or the like.
+const OF_NUMBERS: [&str; 6] = [
+    "changeStreamPreAndPostImages",
+    "cursor",
+    "cursors",
+    "stmtIds",
+    "projection",
+    "fields",
+];
+
+/// Fields that must have an option of another type, or the value of a user.
+const OTHERS: [&str; 33] = [
+    "$client",
+    "$clusterTime",
+    "$configTime",
+    "$readPreference",
+    "collation",
+    "comment",
+    "customData",
+    "documents",
+    "filter",
+    "query",
+    "update",
+    "updates",
+    "deletes",
+    "ops",
+    "indexes",
+    "pipeline",
+    "let",
+    "arrayFilters",
+    "nsInfo",
+    "indexOptionDefaults",
+    "lsid",
+    "min",
+    "readConcern",
+    "recoveryToken",
+    "storageEngine",
+    "timeseries",
+    "validator",
+    "writeConcern",
+    "scope",
+    "map",
+    "reduce",
+    "settings",
+    "a field that Seawall does not know",
+];
+
+#[test]
+fn no_field_of_a_command_keeps_a_value_that_is_not_an_option_of_its_type() {
+    // The rules of these fields depend only on the syntax, so one command of each syntax is enough.
+    let mut rows: Vec<&CommandSpec> = Vec::new();
+    for spec in COMMANDS {
+        if rows.iter().all(|row| row.syntax != spec.syntax) {
+            rows.push(spec);
+        }
+    }
+    for spec in rows {
+        for sentinel in sentinels() {
+            let mut original = doc! { spec.name: "c" };
+            let fields = NAMES.iter().chain(&NUMBERS).chain(&OTHERS);
+            for field in fields.filter(|field| **field != spec.name) {
+                original.insert(*field, &sentinel);
+            }
+            for mode in MODES {
+                let redacted = command(mode, &original);
+                for (field, value) in redacted.iter().skip(1) {
+                    let has = has_sentinel(value) && !is_exception(field, &sentinel);
+                    assert!(!has, "{mode:?} {} {field} {value}", spec.name);
+                }
+            }
+        }
+    }
+}
+
+/// True if the field may keep this value.
+fn is_exception(field: &str, value: &Bson) -> bool {
+    match value {
+        Bson::String(_) => NAMES.contains(&field),
+        Bson::Document(_) | Bson::Array(_) => !has_text(value) && OF_NUMBERS.contains(&field),
+        number => is_number(number) && NUMBERS.contains(&field),
+    }
+}
+
+/// True for values with a sentinel that is no number.
+fn has_text(value: &Bson) -> bool {
+    match value {
+        Bson::Document(document) => document.values().any(has_text),
+        Bson::Array(items) => items.iter().any(has_text),
+        other => has_sentinel(other) && !is_number(other),
+    }
+}
+
+/// Asserts that no sentinel is left of a command.
+fn assert_redacted(original: &Document) {
+    for mode in MODES {
+        let redacted = command(mode, original);
+        let text = redacted.to_string();
+        assert!(
+            !redacted.values().any(has_sentinel) && !text.contains(TEXT),
+            "{mode:?} {original} {redacted}"
+        );
+    }
+}
+
+#[test]
+fn values_that_were_once_kept_are_redacted() {
+    let id = ObjectId::from_bytes(ID);
+    for original in [
+        doc! { "filemd5": TEXT, "root": "fs", "$db": "d" },
+        doc! { "filemd5": id, "root": "fs", "$db": "d" },
+        doc! { "setQuerySettings": { "find": "c", "filter": { "email": TEXT }, "$db": "d" },
+        "settings": { "comment": TEXT }, "$db": "admin" },
+        doc! { "removeQuerySettings": { "find": "c", "filter": { "email": TEXT }, "$db": "d" }, "$db": "admin" },
+        doc! { "setQuerySettings": TEXT, "$db": "admin" },
+        doc! { "dataSize": "d.c", "min": { "email": TEXT }, "max": { "email": TEXT }, "$db": "d" },
+        doc! { "dataSize": "d.c", "keyPattern": { "n": 1 }, "max": { "n": NUMBER }, "$db": "d" },
+        doc! { "eval": TEXT, "args": [NUMBER], "$db": "d" },
+        doc! { "explain": { "filemd5": TEXT }, "$db": "d" },
+        doc! { "currentOp": 1, "$ownOps": true, "command.filter": TEXT, "$db": "admin" },
+        doc! { "killAllSessionsByPattern": [{ "users": [{ "user": TEXT }] }], "$db": "admin" },
+        doc! { "endSessions": [{ "id": TEXT, "x": NUMBER }], "$db": "admin" },
+        doc! { "updateUser": TEXT, "customData": { "a": TEXT }, "$db": "d" },
+        doc! { "create": "c", "storageEngine": { "wiredTiger": { "configString": TEXT } }, "$db": "d" },
+        doc! { "collMod": "c", "index": { "name": "a", "x": TEXT }, "validator": { "a": TEXT }, "$db": "d" },
+        doc! { "mapReduce": "c", "map": TEXT, "scope": { "a": NUMBER }, "out": { "inline": TEXT }, "$db": "d" },
+        doc! { "createIndexes": "c", "indexes": [{ "key": { "a": 1 }, "name": "a_1", "storageEngine": { "x": TEXT },
+        "partialFilterExpression": { "a": TEXT }, "comment": TEXT, "collation": { "x": TEXT } }], "$db": "d" },
+        doc! { "find": "c", "sort": { "a": { "$meta": TEXT }, "b": { "$meta": "textScore", "x": NUMBER } }, "$db": "d" },
+        doc! { "find": "c", "filter": { "a": { "$type": TEXT }, "$text": { "$search": TEXT, "x": TEXT } }, "$db": "d" },
+        doc! { "distinct": "c", "key": { "a": TEXT }, "$db": "d" },
+        doc! { "update": "c", "updates": [{ "q": {}, "u": { "$currentDate": { "a": TEXT, "b": { "x": TEXT } } } }], "$db": "d" },
+    ] {
+        assert_redacted(&original);
+    }
+}
+
+#[test]
+fn constants_in_stages_and_expressions_are_redacted() {
+    for stage in [
+        doc! { "$set": { "x": { "$indexOfArray": ["$ids", NUMBER] } } },
+        doc! { "$set": { "x": { "$indexOfArray": [[NUMBER], NUMBER, 0, 5] } } },
+        doc! { "$set": { "x": { "$indexOfBytes": ["$a", TEXT, 1] } } },
+        doc! { "$set": { "x": { "$indexOfCP": [NUMBER, NUMBER] } } },
+        doc! { "$set": { "x": { "$round": [NUMBER, 2] }, "y": { "$substrCP": [NUMBER, 0, 2] } } },
+        doc! { "$set": { "x": { "$arrayElemAt": [[NUMBER], 0] }, "y": { "$meta": TEXT } } },
+        doc! { "$set": { "sortBy": { "price": NUMBER }, "x": { "$zip": [NUMBER] } } },
+        doc! { "$documents": [{ "sortBy": { "price": NUMBER } }, { "a": TEXT }] },
+        doc! { "$group": { "_id": null, "n": { "$sum": NUMBER } } },
+        doc! { "$bucket": { "groupBy": "$a", "boundaries": [0, NUMBER], "default": TEXT } },
+        doc! { "$densify": { "field": "a", "range": { "step": NUMBER, "bounds": [NUMBER, NUMBER] } } },
+        doc! { "$densify": { "field": "a", "range": { "step": 1, "bounds": TEXT, "unit": TEXT } } },
+        doc! { "$fill": { "output": { "a": { "value": NUMBER }, "b": { "method": TEXT } } } },
+        doc! { "$setWindowFields": { "sortBy": { "a": 1 }, "output": {
+        "x": { "$sum": "$a", "window": { "range": [-5, NUMBER], "unit": TEXT } } } } },
+        doc! { "$geoNear": { "near": [NUMBER, 1], "distanceField": "d", "query": { "a": TEXT } } },
+        doc! { "$lookup": { "from": "c", "let": { "v": TEXT }, "pipeline": [{ "$match": { "a": TEXT } }], "as": "x" } },
+        doc! { "$search": { "moreLikeThis": { "like": { "path": TEXT, "index": TEXT } } } },
+        doc! { "$search": { "text": { "query": TEXT, "path": "a" } } },
+        doc! { "$changeStream": { "fullDocument": TEXT, "resumeAfter": { "_data": TEXT }, "x": TEXT } },
+        doc! { "$listSessions": { "users": [{ "user": TEXT, "db": TEXT }] } },
+        doc! { "$merge": { "into": "c", "whenMatched": TEXT } },
+        doc! { "$set": { "x": { "$function": { "body": TEXT, "args": [NUMBER], "lang": "js" } } } },
+    ] {
+        assert_redacted(&doc! { "aggregate": "c", "pipeline": [stage], "cursor": {}, "$db": "d" });
+    }
+}
+
+#[test]
+fn options_with_documents_are_kept() {
+    let binary = |subtype| {
+        Bson::Binary(Binary {
+            subtype,
+            bytes: vec![7; 16],
+        })
+    };
+    let time = Bson::Timestamp(Timestamp {
+        time: 5,
+        increment: 1,
+    });
+    let original = doc! {
+        "create": "c", "timeseries": { "timeField": "t", "metaField": "m", "granularity": "hours" },
+        "clusteredIndex": { "key": { "_id": 1 }, "unique": true, "name": "i" },
+        "collation": { "locale": "en", "strength": 2 }, "validationLevel": "moderate",
+        "changeStreamPreAndPostImages": { "enabled": true },
+        "lsid": { "id": binary(BinarySubtype::Uuid), "uid": binary(BinarySubtype::Generic) },
+        "$clusterTime": { "clusterTime": &time, "signature": {
+            "hash": binary(BinarySubtype::Generic), "keyId": 9_i64 } },
+        "readConcern": { "level": "snapshot", "atClusterTime": &time },
+        "writeConcern": { "w": "majority", "j": true, "wtimeout": 500 },
+        "$readPreference": { "mode": "nearest", "maxStalenessSeconds": 90 },
+        "$client": { "driver": { "name": "n", "version": "1" }, "platform": "p" }, "$db": "d",
+    };
+    let indexes = doc! { "dropIndexes": "c", "index": ["a_1", "b_1"], "$db": "d" };
+    let by_key = doc! { "dropIndexes": "c", "index": { "a": 1, "b": "hashed" }, "$db": "d" };
+    let reduce = doc! { "mapReduce": "c", "out": { "merge": "o", "db": "e" }, "$db": "d" };
+    let sessions = doc! { "endSessions": [{ "id": binary(BinarySubtype::Uuid) }], "$db": "admin" };
+    for original in [original, indexes, by_key, reduce, sessions] {
+        for mode in MODES {
+            assert_eq!(command(mode, &original), original);
+        }
+    }
+}
+
+#[test]
+fn errors_keep_no_values() {
+    let original = doc! { "ok": 0.0, "code": 11000, "errmsg": TEXT, "errInfo": { "a": TEXT },
+    "keyPattern": { "a": TEXT }, "keyValue": { "a": NUMBER },
+    "writeErrors": [{ "code": 1, "errmsg": TEXT, "errInfo": { "a": NUMBER }, "keyPattern": { "a": TEXT } }],
+    "writeConcernError": { "code": 1, "errmsg": TEXT, "errInfo": { "a": TEXT } } };
+    let redacted = reply(&original);
+    assert!(!redacted.values().any(has_sentinel), "{redacted}");
+}
