@@ -103,7 +103,8 @@ impl Logins {
         }
     }
 
-    /// `name` is a user name that has not been used before.
+    /// The login that is refused for this reason. `name` is a user name that has not been used
+    /// before.
     fn of(&self, reason: Reason, name: String) -> Login {
         match reason {
             Reason::UnknownUser => self.unknown.clone(),
@@ -276,8 +277,8 @@ fn largest_distance(times: &Times) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// The largest difference between the shares of `one` and of `other` that are at most as long as
-/// some time. Both are sorted.
+/// The largest difference between two shares, over all limits: the share of `one` that is at most
+/// the limit, and the same share of `other`. Both lists are sorted.
 fn distance(one: &[Duration], other: &[Duration]) -> f64 {
     let share = |times: &[Duration], limit: &Duration| {
         let count = times.partition_point(|time| time <= limit);

@@ -27,8 +27,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Seawall's `max_pool_size`. The load has one user, so this limits all connections to the primary
-/// except those of Seawall's probes.
+/// Seawall's `max_pool_size`. The load has one user, so this limits all connections to the primary.
+/// Only the connections of Seawall's probes are not counted.
 const POOL_SIZE: usize = 32;
 
 /// Seawall's `max_pool_size` while clients are idle: ten server connections in total.
@@ -50,10 +50,11 @@ struct Plan {
     /// Number of seconds for which strace counts system calls.
     traced_seconds: u64,
     runs: usize,
-    /// Number of seconds before the stall, of the stall (`stall_seconds`) and after it
-    /// (`after_seconds`).
+    /// Number of seconds before the stall.
     calm_seconds: u64,
+    /// Length of the stall in seconds.
     stall_seconds: u64,
+    /// Number of seconds after the stall.
     after_seconds: u64,
     is_quick: bool,
 }

@@ -266,7 +266,7 @@ fn identifiers(text: &str) -> BTreeSet<&str> {
     words.filter(|word| !word.is_empty()).collect()
 }
 
-/// The functions and constants that a source declares `pub`, without those of its unit tests.
+/// The functions and constants that a source declares `pub`. Unit tests are ignored.
 fn public_functions_and_constants(source: &str) -> Vec<&str> {
     let inline_tests = source
         .match_indices("#[cfg(test)]\nmod ")
@@ -453,7 +453,7 @@ fn expand(prefix: &[String], tree: &str, paths: &mut Vec<Vec<String>>) {
     }
 }
 
-/// The paths after `use` in a source, without those of its unit tests.
+/// The paths after `use` in a source. Unit tests are ignored.
 fn used_paths(source: &str) -> Vec<Vec<String>> {
     let source = source.split("#[cfg(test)]\nmod ").next().unwrap();
     let lines = source.lines().map(|line| line.split("//").next().unwrap());

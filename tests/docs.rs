@@ -42,7 +42,8 @@ fn every_metric_is_documented() {
     }
 }
 
-/// `docker/prometheus/check`, which runs rarely, also queries each panel.
+/// Each metric must be in a panel or a rule. The script `docker/prometheus/check` also queries each
+/// panel, but it runs rarely.
 #[test]
 fn every_metric_is_in_a_panel_or_a_rule() {
     let docker = root().join("docker");
@@ -121,8 +122,8 @@ fn section<'a>(text: &'a str, name: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("no section {name}"))
 }
 
-/// The metrics that the expressions of Prometheus rules or of a dashboard name, without recorded
-/// series (`a:b:c`).
+/// The metrics in the expressions of Prometheus rules or of a dashboard. Recorded series (`a:b:c`)
+/// are not metrics of Seawall, so they are excluded.
 fn metrics_in_rules(rules: &str) -> Vec<&str> {
     let is_name = |line: &&str| line.contains("- name:") || line.contains("- record:");
     let mut found = Vec::new();
@@ -242,7 +243,8 @@ fn every_shared_resource_names_a_test_that_shows_its_limit() {
     assert!(resources >= 20, "too few rows found: {resources}");
 }
 
-/// The arguments of each command `seawall` in a page: in backticks, or a line of its own.
+/// The arguments of each command `seawall` in a page. A command is in backticks, or on a line of
+/// its own.
 fn commands(text: &str) -> Vec<Vec<&str>> {
     let lines = text.lines();
     let quoted = lines

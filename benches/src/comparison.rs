@@ -328,8 +328,8 @@ impl Value {
     }
 }
 
-/// The ratio of the proxy's CPU time per operation to that of another target. `None` if the other
-/// target is missing, or if its CPU time was too short to be measured.
+/// The CPU time of the proxy per operation, divided by the CPU time of another target. `None` if
+/// the other target is missing, or if its CPU time was too short to be measured.
 fn cpu_ratio(rounds: &[Vec<Row>], index: usize, other: &str) -> Option<Value> {
     let mut pairs = Vec::new();
     for round in rounds {

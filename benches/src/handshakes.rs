@@ -93,7 +93,7 @@ pub struct TlsTarget {
     pub plain: SocketAddr,
     /// The addresses for handshakes, in the order of [`Key::ALL`].
     tls: [SocketAddr; Key::ALL.len()],
-    /// True if the client ends the connection after the handshake, false if the target does.
+    /// True if the client ends the connection after the handshake, false if the target ends it.
     closes_first: bool,
     process: Process,
 }
@@ -294,8 +294,8 @@ impl Handshakes {
     }
 }
 
-/// Threads that compute all the time and make no handshakes. They show what any busy process of the
-/// lowest priority on the same cores does to operations. Dropping the value ends them.
+/// Threads that compute all the time and make no handshakes. They show how much any busy process of
+/// the lowest priority on the same cores slows operations. Dropping the value ends them.
 #[derive(Debug)]
 pub struct BusyThreads {
     stop: Arc<AtomicBool>,

@@ -40,8 +40,8 @@ impl Changed {
 }
 
 impl Deployment {
-    /// True if the connection string differs from that of `other` only in the password of the
-    /// service account.
+    /// True if only the password of the service account differs between this connection string and
+    /// the one of `other`.
     pub fn changes_only_password(&self, other: &Self) -> bool {
         let (own, other) = (self.uri.expose(), other.uri.expose());
         match (without_password(own), without_password(other)) {
@@ -52,7 +52,7 @@ impl Deployment {
 }
 
 impl Settings {
-    /// The keys and sections whose values differ from those of `running`. Contents of files and
+    /// The keys and sections whose values are not the same as in `running`. Contents of files and
     /// secrets are compared too.
     pub fn changes_since(&self, running: &Self) -> Vec<Changed> {
         let mut paths = Vec::new();

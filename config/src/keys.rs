@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_has_a_unit() {
+    fn every_key_for_a_number_except_a_port_has_a_unit() {
         for key in KEYS.iter() {
             let is_number = matches!(
                 key.kind,

@@ -15,8 +15,8 @@ use crate::schema::{Key, Kind, Section};
 use crate::words::{ClientCertificate, Compressor, ProxyProtocol, TlsMode};
 
 section! {
-    /// The addresses to which clients connect, if all of them have the same settings;
-    /// `[[listeners]]` has settings for each.
+    /// The addresses to which clients connect, with the same settings for all addresses.
+    /// `[[listeners]]` gives each listener its own settings.
     "listen" => Listen;
 
     /// Address to which clients connect, or a list of addresses.

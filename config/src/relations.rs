@@ -53,8 +53,8 @@ fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
     }
 }
 
-/// With `proxy_protocol = "accept"`, `proxy_networks` is required. Without the networks, any client
-/// could claim any address.
+/// Checks that the networks of load balancers are given if and only if `proxy_protocol` is
+/// `accept`. Without the networks, any client could claim any address.
 fn proxies_have_networks(listener: &Listener, problems: &mut Problems) {
     let is_accepted = listener.proxy_protocol == ProxyProtocol::Accept;
     let path = &listener.path;
@@ -71,7 +71,7 @@ fn proxies_have_networks(listener: &Listener, problems: &mut Problems) {
     problems.add(Problem::without_value(&key, &allowed));
 }
 
-/// Each certificate needs a key, and client certificates need an authority.
+/// Checks that each certificate has a key, and that client certificates have an authority.
 fn certificates_fit(section: &str, tls: &Tls, problems: &mut Problems) {
     let (certificates, keys) = (tls.certificate_files.len(), tls.key_files.len());
     if certificates != keys {
@@ -252,7 +252,7 @@ fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
     }
 }
 
-/// Relayed clients are not captured, so no event could begin a capture.
+/// Checks that no event begins a capture in relay mode, in which no client is captured.
 fn events_have_clients(settings: &Settings, problems: &mut Problems) {
     if settings.deployment.mode == Mode::Relay && !settings.capture.on.is_empty() {
         let allowed = r#"must be absent if deployment.mode is "relay""#;

@@ -172,13 +172,13 @@ section! {
     /// not the proxy.
     name_applications: bool = key("deployment.name_applications",
         Kind::Boolean, Live, default true);
-    /// Repeat a failed operation once if that is safe, as a mongos does. With false, errors reach
-    /// clients unchanged; if a server closes a connection during an operation, Seawall also closes
-    /// the client's connection.
+    /// Repeat a failed operation once if that is safe, as a mongos does. If this is false, errors
+    /// reach clients unchanged; if a server closes a connection during an operation, Seawall also
+    /// closes the client's connection.
     repeat: bool = key("deployment.repeat",
         Kind::Boolean, Live, default true);
-    /// Width of the latency window of server selection: the round-trip time of a selected server
-    /// may exceed that of the fastest suitable server by this time.
+    /// Width of the latency window of server selection: how much longer the round-trip time of a
+    /// selected server may be than the round-trip time of the fastest suitable server.
     local_threshold: Duration = key("deployment.local_threshold_ms",
         TIME_OR_0, Live, default 15, unit "ms");
     /// Time between two checks of a server.
@@ -632,7 +632,7 @@ section! {
     profile: bool = key("admin.profile",
         Kind::Boolean, Live, default false);
     /// Admin addresses of the other instances, separated by commas: the dashboard and requests with
-    /// `instances=all` show their figures together with those of this instance.
+    /// `instances=all` show the figures of this instance and of the other instances together.
     peers: Vec<PeerAddress> = key("admin.peers",
         Kind::Text, Live, example "seawall-2:9909,https://seawall-3:9909");
     /// File with the token for the peers: one for all, or one for each in the same order, separated
@@ -654,7 +654,8 @@ section! {
     }
 }
 
-/// `[admin.tls]` has these keys of `[listen.tls]`. The others keep their defaults.
+/// The section `[admin.tls]`: some keys of `[listen.tls]`. The other keys of `[listen.tls]` keep
+/// their defaults.
 fn admin_tls_section() -> Section {
     let about = "With this section, callers of `admin.address` must use TLS; without it, they \
                  connect without TLS. `admin.metrics_address` never uses TLS.";
@@ -698,8 +699,8 @@ section! {
     /// How long the collector may take to receive a request and to respond.
     timeout: Duration = key("telemetry.timeout_ms",
         TIMEOUT, Live, default 10000, unit "ms");
-    /// PEM file with the certificate authorities of the collector; without it, those of the
-    /// operating system are trusted.
+    /// PEM file with the certificate authorities of the collector; without it, Seawall trusts the
+    /// authorities of the operating system.
     ca_file: Option<ReadFile> = key("telemetry.ca_file",
         Kind::ReadableFile, Live, example "/etc/seawall/collector-ca.pem");
     /// PEM file with Seawall's own certificate, for collectors that require certificates.
@@ -708,8 +709,8 @@ section! {
     /// PEM file with the private key of that certificate.
     key_file: Option<ReadFile> = key("telemetry.key_file",
         Kind::ReadableFile, Live, example "/etc/seawall/telemetry-key.pem");
-    /// The attribute `service.name`; without it, that of `telemetry.resource_attributes`, or else
-    /// `seawall`.
+    /// The attribute `service.name`. Without it, Seawall uses the name in
+    /// `telemetry.resource_attributes`, or else `seawall`.
     service_name: Option<String> = key("telemetry.service_name",
         Kind::Text, Live, example "seawall-orders");
     /// Further attributes of this instance, as `name=value` with percent-encoded values, separated

@@ -72,7 +72,7 @@ impl Layers<'_> {
         has_several && listeners::is_of_only_listener(key)
     }
 
-    /// The values of a key of a list of tables. Such a list can only be in the file.
+    /// Adds the values of a key of a list of tables. Such a list can only be in the file.
     fn elements(&self, key: &Key, list: &str, rest: &str, values: &mut Vec<EffectiveValue>) {
         let name = rest.trim_start_matches('.');
         let section = name.rsplit_once('.').map(|(section, _)| section);

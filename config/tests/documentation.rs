@@ -55,8 +55,8 @@ fn expect_up_to_date(path: &Path, text: &str, updated: &str) {
     assert!(text == updated, "{}: {UPDATE}", path.display());
 }
 
-/// The keys that one part of the documentation describes: those of `section` and of the sections
-/// below it.
+/// The keys of `section` and of the sections below it. One part of the documentation describes
+/// these keys.
 fn keys_of(section: &str) -> Vec<&'static Key> {
     let is_of = |key: &&Key| key.path.split('.').next() == Some(section);
     KEYS.iter().filter(is_of).collect()

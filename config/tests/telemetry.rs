@@ -88,7 +88,7 @@ fn standard_variables_set_keys_if_the_export_is_on() {
 }
 
 #[test]
-fn a_variable_of_metrics_replaces_the_one_of_all_signals() {
+fn an_opentelemetry_variable_for_metrics_overrides_the_one_for_all_signals() {
     let settings = settings(&[
         ("EXPORTER_OTLP_ENDPOINT", "http://all:1"),
         ("EXPORTER_OTLP_METRICS_ENDPOINT", "http://metrics:2/v9"),
@@ -112,7 +112,7 @@ fn a_variable_of_metrics_replaces_the_one_of_all_signals() {
 }
 
 #[test]
-fn keys_of_seawall_win_over_standard_variables() {
+fn seawall_keys_override_opentelemetry_variables() {
     let sources = sources(&[
         ON,
         ("SEAWALL_TELEMETRY__ENDPOINT", "http://own:1"),
@@ -140,7 +140,7 @@ fn keys_of_seawall_win_over_standard_variables() {
 }
 
 #[test]
-fn the_files_of_tls_come_from_standard_variables_too() {
+fn opentelemetry_variables_can_name_the_tls_files() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     let settings = settings(&[
         ("EXPORTER_OTLP_METRICS_CERTIFICATE", file),
@@ -163,7 +163,7 @@ fn the_files_of_tls_come_from_standard_variables_too() {
 }
 
 #[test]
-fn standard_variables_have_no_effect_while_the_export_is_off() {
+fn opentelemetry_variables_have_no_effect_if_the_export_is_off() {
     let wrong = [
         ("EXPORTER_OTLP_PROTOCOL", "grpc"),
         ("EXPORTER_OTLP_ENDPOINT", "collector:4317"),

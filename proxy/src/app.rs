@@ -595,8 +595,8 @@ fn routing(settings: &config::Settings, topology: Arc<Topology>) -> Routing {
     }
 }
 
-/// Adjusts the gates. The rate of the login gates depends on how long operations wait, and the rate
-/// of the gate for new clients on the lateness of the data plane.
+/// Adjusts the gates. The rate of the login gates depends on how long operations wait. The rate of
+/// the gate for new clients depends on the lateness of the data plane.
 async fn tick_gates(shared: Arc<Shared>) {
     let (gates, arrivals) = (&shared.logins.gates, &shared.arrivals);
     let mut ticks = arrivals.activity.ticks();

@@ -128,8 +128,7 @@ async fn keys_that_a_server_refuses_are_evicted_and_the_clients_of_their_user_ar
     assert!(insert(&mut client, &user.name).await.is_ok());
 }
 
-/// A server that is not primary, or that is shutting down, cannot say whether the user still
-/// exists.
+/// A server that is not primary, or that is shutting down, cannot say if the user still exists.
 #[tokio::test]
 async fn cached_keys_are_used_while_the_server_cannot_return_them() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();

@@ -57,7 +57,7 @@ fn keys(reload: &Reload, needs_restart: bool) -> Vec<&str> {
     changes.map(|change| change.key.as_str()).collect()
 }
 
-/// Files of TLS. The authority signs certificates of Seawall and of clients.
+/// TLS files. The authority signs certificates of Seawall and of clients.
 struct Files {
     scratch: Scratch,
     authority: Authority,

@@ -44,7 +44,7 @@ fn address(seawall: &Seawall) -> String {
     seawall.app.admin_address().unwrap().to_owned()
 }
 
-/// Makes other addresses the peers of an instance.
+/// Sets the peers of an instance.
 async fn set_peers(seawall: &Seawall, peers: &[String]) {
     let toml = format!("admin.peers = {:?}\n", peers.join(","));
     seawall.reload(&toml).await.unwrap();

@@ -247,8 +247,8 @@ async fn administration(client: &Client, database: &Database, secrets: &mut Secr
     send(&client.database("admin"), bulk).await;
 }
 
-/// Documents in sections of their own, a transaction, batches of a cursor, events of a stream, and
-/// a write without an acknowledgment.
+/// Sends documents in separate sections, a transaction, a cursor with several batches, a change
+/// stream with events, and a write without an acknowledgment.
 async fn sequences_and_streams(client: &Client, database: &Database, secrets: &mut Secrets) {
     let collection = database.collection::<Document>("stream");
     database.create_collection("stream").await.unwrap();
@@ -280,7 +280,7 @@ fn bytes_of(read: &Read) -> Vec<u8> {
     encoded.collect()
 }
 
-/// Number of bytes by which values are looked up. No value is shorter.
+/// Number of bytes at the start of a value that the test searches for. No value is shorter.
 const START: usize = 8;
 
 /// The descriptions of the values that the bytes contain, and of the values that they lack.

@@ -78,7 +78,7 @@ async fn follow(command: &str, folder: &Path, admin: &str) -> (Option<i32>, Stri
     )
 }
 
-/// Clients that read and write at the same time, until all have ended.
+/// Runs clients that read and write at the same time. Returns when all have ended.
 async fn traffic(process: &Process) {
     let address = process.address().parse().unwrap();
     let mut applications = JoinSet::new();
@@ -156,10 +156,10 @@ async fn the_documented_rehearsal_leads_from_a_capture_to_a_verdict() {
 /// Number of clients in the comparison of intervals.
 const PACED_CLIENTS: i32 = 8;
 
-/// Number of reads of each of these clients.
+/// Number of reads of each client in [`paced`].
 const PACED_READS: i32 = 60;
 
-/// A client that reads every eight milliseconds, so that a read rarely delays the next one.
+/// Runs a client that reads every eight milliseconds, so that a read rarely delays the next one.
 async fn paced(client: Client, number: i32) {
     let things = things(&client);
     let mut ticks = interval(Duration::from_millis(8));

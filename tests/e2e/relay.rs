@@ -146,7 +146,7 @@ async fn counts_agree(seawall: &Seawall, db: &str) {
 }
 
 #[tokio::test]
-async fn relayed_operations_are_observed_like_pooled_ones() {
+async fn relayed_operations_are_observed_like_pooled_operations() {
     let set = shared_replica_set().await.unwrap();
     let seawall = relaying(&set.uri(), "").await;
     let db = unique_name("relay");

@@ -19,7 +19,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// The port of a server that expects headers. It removes them, and forwards the other bytes.
+/// A proxy in front of a server's port that expects headers. The proxy removes the headers and
+/// forwards the other bytes.
 struct Gate {
     port: u16,
     /// The headers without their signature.

@@ -39,7 +39,8 @@ use tokio::{
 /// Number of documents in the collection before a capture.
 const DOCUMENTS: i32 = 5_000;
 
-/// With pauses between the commands, a slow command does not affect the next one.
+/// The pace of the replays. The pauses between the commands are so long that a slow command does
+/// not affect the next one.
 const PACE: Pace = Pace::Rate(240.0);
 
 /// Records the traffic between clients and a server.
@@ -273,7 +274,8 @@ pub(super) fn things(client: &Client) -> Collection<Document> {
     client.database("shop").collection("things")
 }
 
-/// Reads and writes of one application: cursors, a transaction, bulk writes, an expected error.
+/// Runs the reads and writes of one application: cursors, a transaction, bulk writes, an expected
+/// error.
 pub(super) async fn mixed(client: Client, base: i32) {
     let things = things(&client);
     for number in base..base + 20 {
@@ -401,7 +403,7 @@ async fn a_replay_in_strict_order_gives_equal_counts_results_and_data() {
     drop((source.set, target.set));
 }
 
-/// A change stream that returns the events of 30 inserts by another client.
+/// Watches a change stream until it has returned the events of 30 inserts by another client.
 async fn watched(recorder: &Recorder) {
     let (watcher, writer) = (recorder.client().await, recorder.client().await);
     let mut events = things(&watcher).watch().await.unwrap();
@@ -443,7 +445,7 @@ async fn change_streams_are_compared_by_their_events() {
     );
 }
 
-/// Reads of six shapes, 60 of each. The shapes alternate, so that a busy moment of the machine
+/// Runs reads of six shapes, 60 of each. The shapes alternate, so that a busy moment of the machine
 /// affects all of them.
 pub(super) async fn reads(client: Client) {
     let things = things(&client);

@@ -119,7 +119,7 @@ impl Receiver {
         self.exports.lock().last().cloned()
     }
 
-    /// Waits for an export after this call.
+    /// Waits for the first export that arrives after this call began.
     async fn next(&self) -> Export {
         let seen = self.exports.lock().len();
         let next = || async { self.exports.lock().get(seen).cloned() };

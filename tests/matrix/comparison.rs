@@ -52,7 +52,7 @@ fn brief(value: &Value) -> String {
     value.to_string().chars().take(MAX_SHOWN_CHARS).collect()
 }
 
-/// Maximum length of a value in a difference. Without it, a large document would hide other
+/// Maximum length of a value in a difference. Without this limit, a large document would hide other
 /// differences.
 const MAX_SHOWN_CHARS: usize = 2000;
 

@@ -57,7 +57,7 @@ impl Program {
     }
 }
 
-/// The command of a program, with the three arguments that every program takes.
+/// Builds the command of a program, with the three arguments that every program takes.
 pub(crate) fn call(
     command: &[OsString],
     environment: &[(&'static str, OsString)],

@@ -42,8 +42,8 @@ const CASE: Case = Case {
     ..Case::PLAIN
 };
 
-/// The first steps of a program, without addresses, because Seawall's address differs from those of
-/// the set. Later steps may retry for minutes.
+/// The first steps of a program, without addresses, because Seawall and the set have different
+/// addresses. Later steps may retry for minutes.
 async fn lines(program: &Program, uri: String, database: &str) -> Vec<String> {
     let lines = match program {
         Program::Rust => rust::run_status(&uri, database).await,

@@ -125,8 +125,8 @@ async fn run_all(programs: &[Program], uri: impl AsyncFn(&str, &'static str) -> 
     assert!(steps.iter().all(|count| *count > 60), "{steps:?}");
 }
 
-/// Replays captured traffic in strict order on a new deployment, and checks that the counts and
-/// results of each shape are those of the capture. Returns the results in the capture.
+/// Replays captured traffic in strict order on a new deployment. Checks that each shape has the
+/// same counts and results as in the capture. Returns the results in the capture.
 async fn assert_same_results(path: &Path) -> Report {
     let fresh = ReplicaSet::start(1, Options::with_auth()).await.unwrap();
     let choice = Choice {

@@ -82,7 +82,7 @@ impl From<Result<RawReply, RawError>> for Ending {
 pub struct Tally {
     /// Number of attempts that began.
     pub attempts: u32,
-    /// Number of attempts by the way in which they ended.
+    /// Number of attempts, by how they ended.
     pub endings: BTreeMap<Ending, u32>,
 }
 

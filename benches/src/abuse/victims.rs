@@ -37,7 +37,7 @@ const LARGE_EVERY: Duration = Duration::from_millis(200);
 /// Time between two logins.
 const LOGIN_EVERY: Duration = Duration::from_millis(50);
 
-/// One of this many logins is the first login of its user.
+/// Every n-th login is the first login of its user.
 const FIRST_LOGIN_EVERY: u32 = 10;
 
 /// Time limit of an operation: longer than drivers wait for a connection.

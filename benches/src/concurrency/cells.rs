@@ -33,7 +33,8 @@ pub struct Figures {
     pub server_us: f64,
 }
 
-/// Measures a cell of a situation without a change of load.
+/// Measures one limit with one number of clients (a cell), in a situation in which the load does
+/// not change.
 pub async fn measure(
     testbed: &Testbed,
     situation: Situation,

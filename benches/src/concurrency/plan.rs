@@ -75,7 +75,7 @@ pub struct Plan {
     pub limits: Vec<String>,
     /// The numbers of clients with which each limit is measured.
     pub connections: Vec<usize>,
-    /// Number of measurements of each cell.
+    /// Number of measurements of each cell: of each limit with each number of clients.
     pub rounds: usize,
     /// The lengths of the parts of a measurement.
     pub times: Times,
@@ -98,7 +98,7 @@ pub struct Times {
     pub warm_up: Duration,
     /// Time before a measurement with `auto`, in which Seawall finds the limit.
     pub auto_warm_up: Duration,
-    /// How long a cell is measured.
+    /// How long a cell is measured: one limit with one number of clients.
     pub cell: Duration,
     /// The length of each phase of a change of load.
     pub phase: Duration,

@@ -13,7 +13,7 @@ use crate::{output::say, run::Run, spread::Spread};
 /// The directory of saved results.
 pub const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results");
 
-/// The rounds of one cell.
+/// The rounds of one cell: of one limit with one number of clients.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     situation: &'static str,

@@ -17,7 +17,7 @@ use crate::{output::say, spread::Spread};
 /// The path of the captures.
 const CAPTURES: &str = "/api/v1/captures";
 
-/// Compares captures with none.
+/// Compares a Seawall without captures with two Seawalls that capture.
 ///
 /// # Panics
 /// If a capture has neither recorded nor counted an operation.

@@ -33,8 +33,8 @@ const CONNECTIONS: usize = 64;
 /// Number of different projections. Each one makes one shape of a find by `_id`.
 const SHAPES: usize = 30;
 
-/// Time after a round in which its last second is added to the tables. This work is part of the
-/// cost.
+/// Pause after a round, in which Seawall adds the round's last second to the tables. This work is
+/// part of the cost.
 const SETTLE: Duration = Duration::from_millis(1_200);
 
 /// One of the compared Seawalls, with its connections and results.

@@ -21,8 +21,8 @@ const SHAPES: usize = 200;
 
 const SERVERS: usize = 6;
 
-/// Number of seconds at the end of the history for which every second is generated. It is the time
-/// for which steps of one second are kept; a quick run uses a tenth.
+/// Length of the last part of the history, in seconds. Every second of this part is generated. The
+/// history keeps steps of one second for this time; a quick run uses a tenth.
 const LAST: u64 = 600;
 
 /// Maximum number of operations of a series in a second.

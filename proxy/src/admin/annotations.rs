@@ -18,7 +18,7 @@ use super::{
     insight::{Parameters, annotations_of},
 };
 
-/// How far in the past an added event may be: as long as the history is kept.
+/// Maximum age of an added event: the time for which the history is kept.
 const OLDEST: Duration = Duration::from_secs(8 * 86_400);
 
 /// How far in the future an added event may be, because clocks differ.

@@ -38,7 +38,7 @@ use super::{Window, work};
 /// in flight.
 const PEER_LIMIT: Duration = Duration::from_secs(3);
 
-/// How long a peer that did not reply is not asked again.
+/// How long a peer that did not reply gets no further requests.
 const REST: Duration = Duration::from_secs(10);
 
 /// Maximum number of requests in flight to one peer.
@@ -136,7 +136,8 @@ impl Fleet {
             .collect()
     }
 
-    /// Requests a path, with its query, of all peers. A peer that is this instance is left out.
+    /// Sends a request for a path, with its query, to all peers. A peer that is this instance is
+    /// skipped.
     async fn ask(&self, path: &str) -> Vec<Answer> {
         let answers = join_all(self.peers.iter().map(|peer| self.ask_one(peer, path))).await;
         let answers = answers.into_iter().zip(&self.peers);

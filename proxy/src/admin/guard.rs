@@ -313,7 +313,7 @@ fn hosts(uri: &Uri, headers: &HeaderMap) -> Vec<Option<Authority>> {
     hosts.chain(uri.authority().cloned().map(Some)).collect()
 }
 
-/// True if all origins that a request names are those of its host.
+/// True if each origin that a request names is the origin of its host.
 fn has_own_origin(hosts: &[Option<Authority>], headers: &HeaderMap) -> bool {
     let mut origins = headers.get_all(header::ORIGIN).iter();
     origins.all(|origin| {

@@ -130,7 +130,7 @@ pub(super) fn past_namespace(
     })
 }
 
-/// The figures of a server, without `answer_ms`. Its distribution is added if `is_full`.
+/// The figures of a server, without `answer_ms`. The distribution is added if `is_full` is true.
 pub(super) fn server(address: &str, figures: &Figures, is_full: bool) -> seawall_api::Server {
     seawall_api::Server {
         address: address.to_owned(),
@@ -172,7 +172,7 @@ fn distribution_if(
     is_full.then(|| seawall_api::buckets(durations))
 }
 
-/// The sums of several shapes. Their distribution is added if `is_full`.
+/// The sums of several shapes. The distribution is added if `is_full` is true.
 pub(super) fn other(figures: &Figures, is_full: bool) -> seawall_api::Other {
     seawall_api::Other {
         count: figures.count,
@@ -189,7 +189,7 @@ pub(super) fn other(figures: &Figures, is_full: bool) -> seawall_api::Other {
     }
 }
 
-/// A step of a timeline, with its distribution if `is_full`.
+/// A step of a timeline. The distribution is added if `is_full` is true.
 pub(super) fn step(at: u64, seconds: u64, figures: &Figures, is_full: bool) -> seawall_api::Step {
     let durations = &figures.durations;
     let latency_ms = seawall_api::Latency::from(durations);
@@ -253,7 +253,7 @@ pub(super) fn past_shape_name(label: &Label) -> seawall_api::Shape {
     }
 }
 
-/// A shape with these figures. Its distribution is added if `is_full`.
+/// A shape with these figures. The distribution is added if `is_full` is true.
 pub(super) fn shape(
     name: seawall_api::Shape,
     figures: &Figures,

@@ -286,7 +286,7 @@ async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) 
     }
 }
 
-/// The reason why Seawall cannot serve operations now; `None` if it can.
+/// The reason why Seawall cannot serve operations now; `None` if it can serve them.
 fn obstacle(window: &Window) -> Option<&'static str> {
     if window.draining.borrow().is_some() {
         Some("draining\n")

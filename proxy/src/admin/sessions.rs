@@ -21,7 +21,7 @@ use seawall_locks::Mutex;
 /// The cookie that names a session.
 pub(super) const COOKIE: &str = "seawall_session";
 
-/// A session ends this long after its begin: about one working day.
+/// A session ends this long after its start: about one working day.
 pub(super) const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
 
 /// Maximum number of sessions. A further one ends the oldest.

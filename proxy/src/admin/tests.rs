@@ -44,7 +44,7 @@ const SECONDS: u64 = 1_800;
 
 const SERVER: &str = "127.0.0.1:1";
 
-/// Operations with errors of every kind, and a cursor.
+/// Records operations with errors of every kind, and a cursor.
 fn operations(observer: &Observer) {
     let server = observer.recorder.server(SERVER).index();
     let client = observer.clients.connected("127.0.0.1:9", None);
@@ -531,7 +531,7 @@ async fn column_sums_of_a_heat_map_equal_the_counts_of_the_timeline() {
 }
 
 #[tokio::test]
-async fn area_of_a_heat_map_has_the_shapes_with_operations_in_it() {
+async fn the_shapes_of_a_heat_map_area_are_the_shapes_with_operations_in_the_area() {
     let window = Arc::new(window());
     // In the second half, the shape without a row takes 12 ms, except in one second of a minute.
     let area = format!(

@@ -18,7 +18,8 @@ const COUNT_INTERVAL_SECONDS: u64 = 10;
 /// within some milliseconds would give a meaningless rate.
 const MIN_RATE_PERIOD: Duration = Duration::from_millis(100);
 
-/// Reads gauges. Rates cover the time since the previous reading, the first ones since the start.
+/// Reads gauges. Each rate covers the time since the previous reading. The first rates cover the
+/// time since the start.
 #[derive(Debug)]
 pub(super) struct GaugeReader {
     shared: Arc<Shared>,

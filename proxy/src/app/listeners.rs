@@ -118,8 +118,8 @@ pub(super) async fn bind(
     Ok(bound)
 }
 
-/// Assigns named sockets to listeners. A single listener gets all sockets; of several, each gets
-/// those with its own name.
+/// Assigns named sockets to listeners. A single listener gets all sockets. If there are several
+/// listeners, each one gets the sockets with its own name.
 ///
 /// # Errors
 /// The name of a socket that belongs to no listener.

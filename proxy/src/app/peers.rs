@@ -20,7 +20,7 @@ pub enum PeersError {
         /// The cause.
         source: io::Error,
     },
-    /// The files of TLS are unusable.
+    /// The TLS files are unusable.
     #[error("admin.peers: {0}")]
     Tls(#[from] TlsError),
     /// The HTTP client for a peer cannot be set up.
@@ -47,7 +47,7 @@ pub(crate) fn peer_problem(settings: &config::Settings) -> Option<String> {
 /// The clients of the other instances. They connect at their first request.
 ///
 /// # Errors
-/// If a file of TLS is not usable.
+/// If a TLS file is not usable.
 pub(super) fn fleet(admin: &config::Admin) -> Result<Fleet, PeersError> {
     let tls = match admin.peers.iter().any(config::PeerAddress::uses_tls) {
         true => Some(tls(admin)?),

@@ -279,7 +279,7 @@ impl App {
     }
 
     /// Like [`Self::reload`], but the caller has read the TLS files for connections to servers.
-    /// `problems` are those that the caller has found; if there are any, nothing changes.
+    /// `problems` has the problems that the caller has found; if there are any, nothing changes.
     ///
     /// # Errors
     /// See [`Self::reload`].

@@ -28,7 +28,7 @@ pub enum TelemetryError {
     /// The URL or a header cannot be used.
     #[error("telemetry: {0}")]
     Collector(#[from] CollectorError),
-    /// The files of TLS cannot be used.
+    /// The TLS files cannot be used.
     #[error("telemetry: {0}")]
     Tls(#[from] TlsError),
 }
@@ -151,7 +151,8 @@ impl Destination {
     }
 }
 
-/// Counts an export, and logs the first one of several that fail.
+/// Counts an export. The first of several failures in a row is logged as a warning, and each
+/// further failure only for debugging.
 fn note(exporter: &Exporter, exported: &Exported, is_failing: &mut bool) {
     let Exported {
         outcome,

@@ -142,7 +142,7 @@ impl Membership {
     }
 
     /// The client's number in the capture. Adds the client to the capture at its first operation
-    /// that counts.
+    /// that matches the selection.
     fn captured(&mut self, arrived: &Arrived<'_>, was_active: bool) -> Option<u64> {
         match self.part {
             Part::Captured(client) => return Some(client),
@@ -280,8 +280,8 @@ impl Recording {
         })
     }
 
-    /// Records the end of the operation. Call it before the client gets the last byte of its reply:
-    /// an operation that the client begins after it then follows in the capture.
+    /// Records the end of the operation. Call it before the client gets the last byte of its reply,
+    /// so that the client's next operation comes later in the capture.
     pub fn end(&self, ended: Ended<'_>, now: Instant) {
         self.has_ended.store(true, Ordering::Relaxed);
         let session = &self.session;

@@ -649,7 +649,7 @@ impl Captures {
     }
 }
 
-/// Number of bytes that a new capture may have.
+/// Maximum size of a new capture, in bytes.
 fn room(settings: &CaptureSettings) -> Result<u64, CaptureError> {
     let directory = Directory::new(settings.directory.clone());
     let (bytes, max_bytes) = (directory.bytes()?, settings.max_bytes);

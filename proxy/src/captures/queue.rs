@@ -375,7 +375,7 @@ impl Queue {
         false
     }
 
-    /// Adds a reply. Room for its message, if it has one, was reserved before.
+    /// Adds a reply. If the reply has a message, room for the message must have been reserved.
     pub(super) fn reply(&self, reply: Reply) {
         let bytes = RECORD_BYTES + reply.message.len();
         self.used_bytes.fetch_add(RECORD_BYTES, Ordering::Relaxed);

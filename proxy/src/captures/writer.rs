@@ -45,7 +45,7 @@ pub(super) struct FileLimits {
     pub(super) max_part_bytes: u64,
     /// The capture is ended when its parts have this number of bytes.
     pub(super) max_bytes: u64,
-    /// Time without records after which a record says so.
+    /// Time without records after which the thread writes a record that says that there were none.
     pub(super) quiet: Duration,
 }
 
@@ -109,7 +109,7 @@ struct Output<'s, P: Parts> {
     next_part: u32,
     /// Bytes of the parts that have ended.
     ended_bytes: u64,
-    /// Bytes that the metrics have counted.
+    /// Number of bytes that the metrics have already counted.
     reported_bytes: u64,
     /// Operations that no written block contains yet.
     pending_operations: u64,

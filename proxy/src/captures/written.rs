@@ -109,7 +109,8 @@ impl Written {
         }
     }
 
-    /// Waits at most `limit` until nothing more will be written. Returns true if that is so.
+    /// Waits until nothing more will be written, but at most for `limit`. Returns false if the
+    /// limit is reached.
     pub(super) fn wait_for_end(&self, limit: Duration) -> bool {
         let mut progress = self.progress.lock();
         let is_running = |progress: &mut Progress| !progress.has_ended;

@@ -74,8 +74,8 @@ pub(super) async fn deployment_problems(settings: &Settings) -> Vec<String> {
     problems
 }
 
-/// Tries to reach the deployment with the same TLS files as a running Seawall, including those of
-/// the operating system and of `[deployment.tls]`.
+/// Tries to reach the deployment with the same TLS files as a running Seawall, including the files
+/// of the operating system and of `[deployment.tls]`.
 async fn connect(settings: &Settings) -> Result<(), String> {
     let of_driver = |error: mongodb::error::Error| error.to_string();
     let section = &settings.deployment;

@@ -135,7 +135,7 @@ trait Source {
     fn next_record(&mut self) -> Result<Option<Content>, ConvertError>;
     /// The record that ends the capture.
     fn end(&self) -> End;
-    /// The numbers of things that were not converted, as text.
+    /// The counts of the records or packets that were not converted, as text.
     fn left_out(&self) -> String;
 }
 
@@ -372,7 +372,7 @@ fn parts(from: &Path) -> Result<Vec<PathBuf>, ConvertError> {
     Ok(parts)
 }
 
-/// True if a file begins as a capture does.
+/// True if a file begins with the first bytes of a capture.
 fn has_magic(path: &Path) -> Result<bool, ConvertError> {
     let mut start = Vec::new();
     let read = open(path)?.take(8).read_to_end(&mut start);

@@ -21,7 +21,7 @@ use super::redaction::{KeyError, read_key};
 /// Documents that are written with one command.
 const BATCH_DOCUMENTS: usize = 500;
 
-/// Bytes of documents that are read before they are written.
+/// Number of bytes of documents that are read before they are written.
 const BATCH_BYTES: usize = 8 << 20;
 
 /// Databases of the server itself.
@@ -35,7 +35,7 @@ pub(super) struct Copy {
     /// Connection string of the deployment to write. Its collections must be empty.
     #[arg(long, value_name = "URI")]
     to: String,
-    /// File with the key of the pseudonyms: the one with which the capture is redacted.
+    /// File with the key of the pseudonyms. Use the key with which the capture is redacted.
     #[arg(long, value_name = "FILE")]
     redact_key: PathBuf,
     /// A database, or DATABASE.COLLECTION, to copy; may be repeated. Without this option, all
@@ -192,7 +192,8 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// Creates the collection with the options that decide how it works.
+    /// Creates the collection with the collation of the original, and as a capped collection if the
+    /// original is capped.
     async fn create(&self, specification: &CollectionSpecification) -> Result<(), CopyError> {
         let options = &specification.options;
         let mut create = self.to.create_collection(&specification.name);

@@ -38,17 +38,18 @@ pub(super) struct Arguments {
     /// Send only commands of this shape, given by its id; may be repeated.
     #[arg(long, value_name = "SHAPE", num_args = 1.., value_parser = shape)]
     only: Vec<ShapeId>,
-    /// Start a command only after all operations have ended that had ended before it began in the
-    /// capture.
+    /// Start a command only after all operations that had ended before it in the capture have also
+    /// ended in the replay.
     #[arg(long)]
     strict_order: bool,
     /// Compute digests of the returned documents, so that a comparison finds changed documents.
     #[arg(long)]
     digest: bool,
-    /// Send nothing; count the commands that would be sent and those that would be skipped.
+    /// Send nothing; count the commands that would be sent and the commands that would be skipped.
     #[arg(long)]
     dry_run: bool,
-    /// Stop if a larger share of operations fails that had not failed in the capture.
+    /// Stop if more than this share of the operations fails. An operation that also failed in the
+    /// capture does not count.
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     max_error_share: f64,
     /// Write the results to this file, for `seawall report compare`.

@@ -95,7 +95,7 @@ pub struct Settings {
     /// True if a relay connects to the address to which the client connected before the kernel
     /// redirected it to Seawall.
     pub original_destination: bool,
-    /// True if relays also pass connections that clients encrypt with TLS towards the server.
+    /// True if relays also pass connections on which the client begins TLS with the server itself.
     pub relays_encrypted: bool,
     /// The port of servers to which relays connect with a header of the PROXY protocol; `None` for
     /// their usual port and no header.
@@ -357,7 +357,7 @@ impl Client {
         read.or_else(|error| self.unreadable(&error))
     }
 
-    /// Reads the rest of a message of which only the head was read, and returns the whole message.
+    /// Reads the rest of a message after its head has been read, and returns the whole message.
     async fn complete(&mut self, head: Message) -> Result<Message, End> {
         let shared = Arc::clone(&self.shared);
         let whole = self
@@ -382,8 +382,9 @@ impl Client {
         }
     }
 
-    /// Decompresses a message. Closes the connection if the message is malformed, as a server does,
-    /// if the client has not logged in, or if the configuration does not allow the compressor.
+    /// Decompresses a message. Closes the connection in three cases: the message is malformed (a
+    /// server does the same), the client has not logged in, or the configuration does not allow the
+    /// compressor.
     async fn inflate(&mut self, message: Message) -> Result<Message, End> {
         let shared = Arc::clone(&self.shared);
         let allowed = Arc::clone(&self.allowed_compressors);

@@ -84,7 +84,7 @@ pub struct Logins {
 pub struct Routing {
     /// The view of the deployment, from which servers are selected.
     pub topology: Arc<Topology>,
-    /// The pins: which server has each of the clients' cursors and transactions.
+    /// The pins: for each cursor and transaction of the clients, the server that has it.
     pub pins: Pins<Arc<ServerPool>>,
     /// The pins of relayed clients: for each cursor the operation that opened it, and for each
     /// session its last write.

@@ -58,8 +58,8 @@ pub(super) enum StreamError {
 }
 
 /// Forwards the rest of a request whose head has been written, and checks its sections. Returns the
-/// number of statements in its sequence, including those in the head. `is_wanted` returns true if
-/// other operations wait for the server connection.
+/// number of statements in its sequence, including the statements in the head. `is_wanted` returns
+/// true if other operations wait for the server connection.
 pub(super) async fn forward_rest(
     reader: &mut MessageReader,
     client: &mut (impl AsyncRead + Unpin),

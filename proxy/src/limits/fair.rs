@@ -242,8 +242,8 @@ impl<T> Waiters<T> {
     }
 }
 
-/// A queue that serves keys, such as addresses, in turn, and the waiters of each key in order of
-/// arrival.
+/// A queue that serves its keys, such as addresses, in turn. It serves the waiters of one key in
+/// order of arrival.
 #[derive(Debug)]
 pub struct TurnQueue<K, T>(RoundRobin<K, OldestFirst<T>>);
 
@@ -317,8 +317,8 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         self.0.retain(&keep);
     }
 
-    /// Removes and returns one waiter of the key `from`. `order` compares the order of arrival of a
-    /// waiter with that of the waiter to remove. The search takes logarithmic time. The removal
+    /// Removes and returns one waiter of the key `from`. `order` compares the arrival of a waiter
+    /// with the arrival of the waiter to remove. The search takes logarithmic time. The removal
     /// takes time in proportion to the distance of the waiter from the nearer end of the key's
     /// queue.
     pub(crate) fn remove(&mut self, from: K, order: impl FnMut(&T) -> Ordering) -> Option<T> {

@@ -29,14 +29,14 @@ pub struct HeavyWork {
     handshakes: LowPriority,
 }
 
-/// Runs the heavy work of one sharer.
+/// Runs the heavy work of one sharer: an address or a user.
 #[derive(Clone, Copy, Debug)]
 pub struct Heavy<'a> {
     work: &'a HeavyWork,
     sharer: Sharer,
 }
 
-/// The handshakes of one sharer that wait for their turn.
+/// The waiting handshakes of one sharer: an address or a user.
 #[derive(Debug)]
 pub struct HandshakeLine {
     turns: Turns,
@@ -62,7 +62,7 @@ impl HeavyWork {
         }
     }
 
-    /// Returns the runner for the heavy work of one sharer.
+    /// Returns the runner for the heavy work of one sharer: an address or a user.
     pub fn of(&self, sharer: Sharer) -> Heavy<'_> {
         Heavy { work: self, sharer }
     }
@@ -119,8 +119,9 @@ impl Heavy<'_> {
         running.await.expect("heavy work does not panic")
     }
 
-    /// True if [`Self::walk`] over this number of bytes may wait. A caller for which nearly all
-    /// walks are short calls a short one directly: its result is then not moved through a future.
+    /// True if [`Self::walk`] over this number of bytes may wait for a turn. A caller whose walks
+    /// are nearly all short runs a short walk directly, because this saves moving the result
+    /// through a future.
     pub(crate) fn is_long_walk(bytes: usize) -> bool {
         bytes > LONG_WALK_BYTES
     }

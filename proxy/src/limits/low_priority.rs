@@ -3,7 +3,7 @@
 //! The threads have the policy `SCHED_IDLE`: they run only while a core has nothing else to do, and
 //! any other thread interrupts them at once. With a niceness alone, the kernel lets a thread finish
 //! its time slice of some milliseconds first. While operations use all cores, handshakes would
-//! hardly advance, so new ones then run on other threads, which have a niceness.
+//! hardly advance, so new handshakes then run on fallback threads, which have a niceness.
 
 use std::{
     fmt,
@@ -24,14 +24,14 @@ use super::turns::Turns;
 use crate::runtime::Plane;
 use seawall_locks::Mutex;
 
-/// The niceness of the other threads. While operations use all cores, the threads together get
-/// about a tenth of the CPU time of one thread that serves clients.
+/// The niceness of the fallback threads. While operations use all cores, the fallback threads
+/// together get about a tenth of the CPU time of one thread that serves clients.
 const NICE: i32 = 10;
 
-/// Time after which a task that has not begun moves to the other threads.
+/// Time after which a task that has not begun moves to the fallback threads.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Time for which all new tasks run on the other threads after one had to move.
+/// Time for which all new tasks run on the fallback threads after a task had to move.
 const BUSY_TIME: Duration = Duration::from_secs(1);
 
 /// Number of tasks that a thread runs before it looks for events of sockets. Tasks are long here,
@@ -47,7 +47,7 @@ pub(super) struct LowPriority(Arc<Inner>);
 struct Inner {
     idle: Threads,
     nice: Threads,
-    /// Until then, all new tasks run on the threads with a niceness.
+    /// Until this time, all new tasks run on the fallback threads.
     busy_until: Mutex<Option<Instant>>,
 }
 
@@ -80,7 +80,7 @@ impl LowPriority {
             let begin = slot.lock().take();
             match begin {
                 Some(begin) => begin(turns).await,
-                // The task has moved to the other threads.
+                // The task has moved to the fallback threads.
                 None => pending().await,
             }
         })));

@@ -93,7 +93,7 @@ pub struct ClientPermit {
 }
 
 impl ClientPermit {
-    /// Counts the permit for another sharer from now on.
+    /// Counts the permit for another sharer (address or user) from now on.
     pub(crate) fn move_to(&mut self, sharer: Sharer) {
         self.of_all.move_to(sharer);
         if let Some(permit) = &mut self.of_listener {
@@ -280,9 +280,9 @@ impl Limits {
     }
 
     /// Returns a permit for a driver's monitor. At the limit, closes a monitor of the address with
-    /// the most monitors, if its last `hello` was at least ten minutes ago. If this is true for
-    /// several monitors, closes the one whose last `hello` was earliest. `None` if no monitor can
-    /// be closed.
+    /// the most monitors, if its last `hello` was at least ten minutes ago. Of several such
+    /// monitors, closes the monitor whose last `hello` was earliest. `None` if no monitor can be
+    /// closed.
     pub(crate) fn admit_monitor(
         &self,
         from: Sharer,
@@ -313,7 +313,7 @@ impl Limits {
         &self.forwarding
     }
 
-    /// Runs heavy work of a sharer on threads that serve no clients.
+    /// Runs heavy work of a sharer (address or user) on threads that serve no clients.
     pub fn heavy(&self, sharer: Sharer) -> Heavy<'_> {
         self.heavy.of(sharer)
     }

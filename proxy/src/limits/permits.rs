@@ -119,7 +119,7 @@ struct PermitTable {
     next: u64,
     /// Connections by sharer, and by the order in which they got or renewed their permits.
     by_sharer: HashMap<Sharer, BTreeMap<u64, Connected>>,
-    /// The number of permits of each sharer, in ascending order.
+    /// The sharers in ascending order of their number of permits. A sharer is an address or a user.
     counts: BTreeSet<(usize, Sharer)>,
     /// The share of the connections that must be closed, in percent.
     closing_percent: u64,
@@ -294,7 +294,8 @@ impl PermitTable {
         }
     }
 
-    /// Returns the sharer with the most permits, if it has at least two more than `newcomer`.
+    /// Returns the sharer (address or user) with the most permits, if it has at least two more than
+    /// `newcomer`.
     fn sharer_to_evict(&self, newcomer: Sharer) -> Option<Sharer> {
         let (most, greediest) = *self.counts.last()?;
         let own = self.by_sharer.get(&newcomer).map_or(0, BTreeMap::len);
@@ -309,7 +310,7 @@ impl EvictablePermit {
         self.move_to(self.sharer);
     }
 
-    /// Counts the permit for `sharer` from now on.
+    /// Counts the permit for `sharer` (an address or a user) from now on.
     pub(super) fn move_to(&mut self, sharer: Sharer) {
         let mut table = self.permits.table.lock();
         if let Some(eviction) = table.remove(self.sharer, self.number) {

@@ -472,8 +472,8 @@ async fn serve_accepted(mut acceptor: Acceptor, stream: Accepted, peer: Peer, ne
     }
 }
 
-/// Performs the TLS handshake, unless the client begins without TLS and may do so. `None` if the
-/// client has left.
+/// Performs the TLS handshake. A client that begins without TLS is served without it, if the
+/// configuration allows this. `None` if the client has left.
 async fn begin_tls(
     tls: &ClientTls,
     stream: TcpStream,

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn heavy_application_replaces_a_light_one() {
+    fn heavy_application_replaces_a_light_application() {
         let mut names = ApplicationNames::default();
         let light: Vec<_> = (0..9).map(|n| format!("junk{n}")).collect();
         let light: Vec<_> = light.iter().map(|name| (&**name, 2)).collect();

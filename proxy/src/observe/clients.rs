@@ -96,7 +96,7 @@ impl ClientDirectory {
     }
 
     /// Updates the number of clients with a user. `was` is true if the client had a user before,
-    /// and `is` is true if it has one now.
+    /// and `is` is true if the client has a user now.
     fn count_user(&self, was: bool, is: bool) {
         match (was, is) {
             (false, true) => drop(self.authenticated.fetch_add(1, Ordering::Relaxed)),

@@ -536,8 +536,8 @@ impl Exporter {
         wanted.take(limit).cloned().collect()
     }
 
-    /// The threshold of slow operations, and the number of slow operations that were left out since
-    /// the start, because a second or a user had too many.
+    /// The threshold of slow operations, and the number of slow operations since the start that the
+    /// list omits, because there were too many in one second or of one user.
     pub(crate) fn slow_limits(&self) -> (Duration, u64) {
         let left_out = self.recorder.slow_notes.left_out();
         (self.recorder.slow_threshold(), left_out)

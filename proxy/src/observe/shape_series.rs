@@ -44,7 +44,7 @@ struct Kept {
     durations: Distribution,
     /// The series' shape; `None` for the series of all other shapes.
     shape: Option<Shape>,
-    /// The time from which on the durations were added.
+    /// The start of the time that the durations cover.
     since: SystemTime,
     added_at: Instant,
 }
@@ -135,8 +135,8 @@ impl ShapeSeries {
         }
     }
 
-    /// Each series with its shape (`None` for all other shapes), its durations, and the time from
-    /// which on they were added.
+    /// Each series with its shape (`None` for all other shapes), its durations, and the start of
+    /// the time that the durations cover.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Option<&Shape>, &Distribution, SystemTime)> {
         let kept = self.durations.values();
         kept.map(|kept| (kept.shape.as_ref(), &kept.durations, kept.since))

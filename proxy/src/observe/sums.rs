@@ -16,7 +16,8 @@ use super::{
     rows::{merge_rows, row},
 };
 
-/// Maximum number of shapes without a row that a thread distinguishes between two collections.
+/// Maximum number of different shapes without a row that a thread counts separately from one
+/// collection of the sums to the next.
 const FOLDED_SHAPES: usize = 1_024;
 
 /// Maximum number of error codes counted separately per namespace. Further codes are counted

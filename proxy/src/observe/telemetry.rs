@@ -85,7 +85,7 @@ impl Exporter {
         batch
     }
 
-    /// Counts an export, and the points of it that the collector refused.
+    /// Counts an export, and the data points that the collector refused.
     pub(crate) fn telemetry_exported(&self, result: &'static str, rejected_points: u64) {
         let name = MetricName::TelemetryExportsTotal;
         self.metrics.count(name, &[("result", result)]);
@@ -98,7 +98,8 @@ impl Exporter {
     }
 }
 
-/// Adds the operations of a namespace: the failed ones by the kind of the failure, and the others.
+/// Adds the operations of a namespace: one series for each kind of failure, and one for the
+/// operations that succeeded.
 fn add_operations(batch: &mut Batch, namespace: &Namespace, sums: &NamespaceSums) {
     let mut others = sums.durations.clone();
     for (failure, durations) in &sums.failures {

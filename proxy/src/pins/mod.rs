@@ -134,9 +134,9 @@ impl<S: Clone> Pins<S> {
         (pinned == number).then_some(server)
     }
 
-    /// Records a write, commit or abort with its `txnNumber`. Returns true for a retry: its number
-    /// is the same as that of the session's last write, commit or abort. Returns `None` if the
-    /// table or the user's share of it is full.
+    /// Records a write, commit or abort with its `txnNumber`. Returns true for a retry: the
+    /// session's last write, commit or abort had the same number. Returns `None` if the table or
+    /// the user's share of it is full.
     pub(crate) fn record_write(&self, key: SessionKey, number: i64, now: Instant) -> Option<bool> {
         let seen = self.writes.find(&key, now) == Some(number);
         (seen || self.writes.insert(key, key.user, number, now)).then_some(seen)

@@ -58,7 +58,7 @@ pub struct Cost {
     pub refused: u64,
     /// Sum of the round-trip times of the commands that got a reply with counters.
     pub total_time: Duration,
-    /// The longest of these round-trip times.
+    /// The longest round-trip time of a command that got a reply with counters.
     pub longest: Duration,
     /// The error of each server whose last reply was a refusal, by server address.
     pub refusals: BTreeMap<String, String>,

@@ -19,8 +19,8 @@ use super::{
     vocabulary,
 };
 
-/// The commands that a server runs before a login, by the names in its counters. Each row says
-/// whether a relay forwards the command.
+/// The commands that a server runs before a login, by the names in its counters. Each row says if a
+/// relay forwards the command.
 const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
     ("_isSelf", Relay::Refuses("only members of a set send it")),
     (

@@ -86,7 +86,7 @@ fn names(document: &Document) -> Vec<&str> {
     document.keys().map(String::as_str).collect()
 }
 
-/// The cluster time in Seawall's `hello` reply. Waits until a probe has received one.
+/// The cluster time in Seawall's `hello` reply. Waits until a probe has received a cluster time.
 async fn cluster_time(seawall: &Seawall) -> Document {
     let has_it = async || {
         let hello = connect(seawall).await.greet(doc! {}).await.unwrap();

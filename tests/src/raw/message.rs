@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parsed_message_equals_the_built_one() {
+    fn a_parsed_message_equals_the_built_message() {
         let message = OpMsg {
             request_id: 7,
             response_to: 5,

@@ -69,7 +69,7 @@ pub(super) async fn slow_queries(arena: Arena) {
     arena.wait_for_first_ending().await;
 }
 
-/// Clients that disconnect while a server replies. The next client must get its own reply.
+/// Runs clients that disconnect while a server replies. The next client must get its own reply.
 pub(super) async fn departures(arena: Arena) {
     let attempt = |arena: Arena, number: u32| async move {
         let mut leaving = arena.logged_in().await?;

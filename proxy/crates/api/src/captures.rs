@@ -12,7 +12,7 @@ pub struct Captures {
     pub bytes: u64,
     /// The captures.
     pub captures: Vec<Capture>,
-    /// The reason why no capture can start; `None` if one can.
+    /// The reason why no capture can start; `None` if a capture can start.
     pub unavailable: Option<String>,
 }
 

@@ -32,8 +32,9 @@ const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 /// Maximum number of characters of an error response that an error message contains.
 const SHOWN_REFUSAL_CHARACTERS: usize = 200;
 
-/// The header with the name of the asking instance, in requests of one instance to another. An
-/// instance that finds its own name refuses the request with the status 421: it is its own peer.
+/// The header with the name of the instance that sends a request to another instance. If an
+/// instance receives its own name, it refuses the request with the status 421: it is configured as
+/// its own peer.
 pub const INSTANCE_HEADER: &str = "seawall-instance";
 
 /// A client of one proxy's admin address.

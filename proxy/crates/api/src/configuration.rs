@@ -40,13 +40,13 @@ pub struct ConfigurationValue {
 pub struct Reload {
     /// True if the live changes are in effect now.
     pub applied: bool,
-    /// The keys whose values differ from those before the reload.
+    /// The keys whose values change in the reload.
     pub changes: Vec<ConfigurationChange>,
     /// The problems of the new configuration. If there are any, nothing changes.
     pub problems: Vec<String>,
 }
 
-/// A key whose value differs from the one before the reload.
+/// A key whose value changes in a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConfigurationChange {

@@ -65,7 +65,8 @@ pub struct TickSecond {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Session {
-    /// The addresses of the other instances whose figures can be merged with those of this one.
+    /// The addresses of the other instances. Their figures can be merged with the figures of this
+    /// instance.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<String>,
     /// `read`, or `act` for a caller who may also reload and drain.

@@ -46,7 +46,8 @@ pub struct Status {
 pub struct Certificate {
     /// The path of the file.
     pub file: String,
-    /// The end of the validity in seconds since the epoch; for several certificates, the first end.
+    /// The end of the validity in seconds since the epoch; with several certificates, the earliest
+    /// end.
     pub not_after: i64,
 }
 
@@ -120,7 +121,7 @@ pub struct Concurrency {
     /// Long operations that no longer count toward the limit, so that others may run in their
     /// slots.
     pub exempt: u64,
-    /// Operations that hold a slot.
+    /// Number of operations that run and count toward the limit.
     pub in_progress: u64,
     /// The maximum number of operations in progress; `None` if there is no limit.
     pub limit: Option<u64>,
@@ -135,7 +136,7 @@ pub struct Concurrency {
     /// The limit that applies again after the current trial, and equals `limit` outside trials;
     /// `None` if there is no limit.
     pub settled: Option<u64>,
-    /// Operations that need a slot, and wait for it or for a connection.
+    /// Number of operations that wait, because of the limit or for a connection.
     pub waiting: u64,
 }
 
@@ -199,7 +200,7 @@ pub struct TopologyServer {
 pub struct Clients {
     /// The clients, the oldest connection first, up to the limit in the request.
     pub clients: Vec<Client>,
-    /// The number of all connected clients, also of those beyond the limit.
+    /// The number of all connected clients, including clients beyond the limit.
     pub count: u64,
 }
 

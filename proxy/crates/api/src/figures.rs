@@ -110,7 +110,7 @@ pub struct More {
     /// history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub documents: Option<u64>,
-    /// Time of the `getMore`s, without those that waited for an event.
+    /// Time of the `getMore`s, except the `getMore`s that waited for an event.
     pub total_time_ms: f64,
 }
 
@@ -139,8 +139,8 @@ pub fn buckets(distribution: &Distribution) -> Vec<Bucket> {
     buckets.collect()
 }
 
-/// The distribution that these buckets represent. `total_ms` is the sum of the durations, `max_ms`
-/// the longest one.
+/// The distribution that these buckets represent. `total_ms` is the sum of the durations, and
+/// `max_ms` is the longest duration.
 pub fn distribution(buckets: &[Bucket], total_ms: f64, max_ms: f64) -> Distribution {
     let numbered = buckets.iter().map(|bucket| (number(bucket), bucket.count));
     Distribution::from_parts(numbered, from_millis(total_ms), from_millis(max_ms))

@@ -26,7 +26,7 @@ pub struct GaugeStep {
     pub at: f64,
     /// The measured gauges by name.
     pub gauges: BTreeMap<String, GaugeValues>,
-    /// The seconds of the step for which there is data.
+    /// How many seconds of the step have data.
     #[serde(serialize_with = "as_integer")]
     pub seconds: f64,
 }

@@ -29,7 +29,7 @@ pub struct HeatmapColumn {
     /// The index of each bucket with operations in [`Heatmap::bounds_seconds`], and the number of
     /// these operations.
     pub counts: Vec<(u64, u64)>,
-    /// The seconds of the step for which there is data.
+    /// How many seconds of the step have data.
     #[serde(serialize_with = "as_integer")]
     pub seconds: f64,
 }

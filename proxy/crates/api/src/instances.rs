@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The merged reply of several instances.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Merged<T> {
-    /// The members of a reply of one instance, merged.
+    /// The merged reply. It has the same members as the reply of one instance.
     #[serde(flatten)]
     pub reply: T,
     /// The asked instance and then its peers, as configured.

@@ -47,7 +47,7 @@ pub struct Report {
     pub stalls: Stalls,
     /// The state of the proxy at the end of the period.
     pub status: Status,
-    /// The latest storms that the proxy keeps, also those outside of the period.
+    /// The latest storms that the proxy keeps, including storms outside the period.
     pub storms: Storms,
     /// The figures of all operations in each step of the period.
     pub timeline: Timeline,
@@ -62,7 +62,8 @@ pub struct Instance {
     /// The reason why the merged figures lack this instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The reason why the changes lack this instance, although they contain others.
+    /// The reason why the changes do not include this instance, although they include other
+    /// instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incomparable: Option<String>,
     /// The number of operations since the instance started.

@@ -49,9 +49,9 @@ pub(super) fn load_ms(listed: &[Shape], other: &Other) -> f64 {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shape {
-    /// The operations and `getMore`s by application since the start: at most eight applications,
-    /// clients without a name as an empty name, and all others as `other`. Only a single shape with
-    /// a row has it.
+    /// The operations and `getMore`s since the start, by application: at most eight applications,
+    /// and `other` for the remaining ones. Clients without an application name have an empty name.
+    /// Present only in the reply about one shape, if this shape has a row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applications: Option<Vec<Named>>,
     /// The collection; empty if there is none.
@@ -74,7 +74,8 @@ pub struct Shape {
     /// Operations that failed.
     pub errors: u64,
     /// The operations and `getMore`s with an error since the start, by code. An operation with
-    /// several codes counts for each of them. Only a single shape with a row has it.
+    /// several codes counts for each of them. Present only in the reply about one shape, if this
+    /// shape has a row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors_by_code: Option<Vec<CodeCount>>,
     /// When the shape was first seen: since the proxy's start, or within the period if the shape no
@@ -121,8 +122,8 @@ pub struct Shape {
     /// figures come from the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statements: Option<u64>,
-    /// Operations whose command was forwarded while it arrived. Absent if the figures come from the
-    /// history.
+    /// Operations whose command Seawall forwarded before all of its bytes had arrived. Absent if
+    /// the figures come from the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streamed: Option<u64>,
     /// The figures of each step of the period. Absent in a list of shapes, and if the shape had no
@@ -193,7 +194,7 @@ pub struct SinceStart {
     pub request_bytes: u64,
     /// Number of statements of the writes: documents to insert, updates and deletes.
     pub statements: u64,
-    /// Operations whose command was forwarded while it arrived.
+    /// Operations whose command Seawall forwarded before all of its bytes had arrived.
     pub streamed: u64,
     /// The operations' time, without `getMore`s.
     pub total_time_ms: f64,

@@ -67,8 +67,8 @@ pub struct Namespace {
     /// history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u64>,
-    /// Operations whose command was forwarded while it arrived. Absent if the figures come from the
-    /// history.
+    /// Operations whose command Seawall forwarded before all of its bytes had arrived. Absent if
+    /// the figures come from the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streamed: Option<u64>,
     /// The operations' total time.

@@ -16,7 +16,7 @@ pub enum ReadError {
     /// The source failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The file does not begin as a capture does.
+    /// The file does not begin with the first bytes of a capture.
     #[error("not a capture of Seawall")]
     NotACapture,
     /// Another version of Seawall wrote the file.

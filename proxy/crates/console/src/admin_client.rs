@@ -35,11 +35,11 @@ pub(super) struct Endpoint {
     tls: TlsFiles,
 }
 
-/// The files of TLS to the admin address.
+/// The TLS files for connections to the admin address.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct TlsFiles {
     /// For an https URL: the file with the certificate authorities of the admin address. By
-    /// default, those of the operating system are trusted.
+    /// default, the authorities of the operating system are trusted.
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
     /// For an https URL: the file with your certificate and its private key, if the admin address
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_tls_need_an_https_address_and_must_be_readable() {
+    fn tls_files_need_an_https_address_and_must_be_readable() {
         let error_of = |url: &str, ca_file: Option<&str>, certificate: Option<&str>| {
             let tls = TlsFiles {
                 ca_file: ca_file.map(PathBuf::from),

@@ -50,7 +50,7 @@ pub struct Arguments {
 enum Action {
     /// Start a capture: the same as without a subcommand.
     Start(Start),
-    /// List the running capture and those on disk.
+    /// List the running capture and the captures on disk.
     List(List),
     /// Stop the running capture.
     Stop(OfOne),
@@ -101,7 +101,7 @@ struct Start {
 enum Replies {
     /// Only what a comparison needs: errors, counts and the cursor.
     Facts,
-    /// The whole reply too.
+    /// Also the whole reply.
     Whole,
 }
 
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn redaction_keeps_equality_unless_another_mode_is_given() {
+    fn the_option_redact_without_a_mode_means_equality() {
         for (argument, expected) in [
             ("--wait", None),
             ("--redact", Some(Redact::Equality)),

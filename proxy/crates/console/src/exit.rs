@@ -5,7 +5,8 @@ use std::{
     process::ExitCode,
 };
 
-/// The exit status of the process. Numbers from 64 to 78 are those of `sysexits.h`.
+/// The exit status of the process. Numbers from 64 to 78 have the meaning that `sysexits.h`
+/// defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Success.

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_and_sparklines_show_small_values_and_fill_the_largest() {
+    fn bars_and_sparklines_show_small_values_and_are_full_for_the_largest_value() {
         assert_eq!(bar(0.5, 4), "██");
         assert_eq!(bar(1.0, 4), "████");
         assert_eq!(bar(0.0001, 4), "▏");

@@ -99,7 +99,7 @@ const STEADY_OPERATIONS: u64 = 100;
 /// common.
 const MIN_OTHERS: usize = 3;
 
-/// Minimum slowdown of a shape, divided by the drift.
+/// Minimum ratio of a shape's slowdown to the drift: below this, the shape is not reported.
 const MIN_RATIO: f64 = 1.5;
 
 /// Minimum slowdown if the drift is unknown, and minimum drift that is reported as a change of all
@@ -107,7 +107,7 @@ const MIN_RATIO: f64 = 1.5;
 /// ratio is 1.9.
 const MIN_DRIFT: f64 = 2.5;
 
-/// Minimum distance between a shape's ratio and those of the other shapes, in standard deviations.
+/// Minimum distance between a shape's ratio and the other shapes' ratios, in standard deviations.
 const SPREADS: f64 = 3.5;
 
 /// A slowdown that exceeds the drift by this factor is reported even if the other shapes' ratios

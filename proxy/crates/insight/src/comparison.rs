@@ -45,7 +45,7 @@ pub enum Incomparable {
     TooLittle {
         /// The period that has too little data.
         side: Side,
-        /// Seconds of the period that have data.
+        /// Number of seconds of the period that have data.
         known_seconds: u64,
     },
     /// No operation ended in the period.

@@ -115,8 +115,8 @@ pub struct History {
 }
 
 impl History {
-    /// Creates an empty history. `max_bytes` limits its memory, `max_shapes` the number of shapes
-    /// with a series of their own in each second.
+    /// Creates an empty history. `max_bytes` limits its memory. `max_shapes` limits the number of
+    /// shapes with a series of their own in each second.
     pub fn new(max_bytes: usize, max_shapes: usize) -> Self {
         Self {
             max_bytes,

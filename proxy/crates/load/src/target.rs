@@ -66,7 +66,7 @@ pub enum TargetError {
     /// The connection string needs a feature that the load harness does not support.
     #[error("the load harness does not support {0}")]
     Unsupported(&'static str),
-    /// A file of TLS cannot be read.
+    /// A TLS file cannot be read.
     #[error("{path}: {source}")]
     Unreadable {
         /// The file.
@@ -74,7 +74,7 @@ pub enum TargetError {
         /// The reason.
         source: io::Error,
     },
-    /// A file of TLS is not usable.
+    /// A TLS file is not usable.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -90,7 +90,7 @@ impl fmt::Debug for Target {
 
 impl Target {
     /// Parses the addresses, the user, TLS and the read preference mode of a connection string, and
-    /// reads the files of TLS. The clients are spread over the addresses.
+    /// reads the TLS files. The clients are spread over the addresses.
     ///
     /// # Errors
     /// See [`TargetError`].

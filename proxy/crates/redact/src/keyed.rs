@@ -68,8 +68,9 @@ impl Keyed {
         mac.finalize().into_bytes().into()
     }
 
-    /// Replaces bytes by others of the same length. Different bytes of one length and domain have
-    /// different results. `tweak` selects one of many permutations.
+    /// Replaces a string of bytes by another one of the same length. Two different strings of the
+    /// same length and domain always have different results. `tweak` selects one of many
+    /// permutations.
     pub(crate) fn permute(&self, domain: u8, tweak: &[u8], bytes: &mut [u8]) {
         let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes();
         if let [byte] = bytes {

@@ -36,8 +36,8 @@ pub use self::records::Records;
 /// The properties of values that pseudonyms keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The type and the length; equal values of one type have equal pseudonyms. For captures that
-    /// are shared, not replayed.
+    /// Pseudonyms keep the type and the length of a value, and equal values of one type have equal
+    /// pseudonyms. For captures that are shared, not replayed.
     Equality,
     /// The same as [`Mode::Equality`]; also the order of numbers (over all numeric types), of
     /// dates, and of the times of ObjectIds, and the prefixes of strings. An integer whose

@@ -77,7 +77,8 @@ pub(crate) fn ordered_object_id(keyed: &Keyed, id: [u8; 12]) -> [u8; 12] {
     [a, b, c, d, e, f, g, h, i, j, k, l]
 }
 
-/// A pseudonym of the same numeric type. Equal values of one type have equal pseudonyms.
+/// A pseudonym of a number. It has the same numeric type, and equal values of one type have equal
+/// pseudonyms.
 pub(crate) fn equal_number(keyed: &Keyed, kind: u8, value: &[u8]) -> Vec<u8> {
     let mut bytes = value.to_vec();
     match (kind, value.first_chunk()) {

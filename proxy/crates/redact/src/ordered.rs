@@ -145,8 +145,8 @@ impl OrderedMap<'_> {
         position + u128::from(number_of(&block)) % range
     }
 
-    /// The pseudonym of the part after the integer. A part of zero stays zero, so that integers
-    /// stay integers.
+    /// The pseudonym of the fractional part of a number. A part of zero stays zero, so that
+    /// integers stay integers.
     fn part(&self, prefix: &Prefix, integer: u128, part: u64, bits: u32) -> u64 {
         if part == 0 {
             return 0;
@@ -179,7 +179,8 @@ impl OrderedMap<'_> {
     }
 }
 
-/// The keyed weight of the children before `child`, of `child`, and of all.
+/// Three sums of keyed weights: of the children before `child`, of `child` alone, and of all
+/// children.
 fn shares(weights: &[u8; 32], child: u128, level_bits: u32) -> (u128, u128, u128) {
     let (mut before, mut own, mut all) = (0, 0, 0);
     let children = 1_u128 << level_bits;

@@ -11,8 +11,8 @@ use seawall_wire::OpMsg;
 
 use crate::{Mode, Redactor};
 
-/// Maximum number of operations without a reply whose reply form is remembered. Further operations
-/// are omitted.
+/// Maximum number of operations whose reply has not been read and whose reply form is remembered.
+/// Further operations are omitted.
 const MAX_PENDING: usize = 100_000;
 
 /// Redacts the records of one capture, in their order. A command that cannot be redacted is
@@ -20,7 +20,7 @@ const MAX_PENDING: usize = 100_000;
 #[derive(Debug)]
 pub struct Records {
     redactor: Redactor,
-    /// The reply forms of operations without a reply.
+    /// The reply forms of operations whose reply has not been read.
     forms: BTreeMap<u64, ReplyForm>,
     /// Number of omitted operations.
     operations: u64,

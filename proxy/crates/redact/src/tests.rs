@@ -75,7 +75,7 @@ fn decimal(text: &str) -> Bson {
     Bson::Decimal128(text.parse::<Decimal128>().unwrap())
 }
 
-/// The value of a number as text of a decimal number, to compare different types.
+/// The value of a number of any type as a float, to compare numbers of different types.
 fn number(value: &Bson) -> f64 {
     match value {
         Bson::Int32(number) => f64::from(*number),
@@ -543,7 +543,10 @@ proptest! {
     }
 
     #[test]
-    fn strings_keep_length_equality_and_prefixes(one in ".{0,90}", other in ".{0,90}") {
+    fn pseudonyms_of_strings_keep_length_equality_and_prefixes(
+        one in ".{0,90}",
+        other in ".{0,90}",
+    ) {
         for mode in MODES {
             let (a, b) = (text(mode, &one), text(mode, &other));
             prop_assert_eq!(a.len(), one.len());
@@ -556,7 +559,10 @@ proptest! {
     }
 
     #[test]
-    fn values_of_one_type_keep_type_length_and_equality(a in any::<[u8; 16]>(), b in any::<[u8; 16]>()) {
+    fn pseudonyms_of_one_type_keep_type_length_and_equality(
+        a in any::<[u8; 16]>(),
+        b in any::<[u8; 16]>(),
+    ) {
         let values = |bytes: &[u8; 16]| [
             Bson::Int32(i32::from_le_bytes(*bytes.first_chunk().unwrap())),
             Bson::Int64(i64::from_le_bytes(*bytes.first_chunk().unwrap())),

@@ -30,13 +30,14 @@ const CHANCE_COUNT: u64 = 5;
 /// Unauthorized: the account of the replay lacks a right.
 const UNAUTHORIZED: i32 = 13;
 
-/// Minimum number of operations in each report for the objective about slowness.
+/// Minimum number of operations of a shape in each report; a shape with fewer is not checked
+/// against the maximum slowdown.
 const MIN_OPERATIONS: u64 = 30;
 
-/// Minimum difference of the medians for the objective about slowness.
+/// Minimum difference of the medians; a smaller difference never exceeds the maximum slowdown.
 const MIN_DIFFERENCE: Duration = Duration::from_micros(100);
 
-/// Probability that the objective about slowness is missed by chance, over all shapes.
+/// Probability that a shape exceeds the maximum slowdown only by chance, over all shapes.
 const ALPHA: f64 = 0.001;
 
 /// The kinds of changes, the most important first.
@@ -85,7 +86,7 @@ pub struct Change {
     pub cost: f64,
 }
 
-/// A shape that missed the objective about slowness.
+/// A shape that exceeds the maximum slowdown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Missed {
     /// The names of the shape.
@@ -103,7 +104,7 @@ pub struct Comparison {
     pub changes: Vec<Change>,
     /// Limits of the comparison that a reader must know.
     pub caveats: Vec<String>,
-    /// The shapes that missed the objective about slowness, if one was set.
+    /// The shapes that exceed the maximum slowdown, if a maximum was set.
     pub missed: Vec<Missed>,
     /// The earlier report.
     pub before: Report,
@@ -112,7 +113,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Compares two reports. `max_slowdown` is the objective about slowness: 0.2 allows medians
+    /// Compares two reports. `max_slowdown` is the maximum slowdown of a median: 0.2 allows medians
     /// that are up to 20 % longer.
     pub fn new(before: Report, now: Report, max_slowdown: Option<f64>) -> Self {
         let pairs = pairs(&before, &now);
@@ -259,7 +260,8 @@ fn count(codes: &BTreeMap<i32, u64>, code: i32) -> u64 {
     codes.get(&code).copied().unwrap_or(0)
 }
 
-/// Number of additional errors with a code that are not reported, among `operations`.
+/// Number of additional errors with this code that are ignored, for a shape with this number of
+/// operations.
 fn allowed(code: i32, operations: u64) -> u64 {
     if !CHANCE_CODES.contains(&code) {
         return 0;
@@ -430,7 +432,8 @@ fn whole(number: f64) -> i64 {
     number as i64
 }
 
-/// The exclusions that a comparison mentions, and what the commands do.
+/// The exclusions that a comparison mentions, each with a text that says what the excluded commands
+/// do.
 const EXCLUSIONS: [(Exclusion, &str); 3] = [
     (Exclusion::Volatile, "use the time or random numbers"),
     (

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_in_a_document_sequence_are_searched() {
+    fn a_volatile_statement_in_a_document_sequence_excludes_the_results() {
         let plain = doc! {"q": {}, "u": {"$set": {"a": 1}}}.to_vec().unwrap();
         let clock = doc! {"q": {}, "u": {"$currentDate": {"a": true}}}
             .to_vec()

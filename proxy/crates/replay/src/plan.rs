@@ -236,8 +236,8 @@ impl Planner {
         }
     }
 
-    /// Checks the place of the command in its session, and remembers it. `chosen` is the result for
-    /// the command itself.
+    /// Checks the position of the command in its session, and remembers this position. `chosen` is
+    /// the decision about the command itself.
     fn check_session(
         &mut self,
         command: &Command<'_>,

@@ -49,7 +49,8 @@ pub(crate) struct ToSend {
 pub(crate) enum ToRewrite {
     /// The rewritten message. Only its request id is missing.
     Done(Vec<u8>),
-    /// The captured message. It has ids of cursors.
+    /// The captured message. It contains ids of cursors, which are replaced when the message is
+    /// sent.
     Cursors(Bytes),
 }
 

@@ -152,9 +152,9 @@ pub struct Durations {
     pub sum_us: u64,
     /// The longest duration in microseconds.
     pub max_us: u64,
-    /// The median in milliseconds. It is for readers, and is not read back.
+    /// The median in milliseconds, for people. It is ignored when a report is read.
     pub p50_ms: f64,
-    /// The 99th percentile in milliseconds. It is for readers, and is not read back.
+    /// The 99th percentile in milliseconds, for people. It is ignored when a report is read.
     pub p99_ms: f64,
 }
 
@@ -229,7 +229,7 @@ impl ShapeResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowId(usize);
 
-/// The values of a reply that results count.
+/// The values of a reply that are added to the results.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub is_ok: bool,
@@ -336,7 +336,7 @@ impl Results {
         row
     }
 
-    /// The row of a shape that has one, or the common row.
+    /// The row of a shape; the common row if the shape has no row of its own.
     pub(crate) fn row_of(&self, shape: ShapeId) -> RowId {
         self.by_shape
             .get(&shape)

@@ -138,7 +138,7 @@ impl Rewriter {
         .ok_or(invalid)
     }
 
-    /// Writes the session. Fields other than `id` are left out: only servers send them to each
+    /// Writes the session. Fields other than `id` are omitted: only servers send them to each
     /// other.
     fn lsid(&self, lsid: RawElement<'_>, output: &mut Vec<u8>) {
         nested(lsid, output, |inner, output| {
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_and_exhaust_are_removed_and_document_sequences_are_kept() {
+    fn checksums_and_exhaust_flags_are_removed_and_document_sequences_are_kept() {
         let one = doc! {"_id": 1}.to_vec().unwrap();
         let mut message = encode_request(7, &doc! {"insert": "c", "$db": "d"}.to_vec().unwrap());
         message.push(1);

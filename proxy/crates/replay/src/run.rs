@@ -607,7 +607,7 @@ impl Conductor {
         }
     }
 
-    /// Fetches the events that are missing of cursors that are still open.
+    /// Fetches the missing events of cursors that are still open.
     async fn catch_up(&mut self) {
         let missing = self.streams.all_missing();
         if missing.is_empty() {

@@ -22,7 +22,7 @@ pub(crate) struct OperationId(pub u64);
 /// How fast commands are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// As in the capture, divided by this factor.
+    /// The captured times, divided by this factor.
     Speed(f64),
     /// This many commands per second, at equal intervals.
     Rate(f64),
@@ -31,8 +31,8 @@ pub enum Pace {
 }
 
 impl Pace {
-    /// When a command is due. `offset` is its time since the first record of the capture, and
-    /// `number` the number of commands sent before it.
+    /// When a command is due. `offset` is the command's time since the first record of the capture,
+    /// and `number` is the number of commands sent before it.
     pub(crate) fn due(self, offset: Duration, number: u64) -> Duration {
         let seconds = match self {
             Self::Speed(factor) => offset.as_secs_f64() / factor,
@@ -77,13 +77,14 @@ pub(crate) struct Schedule {
     entries: HashMap<OperationId, Entry, RandomState>,
     /// The last operation of each lane, if it has not ended.
     last: HashMap<Lane, OperationId, RandomState>,
-    /// The operations that are not due, in the order of their times.
+    /// The operations that are not due yet, in the order in which they become due.
     later: VecDeque<(Duration, OperationId)>,
     /// The operations that may start.
     ready: VecDeque<OperationId>,
     /// The operations that wait only for their barrier, each with its barrier.
     barred: BTreeSet<(u64, OperationId)>,
-    /// The captured ends whose operations have not ended in the replay.
+    /// The operations that have ended in the capture and not in the replay, by the numbers of their
+    /// ends.
     open_ends: BTreeSet<u64>,
     ends: u64,
 }

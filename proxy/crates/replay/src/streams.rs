@@ -27,7 +27,7 @@ pub(crate) struct Missing {
     pub count: u64,
 }
 
-/// The awaiting cursors, by their captured ids.
+/// The cursors that wait for events, by their ids in the capture.
 #[derive(Debug)]
 pub(crate) struct Streams(Recent<i64, Stream>);
 

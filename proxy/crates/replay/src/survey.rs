@@ -18,7 +18,7 @@ use crate::{
 /// counted.
 const MAX_OPEN: usize = 1_000_000;
 
-/// Counts the commands that a replay would send, and those that it would skip.
+/// Counts the commands that a replay would send, and the commands that it would skip.
 pub fn dry_run(source: Source, choice: &Choice) -> Report {
     survey(source, choice, Kind::DryRun, false)
 }

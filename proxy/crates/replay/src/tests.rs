@@ -238,7 +238,7 @@ impl Capture {
         }));
     }
 
-    /// A command with a reply of this number of documents.
+    /// Adds a command with a reply of this number of documents.
     fn operation(&mut self, client: u64, command: Document, documents: u64) {
         let operation = self.command(client, command);
         self.reply(operation, ok(documents, 0));
@@ -523,7 +523,7 @@ async fn unacknowledged_writes_are_sent_without_waiting_for_a_reply() {
 }
 
 #[tokio::test]
-async fn a_target_that_fails_in_mid_replay_stops_it_at_the_error_share() {
+async fn a_replay_stops_at_the_error_limit_if_its_target_fails() {
     let stub = Stub::start(Conduct::FailAfter(150)).await;
     let mut capture = Capture::new();
     for _ in 0..1000 {

@@ -46,7 +46,7 @@ impl<F: Form> Walk<'_, F> {
         })
     }
 
-    /// Adds the conjuncts of a filter document to those of the enclosing filter.
+    /// Adds the conjuncts of a filter document to the conjuncts of the enclosing filter.
     fn gather(&mut self, filter: Document<'_>, depth: u32, conjuncts: &mut Conjuncts<'_, F>) {
         let mut fields = filter.fields();
         while let Some(field) = &self.visit(&mut fields) {

@@ -97,8 +97,8 @@ impl<'n, F: Form> Walk<'n, F> {
         field
     }
 
-    /// The form of a document as a set. `key` builds the forms of the names, `value` those of the
-    /// values.
+    /// The form of a document as a set. `key` builds the forms of the names, and `value` builds the
+    /// forms of the values.
     pub(super) fn set_of(
         &mut self,
         document: Document<'_>,

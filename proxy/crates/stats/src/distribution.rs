@@ -501,7 +501,7 @@ mod tests {
         }
 
         #[test]
-        fn dense_distribution_equals_a_sparse_one(
+        fn dense_distribution_equals_a_sparse_distribution(
             first in prop::collection::vec(any::<u64>(), 0..50), second in prop::collection::vec(any::<u32>(), 0..50),
         ) {
             let second = second.iter().map(|n| u64::from(*n)).collect::<Vec<_>>();

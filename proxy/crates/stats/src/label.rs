@@ -10,7 +10,7 @@ pub enum Label {
     Whole,
     /// A row of the table of shapes.
     Shape {
-        /// Says whether the row counts one shape or a group of shapes.
+        /// One shape or a group of shapes: the row's level.
         level: Level,
         /// The row's id: 16 hexadecimal digits.
         id: Box<str>,
@@ -46,7 +46,7 @@ pub enum Label {
     },
 }
 
-/// Says whether a row of the shape table counts one shape or several.
+/// The level of a row of the shape table: the row counts one shape or several shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
     /// One shape.

@@ -169,8 +169,8 @@ pub struct Leaving<'a> {
     pub how: Departure,
 }
 
-/// Counts by name. The first 64 names are counted separately, all further names together as
-/// `other`.
+/// Counts by name. The first 64 names are counted separately. All further names are counted
+/// together as `other`.
 #[derive(Clone, Debug, Default)]
 pub struct Names(HashMap<Box<str>, u64>);
 

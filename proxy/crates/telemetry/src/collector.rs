@@ -66,7 +66,7 @@ impl fmt::Debug for Collector {
     }
 }
 
-/// A collector that cannot be used.
+/// The reason why a collector cannot be used.
 #[derive(Debug, Error)]
 pub enum CollectorError {
     /// The URL is not an HTTP URL.

@@ -128,7 +128,8 @@ impl Exported {
     }
 }
 
-/// A random time from half of `wait` to `wait`, so that several instances do not send in step.
+/// A random time from half of `wait` to `wait`, so that several instances do not send at the same
+/// moments.
 fn jittered(wait: Duration) -> Duration {
     // If there are no random numbers, the wait has its full length.
     let random = SysRng.try_next_u32().unwrap_or(u32::MAX);

@@ -134,7 +134,8 @@ impl Waiting {
         }
     }
 
-    /// Updates the order after the number of bytes that a sharer holds has changed.
+    /// Updates the order of the waiting messages after the number of bytes that a sharer holds has
+    /// changed.
     fn move_sharer(&mut self, sharer: Sharer, before: usize, held: usize) {
         if self.sharers.remove(&(before, sharer)) {
             self.sharers.insert((held, sharer));
@@ -251,7 +252,8 @@ impl Inner {
         self.all.saturating_sub(self.used - self.reserve_used)
     }
 
-    /// True if `more` bytes are free and the sharer is within its share.
+    /// True if `more` bytes are free, and the share of this sharer (an address or a user) allows
+    /// them.
     fn fits(&self, sharer: Sharer, more: usize) -> bool {
         let free = self.free();
         more == 0 || more <= free && is_within_share(self.held_by(sharer), free)
@@ -465,7 +467,7 @@ impl MemoryBudget {
         inner.wake_first();
     }
 
-    /// Returns an empty share for a connection of this sharer.
+    /// Returns an empty share for a connection of this sharer: an address or a user.
     pub fn open(&self, sharer: Sharer) -> MemoryShare {
         let id = self.shared.inner.lock().open(sharer, Instant::now());
         MemoryShare {
@@ -524,9 +526,9 @@ pub struct MemoryShare {
 }
 
 impl MemoryShare {
-    /// Grows to `bytes` bytes in total, for a message of which `left` bytes have not arrived. Ready
-    /// when the share has grown or was evicted. Otherwise the task is woken when a retry may
-    /// succeed. The task must also retry after `RETRY_AFTER`.
+    /// Grows to `bytes` bytes in total, for a message that still lacks `left` bytes. Ready when the
+    /// share has grown or was evicted. Otherwise the task is woken when a retry may succeed. The
+    /// task must also retry after `RETRY_AFTER`.
     pub fn poll_grow(
         &mut self,
         cx: &mut Context<'_>,

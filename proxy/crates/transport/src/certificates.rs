@@ -82,7 +82,7 @@ impl Pem<'_> {
     }
 
     /// Returns all revocation lists in the file (at least one), and when the first of them must be
-    /// replaced. A list without such a time is valid for ever.
+    /// replaced. A list without such a time is valid forever.
     ///
     /// # Errors
     /// If the file has no revocation list, or a malformed one.

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn paused_time_does_not_make_a_peer_slow() {
+    fn time_in_a_pause_does_not_count_against_a_peer() {
         let began = Instant::now();
         let mut progress = Progress::default();
         progress.mark_owing(began);

@@ -134,7 +134,7 @@ pub struct MessageReader {
     reads_whole: bool,
     /// When the current head began to arrive.
     head_since: Option<Instant>,
-    /// The sharer that is charged for memory.
+    /// The address or user that is charged for memory.
     sharer: Sharer,
     /// When the first bytes of the current, incomplete message were read.
     partial_since: Option<Instant>,
@@ -143,7 +143,7 @@ pub struct MessageReader {
 }
 
 impl MessageReader {
-    /// Creates a reader for a stream. Memory is charged to `sharer`.
+    /// Creates a reader for a stream. Memory is charged to `sharer`: an address or a user.
     pub fn new(sharer: Sharer) -> Self {
         Self {
             sharer,
@@ -151,12 +151,12 @@ impl MessageReader {
         }
     }
 
-    /// Charges memory to `sharer` from now on.
+    /// Charges memory to another address or user from now on.
     pub fn set_sharer(&mut self, sharer: Sharer) {
         self.sharer = sharer;
     }
 
-    /// The sharer that is charged for memory.
+    /// The address or user that is charged for memory.
     pub fn sharer(&self) -> Sharer {
         self.sharer
     }

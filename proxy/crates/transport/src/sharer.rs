@@ -17,7 +17,7 @@ pub enum Sharer {
 }
 
 impl Sharer {
-    /// The sharer of a client at this address. `None` means a unix socket.
+    /// The group of a client at this address. `None` means a unix socket.
     pub fn at(ip: Option<IpAddr>) -> Self {
         match ip.map(|ip| ip.to_canonical()) {
             None => Self::Local,

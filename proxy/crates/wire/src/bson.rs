@@ -406,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn raw_elements_of_a_document_end_at_the_first_invalid_one() {
+    fn raw_elements_of_a_document_end_at_the_first_invalid_element() {
         let document = doc! {"a": 1, "b": "text"}.to_vec().unwrap();
         let names = |document: &[u8]| {
             let elements = RawElement::all(document);

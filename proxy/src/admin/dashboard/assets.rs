@@ -28,7 +28,7 @@ struct Asset {
     compressed: OnceLock<Option<Compressed>>,
 }
 
-/// A compressed file, and the tags of both of its forms.
+/// A compressed file, and the entity tags of its plain and of its compressed form.
 #[derive(Clone)]
 struct Compressed {
     bytes: Bytes,
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// Maximum size of the whole dashboard as it is sent.
+    /// Maximum size of the whole dashboard after compression.
     const MAX_BYTES: usize = 150 << 10;
 
     fn headers(name: header::HeaderName, value: &str) -> HeaderMap {

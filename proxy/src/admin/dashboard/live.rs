@@ -30,7 +30,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The streams of live updates.
 #[derive(Debug)]
 pub struct Live {
-    /// The latest update, as the bytes of an event; `None` before the first and after the last.
+    /// The latest update, as the bytes of an event. `None` before the first update and after the
+    /// last one.
     updates: watch::Sender<Option<Bytes>>,
     /// The latest update of all instances together, in the same form.
     merged: watch::Sender<Option<Bytes>>,

@@ -80,7 +80,7 @@ pub(super) async fn describe(State(window): State<Arc<Window>>, parts: Parts) ->
     .into_response()
 }
 
-/// A reply with the cookie of a session. With TLS, the browser never sends the cookie without it.
+/// A reply with the cookie of a session. With TLS, the browser sends the cookie only over TLS.
 fn with_cookie(parts: &Parts, id: &str, max_age_seconds: u64) -> Response {
     let is_encrypted = caller_of(&parts.extensions).is_some_and(|from| from.is_encrypted);
     let secure = if is_encrypted { "; Secure" } else { "" };

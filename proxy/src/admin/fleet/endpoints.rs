@@ -46,7 +46,7 @@ trait Adapt: Merge + DeserializeOwned + Serialize {
     /// Applies the limit of the request, and removes distributions that were not requested.
     fn adapt(&mut self, _asked: &Asked) {}
 
-    /// The reason why the figures of this reply cannot be merged, although the reply can.
+    /// The reason why the figures of this reply cannot be merged, although the other members can.
     fn omission(&self) -> Option<String> {
         None
     }
@@ -114,7 +114,7 @@ fn is_one(topic: &str) -> bool {
     topic.starts_with("shapes/")
 }
 
-/// Merges the replies of the instances that have one.
+/// Merges the replies. Instances without a reply are skipped.
 fn merged<T: Adapt>(answers: Vec<Answer>, asked: &Asked) -> Result<Option<Vec<u8>>, String> {
     let mut sum: Option<T> = None;
     let mut instances = Vec::new();

@@ -244,7 +244,7 @@ pub(super) enum SeriesFilter {
     /// The server with this address.
     Server(String),
     Namespaces(NamespaceFilter),
-    /// The time in a phase: of the operations on a server, or of all operations.
+    /// The time in one phase: of all operations, or of the operations on one server.
     Phase {
         server: Option<String>,
         phase: Phase,

@@ -25,8 +25,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for resolving a changed connection string.
 const DNS_LIMIT: Duration = Duration::from_secs(5);
 
-/// Time limit for reading the configuration and the files that it names. A file system of a network
-/// may hang.
+/// Time limit for reading the configuration and the files that it names. A network file system may
+/// hang.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
 /// Reloads the configuration of a running proxy.

@@ -175,8 +175,8 @@ struct UntilTls {
     eviction: Eviction,
 }
 
-/// Passes the bytes of a client that encrypts its connection towards the server. Until the server
-/// has replied in TLS, only the client's first record passes. A server without TLS would take this
+/// Passes the bytes of a client that begins TLS with the server itself. Until the server has
+/// replied in TLS, only the client's first record passes. A server without TLS would take this
 /// record for the beginning of a longer message and run nothing.
 async fn pass_encrypted(
     shared: &Shared,

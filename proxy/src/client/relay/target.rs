@@ -55,8 +55,8 @@ pub(in crate::client) enum FallbackError {
 }
 
 /// Connects to the client's original destination or, without one, to the server that all relays
-/// use. `proxied` is set if the server gets the client's address. `is_bare` is true for a client
-/// that encrypts its connection towards the server.
+/// use. `proxied` is set if the server gets the client's address. `is_bare` is true if Seawall must
+/// not begin TLS with the server, because the client does.
 pub(super) async fn destination(
     shared: &Arc<Shared>,
     original: Option<SocketAddr>,

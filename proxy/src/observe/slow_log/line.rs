@@ -123,7 +123,7 @@ fn write_command(out: &mut Bounded, command: &CommandBytes<'_>) -> io::Result<()
 const MAX_DEPTH: usize = 200;
 
 /// Writes one document, unless it is nested too deeply. The client chooses the depth, and each
-/// level of recursion takes stack.
+/// level of recursion needs stack memory.
 fn write_document(out: &mut Bounded, document: &RawDocument) -> io::Result<()> {
     if is_nested_deeper_than(document, MAX_DEPTH) {
         return Err(io::ErrorKind::InvalidData.into());

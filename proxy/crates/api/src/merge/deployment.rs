@@ -77,8 +77,8 @@ impl Merge for PoolUser {
 }
 
 impl Merge for Concurrency {
-    /// The limits are added, because each instance applies its own. The last decisions of several
-    /// instances have no common reason.
+    /// Adds the limits, because each instance applies its own limit. Removes the reason of the last
+    /// decision, because several instances have no common decision.
     fn merge(&mut self, other: Self) {
         add!(self, other: exempt, in_progress, reserved, waiting);
         add_limit(&mut self.limit, other.limit);

@@ -82,7 +82,7 @@ impl Merge for Changes {
     }
 
     /// Merges the figures of the two periods and removes all changes: the caller compares the
-    /// merged figures. An instance that could not compare its periods is left out.
+    /// merged figures. An instance that could not compare its periods is skipped.
     fn merge(&mut self, other: Self) {
         if other.comparable == Some(true) {
             if self.comparable == Some(true) {

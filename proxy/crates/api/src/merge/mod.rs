@@ -21,7 +21,7 @@ use super::{Bucket, Latency, More, Phases, buckets, distribution};
 
 /// A reply that can be merged with the replies of other instances to the same request.
 pub trait Merge {
-    /// Names the instance in the members that are listed, not merged, such as storms.
+    /// Adds the instance's address to each member that is listed and not merged, such as a storm.
     fn set_instance(&mut self, _address: &str) {}
 
     /// True if the reply has all distributions that a merge needs. Versions of Seawall that do not
@@ -82,7 +82,8 @@ fn add_limit(sum: &mut Option<u64>, more: Option<u64>) {
     *sum = sum.zip(more).map(|(sum, more)| sum + more);
 }
 
-/// Merges each element of `others` with the element of `list` that has the same key, or adds it.
+/// Merges each element of `others` with the element of `list` that has the same key. If `list` has
+/// no such element, adds the element.
 fn merge_by<T, K: Eq + Hash>(
     list: &mut Vec<T>,
     others: Vec<T>,
@@ -105,7 +106,7 @@ fn merge_by<T, K: Eq + Hash>(
     }
 }
 
-/// Adds the counts of `others` to those of `counts`.
+/// Adds the counts of `others` to the counts with the same names in `counts`.
 fn add_counts(counts: &mut BTreeMap<String, u64>, others: BTreeMap<String, u64>) {
     for (name, count) in others {
         *counts.entry(name).or_default() += count;

@@ -171,8 +171,8 @@ fn combined(steps: Vec<GaugeStep>, seconds: f64) -> Vec<GaugeStep> {
     combined
 }
 
-/// Maximum number of steps of merged sparklines. A period has fewer; a peer with a wrong clock
-/// could ask for any number.
+/// Maximum number of steps of merged sparklines. A real period has fewer steps. The limit protects
+/// against a peer with a wrong clock, which could lead to any number of steps.
 const MAX_STEPS: usize = 10_000;
 
 impl Merge for Sparklines {
@@ -226,7 +226,8 @@ impl Merge for Tick {
         self.second.as_ref().is_none_or(is_complete)
     }
 
-    /// Adds the latest second of each instance. These seconds may differ, as the clocks do.
+    /// Adds the latest second of each instance. The seconds may differ, because the instances'
+    /// clocks may differ.
     fn merge(&mut self, other: Self) {
         add!(self, other: clients, in_progress, wait_queue, waiting);
         add_limit(&mut self.concurrency_limit, other.concurrency_limit);

@@ -47,7 +47,8 @@ impl Merge for Shapes {
 }
 
 impl Shape {
-    /// Removes the distributions that the reply about one shape has only on request.
+    /// Removes the distributions that a reply about one shape contains only if the request asks for
+    /// them.
     pub fn drop_inner_distributions(&mut self) {
         for step in self.timeline.iter_mut().flatten() {
             step.distribution = None;
@@ -309,7 +310,7 @@ impl Merge for Timeline {
         self.steps.iter().all(Merge::is_mergeable)
     }
 
-    /// If an instance has only longer steps, because its history lacks memory, the steps of the
+    /// If one instance has only longer steps, because its history lacks memory, the steps of the
     /// other instance are combined to the same length.
     fn merge(&mut self, other: Self) {
         let requested = self.step_seconds.max(other.step_seconds);

@@ -3,7 +3,7 @@
 //! Packets do not say which message is a command: only a reply has the field `ok`. A reply belongs
 //! to the command of its session to which it responds. In an exhaust cursor the server sends
 //! several replies to one `getMore`; mongod 6.0 records a `getMore` of its own before each of them.
-//! If it is missing, the first `getMore` is repeated in the capture, so that each reply has a
+//! If this `getMore` is missing, the first one is repeated in the capture, so that each reply has a
 //! command.
 
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ const MAX_EXHAUST_BYTES: usize = 4096;
 pub struct ImportCounts {
     /// Commands that are in the capture.
     pub operations: u64,
-    /// Commands that have or may have a secret. The capture says where they are missing.
+    /// Commands that contain, or may contain, a secret. The capture records where they are missing.
     pub secret: u64,
     /// Handshakes and logins (`hello`, `saslStart` and the like), in any opcode.
     pub handshakes: u64,

@@ -94,6 +94,6 @@ const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// Largest packet in bytes: the largest message with its head.
 const MAX_PACKET_BYTES: usize = seawall_wire::MAX_MESSAGE_BYTES + MAX_HEAD_BYTES;
 
-/// Session ids are below this number. Servers count sessions from 1, so the limit is never reached.
-/// It distinguishes the layouts.
+/// Limit of session ids: every id is below it, because servers count sessions from 1. A larger
+/// number shows that the file has another layout.
 const MAX_SESSION: u64 = 1 << 56;

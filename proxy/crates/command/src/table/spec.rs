@@ -182,7 +182,7 @@ impl Statements {
     }
 }
 
-/// Says in which fields of a reply the results are. This depends on the command.
+/// The fields of a reply that have the results. They depend on the command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplyForm {
     /// Most commands: the results are a number `n` or the batch of a cursor, or there are none.
@@ -253,7 +253,7 @@ impl CommandSpec {
         Self { aliases, ..self }
     }
 
-    /// Sets the class of a command on data. A replay may send the command.
+    /// Sets the class of a command that works on data. A replay may therefore send the command.
     pub(super) const fn class(self, class: Class) -> Self {
         Self { class, ..self }.replayed()
     }

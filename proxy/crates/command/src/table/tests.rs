@@ -108,7 +108,7 @@ fn only_the_listed_commands_are_handshake_commands() {
     assert_eq!(answered, BTreeSet::from(expected));
 }
 
-/// The list of the compression specification, and the aliases of its commands.
+/// The commands that the compression specification lists, and their aliases.
 #[test]
 fn commands_with_credentials_are_never_compressed() {
     let expected = [

@@ -60,7 +60,7 @@ fn embedded(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(text)
 }
 
-/// The source of a security policy that allows exactly this text.
+/// The hash of this text in the form that a Content Security Policy uses to allow the text.
 fn hash(text: &str) -> String {
     format!(
         "sha256-{}",

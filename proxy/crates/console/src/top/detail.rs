@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn get_mores_of_a_shape_are_shown_with_it() {
+    fn the_get_mores_of_a_shape_are_shown_with_the_shape() {
         let mut shape = model().selected().unwrap().clone();
         assert!(!figures(&shape).contains("getMores"));
         (shape.more.count, shape.more.total_time_ms) = (12, 340.0);

@@ -10,7 +10,7 @@ const SECONDS_A_DAY: f64 = 86_400.0;
 /// Number of shades. Each character is used for two shades, which differ only in colour.
 pub(super) const SHADES: usize = 8;
 
-/// A heat map that fits a number of characters. Every operation is in exactly one cell.
+/// A heat map as a grid of cells, one for each character. Every operation is in exactly one cell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Grid {
     /// The start of the first column, in seconds since the epoch.
@@ -156,7 +156,8 @@ impl Grid {
         shade.min(SHADES - 1)
     }
 
-    /// The lowest count of each shade that has counts, ascending.
+    /// For each shade in use: the shade, and the lowest count that has this shade. In ascending
+    /// order.
     pub(super) fn lowest_counts(&self) -> Vec<(usize, u64)> {
         let mut lowest: Vec<(usize, u64)> = Vec::new();
         for shade in 0..SHADES {
@@ -196,8 +197,8 @@ fn time_cells(period: Period, step: f64, most: usize) -> (f64, f64, usize) {
     }
 }
 
-/// The latencies of a logarithmic axis that get a label, in seconds: round numbers between two
-/// latencies. The fewer decades there are, the more labels they get.
+/// The latencies that get a label on a logarithmic axis, in seconds: round numbers between two
+/// latencies. The fewer decades the axis has, the more labels each decade gets.
 pub(super) fn latency_ticks(low: f64, high: f64) -> Vec<f64> {
     let decades = (high / low).log10();
     let factors: &[f64] = match decades {

@@ -82,8 +82,8 @@ pub(super) enum Colours {
 }
 
 impl Colours {
-    /// The colours that the environment promises. `NO_COLOR` turns them off
-    /// (<https://no-color.org>).
+    /// The colours that the terminal supports, as its environment variables say. `NO_COLOR` turns
+    /// colours off (<https://no-color.org>).
     pub(super) fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
         let of = |name| variable(name).unwrap_or_default();
         let terminal = of("TERM");

@@ -45,7 +45,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// The number of lines beside the rows of the map, for an area of a height.
+/// How many lines of the pane show rows of the map, the legend and annotations.
 struct Room {
     rows: usize,
     has_legend: bool,

@@ -118,7 +118,7 @@ impl Model {
         }
     }
 
-    /// True if the proxy keeps a history. Without one it has only sums since its start.
+    /// True if the proxy keeps a history. A proxy without a history has only sums since its start.
     pub(super) fn has_history(&self) -> bool {
         let status = self.status.as_ref();
         status.is_none_or(|status| status.history.on != Some(false))
@@ -281,7 +281,8 @@ pub(super) mod tests {
         model
     }
 
-    /// The counters of some instances, each with the second in which it was requested.
+    /// The operation counters of some instances, each with the second in which the counter was
+    /// requested.
     fn operations(operations: &[(&str, u64, u64)]) -> Answers {
         let operations = operations.iter().map(|(address, second, count)| {
             let at = Duration::from_secs(*second);

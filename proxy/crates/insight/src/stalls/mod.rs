@@ -29,7 +29,8 @@ const REMEMBERED: usize = 200;
 /// Maximum number of shapes listed per stall.
 const SHAPES: usize = 5;
 
-/// Maximum number of watched servers: those of the deployment, and some that were removed from it.
+/// Maximum number of watched servers. It includes some servers that were removed from the
+/// deployment.
 const WATCHED: usize = 100;
 
 /// A shape whose operations waited during a stall.
@@ -97,9 +98,9 @@ pub(super) struct Stalls {
 
 impl Stalls {
     /// Adds the second that began at `start`. The history must already contain this second. `all`
-    /// has the sums of all operations, `second` the sums of each server. `samples` has the servers'
-    /// samples since the last call, by address. Returns the stalls that ended in this second: the
-    /// server (`None` for the deployment), the start and the end.
+    /// has the sums of all operations, and `second` has the sums of each server. `samples` has the
+    /// servers' samples since the last call, by address. Returns the stalls that ended in this
+    /// second: the server (`None` for the deployment), the start and the end.
     pub(super) fn second(
         &mut self,
         start: u64,

@@ -27,7 +27,8 @@ pub struct Moved {
     /// The counter's average during the episode. For several episodes, the median of these
     /// averages.
     pub during: f64,
-    /// The median of the counter's averages over calm times of the same length.
+    /// The counter's usual value: the median of its averages over calm times. Each of these times
+    /// is as long as the episode.
     pub otherwise: f64,
     /// Distance between `during` and `otherwise` in standard deviations, at most 100.
     pub score: f64,
@@ -148,8 +149,8 @@ fn is_calm(sample: &Sample, episodes: &[(f64, f64)]) -> bool {
     !episodes.iter().any(|episode| is_within(sample, *episode))
 }
 
-/// True if most samples of an episode have no reply: at least half of those within the episode, or
-/// more than half of those within its margins.
+/// True if most samples of an episode have no reply: at least half of the samples within the
+/// episode, or more than half of the samples within its margins.
 fn is_silent(samples: &[Sample], episode: (f64, f64)) -> bool {
     let within = samples.iter().filter(|s| is_within(s, episode));
     let proper = |s: &&Sample| s.at >= episode.0 && s.at <= episode.1;

@@ -54,7 +54,7 @@ const MAX_DEVIATION_SHARE: f64 = 1.0 / 25.0;
 /// Maximum distance of a start from its expected time in a chain of three.
 const MAX_DEVIATION_OF_THREE_SECONDS: f64 = 0.7;
 
-/// Minimum number of episodes in a chain for each expected episode that is missing.
+/// For each expected episode that is missing, a chain must have at least this number of episodes.
 const ONE_MISSING_IN: u64 = 3;
 
 /// Chains with fewer episodes than this must have episodes of similar lengths.
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_current_recurrence_is_preferred_to_a_longer_past_one() {
+    fn a_current_recurrence_is_preferred_to_a_longer_past_recurrence() {
         let past = (0..20_u32).map(|n| 60.0 * f64::from(n));
         let since = (0..4_u32).map(|n| 9_000.0 + 200.0 * f64::from(n));
         let episodes = at(&past.chain(since).collect::<Vec<_>>());

@@ -30,13 +30,14 @@ pub enum StormChange {
 pub(super) struct StormDetector {
     normal: f64,
     seconds: u64,
-    /// Number of consecutive seconds whose churn indicates the opposite of `is_storm`.
+    /// Number of consecutive seconds that contradict `is_storm`: high churn outside of a storm, or
+    /// low churn during a storm.
     against: u32,
     is_storm: bool,
 }
 
-/// Churn below this is never a storm, even if the normal churn is far lower. In connections per
-/// second.
+/// Minimum churn of a storm, in connections per second. A lower churn is never a storm, even if the
+/// normal churn is far lower.
 const MIN_CHURN: f64 = 20.0;
 
 /// A storm begins when the churn is this many times the normal churn.
@@ -90,7 +91,7 @@ impl StormDetector {
         })
     }
 
-    /// Number of consecutive seconds with high churn, while no storm has begun.
+    /// Number of consecutive seconds with high churn so far, if no storm has begun yet.
     pub(super) fn suspicion(&self) -> u32 {
         if self.is_storm { 0 } else { self.against }
     }

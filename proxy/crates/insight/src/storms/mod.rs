@@ -57,7 +57,7 @@ impl Storm {
 #[derive(Debug, Default)]
 pub(super) struct Storms {
     detector: StormDetector,
-    /// The traffic since the first second with high churn, while no storm has begun.
+    /// The traffic of the seconds with high churn so far, if no storm has begun yet.
     suspicious: Traffic,
     /// Maximum number of connections accepted in one second of `suspicious`.
     peak_arrivals: u64,

@@ -343,7 +343,7 @@ const OPTION_OPERATORS: [&[u8]; 45] = [
     b"$year",
 ];
 
-/// The options of these operators: words of the server, names and counts.
+/// The options of [`OPTION_OPERATORS`] that are not values: words of the server, names and counts.
 const KEPT_OPTIONS: [&[u8]; 13] = [
     b"as",
     b"N",

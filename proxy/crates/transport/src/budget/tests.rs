@@ -108,7 +108,7 @@ async fn a_message_loses_the_reserve_when_its_sender_is_silent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_silent_holders_of_an_address_with_more_memory_than_the_waiting_address_are_evicted() {
+async fn only_a_silent_holder_of_the_address_with_the_most_memory_is_evicted() {
     let (mut inner, now) = inner();
     let greedy = [0, 1].map(|n| holder(&mut inner, sharer(1), 400_000 + n, now));
     let small = holder(&mut inner, sharer(2), 199_999, now);

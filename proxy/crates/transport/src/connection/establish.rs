@@ -335,8 +335,8 @@ impl Connector {
         self.within_limit(address, checking).await
     }
 
-    /// Connects without TLS and sends nothing but `header`, for a client that encrypts its
-    /// connection towards the server.
+    /// Connects without TLS and sends nothing but `header`, for a client that itself begins TLS
+    /// with the server.
     ///
     /// # Errors
     /// See [`EstablishError`].

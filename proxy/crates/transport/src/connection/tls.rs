@@ -34,7 +34,7 @@ pub enum TlsError {
     Setup(#[from] rustls::Error),
 }
 
-/// The authorities that servers' certificates must come from.
+/// The certificate authorities that may sign servers' certificates.
 #[derive(Clone, Copy, Debug)]
 pub enum Authorities<'a> {
     /// The authorities of Mozilla, which are compiled into Seawall.
@@ -71,7 +71,7 @@ pub enum Verification {
 /// The settings of TLS towards servers, with the contents of the files.
 #[derive(Debug)]
 pub struct TlsSettings<'a> {
-    /// The authorities of servers.
+    /// The certificate authorities whose server certificates are accepted.
     pub authorities: Authorities<'a>,
     /// A file with Seawall's own certificate chain and its key; `None` if Seawall has no
     /// certificate.
