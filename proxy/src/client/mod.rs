@@ -40,6 +40,7 @@ use std::{
 };
 
 use bson::{RawDocument, rawdoc};
+use futures_util::future::{BoxFuture, ready};
 use ipnet::IpNet;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -191,78 +192,78 @@ struct Client {
     relayed: Option<Box<(Message, Target, RelayPermit)>>,
 }
 
-/// Serves a client until it leaves or Seawall closes it. `original` is the address to which the
-/// client connected before the kernel redirected it to Seawall; `None` if the client was not
-/// redirected. Only relays use it.
-pub async fn serve(
+/// The future that serves one message of a client.
+type Serving<'a> = BoxFuture<'a, Result<(), End>>;
+
+/// Returns the future that serves a client until it leaves or Seawall closes it. `original` is the
+/// address to which the client connected before the kernel redirected it to Seawall; `None` if the
+/// client was not redirected. Only relays use it.
+pub fn serve(
     shared: Arc<Shared>,
     stream: Stream,
     peer: Peer,
     newcomer: Newcomer,
     original: Option<SocketAddr>,
-) {
-    let is_relay = shared.settings().is_relay;
-    match is_relay {
-        true => Box::pin(serve_relayed(shared, stream, peer, newcomer, original)).await,
-        false => serve_pooled(shared, stream, peer, newcomer).await,
+) -> BoxFuture<'static, ()> {
+    if shared.settings().is_relay {
+        return Box::pin(serve_relayed(shared, stream, peer, newcomer, original));
     }
-}
-
-async fn serve_pooled(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Newcomer) {
-    let connected = shared.clients.connected(&peer.text, peer.ip);
-    let deadline = Instant::now() + shared.settings().authentication_timeout;
-    let identity = shared.logins.credentials.anonymous();
-    let Newcomer {
-        client: client_permit,
-        handshake,
-        eviction,
-        compressors: allowed_compressors,
-    } = newcomer;
-    let sharer = Sharer::at(peer.ip);
-    let permit = Some(handshake);
-    let handshake = identity.is_none().then_some(LoginDue { permit, deadline });
-    let mut client = Client {
-        stream,
-        reader: MessageReader::new(sharer),
-        sharer,
-        client_permit,
-        peer,
-        connected,
-        next_reply_id: 1,
-        has_greeted: false,
-        announces_backpressure: false,
-        allowed_compressors,
-        compressors: Compressors::default(),
-        client_element: None,
-        identity,
-        login: None,
-        handshake,
-        monitor: None,
-        eviction,
-        captured: CapturedClient::default(),
-        relayed: None,
-        shared,
-    };
-    let end = match client.wait_for_admission().await {
-        Ok(()) => loop {
-            if let Err(end) = client.serve_next().await {
-                break end;
-            }
-        },
-        Err(end) => end,
-    };
-    if end == End::Closed {
-        client.connected.set_departure(Departure::Closed);
-    }
-    if client.relayed.is_some() {
-        Box::pin(client.continue_relayed()).await;
-    }
+    Box::pin(Box::new(Client::new(shared, stream, peer, newcomer)).run())
 }
 
 /// Time between two checks if a client that waits for admission is still connected.
 const ADMISSION_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Client {
+    fn new(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Newcomer) -> Self {
+        let connected = shared.clients.connected(&peer.text, peer.ip);
+        let deadline = Instant::now() + shared.settings().authentication_timeout;
+        let identity = shared.logins.credentials.anonymous();
+        let sharer = Sharer::at(peer.ip);
+        let permit = Some(newcomer.handshake);
+        Self {
+            stream,
+            reader: MessageReader::new(sharer),
+            sharer,
+            client_permit: newcomer.client,
+            peer,
+            connected,
+            next_reply_id: 1,
+            has_greeted: false,
+            announces_backpressure: false,
+            allowed_compressors: newcomer.compressors,
+            compressors: Compressors::default(),
+            client_element: None,
+            handshake: identity.is_none().then_some(LoginDue { permit, deadline }),
+            identity,
+            login: None,
+            monitor: None,
+            eviction: newcomer.eviction,
+            captured: CapturedClient::default(),
+            relayed: None,
+            shared,
+        }
+    }
+
+    /// Serves the client. The client is boxed, because the future of an `async fn` has room for two
+    /// copies of each argument.
+    async fn run(mut self: Box<Self>) {
+        let end = match self.wait_for_admission().await {
+            Ok(()) => loop {
+                if let Err(end) = self.serve_next().await {
+                    break end;
+                }
+            },
+            Err(end) => end,
+        };
+        if end == End::Closed {
+            self.connected.set_departure(Departure::Closed);
+        }
+        if self.relayed.is_some() {
+            Box::pin(self.continue_relayed()).await;
+        }
+    }
+
     /// Waits until the arrivals gate lets the client pass. While the data plane is late, new
     /// clients wait here, before Seawall reads their first byte.
     async fn wait_for_admission(&self) -> Result<(), End> {
@@ -292,47 +293,64 @@ impl Client {
             return Err(End::Gone);
         };
         self.eviction.mark_activity();
-        self.serve_message(message).await?;
+        self.begin_message(message)?.await?;
         self.eviction.mark_activity();
         Ok(())
     }
 
-    async fn serve_message(&mut self, mut message: Message) -> Result<(), End> {
+    /// Returns the future that serves a message. The future is boxed, so that it uses memory only
+    /// while a message is served. Most of the time, most clients are idle.
+    fn begin_message(&mut self, message: Message) -> Result<Serving<'_>, End> {
         // In a storm, many clients leave before Seawall reads their first message. Seawall does not
         // serve the message of a client that has left, because the reply would reach no client.
         if self.identity.is_none() && self.stream.peer_has_left() {
             self.connected.record_left_unserved();
             return Err(End::Gone);
         }
-        let mut now = message.head_since.unwrap_or_else(Instant::now);
+        let now = message.head_since.unwrap_or_else(Instant::now);
         // A capture contains only whole messages.
         let is_recorded = || self.shared.captures.may_record(&self.captured);
         if message.is_head() && (!can_be_streamed(&message) || is_recorded()) {
-            message = Box::pin(self.complete(message)).await?;
-            now = Instant::now();
+            return Ok(Box::pin(self.serve_completed(message)));
         }
-        let message = match message.header.op_code {
-            OpCode::Compressed => Box::pin(self.inflate(message)).await?,
-            OpCode::Msg | OpCode::Query | OpCode::Reply | OpCode::Other(_) => message,
-        };
-        match message.header.op_code {
-            // These futures are boxed, so that they use memory only while a message is served. Most
-            // of the time, most clients are idle.
+        self.begin_whole(message, now)
+    }
+
+    /// Reads the rest of a large message, and serves it.
+    async fn serve_completed(&mut self, head: Message) -> Result<(), End> {
+        let message = self.complete(head).await?;
+        self.begin_whole(message, Instant::now())?.await
+    }
+
+    /// Decompresses a message, and serves it.
+    async fn serve_inflated(&mut self, message: Message, now: Instant) -> Result<(), End> {
+        let message = self.inflate(message).await?;
+        if message.header.op_code == OpCode::Compressed {
+            return self.close("unknown_opcode");
+        }
+        self.begin_whole(message, now)?.await
+    }
+
+    /// Like [`Self::begin_message`], for a message whose rest need not be read first.
+    fn begin_whole(&mut self, message: Message, now: Instant) -> Result<Serving<'_>, End> {
+        Ok(match message.header.op_code {
+            OpCode::Compressed => Box::pin(self.serve_inflated(message, now)),
             OpCode::Msg => {
-                let place = Box::new_uninit();
-                Box::into_pin(Box::write(place, self.serve_msg(message, now))).await
+                // The future is written into its box. `Box::pin` would copy it.
+                let served = Box::write(Box::new_uninit(), self.serve_msg(message, now));
+                Box::into_pin(served)
             }
-            OpCode::Query => Box::pin(self.serve_query(&message, now)).await,
+            OpCode::Query => Box::pin(self.serve_query(message, now)),
             // A server ignores opcode 0 and keeps the connection open.
             OpCode::Other(0) => {
                 self.shared.recorder.unobserved("opcode_0");
-                Ok(())
+                Box::pin(ready(Ok(())))
             }
             OpCode::Other(OP_GET_MORE) => {
-                Box::pin(self.refuse_legacy_read(&message, "OP_GET_MORE")).await
+                Box::pin(async move { self.refuse_legacy_read(&message, "OP_GET_MORE").await })
             }
-            OpCode::Reply | OpCode::Compressed | OpCode::Other(_) => self.close("unknown_opcode"),
-        }
+            OpCode::Reply | OpCode::Other(_) => return self.close("unknown_opcode"),
+        })
     }
 
     async fn read(&mut self) -> Result<Option<Message>, End> {
@@ -344,7 +362,8 @@ impl Client {
         let next = self.reader.next(&mut self.stream, max, budget);
         let read = match handshake_until.into_iter().chain(carried_until).min() {
             None => next.await,
-            Some(until) => match timeout_at(until, next).await {
+            // Boxed, because clients that have logged in read without a timer.
+            Some(until) => match Box::pin(timeout_at(until, next)).await {
                 Ok(read) => read,
                 Err(_) if handshake_until.is_none_or(|deadline| until < deadline) => {
                     // The introduction timed out. The client stays connected and may log in again.
@@ -512,8 +531,8 @@ impl Client {
         }
     }
 
-    async fn serve_query(&mut self, message: &Message, now: Instant) -> Result<(), End> {
-        let reply_to = ReplyTo::of(message, Form::Query);
+    async fn serve_query(&mut self, message: Message, now: Instant) -> Result<(), End> {
+        let reply_to = ReplyTo::of(&message, Form::Query);
         let Some(query) = OpQuery::parse(&message.bytes) else {
             return self.close("op_query");
         };
@@ -521,10 +540,10 @@ impl Client {
             .command_database()
             .and_then(|db| std::str::from_utf8(db).ok());
         let Some(db) = db else {
-            return self.refuse_legacy_read(message, "OP_QUERY").await;
+            return self.refuse_legacy_read(&message, "OP_QUERY").await;
         };
         // Only commands of the handshake are served as `OP_QUERY`.
-        self.check_handshake_size(message)?;
+        self.check_handshake_size(&message)?;
         let command = match Command::inspect_legacy(query.query, db) {
             Ok(command) => command,
             Err(error) => {

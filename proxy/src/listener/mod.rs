@@ -13,11 +13,13 @@ use std::{
     net::SocketAddr,
     os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
+    pin::pin,
     sync::Arc,
     task::Poll,
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use rustix::net::sockopt::set_tcp_nodelay;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host},
@@ -409,11 +411,17 @@ fn admit_client(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
         return;
     };
     let eviction = newcomer.eviction.clone();
-    // The future is boxed outside the task. If it were moved into the task, it would use its memory
-    // twice until the connection ends.
-    let mut served = Box::pin(serve_accepted(acceptor.clone(), stream, peer, newcomer));
     let recorder = Arc::clone(&acceptor.shared.recorder);
+    // The task only holds a pointer to the current stage of the connection, so an idle client does
+    // not keep the memory of its TLS handshake.
+    let prepared = Box::pin(prepare(acceptor.clone(), stream, peer, newcomer));
+    let served = async move {
+        if let Some(served) = prepared.await {
+            served.await;
+        }
+    };
     acceptor.tracker.spawn(async move {
+        let mut served = pin!(served);
         let evicted = poll_fn(|cx| match served.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(None),
             Poll::Pending => eviction.poll(cx).map(Some),
@@ -424,7 +432,14 @@ fn admit_client(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
     });
 }
 
-async fn serve_accepted(mut acceptor: Acceptor, stream: Accepted, peer: Peer, newcomer: Newcomer) {
+/// Performs the TLS handshake with a client, if the listener uses TLS. Returns the future that
+/// serves the client; `None` if the connection has ended.
+async fn prepare(
+    mut acceptor: Acceptor,
+    stream: Accepted,
+    peer: Peer,
+    newcomer: Newcomer,
+) -> Option<BoxFuture<'static, ()>> {
     let asks = acceptor.shared.settings().original_destination;
     let original = match &stream {
         Accepted::Tcp(stream) if asks => original_destination(stream),
@@ -442,34 +457,36 @@ async fn serve_accepted(mut acceptor: Acceptor, stream: Accepted, peer: Peer, ne
                 Ok(Ok(Some(stream))) => stream,
                 Ok(Ok(None)) => {
                     acceptor.shared.recorder.client_left_unserved("tls");
-                    return;
+                    return None;
                 }
                 Ok(Err(error)) => {
                     tracing::debug!(%error, peer = %peer.text, "TLS handshake with a client failed");
                     acceptor.shared.recorder.client_refused("tls");
-                    return;
+                    return None;
                 }
                 Err(_) => {
                     acceptor.shared.recorder.client_refused("tls_timeout");
-                    return;
+                    return None;
                 }
             }
         }
     };
     let certificates = certificates_of(&stream);
     let Acceptor { shared, tls, .. } = acceptor;
-    if certificates.is_empty() {
-        return serve(shared, stream, peer, newcomer, original).await;
-    }
     let sharer = Sharer::at(peer.ip);
     let common = Arc::clone(&shared);
     let served = serve(shared, stream, peer, newcomer, original);
-    tokio::select! {
-        () = served => {}
-        () = until_refused(&common.limits, sharer, tls, certificates) => {
-            common.recorder.client_refused("certificate_refused");
-        }
+    if certificates.is_empty() {
+        return Some(served);
     }
+    Some(Box::pin(async move {
+        tokio::select! {
+            () = served => {}
+            () = until_refused(&common.limits, sharer, tls, certificates) => {
+                common.recorder.client_refused("certificate_refused");
+            }
+        }
+    }))
 }
 
 /// Performs the TLS handshake. A client that begins without TLS is served without it, if the

@@ -186,7 +186,8 @@ impl MessageReader {
                     if let Some(ahead) = self.buffer.len().checked_sub(header.message_length) {
                         if ahead > FREE_BYTES {
                             let grown = self.share(budget).grow(ahead, ahead);
-                            let grown = timeout(MESSAGE_LIMIT, grown).await;
+                            // Boxed, like all futures that idle connections do not need.
+                            let grown = Box::pin(timeout(MESSAGE_LIMIT, grown)).await;
                             grown.map_err(|_| ReadError::Stalled)??;
                         }
                         return Ok(Some(self.take(header)));
@@ -196,7 +197,7 @@ impl MessageReader {
                         // The pieces that are read later also need memory.
                         let left = STREAM_SHARE_BYTES - HEAD_BYTES;
                         let share = self.share(budget);
-                        share.grow(STREAM_SHARE_BYTES, left).await?;
+                        Box::pin(share.grow(STREAM_SHARE_BYTES, left)).await?;
                         return Ok(Some(self.take_head(header)));
                     }
                     match is_headed {
@@ -243,7 +244,7 @@ impl MessageReader {
             let filling = poll_fn(|cx| self.poll_fill_within(cx, stream, expected, budget));
             let filled = match limit {
                 None => filling.await?,
-                Some(limit) => match timeout(limit, filling).await {
+                Some(limit) => match Box::pin(timeout(limit, filling)).await {
                     Ok(filled) => filled?,
                     // The reader waited for memory at the start of this time, so it may have begun
                     // to read only a moment ago. So this timeout does not count as a stall.
