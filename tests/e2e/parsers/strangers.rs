@@ -74,10 +74,12 @@ const FORWARDED_BY_RELAY: &[&str] = &[
     "whatsmyuri",
 ];
 
-/// The commands that Seawall itself sends to a server while no client is logged in.
+/// The commands that Seawall itself sends to a server while no client is logged in, by the names in
+/// the server's counters. Servers before 5.0 count the hello of Seawall as `isMaster`.
 const SENT_BY_SEAWALL: &[&str] = &[
     "buildInfo",
     "hello",
+    "isMaster",
     "ping",
     "saslContinue",
     "saslStart",
