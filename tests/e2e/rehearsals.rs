@@ -239,13 +239,17 @@ async fn a_replay_at_the_captured_speed_has_the_intervals_of_the_capture() {
 async fn a_replay_with_writes_through_a_proxy_of_the_captured_server_is_refused() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let scratch = Scratch::create().unwrap();
-    let seawall = scene::seawall_at(&server.uri(), &section(&scratch, "")).await;
+    let options = seawall::Options {
+        toml: section(&scratch, ""),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&server.uri(), options).await;
     let id = seawall.start_capture("").await;
     let things = things(&client(seawall.address().parse().unwrap()).await);
     things.insert_one(doc! {"a": 1}).await.unwrap();
     seawall.stop_capture(&id).await;
     let capture = scratch.join("captures").join(&id);
-    let target = format!("mongodb://{}/", seawall.address());
+    let target = seawall.uri();
     let capture = capture.to_str().unwrap();
     let options = ["load", "replay", capture, "--target", &target, "--max"];
     let output = process::run(&[&options[..], &["--with-writes", "--quiet"]].concat()).await;
