@@ -163,7 +163,7 @@ fn instructions(test: &str) -> Option<u64> {
     let mut valgrind = Command::new("valgrind");
     valgrind.args([
         "--tool=callgrind",
-        "--toggle-collect=seawall*::client::serve_pooled*",
+        "--toggle-collect=seawall*::client::Client::run::*",
     ]);
     valgrind.arg(format!("--callgrind-out-file={CALLS}"));
     valgrind.arg(std::env::current_exe().unwrap());
