@@ -50,7 +50,8 @@ use tokio::{
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Number of operations, or of pairs of operations, of which the lowest count is taken.
+/// Number of times that an operation, or a pair of operations, is repeated. The test takes the
+/// lowest count.
 const RUNS: usize = 20;
 
 /// The server delays its reply to a find with this `_id` until the test allows it.

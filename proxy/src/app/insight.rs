@@ -355,8 +355,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn hung_directory_of_captures_delays_neither_a_push_nor_the_close() {
+    fn observer() -> Observer {
         let settings = observe::Settings {
             counts_shapes: true,
             max_shapes: 10,
@@ -364,7 +363,12 @@ mod tests {
             max_namespaces: 10,
             keeps_seconds: true,
         };
-        let observer = Observer::new(settings, None).unwrap();
+        Observer::new(settings, None).unwrap()
+    }
+
+    #[tokio::test]
+    async fn hung_directory_of_captures_delays_neither_a_push_nor_the_close() {
+        let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = Arc::new(feed(&observer, &now));
         // A capture cannot begin before this gate is open.
@@ -438,14 +442,7 @@ mod tests {
 
     #[test]
     fn gauge_of_recurring_stalls_rises_with_the_third_stall_and_falls_after_the_last() {
-        let settings = observe::Settings {
-            counts_shapes: true,
-            max_shapes: 10,
-            name_key: None,
-            max_namespaces: 10,
-            keeps_seconds: true,
-        };
-        let observer = Observer::new(settings, None).unwrap();
+        let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = feed(&observer, &now);
         let mut changes = Vec::new();

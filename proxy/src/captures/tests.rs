@@ -478,7 +478,15 @@ fn large_batch_exceeds_the_limit_of_bytes_by_less_than_a_block() {
         (MAX_BYTES..MAX_BYTES + 501_000).contains(&length),
         "{length}"
     );
-    let mut reader = Reader::new(&bytes[..]).unwrap();
+    assert_eq!(counted(&bytes), (3, 198));
+    assert_eq!(queue.counts().omitted, [1, 197, 0, 0, 0]);
+    assert_eq!(queue.used_bytes(), 0);
+}
+
+/// The numbers of commands and of omitted operations in a file. The record of the end must have
+/// both.
+fn counted(bytes: &[u8]) -> (u64, u64) {
+    let mut reader = Reader::new(bytes).unwrap();
     let (mut commands, mut omitted) = (0, 0);
     while let Some(record) = reader.next_record().unwrap() {
         match record {
@@ -490,9 +498,7 @@ fn large_batch_exceeds_the_limit_of_bytes_by_less_than_a_block() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!((commands, omitted), (3, 198));
-    assert_eq!(queue.counts().omitted, [1, 197, 0, 0, 0]);
-    assert_eq!(queue.used_bytes(), 0);
+    (commands, omitted)
 }
 
 #[test]
@@ -512,20 +518,8 @@ fn a_slow_disk_delays_no_operation_and_the_file_counts_missing_records() {
     capture.session.queue.end(EndReason::Stopped);
     assert_eq!(writer.join().unwrap(), EndReason::Stopped);
     let bytes = bytes.lock();
-    let mut reader = Reader::new(&bytes[..]).unwrap();
-    let (mut commands, mut omitted) = (0, 0);
-    while let Some(record) = reader.next_record().unwrap() {
-        match record {
-            Content::Command(_) => commands += 1,
-            Content::Omitted(gap) => omitted += gap.operations,
-            Content::End(end) => assert_eq!(end.omitted, omitted),
-            other => panic!("{other:?}"),
-        }
-    }
-    assert_eq!(
-        (commands, omitted),
-        (recorded, 1_000 - u64::try_from(recorded).unwrap())
-    );
+    let recorded = u64::try_from(recorded).unwrap();
+    assert_eq!(counted(&bytes), (recorded, 1_000 - recorded));
 }
 
 /// A part in memory.

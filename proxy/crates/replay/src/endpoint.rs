@@ -102,9 +102,9 @@ impl Endpoint {
                 return Err(EndpointError::CapturedDeployment(address.to_string()));
             }
         }
-        let others = self.target.addresses().count();
+        let addresses = self.target.addresses().count();
         let description = self.examine(0, header, must_identify).await?;
-        for number in 1..others {
+        for number in 1..addresses {
             self.examine(number, header, must_identify).await?;
         }
         Ok(description)
