@@ -1,7 +1,7 @@
 //! The names of applications, and the number of operations by application.
 //!
-//! Clients choose their names freely, so both are bounded: a shape counts [`APPLICATIONS`] names,
-//! and the table of names contains only names that are in use.
+//! Clients choose their names freely, so both numbers of names are bounded: a shape counts at most
+//! [`APPLICATIONS`] names separately, and the table of names contains only names that are in use.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -16,7 +16,7 @@ const MIN_PURGE: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct ApplicationNames {
     names: HashSet<Arc<str>>,
-    /// Number of names at which unused ones are removed.
+    /// Number of names at which unused names are removed.
     purge_at: usize,
 }
 
@@ -49,7 +49,7 @@ pub struct ApplicationCounts {
 
 impl ApplicationCounts {
     /// Adds one operation of an application; `None` if the client has no name. Names are compared
-    /// by their address.
+    /// by their memory address.
     pub(super) fn add(&mut self, application: Option<&Arc<str>>) {
         let Some(application) = application else {
             self.unnamed += 1;
@@ -65,9 +65,9 @@ impl ApplicationCounts {
         }
     }
 
-    /// Adds the counts of a later period. An application that had more operations in that period
-    /// than the lightest counted application has in total replaces it. So names with few operations
-    /// do not keep their slots forever.
+    /// Adds the counts of a later period. If all slots are taken, a new application replaces the
+    /// lightest counted application, but only if the count of the new application is higher. So
+    /// names with few operations do not keep their slots forever.
     pub(super) fn merge(&mut self, later: &Self) {
         self.unnamed += later.unnamed;
         self.other += later.other;

@@ -225,7 +225,7 @@ impl ConnectedClient {
         self.how.get_or_insert(how);
     }
 
-    /// Counts that the client disconnected before its command was processed.
+    /// Counts a client that disconnected before its command was processed.
     pub(crate) fn record_left_unserved(&self) {
         let labels = [("stage", self.stage.as_str())];
         let metrics = &self.directory.metrics;

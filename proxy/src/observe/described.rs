@@ -1,4 +1,4 @@
-//! The description of an operation that has ended, from the rows that count it.
+//! Describes an operation that has ended, with the texts of the rows that count the operation.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{
     sums::{NamespaceIndex, Record},
 };
 
-/// The level in the log for an operation whose row was evicted while the operation ran.
+/// The level that the log shows for an operation whose row was evicted while the operation ran.
 const EVICTED: &str = "evicted";
 
 /// The description of an operation for the slow log, taken from its rows.

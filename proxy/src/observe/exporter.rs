@@ -86,8 +86,8 @@ impl Collected {
         add_weighed(&mut self.second, label, figures, weight);
     }
 
-    /// Adds the distributions of phases to the second. Their other figures are in the series of
-    /// the server, or of all operations.
+    /// Adds the distributions of phases to the second. The second already contains the other
+    /// figures of these operations, in the series of the server or of all operations.
     fn keep_phases(&mut self, server: Option<&str>, phases: &Phases) {
         for (phase, durations) in phases.iter().filter(|(_, of)| of.count() > 0) {
             let label = Label::Phase {
@@ -112,7 +112,7 @@ pub struct Exporter {
     pub(super) cpu: Mutex<CpuTimes>,
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     keeps_seconds: bool,
-    /// The start of all sums.
+    /// When the sums began to count.
     pub(super) started_at: SystemTime,
     /// The series of `seawall_info` and of the certificates' expiry; `None` until
     /// [`Exporter::set_info`] is called. A series cannot be removed from its recorder, so each call
@@ -371,8 +371,8 @@ impl Exporter {
         }
     }
 
-    /// Exports errors by code. `sums` are the totals. They have a limited number of codes per
-    /// namespace, so they may count a new code as `other`. The metric then has the label `other`
+    /// Exports errors by code. `sums` are the totals. They keep a limited number of codes per
+    /// namespace and count all further codes as `other`. The metric then uses the label `other`
     /// too.
     fn export_codes(
         &self,
@@ -422,7 +422,8 @@ impl Exporter {
         text
     }
 
-    /// Renders the metrics that are neither rendered from distributions nor of shapes.
+    /// Renders all metrics except the histograms that are made from distributions, and except the
+    /// metrics of shapes.
     pub(super) fn render_values(&self) -> String {
         let mut text = self.metrics.render();
         if let Some(info) = &*self.info.lock() {

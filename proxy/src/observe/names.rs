@@ -1,9 +1,9 @@
-//! Learns which field names are data from the number of names below a prefix: rule R5 of the
-//! fingerprint version `fp1`.
+//! Learns which field names are data: if there are many different names below a prefix of a field
+//! path, these names are data. This is rule R5 of the fingerprint version `fp1`.
 //!
 //! Only commands with a new shape are examined. Once more than 64 names were seen below a prefix,
-//! all names below it count as data. Commands that differ only in such names then have the same
-//! shape.
+//! all names below that prefix count as data. Commands that differ only in such names then have the
+//! same shape.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,8 +20,8 @@ const MAX_NAMES: usize = 64;
 /// Maximum number of prefixes whose names are counted at the same time.
 const MAX_WATCHED: usize = 1_024;
 
-/// Maximum number of learned prefixes. Once it is reached, no more are learned, and only the size
-/// of the shape table limits the number of shapes.
+/// Maximum number of learned prefixes. Once this number is reached, no more prefixes are learned,
+/// and only the size of the shape table limits the number of shapes.
 const MAX_LEARNED: usize = 4_096;
 
 /// The learned prefixes, and the names counted below other prefixes.

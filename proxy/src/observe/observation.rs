@@ -135,7 +135,7 @@ impl<'a> Observation<'a> {
 
     /// Counts that Seawall repeats the operation, because its server failed or refused it.
     pub(crate) fn mark_repeated(&mut self) {
-        // The client never sees the first reply.
+        // Remove the code of the failed reply, because the client never sees that reply.
         self.record.code = None;
         let servers = self.recorder.servers.lock();
         let server = self.record.server.and_then(|server| servers.get(server.0));

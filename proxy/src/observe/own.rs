@@ -14,10 +14,12 @@ pub(crate) fn resident_bytes() -> Option<usize> {
     Some(pages * rustix::param::page_size())
 }
 
-/// Number of open descriptors of the process. Linux before 6.2 does not report it: the descriptors
-/// are then counted if `may_count` is true, which takes milliseconds for 10,000 of them.
+/// Number of open descriptors of the process. Linux before 6.2 does not report this number. In that
+/// case, the descriptors are counted if `may_count` is true, which takes milliseconds for 10,000
+/// descriptors; otherwise the result is `None`.
 ///
-/// Source: `/proc/PID/fd`, proc(5): since Linux 6.2, the size of the folder is the number.
+/// Source: `/proc/PID/fd`, proc(5): since Linux 6.2, the size of the folder is the number of
+/// descriptors.
 pub(crate) fn open_descriptors(may_count: bool) -> Option<usize> {
     const FOLDER: &str = "/proc/self/fd";
     let size = usize::try_from(fs::metadata(FOLDER).ok()?.len()).ok()?;
@@ -61,8 +63,8 @@ impl CpuTimes {
         let mut seen = HashMap::with_capacity(threads.len());
         for Thread { id, name, on_cpu } in threads {
             let before = self.seen.get(&id).copied().unwrap_or_default();
-            // A thread that has used less than at the last measurement is a new thread with a
-            // reused id.
+            // If a thread has used less time than at the last measurement, it is a new thread with
+            // a reused id.
             let used = on_cpu.checked_sub(before).unwrap_or(on_cpu);
             *self.by_name.entry(name).or_default() += used;
             seen.insert(id, on_cpu);
@@ -154,7 +156,7 @@ mod tests {
 
     #[test]
     fn each_open_file_is_counted_as_a_descriptor() {
-        // Other tests of the process open and close files, so this test compares bounds.
+        // Other tests in this process also open and close files, so the exact number is unknown.
         let files: Vec<_> = (0..300)
             .map(|_| fs::File::open("/dev/null").unwrap())
             .collect();

@@ -30,8 +30,8 @@ pub(super) struct PhaseTally {
 struct ServerTally {
     /// All phases except [`Phase::Server`].
     phases: PerPhase<DenseDistribution>,
-    /// The times in [`Phase::Server`]. They are needed with this precision too, and are recorded
-    /// only once.
+    /// The times in [`Phase::Server`], in finer buckets than the other phases, because `take` also
+    /// passes these times to its caller. Each time is recorded only once.
     server: DenseDistribution<32>,
 }
 
@@ -58,8 +58,8 @@ impl PhaseTally {
         pairs.for_each(|(distribution, time)| distribution.record(*time));
     }
 
-    /// Removes and returns everything that was added. Calls `of_server` with the index of each
-    /// server, and with the times in [`Phase::Server`] of its operations.
+    /// Removes and returns everything that was added. For each server, calls `of_server` with the
+    /// server's index and the times in [`Phase::Server`] of its operations.
     pub(super) fn take(&mut self, mut of_server: impl FnMut(usize, FineDistribution)) -> PhaseSums {
         let servers = self.servers.iter_mut().enumerate();
         let servers = servers.map(|(index, server)| {

@@ -1,10 +1,10 @@
 //! The sums of plain operations of one thread since the last collection.
 //!
-//! An operation is plain if it was sent to a server, succeeded, and has nothing that only some
-//! operations have. Most operations are plain. All plain operations with the same shape and server
-//! add to the same few numbers. When the sums are collected, these numbers are added to the sums of
-//! the namespace, the shape and the server. So an operation costs one look-up and one set of
-//! additions instead of three.
+//! An operation is plain if it was sent to a server, succeeded, and has no rare property such as an
+//! error code or a cursor's origin. Most operations are plain. All plain operations with the same
+//! shape and server add to the same few numbers. When the sums are collected, these numbers are
+//! added to the sums of the namespace, the shape and the server. So an operation costs one look-up
+//! and one set of additions instead of three.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -18,8 +18,9 @@ use super::{
     sums::{NamespaceIndex, Record, ServerIndex, ShapeIndex, Sums},
 };
 
-/// Maximum number of pairs of shape and server per thread. Each takes about 9 KiB. The operations
-/// of other pairs are added in the general way.
+/// Maximum number of pairs of shape and server per thread. Each pair takes about 9 KiB. The
+/// operations of further pairs are added directly to the sums of the namespace, the shape and the
+/// server.
 const PAIRS: usize = 32;
 
 /// A namespace, a shape and a server with plain operations.
@@ -42,8 +43,8 @@ struct PlainSums {
 }
 
 impl PlainTally {
-    /// Adds an operation of an application if the operation is plain and there is room for it.
-    /// Otherwise returns false, and the operation has not been added.
+    /// Adds an operation of an application if the operation is plain and there is room for its
+    /// shape and server. Returns false if the operation was not added.
     pub(super) fn add(&mut self, record: &Record, application: Option<&Arc<str>>) -> bool {
         let Some(key) = key_of(record) else {
             return false;
@@ -61,7 +62,7 @@ impl PlainTally {
 
     /// Removes everything that was added, and adds it to `sums`.
     pub(super) fn move_to(&mut self, sums: &mut Sums) {
-        // Pairs without operations make room for others.
+        // Remove pairs without operations, to make room for other pairs.
         self.0.retain(|_, plain| plain.count > 0);
         for ((namespace, shape, server), plain) in &mut self.0 {
             plain.move_to(*namespace, *shape, *server, sums);

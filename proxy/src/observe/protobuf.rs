@@ -109,8 +109,8 @@ pub(super) struct NativeHistograms(BTreeMap<(String, Labels), Native>);
 #[derive(Debug)]
 struct Native {
     schema: i32,
-    /// Bucket numbers as the format defines them, ascending, with the count of each bucket: the
-    /// bucket that ends at 2^(i/n) seconds has number i.
+    /// The number and the count of each bucket, in ascending order. Bucket number i ends at 2^(i/n)
+    /// seconds, where n is the number of buckets per power of two.
     buckets: Vec<(i32, u64)>,
 }
 

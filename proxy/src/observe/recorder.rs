@@ -63,8 +63,8 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// Decides which row counts a command: the database and collection names in a handshake command
-/// never get a row.
+/// The kind of a command, which decides which row counts the command. The database and collection
+/// names in a handshake command never get a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommandKind {
     /// A command of a client that has logged in.
@@ -104,7 +104,7 @@ impl Recorder {
         self.registry
             .lock()
             .set_max(max_shapes, max_namespaces, now);
-        // Shards discard the rows that they have cached.
+        // A new generation makes shards discard the rows that they have cached.
         self.generation.fetch_add(1, Ordering::Release);
     }
 
@@ -172,9 +172,9 @@ impl Recorder {
         names.describe(input, self.name_key.as_ref())
     }
 
-    /// Checks that the row has the command's text. A difference means that two shapes have the same
-    /// hash, which is nearly impossible. Or it means that the code that computes the hash and the
-    /// code that writes the text disagree.
+    /// Checks that the row has the command's text. A different text means that two shapes have the
+    /// same hash, which is nearly impossible, or that the code that computes the hash disagrees
+    /// with the code that writes the text.
     fn check_text(&self, rows: RowIndexes, input: &CommandBytes<'_>, names: Option<&LearnedNames>) {
         let Some(index) = rows.shape.filter(|_| rows.folded.is_none()) else {
             return;

@@ -505,7 +505,7 @@ impl Registry {
                     continue;
                 }
             }
-            // An eviction may add a coarse row.
+            // Evict in a loop, because an eviction may add a coarse row.
             while !self.has_room() {
                 match lightest.pop() {
                     Some((weight, serial)) if candidate.least > weight => self.evict(serial, now),

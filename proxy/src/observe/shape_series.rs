@@ -42,7 +42,7 @@ pub(super) struct ShapeSeries {
 
 struct Kept {
     durations: Distribution,
-    /// The series' shape; `None` for the series of all other shapes.
+    /// The shape of the series; `None` for the series of all other shapes.
     shape: Option<Shape>,
     /// The start of the time that the durations cover.
     since: SystemTime,

@@ -31,8 +31,8 @@ pub(super) struct Candidate {
 }
 
 impl Sketch {
-    /// Adds to a shape's weight. If the sketch is full, a new shape replaces the lightest one and
-    /// inherits its weight as `error`.
+    /// Adds to a shape's weight. If the sketch is full, a new shape replaces the lightest shape.
+    /// The weight of the replaced shape becomes the `error` of the new shape.
     pub(super) fn add(&mut self, id: ShapeId, coarse: ShapeId, weight: f64) {
         if let Some(entry) = self.0.get_mut(&id) {
             entry.weight += weight;

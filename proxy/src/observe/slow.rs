@@ -47,7 +47,7 @@ impl Recorder {
         let Some(log) = log.filter(|log| log.samples()) else {
             return;
         };
-        // This check comes before all look-ups. When all operations are slow, nearly all lines are
+        // Check this before all look-ups: when all operations are slow, nearly all lines are
         // dropped here.
         if let Some(permit) = log.admit(sender.user, at) {
             self.log(permit, at, record, sender);
@@ -100,8 +100,8 @@ impl Recorder {
         };
         let recorder = Arc::clone(self);
         let ending = move || {
-            // A thread that serves clients may still use the log for some microseconds. It must not
-            // be the one that drops the log, because the drop waits for the writing thread.
+            // A thread that serves clients may still use the log for some microseconds. Such a
+            // thread must not drop the log, because the drop waits for the writing thread.
             while Arc::strong_count(&earlier) > 1 {
                 thread::yield_now();
             }
@@ -314,7 +314,7 @@ mod tests {
         let coarse = heavy.fingerprint().coarse;
         let folded = HashMap::from([(heavy.id(), Folded { coarse, time })]);
         let mut registry = observer.recorder.registry.lock();
-        // A shape that occurred only once would get no row.
+        // Let the shape occur twice: a shape that occurred only once gets no row.
         registry.watch(folded.clone());
         assert!(registry.turn_over(folded, time, SystemTime::now()));
         assert_eq!(registry.evicted(), 1);

@@ -1,9 +1,9 @@
 //! The latest slow operations, for the API.
 //!
 //! The data path only notes an operation, without a look-up. The collector describes the noted
-//! operations once a second, from the rows of their shapes. Both lists are bounded, and so is the
-//! number of operations per second: when all operations are slow, the list still covers some
-//! seconds, and one user has a share of it.
+//! operations once a second, from the rows of their shapes. Both lists are bounded. The number of
+//! operations per second is bounded too, so that the list covers some seconds even when all
+//! operations are slow. One user can use only a share of this number.
 
 use std::{
     collections::VecDeque,
@@ -92,8 +92,8 @@ impl Default for SlowNotes {
 }
 
 impl SlowNotes {
-    /// Notes an operation of a client that ended at `at`, unless the second, or the share of the
-    /// user in it, is full.
+    /// Notes an operation of a client that ended at `at`. Counts the operation as left out if the
+    /// limit of the second, or the user's share of this limit, is reached.
     pub(super) fn note(
         &self,
         record: &Record,
@@ -110,7 +110,8 @@ impl SlowNotes {
                 user: client.and_then(|client| client.user()),
             };
             let mut all = self.noted.lock();
-            // If the clock was set, the rate may have admitted the operations of several seconds.
+            // The rate limit is not enough: if the clock was set, it may have admitted the
+            // operations of several seconds.
             if all.len() < KEPT {
                 all.push(noted);
                 return;
@@ -124,7 +125,7 @@ impl SlowNotes {
         self.left_out.load(Ordering::Relaxed)
     }
 
-    /// Removes the noted operations, and describes them by the rows of the registry.
+    /// Removes the noted operations, and describes them with the texts of the registry's rows.
     pub(super) fn take(&self, registry: &Registry, servers: &[Arc<str>]) -> Vec<SlowOperation> {
         let noted = std::mem::take(&mut *self.noted.lock());
         let described = noted.into_iter().filter_map(|noted| {

@@ -108,7 +108,8 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The kind of the failure of an operation that failed. Only replies of servers have codes.
+    /// The kind of the failure, for an operation that failed. The kind has a code only if a server
+    /// sent the failure in its reply.
     fn failure(&self) -> Failure {
         let code = match self.outcome {
             Outcome::Error => self.code,
@@ -150,7 +151,8 @@ pub struct NamespaceSums {
     /// Number of streamed operations: Seawall forwarded the command while it arrived, and timed the
     /// operation from the command's first byte.
     pub streamed: u64,
-    /// Error replies by code; errors within a reply with `ok: 1` are `write_errors`.
+    /// Error replies by code. Errors within a reply with `ok: 1` are counted in `write_errors`
+    /// instead.
     pub codes: HashMap<i32, u64>,
     /// Writes that failed in replies with `ok: 1`, for example in a batch.
     pub write_errors: u64,
@@ -160,7 +162,8 @@ pub struct NamespaceSums {
     pub write_concern_codes: HashMap<i32, u64>,
     /// Writes that the client had sent before with the same session and `txnNumber`.
     pub retries: u64,
-    /// The part of `durations` of operations that failed, by the kind of the failure.
+    /// The durations of the operations that failed, by the kind of the failure. `durations`
+    /// includes these operations too.
     pub failures: Vec<(Failure, FineDistribution)>,
 }
 
@@ -336,7 +339,8 @@ impl NamespaceSums {
         }
     }
 
-    /// Adds the durations of failed operations of one kind. Further codes are counted together.
+    /// Adds the durations of failed operations of one kind. Kinds beyond the limit are counted
+    /// without their code.
     fn add_failures(&mut self, failure: Failure, durations: &FineDistribution) {
         let find = |of: Failure| self.failures.iter().position(|(other, _)| *other == of);
         let without_code = Failure {

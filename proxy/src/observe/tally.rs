@@ -15,9 +15,10 @@ use super::{
 /// operation.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// All sums of operations that are not plain. The other fields have [`Sums::phases`],
-    /// [`Sums::checkouts`], [`ServerSums::durations`], and the part of [`Sums::whole`] with
-    /// operations that were sent to a server.
+    /// All sums of operations that are not plain, with these exceptions: `phases` and `checkouts`
+    /// hold [`Sums::phases`], [`ServerSums::durations`] and [`Sums::checkouts`], and
+    /// [`Tally::take`] computes the part of [`Sums::whole`] with operations that were sent to a
+    /// server.
     sums: Sums,
     plain: PlainTally,
     phases: PhaseTally,
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fast_tally_of_plain_operations_has_the_same_sums_as_the_general_one() {
+    fn plain_operations_have_the_same_sums_in_the_fast_and_in_the_general_tally() {
         let name: Arc<str> = "shop".into();
         let mut tally = Tally::default();
         // In the second period, other shapes take the room of shapes without operations.

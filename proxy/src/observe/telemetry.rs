@@ -1,8 +1,8 @@
-//! The figures of an export to a collector of OpenTelemetry: the same figures as in `/metrics`,
-//! read from the same sums.
+//! Builds the figures of an export to an OpenTelemetry collector. They are the same figures as in
+//! `/metrics`, read from the same sums.
 //!
 //! A metric for which OpenTelemetry has a convention gets the convention's name, unit and
-//! attributes. All others keep their names.
+//! attributes. All other metrics keep their names.
 //!
 //! Sources: <https://opentelemetry.io/docs/specs/semconv/db/database-metrics/>,
 //! <https://opentelemetry.io/docs/specs/semconv/db/mongodb/>.
@@ -269,7 +269,7 @@ fn labels(metric: &Metric) -> Attributes {
         .collect()
 }
 
-/// A label of a server's connections, as the conventions name it and its values.
+/// Converts a label of a server's connections to the name and value of the conventions.
 fn of_pool((name, value): (String, String)) -> (String, String) {
     let value = match (&*name, &*value) {
         ("state", "available") => "idle".to_owned(),

@@ -146,7 +146,7 @@ fn is_nested_deeper_than(document: &RawDocument, max_depth: usize) -> bool {
             }
             Some(Ok((_, RawBsonRef::JavaScriptCodeWithScope(code)))) => code.scope.iter(),
             Some(Ok(_)) => continue,
-            // The writer also ends the document at an error.
+            // Go back to the outer level, because the writer also ends a document at an error.
             Some(Err(_)) | None => {
                 levels.pop();
                 continue;

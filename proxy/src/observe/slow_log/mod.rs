@@ -1,12 +1,12 @@
 //! The slow log: one JSON line for each slow operation.
 //!
-//! Two checks come before a line is built, without a lock or a system call: does the operation pass
-//! the filter, and does the queue accept its line? A line is dropped if the queue is full or the
-//! limit of lines per second is reached. A dropped line costs next to nothing. The log counts
-//! dropped lines and reports the count in the next line, or in a separate line if none follows
-//! within a second. The caller builds the line, and a separate thread writes it, so no operation
-//! waits for a disk. Lines contain values of commands only if the configuration allows it, and
-//! never values that may be secrets. This module does not measure operations.
+//! Two checks come before a line is built: does the operation pass the filter, and does the queue
+//! accept its line? The checks need no lock and no system call. A line is dropped if the queue is
+//! full or the limit of lines per second is reached. A dropped line costs almost no CPU time. The
+//! log counts dropped lines and reports the count in the next line, or in a separate line if none
+//! follows within a second. The caller builds the line, and a separate thread writes it, so no
+//! operation waits for a disk. Lines contain values of commands only if the configuration allows
+//! it, and never values that may be secrets. This module does not measure operations.
 
 mod line;
 mod rate;
@@ -52,7 +52,7 @@ pub struct SlowLogSettings {
     pub threshold: Duration,
     /// Thresholds that apply to single shapes, by shape id, in any order.
     pub shape_thresholds: Vec<(u64, Duration)>,
-    /// The percentage (0 to 100) that is logged of the operations that reach their threshold.
+    /// How many of the operations that reach their threshold are logged, in percent (0 to 100).
     pub sample_percent: f64,
     /// The file to which lines are appended; `None` means standard error.
     pub file: Option<PathBuf>,
@@ -132,9 +132,9 @@ impl SlowLog {
         self.filter.samples()
     }
 
-    /// Reserves a queue entry for the line of an operation that ended at `at`. `None` if the queue
-    /// is full, or if the second's lines or the user's share of them are used up. The line is then
-    /// counted as dropped.
+    /// Reserves a queue entry for the line of an operation that ended at `at`. Returns `None`, and
+    /// counts the line as dropped, if the queue is full, if the limit of lines per second is
+    /// reached, or if the user's share of this limit is used up.
     pub(super) fn admit(&self, user: u64, at: SystemTime) -> Option<LinePermit<'_>> {
         let is_admitted = self.rate.admits(user, at) && self.counts.reserve_place();
         if !is_admitted {
@@ -184,7 +184,7 @@ impl Drop for SlowLog {
     fn drop(&mut self) {
         drop(self.queue.take());
         if let Some(thread) = self.thread.take() {
-            // The panic was printed when it happened.
+            // Ignore a panic of the thread: it was printed when it happened.
             drop(thread.join());
         }
     }
@@ -268,8 +268,8 @@ struct Filter {
     /// Sorted by shape.
     shape_thresholds: Box<[(u64, Duration)]>,
     share: f64,
-    /// Number of operations that have reached their threshold. Not counted if all of them are
-    /// logged.
+    /// Number of operations that have reached their threshold. It is not counted if every such
+    /// operation is logged.
     numbered: AtomicU64,
 }
 
@@ -293,9 +293,9 @@ impl Filter {
         own.map_or(self.threshold, |(_, threshold)| *threshold)
     }
 
-    /// True if the next operation is in the sample. A hash of the operation's number decides.
-    /// Taking every second operation, for example, would sample two alternating operations
-    /// unequally.
+    /// True if the next operation is in the sample. A hash of the operation's number decides. If
+    /// the log took every second operation instead, two alternating kinds of operations would be
+    /// sampled unequally.
     fn samples(&self) -> bool {
         if self.share >= 1.0 {
             return true;

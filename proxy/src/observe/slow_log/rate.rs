@@ -10,8 +10,8 @@ use std::{
 const GROUPS: usize = 1 << GROUP_BITS;
 const GROUP_BITS: u32 = 8;
 
-/// In each second, a user may write another line only while the number of its lines is below
-/// `SHARE` times the number of lines that are still free.
+/// In each second, a user may write another line only while the number of this user's lines is
+/// below `SHARE` times the number of lines that are still free.
 const SHARE: u64 = 8;
 
 /// The number of lines in the current second. Counting needs no lock.
@@ -64,8 +64,8 @@ fn group_of(user: u64) -> usize {
 struct Lines(AtomicU64);
 
 impl Lines {
-    /// The number of lines in the second to which a line of `second` belongs: the current second,
-    /// or a new one without lines.
+    /// The number of lines counted so far in the second in which a line of `second` is counted.
+    /// That is the current second, or a new second with 0 lines.
     fn count(&self, second: u64) -> u64 {
         let (current, lines) = halves(self.0.load(Ordering::Relaxed));
         match is_same(second, current) {

@@ -56,7 +56,7 @@ pub(super) fn write_all(
             }
             Ok(Queued::Flush(done)) => {
                 writer.report_left_out();
-                // The caller may have stopped waiting.
+                // Ignore an error: the caller may have stopped waiting.
                 done.try_send(()).ok();
             }
             Err(RecvTimeoutError::Timeout) => writer.report_left_out(),
@@ -85,7 +85,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes a line that reports dropped lines, unless all of them are reported.
+    /// Writes a line that reports dropped lines, if some are not reported yet.
     fn report_left_out(&mut self) {
         let unreported = self.left_out.unreported();
         if unreported > 0 && self.try_write(&only_left_out(SystemTime::now(), unreported)) {

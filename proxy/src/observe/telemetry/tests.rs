@@ -222,9 +222,10 @@ fn exported_metrics_have_the_same_values_as_the_prometheus_endpoint() {
     }
 }
 
-/// 200 shapes and 2,000 namespaces give a message that collectors accept by default (4 MiB).
+/// An export of 200 shapes and 2,000 namespaces is smaller than the default limit of collectors (4
+/// MiB).
 #[test]
-fn a_large_export_is_bounded() {
+fn export_of_2000_namespaces_is_smaller_than_the_limit_of_collectors() {
     let settings = Settings {
         counts_shapes: true,
         max_shapes: 1_000,
