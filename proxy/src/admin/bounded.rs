@@ -25,8 +25,8 @@ use tokio::{
 
 use seawall_transport::Stream;
 
-/// Maximum number of connections to one address. Further ones wait in the kernel. The descriptors
-/// that are reserved at the start are enough for two addresses.
+/// Maximum number of connections to one address. Further connections wait in the kernel. The
+/// descriptors that Seawall reserves at its start are enough for two addresses.
 const MAX_CONNECTIONS: usize = 64;
 
 /// A connection on which nothing is read or written for this time is closed. Writes count too,
@@ -34,7 +34,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// scrapes, so that scrapers can keep their connections.
 const MAX_IDLE: Duration = Duration::from_secs(90);
 
-/// Performs the TLS handshake of a caller within a time limit. Without TLS it returns at once.
+/// Performs the TLS handshake of a caller within a time limit. Without TLS, there is no handshake.
 pub type Handshake = Arc<dyn Fn(TcpStream, SocketAddr) -> Handshaking + Send + Sync>;
 
 /// A handshake in progress.
@@ -89,7 +89,7 @@ async fn accept(
     permits: &Arc<Semaphore>,
 ) -> (TcpStream, SocketAddr, Option<OwnedSemaphorePermit>) {
     let permit = Arc::clone(permits).acquire_owned().await;
-    // `axum` retries after errors, for example because descriptors ran out.
+    // `axum` repeats a failed accept, for example when descriptors ran out.
     let (stream, address) = Listener::accept(listener).await;
     (stream, address, permit.ok())
 }
@@ -259,7 +259,7 @@ mod tests {
         listener.handshake = Some(Arc::new(move |stream, address: SocketAddr| {
             let held = Arc::clone(&held);
             Box::pin(async move {
-                // The first byte says if the handshake is slow.
+                // The first byte selects a slow, a failing or a normal handshake.
                 let mut first = [0];
                 stream.peek(&mut first).await?;
                 match first {

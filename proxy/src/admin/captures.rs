@@ -1,4 +1,5 @@
-//! Captures of traffic: starts, stops, lists, streams and deletes them. No request names a path.
+//! The endpoints that start, stop, list, stream and delete captures of traffic. A request contains
+//! the id of a capture and never a path.
 
 use std::{
     fs::File,
@@ -39,7 +40,7 @@ pub(super) async fn list(
 ) -> Result<Json<seawall_api::Captures>, Refused> {
     let listed = work(&window, |window| window.captures.list()).await?;
     let captures = match listed {
-        // Captures are off, so there are none.
+        // The list is empty if captures are off.
         Err(CaptureError::Off) => Vec::new(),
         listed => listed.map_err(|error| refused(&error))?,
     };
@@ -50,8 +51,8 @@ pub(super) async fn list(
     }))
 }
 
-/// Starts a capture. The status is 403 if none can start, 409 if one runs, and 507 if the directory
-/// is full.
+/// Starts a capture. The status is 403 if no capture can start, 409 if another capture runs, and
+/// 507 if the directory is full.
 pub(super) async fn start(
     State(window): State<Arc<Window>>,
     Json(new): Json<NewCapture>,
@@ -102,8 +103,8 @@ async fn act(
         .map_err(|error| refused(&error))
 }
 
-/// Streams all parts of a capture, one after another. While the capture runs, the stream follows it
-/// to its end.
+/// Streams all parts of a capture, one after another. The stream of a running capture continues
+/// until the capture ends.
 pub(super) async fn content(
     State(window): State<Arc<Window>>,
     Path(id): Path<String>,
@@ -166,7 +167,8 @@ impl Content {
     }
 
     fn read(&mut self) -> io::Result<Piece> {
-        // This order matters: if the capture has ended before the read, no byte follows the read.
+        // Check this before reading: if the capture has ended before the read, no byte follows the
+        // read.
         let may_grow = self.captures.is_running(&self.id);
         loop {
             if let Some(file) = &mut self.file {
@@ -180,8 +182,8 @@ impl Content {
             let next = self.captures.part(&self.id, self.next_part);
             match next.map_err(io::Error::other)? {
                 Some(path) => {
-                    // A part is complete before the next one is created. It may have got its last
-                    // bytes after the read above.
+                    // A part is complete before the next part is created. So read the last bytes of
+                    // this part, which may have been written after the read above.
                     if let Some(file) = &mut self.file {
                         let mut rest = Vec::new();
                         file.read_to_end(&mut rest)?;

@@ -171,7 +171,8 @@ impl Fleet {
             };
             match error {
                 ClientError::Refused { status: 421, .. } => state.is_own = true,
-                // The peer works; only this request failed.
+                // The peer works, because only this request failed. So requests to the peer do not
+                // pause.
                 ClientError::Refused { .. } => {}
                 _ => state.rest = Some((Instant::now() + REST, text.clone())),
             }
@@ -233,7 +234,7 @@ pub(super) async fn answer(
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
     }
     let has_name = |query: &str| query.contains("instances");
-    // The address of the page has the parameter too.
+    // Check the path first: the address of the dashboard's page may have this parameter too.
     let is_api = request.uri().path().starts_with("/api/");
     if !is_api || !request.uri().query().is_some_and(has_name) {
         return next.run(request).await;
@@ -289,7 +290,7 @@ async fn answer_for_all(
             bytes: body.to_vec(),
             _memory: None,
         }),
-        // Here the shape or the history is missing, but a peer may have it.
+        // This instance does not have the shape or the history, but a peer may have it.
         StatusCode::NOT_FOUND => Err(String::from_utf8_lossy(&body).trim().to_owned()),
         _ => return (head, body).into_response(),
     };

@@ -3,15 +3,15 @@
 //! admitted. Actions are logged with the caller.
 //!
 //! If neither tokens nor client certificates are required, the admin address is a loopback address.
-//! A browser on this host can still reach it on behalf of any web page: with a cross-origin
-//! request, or with a host name that the page's owner points at 127.0.0.1 (DNS rebinding).
-//! Therefore a request without a token is refused if it names an unknown host or comes from another
-//! origin. Health checks are not guarded: they reveal nothing, and orchestrators send them by pod
-//! IP or service name.
+//! A browser on this host can still reach this address on behalf of any web page: with a
+//! cross-origin request, or with a host name that the page's owner points at 127.0.0.1 (DNS
+//! rebinding). Therefore a request without a token is refused if it names an unknown host or comes
+//! from another origin. Health checks are not guarded: they reveal nothing, and orchestrators send
+//! them by pod IP or service name.
 //!
-//! A browser sends the cookie of its session instead of a token. It sends the cookie for the pages
-//! of all ports of the same host. Therefore a request with a cookie must come from a page of the
-//! admin address itself.
+//! A browser sends the cookie of its session instead of a token. The browser also sends this cookie
+//! with requests from pages on other ports of the same host. Therefore a request with a cookie must
+//! come from a page of the admin address itself.
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
@@ -261,8 +261,8 @@ impl Guard {
         let hosts = hosts(uri, headers);
         let is_allowed =
             |host: &Option<Authority>| host.as_ref().is_some_and(|host| self.allows(host.host()));
-        // A certificate shows that the connection uses TLS. With TLS, a browser notices if a
-        // foreign host name leads to this address.
+        // Without a certificate, the host must be known. A certificate shows that the connection
+        // uses TLS, and with TLS a browser notices if a foreign host name leads to this address.
         if presented.certificate.is_none() && !hosts.iter().all(is_allowed) {
             return Err(Refusal::Host);
         }
@@ -274,7 +274,7 @@ impl Guard {
     }
 
     /// The token with this secret. All tokens are compared, so the time does not depend on the
-    /// position of the right one.
+    /// position of the matching token.
     pub(super) fn token(&self, secret: &str) -> Option<Arc<Token>> {
         let is_sent = |token: &&Arc<Token>| token.secret.as_bytes().ct_eq(secret.as_bytes()).into();
         let sent: Vec<&Arc<Token>> = self.tokens.iter().filter(is_sent).collect();
@@ -313,7 +313,7 @@ fn hosts(uri: &Uri, headers: &HeaderMap) -> Vec<Option<Authority>> {
     hosts.chain(uri.authority().cloned().map(Some)).collect()
 }
 
-/// True if each origin that a request names is the origin of its host.
+/// True if each origin that a request names is the origin of the request's host.
 fn has_own_origin(hosts: &[Option<Authority>], headers: &HeaderMap) -> bool {
     let mut origins = headers.get_all(header::ORIGIN).iter();
     origins.all(|origin| {
@@ -415,9 +415,9 @@ mod tests {
         assert_eq!(admit(&guard, "localhost", None), Err(Refusal::Certificate));
         let refused = admit(&guard, "localhost", Some(&revoked));
         assert_eq!(refused, Err(Refusal::Certificate));
-        // A certificate is valid for one host name, so any name is accepted.
+        // With TLS, the browser checks the host name, so the guard accepts any name.
         assert_eq!(admit(&guard, "seawall.example", Some(&valid)), Ok(()));
-        // An optional certificate must be valid, too.
+        // A certificate that is sent must be valid even if no certificate is required.
         let refused = admit(&without_token(), "localhost", Some(&revoked));
         assert_eq!(refused, Err(Refusal::Certificate));
         let with_token = Guard {

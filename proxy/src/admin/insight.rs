@@ -133,7 +133,7 @@ fn rows(
     })
 }
 
-/// A period, with the first and last time that each of its series was seen in it.
+/// A period, and for each of its series the first and last time at which the series was seen.
 struct Past {
     period: Period,
     seen: HashMap<Arc<Label>, (u64, u64)>,

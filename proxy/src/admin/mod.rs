@@ -1,6 +1,6 @@
 //! Serves metrics, health checks and the JSON API over HTTP. Requests read snapshots. Two requests
-//! have an effect on clients: one starts a drain, the other reloads the configuration. One adds an
-//! annotation, and some start, stop and delete captures.
+//! have an effect on clients: one starts a drain, the other reloads the configuration. Another
+//! request adds an annotation, and some requests start, stop and delete captures.
 
 mod annotations;
 mod bounded;
@@ -273,7 +273,8 @@ pub fn router(window: Arc<Window>) -> Router {
         ));
     let guarded = protected.merge(actions).merge(dashboard::routes(&window));
     let guarded = guarded.layer(ConcurrencyLimitLayer::new(MAX_REQUESTS));
-    // Outside of the limit: a request that waits for other instances does not delay others.
+    // This layer is outside of the limit, so that a request that waits for other instances does not
+    // delay other requests.
     let all = middleware::from_fn_with_state(Arc::clone(&window), fleet::answer);
     let guarded = guarded.layer(all);
     health_routes().merge(guarded).with_state(window)

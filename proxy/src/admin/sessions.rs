@@ -24,14 +24,14 @@ pub(super) const COOKIE: &str = "seawall_session";
 /// A session ends this long after its start: about one working day.
 pub(super) const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
 
-/// Maximum number of sessions. A further one ends the oldest.
+/// Maximum number of sessions. A further session ends the oldest session.
 pub(super) const MAX_SESSIONS: usize = 64;
 
 /// The sessions of browsers.
 #[derive(Default)]
 pub struct Sessions {
-    /// The sessions by the hash of their id. Ids are not compared themselves, because the time of a
-    /// comparison could reveal a part of an id.
+    /// The sessions by the hash of their id. The ids themselves are not compared, because the time
+    /// of a comparison could reveal a part of an id.
     by_hash: Mutex<HashMap<[u8; 32], Session>>,
 }
 

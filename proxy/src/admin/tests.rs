@@ -357,8 +357,8 @@ fn kind(value: &Value) -> &'static str {
 /// Describes a reply with one line for each object.
 fn described(name: &str, text: &str) -> String {
     let value: Value = serde_json::from_str(text).unwrap();
-    // Parsing sorts the members of an object. So equal texts show that the reply was sorted.
-    // Numbers may differ in their last digit.
+    // Parsing sorts the members of an object. So the reply was sorted if both texts have the same
+    // strings in the same order. Numbers are not compared, because their last digit may differ.
     let sorted = value.to_string();
     let strings = |text: &str| -> Vec<String> {
         let strings = text.split('"').skip(1).step_by(2);
@@ -531,7 +531,7 @@ async fn column_sums_of_a_heat_map_equal_the_counts_of_the_timeline() {
 }
 
 #[tokio::test]
-async fn the_shapes_of_a_heat_map_area_are_the_shapes_with_operations_in_the_area() {
+async fn heat_map_area_lists_only_shapes_with_operations_in_the_area() {
     let window = Arc::new(window());
     // In the second half, the shape without a row takes 12 ms, except in one second of a minute.
     let area = format!(

@@ -74,7 +74,7 @@ impl CaptureId {
     }
 }
 
-/// Description of a capture. While it runs, the counts are 0.
+/// Description of a capture. The counts are 0 while the capture runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Summary {
@@ -82,7 +82,7 @@ pub(super) struct Summary {
     pub(super) began_at_us: u64,
     /// When the capture ended, in microseconds since 1970; 0 while it runs.
     pub(super) ended_at_us: u64,
-    /// Why the capture ended; empty while it runs, or if the process ended first.
+    /// Why the capture ended; empty while it runs, or if the process ended before the capture.
     pub(super) end: String,
     /// Why the capture began.
     pub(super) trigger: String,
@@ -185,7 +185,7 @@ impl Directory {
     /// Replaces the summary of a capture that has ended.
     pub(super) fn end_summary(&self, id: &CaptureId, summary: &Summary) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(summary).map_err(io::Error::other)?;
-        // Not truncated, because that would release the room.
+        // Do not truncate the file, because that would release the reserved space.
         let mut file = OpenOptions::new()
             .write(true)
             .open(self.of(id).join(SUMMARY))?;
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn capture_that_cannot_be_deleted_does_not_keep_older_ones() {
+    fn older_captures_are_deleted_even_if_one_capture_cannot_be_deleted() {
         let folder = Folder::new("undeletable");
         let directory = Directory::new(folder.0.clone());
         for number in 1..=3 {

@@ -1,4 +1,4 @@
-//! A client's part in a capture, and the guard that records an operation.
+//! The state of a client in a capture, and the guard that records an operation.
 
 use std::{
     mem,
@@ -22,8 +22,8 @@ use super::{
 };
 use seawall_command::{Command, CommandBytes, ReplyFacts, Target, exchange_may_be_shown};
 
-/// A client's part in the running capture. Kept by the client; dropping it records that the client
-/// has disconnected.
+/// The state of a client in the running capture. The client keeps it; dropping it records that the
+/// client has disconnected.
 #[derive(Debug, Default)]
 pub struct CapturedClient {
     /// True after the client's first operation.
@@ -70,7 +70,7 @@ impl Captures {
     pub(crate) fn may_record(&self, client: &CapturedClient) -> bool {
         match self.running.number.load(Ordering::Relaxed) {
             0 => false,
-            // While Seawall waits for an event, large messages are not read whole.
+            // While a session waits for an event, large messages are not read whole.
             _ if self.running.is_armed.load(Ordering::Relaxed) => false,
             number => client.membership.as_ref().is_none_or(|membership| {
                 membership.session.number != number || membership.part != Part::Outside
@@ -221,9 +221,9 @@ pub struct Ended<'a> {
 pub enum ReplyMessage<'a> {
     /// There is no message.
     Absent,
-    /// The reply is held.
+    /// The whole reply is in memory.
     Held(&'a [u8]),
-    /// The reply was forwarded as it arrived, and copied on the way.
+    /// The reply was forwarded while it arrived. This is the copy that was made at the same time.
     Copied(ReplyCopy),
 }
 
@@ -242,7 +242,7 @@ impl ReplyCopy {
         self.bytes.extend_from_slice(piece);
     }
 
-    /// Returns the copy. The reserved room stays in use.
+    /// Returns the copy. Its room in the queue stays reserved.
     fn into_bytes(mut self) -> Bytes {
         self.reserved = 0;
         Bytes::from(mem::take(&mut self.bytes))
@@ -269,7 +269,7 @@ impl Ended<'_> {
 
 impl Recording {
     /// Begins a copy of a reply of `length` bytes. `None` if only facts are recorded, or if there
-    /// is no room for the copy; missing room is counted.
+    /// is no room for the copy. A copy without room is counted as an omission.
     pub(crate) fn copy_of_reply(&self, length: usize) -> Option<ReplyCopy> {
         let session = &self.session;
         let is_wanted = session.replies == ReplyDetail::Whole;
@@ -305,7 +305,7 @@ impl Recording {
         });
     }
 
-    /// Reserves room for the message of the reply.
+    /// Reserves room for the message of the reply. False if there is no room.
     fn has_room(&self, bytes: usize, now: Instant) -> bool {
         let Session { queue, totals, .. } = &*self.session;
         queue.reserve_message(bytes, self.session.at_us(now), now, totals)

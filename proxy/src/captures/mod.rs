@@ -5,12 +5,12 @@
 //!                        selection: which clients
 //! ```
 //!
-//! One capture runs at a time. While none runs, an operation costs one relaxed load. A capture
-//! never delays an operation: if the queue, the rate or the disk has no room, operations are
-//! omitted, and both the file and the metrics say how many. Logins, commands that may contain
-//! secrets and unknown commands are never recorded, nor are their replies. If the values of users
-//! must be replaced, the writer thread replaces them before it writes, so no value reaches the
-//! disk. This module does not use HTTP and does not select servers.
+//! One capture runs at a time. While no capture runs, captures cost an operation one relaxed load.
+//! A capture never delays an operation: if the queue or the disk is full, or the rate limit is
+//! reached, operations are omitted, and both the file and the metrics report how many. Logins,
+//! commands that may contain secrets and unknown commands are never recorded, nor are their
+//! replies. If the values of users must be replaced, the writer thread replaces them before it
+//! writes, so no value reaches the disk. This module does not use HTTP and does not select servers.
 
 mod directory;
 mod member;
@@ -87,7 +87,7 @@ pub struct CaptureSettings {
     pub max_duration: Duration,
     /// The events that begin a capture.
     pub on: Vec<EventKind>,
-    /// Length of the time before an event whose operations the capture also contains.
+    /// A capture also contains the operations of this time before the event.
     pub lead: Duration,
     /// Maximum memory of the records before an event, in bytes.
     pub lead_bytes: usize,
@@ -119,7 +119,7 @@ impl EventKind {
     }
 }
 
-/// A capture was not started, stopped or found.
+/// The reason why a capture was not started, stopped or found.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// Captures are off.
@@ -168,7 +168,7 @@ pub enum CaptureError {
     StillRunning,
 }
 
-/// The captures of this process and in its directory.
+/// The running capture of this process, and the captures in its directory.
 pub struct Captures {
     running: Arc<Running>,
     totals: Arc<Totals>,
@@ -178,16 +178,17 @@ pub struct Captures {
     kept: Arc<KeptBytes>,
     /// Describes the servers of the deployment at the start of a capture.
     servers: Box<dyn Fn() -> Vec<Server> + Send + Sync>,
-    /// When expired captures were last looked for; `None` before the first time.
+    /// When a thread last searched for expired captures; `None` before the first search.
     cleaned_at: Mutex<Option<Instant>>,
-    /// Locked while a capture starts or is deleted. The number of captures since the start.
+    /// Number of captures since the start. Locked while a capture starts or is deleted.
     starts: Mutex<u64>,
 }
 
 /// The running capture, or the session that waits for an event.
 #[derive(Debug, Default)]
 struct Running {
-    /// The number of the session; 0 if there is none. Operations read only this.
+    /// The number of the session. If it is 0, there is no session, and operations read no other
+    /// field.
     number: AtomicU64,
     /// True if the session waits for an event.
     is_armed: AtomicBool,
@@ -210,7 +211,7 @@ impl Running {
     }
 
     fn clear(&self) {
-        // In this order, an ended session never looks like one that waits for an event.
+        // In this order, an ended session never looks like a session that waits for an event.
         self.set_session(None);
         self.written.store(None);
     }
@@ -219,7 +220,7 @@ impl Running {
         let number = session.as_ref().map_or(0, |session| session.number);
         let former = self.session.swap(session);
         self.number.store(number, Ordering::Release);
-        // Idle clients keep a former session for a long time, so its records must not stay.
+        // Drop the records of the former session, because idle clients keep it for a long time.
         if let Some(former) = former.filter(|former| former.number != number) {
             let Session { queue, totals, .. } = &*former;
             queue.discard(EndReason::Stopped, VecDeque::new(), totals);
@@ -303,7 +304,7 @@ impl Captures {
         captures
     }
 
-    /// The reason why no capture can start now, with any plan; `None` if a capture can start.
+    /// The reason why no capture can start now, whatever its plan; `None` if a capture can start.
     pub(crate) fn obstacle(&self) -> Option<CaptureError> {
         match (self.relays_clients, &*self.settings.load()) {
             (true, _) => Some(CaptureError::Relayed),
@@ -312,7 +313,7 @@ impl Captures {
         }
     }
 
-    /// Applies changed settings. A running capture keeps its own.
+    /// Applies changed settings. A running capture keeps its settings.
     pub fn configure(&self, settings: Option<CaptureSettings>) {
         self.settings.store(settings.map(Arc::new));
     }
@@ -356,7 +357,8 @@ impl Captures {
     /// Starts to keep the latest operations if events may begin captures, so that a capture
     /// contains the operations before its event. Must be called once a second.
     pub(crate) fn prepare(&self) {
-        // While a capture starts or is deleted, the next second is early enough.
+        // If a capture starts or is deleted at this moment, the call in the next second is early
+        // enough.
         let Some(mut starts) = self.starts.try_lock() else {
             return;
         };
@@ -374,8 +376,7 @@ impl Captures {
             duration: settings.lead,
             bytes: settings.lead_bytes,
         };
-        // After a change of the limits, the lead begins again. So it does if an event could not
-        // begin a capture.
+        // Start again if the limits have changed, or if an event could not begin a capture.
         let is_due = match armed {
             Some(armed) => !armed.queue.is_ring_of(limits, lead),
             None => self.running.written.load().is_none(),
@@ -458,7 +459,7 @@ impl Captures {
     }
 
     /// Starts the thread that writes a capture, and makes the capture visible to clients. `room` is
-    /// the maximum number of its bytes.
+    /// the maximum size of the capture in bytes.
     fn write(
         &self,
         written: &Arc<Written>,
@@ -666,7 +667,7 @@ fn limits_of(settings: &CaptureSettings) -> QueueLimits {
     }
 }
 
-/// Creates the directory of a capture. It has no directory if that fails.
+/// Creates the directory of a capture. If this fails, no directory is left.
 fn create(directory: &Directory, capture: &Written) -> io::Result<()> {
     let id = &capture.id;
     directory.create(id)?;

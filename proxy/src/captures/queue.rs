@@ -126,7 +126,8 @@ impl Counts {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) records: VecDeque<Content>,
-    /// Memory of the records, which [`Queue::release`] returns.
+    /// Memory of the records. After writing them, the writer returns this memory with
+    /// [`Queue::release`].
     pub(super) bytes: usize,
     /// Set if the capture was asked to end. No record follows this batch.
     pub(super) end: Option<EndReason>,
@@ -238,7 +239,8 @@ impl Queue {
     /// record.
     pub(super) fn begin(&self, event: Event, totals: &Totals) -> u64 {
         let mut state = self.state.lock();
-        // Without operations before the event, the records may be too old.
+        // Drop old records now: if no operation came just before the event, some records are too
+        // old.
         let dropped = state.drop_old(event.at_us);
         self.release(dropped);
         let Some(ring) = state.ring.take() else {
@@ -354,8 +356,9 @@ impl Queue {
         Some(operation)
     }
 
-    /// Reserves room for the message of a reply. Returns false if there is none, which is counted.
-    /// [`Self::reply`] or [`Self::release`] uses the room.
+    /// Reserves room for the message of a reply. The caller must then use the room with
+    /// [`Self::reply`] or return it with [`Self::release`]. If there is no room, counts an omission
+    /// and returns false.
     pub(super) fn reserve_message(
         &self,
         bytes: usize,
@@ -401,7 +404,7 @@ impl Queue {
         state.omit(reason, operations, bytes, at_us, totals);
     }
 
-    /// Like [`Self::omit`], for one operation of a client. The position of its record shows where
+    /// Like [`Self::omit`], for one operation of a client. The position of the record shows where
     /// the operation is missing.
     pub(super) fn omit_command(
         &self,
@@ -450,7 +453,7 @@ impl Queue {
         let queued = mem::take(&mut state.records);
         self.release(mem::take(&mut state.bytes));
         if let Some(ring) = state.ring.take() {
-            // No capture counts the records of a ring.
+            // The records of a ring are in no capture, so they do not count as omitted.
             self.is_ring.store(false, Ordering::Relaxed);
             self.release(ring.clients.len() * RECORD_BYTES);
             return VecDeque::new();
@@ -496,14 +499,14 @@ impl Queue {
         self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Memory of the records that are queued or in the hands of the writer, in bytes.
+    /// Memory of the records that are queued or that the writer is processing, in bytes.
     #[cfg(test)]
     pub(super) fn used_bytes(&self) -> usize {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
     fn reserve(&self, bytes: usize) -> Option<()> {
-        // A ring makes room itself.
+        // A ring is never full, because it drops its oldest records.
         if self.is_ring.load(Ordering::Relaxed) {
             self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
             return Some(());
@@ -550,7 +553,7 @@ impl State {
         self.widen_gap(reason, operations, bytes, at_us);
     }
 
-    /// Lets the gaps report a record that is not written.
+    /// Adds a record that is not written to the gaps, so that a later record reports it.
     fn skip(&mut self, record: &Content, totals: &Totals) {
         let (reason, at_us, operations, bytes) = match record {
             Content::Command(command) => {
@@ -679,8 +682,8 @@ fn time_of(content: &Content) -> u64 {
     }
 }
 
-/// The limit of bytes per second. It admits a record while it has allowance left. So a record may
-/// be larger than the allowance of a second, and it takes longer until the next one is admitted.
+/// The limit of bytes per second. It admits a record while some allowance is left. So a record may
+/// be larger than the allowance of one second. The next record then has to wait longer.
 #[derive(Debug)]
 struct Rate {
     bytes_per_second: Option<u64>,

@@ -26,7 +26,7 @@ pub struct Plan {
     pub trigger: &'static str,
 }
 
-/// Records the operations of clients: for a capture that is written, or for one that waits for an
+/// Records the operations of clients, for a capture that is being written or that waits for an
 /// event.
 #[derive(Debug)]
 pub(super) struct Session {

@@ -483,8 +483,8 @@ fn large_batch_exceeds_the_limit_of_bytes_by_less_than_a_block() {
     assert_eq!(queue.used_bytes(), 0);
 }
 
-/// The numbers of commands and of omitted operations in a file. The record of the end must have
-/// both.
+/// The numbers of commands and of omitted operations in a file. Checks that the last record has the
+/// same numbers.
 fn counted(bytes: &[u8]) -> (u64, u64) {
     let mut reader = Reader::new(bytes).unwrap();
     let (mut commands, mut omitted) = (0, 0);
@@ -701,7 +701,7 @@ fn captures_begun_by_operators_and_events_have_only_pseudonyms() {
         let (records, _) = folder.read(id);
         let written = format!("{records:?}");
         let count = |text: &str| written.matches(text).count();
-        // Names of fields stay.
+        // Field names are not replaced.
         assert_eq!((count("alice"), count("insert\\0")), (0, commands));
         let state = captures.list().unwrap();
         let state = state.iter().find(|capture| capture.id == *id).unwrap();

@@ -27,15 +27,15 @@ use super::{
     written::Written,
 };
 
-/// How long the thread waits for records. The records of this time are compressed together, and a
-/// capture ends at most this late.
+/// How long the thread waits for records. Records that arrive in this time are compressed together.
+/// A capture may end this much too late.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// Time after which an incomplete block is written, so that a crash loses little.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After this time without records, a record that says so is written. A caller that follows the
-/// files thus gets some bytes before its connection counts as idle.
+/// After this time without records, the thread writes a record that reports the quiet time. A
+/// program that follows the files thus gets some bytes before its connection counts as idle.
 pub(super) const QUIET: Duration = Duration::from_secs(30);
 
 /// Limits of the files.
@@ -45,7 +45,7 @@ pub(super) struct FileLimits {
     pub(super) max_part_bytes: u64,
     /// The capture is ended when its parts have this number of bytes.
     pub(super) max_bytes: u64,
-    /// Time without records after which the thread writes a record that says that there were none.
+    /// After this time without records, the thread writes a record that reports the quiet time.
     pub(super) quiet: Duration,
 }
 
@@ -159,8 +159,9 @@ impl<P: Parts> Output<'_, P> {
         }
     }
 
-    /// Writes `records`, and the end if there is one or the capture has reached its limit. Returns
-    /// the reason of the end. If that fails, `records` has the remaining ones.
+    /// Writes `records`, and ends the capture if `end` is set or the limit of bytes is reached.
+    /// Returns the reason of the end. After an error, `records` contains the records that were not
+    /// written.
     fn advance(
         &mut self,
         records: &mut VecDeque<Content>,
@@ -219,8 +220,8 @@ impl<P: Parts> Output<'_, P> {
         Ok(true)
     }
 
-    /// True if the parts have reached the limit of bytes. Writes the current block if it could
-    /// reach the limit, because its size is not known before.
+    /// True if the parts have reached the limit of bytes. If the current block could reach the
+    /// limit, writes the block first, because its size is known only then.
     fn has_reached_limit(&mut self) -> Result<bool, WriteError> {
         let max_bytes = self.limits.max_bytes;
         let pending = self.writer.as_ref().map_or(0, Writer::pending_bytes);
@@ -239,7 +240,7 @@ impl<P: Parts> Output<'_, P> {
             other => other?,
         }
         if self.bytes() > bytes_before {
-            // This record is in the next block.
+            // This record is in the next block, so do not count its operation yet.
             self.pending_operations -= operations;
             self.count_written();
             self.pending_operations += operations;
@@ -293,7 +294,7 @@ impl<P: Parts> Output<'_, P> {
     }
 
     fn finish(&mut self, reason: EndReason) -> Result<(), WriteError> {
-        // A capture without operations has a part too.
+        // Create a part even if the capture has no operations.
         self.part()?;
         self.end_part(reason)
     }
@@ -335,7 +336,7 @@ impl<P: Parts> Output<'_, P> {
     }
 }
 
-/// Converts the time of a record: it then counts from the beginning of the capture, which is
+/// Converts the time of a record. The time then counts from the beginning of the capture, which is
 /// `offset_us` after the beginning of the session.
 fn shift(content: &mut Content, offset_us: u64) {
     let at_us = match content {
@@ -345,7 +346,7 @@ fn shift(content: &mut Content, offset_us: u64) {
         Content::Reply(reply) => &mut reply.at_us,
         Content::Omitted(omitted) => &mut omitted.at_us,
         Content::Event(event) => &mut event.at_us,
-        // The writer itself makes these.
+        // The writer itself creates these records.
         Content::Header(_) | Content::End(_) => return,
     };
     *at_us = at_us.saturating_sub(offset_us);

@@ -1,4 +1,4 @@
-//! A capture that is written: its name, its progress and its end.
+//! A capture that is being written: its name, its progress and its end.
 
 use std::{
     collections::BTreeMap,

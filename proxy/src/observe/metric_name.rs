@@ -148,8 +148,8 @@ metrics! {
     FingerprintEvictedTotal: Counter = "seawall_fingerprint_evicted_total", "Shape rows evicted for heavier shapes.";
     /// Prefixes of field paths below which all names now count as data.
     FingerprintNamesLearnedTotal: Counter = "seawall_fingerprint_names_learned_total", "Prefixes of field paths below which all names now count as data.";
-    /// How late the task that measures a runtime woke up, by `plane`.
-    EventLoopDelaySeconds: Histogram = "seawall_event_loop_delay_seconds", "How late the task that measures a runtime woke up.";
+    /// How late a periodic task of a runtime woke up, by `plane`.
+    EventLoopDelaySeconds: Histogram = "seawall_event_loop_delay_seconds", "How late a periodic task of a runtime woke up.";
     /// Memory for each `owner`, in bytes.
     MemoryBytes: Gauge = "seawall_memory_bytes", "Memory for each owner, in bytes. The owner process is the resident memory of the whole process.";
     /// CPU time since the start, by `thread` name.
@@ -160,8 +160,9 @@ metrics! {
     HistoryDroppedTotal: Counter = "seawall_history_dropped_total", "Steps of the history dropped early because their memory limit was reached.";
     /// Failed writes of the history file.
     HistoryWriteFailuresTotal: Counter = "seawall_history_write_failures_total", "Failed writes of the history file.";
-    /// Operations whose shape has another text than its row: two shapes with the same hash.
-    FingerprintMismatchTotal: Counter = "seawall_fingerprint_mismatch_total", "Operations whose shape has another text than its row: two shapes with the same hash.";
+    /// Operations whose shape has a different text than its row, because two shapes have the same
+    /// hash.
+    FingerprintMismatchTotal: Counter = "seawall_fingerprint_mismatch_total", "Operations whose shape has a different text than its row, because two shapes have the same hash.";
     /// When the certificates of a file expire, in seconds since the epoch, by `file`.
     CertificateExpiryTimestampSeconds: Gauge = "seawall_certificate_expiry_timestamp_seconds", "When the certificates of a file expire, in seconds since the epoch.";
     /// Operations on cursors and transactions that this instance does not know, by `kind`.

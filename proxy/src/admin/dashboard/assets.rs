@@ -1,5 +1,5 @@
-//! The files of the page, which are part of the binary. Browsers keep them, and ask if they have
-//! changed.
+//! The files of the page, which are part of the binary. Browsers cache the files and ask if they
+//! have changed.
 
 use std::{
     io::{self, Write as _},
@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 /// The page itself.
 const PAGE: &str = "index.html";
 
-/// The files with their forms that are computed on first use.
+/// The files. The compressed form of a file is computed on first use.
 pub(super) struct Assets([Asset; DASHBOARD.len()]);
 
 struct Asset {
@@ -28,7 +28,7 @@ struct Asset {
     compressed: OnceLock<Option<Compressed>>,
 }
 
-/// A compressed file, and the entity tags of its plain and of its compressed form.
+/// A compressed file, and the common part of the entity tags of its plain and its compressed form.
 #[derive(Clone)]
 struct Compressed {
     bytes: Bytes,
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_is_compressed_if_the_client_accepts_it_and_not_sent_twice() {
+    async fn file_is_compressed_if_the_client_accepts_gzip_and_not_sent_if_the_client_has_it() {
         let assets = Assets::default();
         let plain = reply(&assets, PAGE, &HeaderMap::new());
         assert!(!plain.headers().contains_key(header::CONTENT_ENCODING));

@@ -22,7 +22,8 @@ pub(super) struct Login {
     token: String,
 }
 
-/// Begins a session. Without configured tokens there is nothing to exchange.
+/// Begins a session. If no tokens are configured, no session is needed, and the reply has no
+/// content.
 pub(super) async fn begin(
     State(window): State<Arc<Window>>,
     parts: Parts,
@@ -31,7 +32,8 @@ pub(super) async fn begin(
     if window.guard.load().tokens.is_empty() {
         return StatusCode::NO_CONTENT.into_response();
     }
-    // Otherwise another page could replace the session of a user.
+    // Only the dashboard's own page may begin a session. Otherwise another page could replace the
+    // session of a user.
     if !is_from_own_page(&parts.uri, &parts.headers) {
         return Refusal::Origin.into_response();
     }

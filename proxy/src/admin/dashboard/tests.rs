@@ -188,7 +188,7 @@ async fn next(
     stream: &mut (impl futures_util::Stream<Item = Result<axum::body::Bytes, axum::Error>> + Unpin),
 ) -> Option<String> {
     let event = timeout(Duration::from_secs(10), stream.next()).await;
-    let event = event.expect("the stream goes on or ends")?;
+    let event = event.expect("the stream continues or ends")?;
     Some(String::from_utf8(event.unwrap().to_vec()).unwrap())
 }
 

@@ -1,4 +1,4 @@
-//! The paths whose replies can be merged, and how.
+//! The paths whose replies can be merged, and the functions that merge them.
 
 use seawall_api::{
     Annotations, Changes, Clients, Configuration, GaugeTimeline, Heatmap, HeatmapShapes,
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{Answer, MAX_REPLY_OBJECTS, Parameters, ROWS_OF_INSTANCE};
 use crate::admin::{DEFAULT_LIMIT, DEFAULT_SLOW, MAX_LIMIT, insight::REPORTED_SHAPES};
 
-/// The largest number that a reply may contain: up to it, JavaScript represents whole numbers
+/// The largest number that a reply may contain. JavaScript represents whole numbers up to this one
 /// exactly, and the sum over all instances does not overflow.
 const MAX_NUMBER: f64 = 9_007_199_254_740_992.0;
 
@@ -24,8 +24,8 @@ pub(super) struct Endpoint {
     pub(super) merge: MergeReplies,
 }
 
-/// Merges the replies of all instances to JSON. `None` if no instance has a reply. The error says
-/// why replies cannot be merged.
+/// Merges the replies of all instances into one JSON text. `None` if no instance has a reply. The
+/// error says why replies cannot be merged.
 type MergeReplies = fn(Vec<Answer>, &Asked) -> Result<Option<Vec<u8>>, String>;
 
 /// The parameters that the merge applies.
@@ -46,7 +46,8 @@ trait Adapt: Merge + DeserializeOwned + Serialize {
     /// Applies the limit of the request, and removes distributions that were not requested.
     fn adapt(&mut self, _asked: &Asked) {}
 
-    /// The reason why the figures of this reply cannot be merged, although the other members can.
+    /// The reason why the figures of this reply cannot be merged; `None` if they can be merged. The
+    /// other members of the reply are merged in both cases.
     fn omission(&self) -> Option<String> {
         None
     }
@@ -109,7 +110,7 @@ pub(super) fn endpoint(path: &str, parameters: Parameters) -> Option<Endpoint> {
     })
 }
 
-/// True for the path of one shape.
+/// True if the path names one shape.
 fn is_one(topic: &str) -> bool {
     topic.starts_with("shapes/")
 }
@@ -135,7 +136,7 @@ fn merged<T: Adapt>(answers: Vec<Answer>, asked: &Asked) -> Result<Option<Vec<u8
         omissions.push(omission);
         instances.push(InstanceState { address, error });
     }
-    // If no instance is complete, the reply itself has the reason.
+    // If no instance has mergeable figures, the merged reply itself contains the reason.
     if is_any_complete {
         for (instance, omission) in instances.iter_mut().zip(omissions) {
             instance.error = instance.error.take().or(omission);

@@ -124,7 +124,7 @@ fn heat_maps_with_different_buckets_and_steps_are_merged() {
 }
 
 #[test]
-fn gauges_are_added_and_delays_are_not() {
+fn clients_are_added_and_the_longest_delay_is_kept_when_gauges_are_merged() {
     let gauges = |clients: f64, delay: f64| {
         let value = |of: f64| json!({ "max": of, "mean": of, "min": of });
         let gauges = json!({ "client_connections": value(clients), "data_plane_delay_seconds": value(delay) });
@@ -166,7 +166,7 @@ fn sparklines_that_begin_at_different_times_are_aligned() {
     assert_eq!(
         reply["shapes"]["a"],
         json!([1.0]),
-        "a wrong clock takes no memory"
+        "an instance with a wrong clock adds no steps"
     );
 }
 

@@ -144,7 +144,7 @@ fn ring_keeps_the_latest_records_and_their_clients() {
         text: String::new(),
     };
     assert_eq!(queue.begin(event, &totals), 1_500_000);
-    // This operation began before the kept records.
+    // The command of this reply is older than the kept records.
     queue.reply(reply_to(2, 1_800_000));
     queue.command(1, 1_900_000, &[7; 10], now, &totals).unwrap();
     let expected = [

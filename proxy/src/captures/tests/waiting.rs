@@ -24,7 +24,7 @@ fn idle_client_keeps_no_records_of_a_session_that_was_replaced() {
 }
 
 #[test]
-fn changed_limits_reach_a_session_that_waits_for_an_event() {
+fn changed_limits_apply_to_a_session_that_waits_for_an_event() {
     let folder = Folder::new("limits-of-lead");
     let waiting = || CaptureSettings {
         on: vec![EventKind::Storm],
@@ -53,9 +53,9 @@ fn changed_limits_reach_a_session_that_waits_for_an_event() {
 }
 
 #[test]
-fn event_that_cannot_begin_a_capture_leaves_a_lead_for_the_next_one() {
+fn operations_are_kept_for_the_next_event_if_an_event_cannot_begin_a_capture() {
     let folder = Folder::new("failed-begin");
-    // This directory can be listed, because it does not exist, but it cannot be created.
+    // The directory is a link to an absent path. So it has no captures, but it cannot be created.
     std::os::unix::fs::symlink(folder.0.with_extension("absent"), &folder.0).unwrap();
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Storm]);
     captures.prepare();
