@@ -430,8 +430,8 @@ impl App {
         self.metrics_address.as_deref()
     }
 
-    /// Serves a client over the caller's stream, without TLS, until the client leaves, as a client
-    /// of the first listener. `None` if the client is refused.
+    /// Serves a client over the caller's stream until the client leaves. The stream has no TLS, and
+    /// the client counts as a client of the first listener. `None` if the client is refused.
     ///
     /// Dropping the future closes the client.
     pub fn serve(&self, stream: Stream, peer: Peer) -> Option<impl Future<Output = ()> + use<>> {

@@ -77,7 +77,7 @@ fn kind(event: config::CaptureEvent) -> EventKind {
     }
 }
 
-/// Begins a capture if the configuration names the event of an annotation.
+/// Begins a capture if the annotation reports an event that begins captures.
 pub(super) fn see(captures: &Captures, annotation: &Annotation) {
     let kind = match annotation.kind {
         AnnotationKind::Storm => EventKind::Storm,

@@ -180,7 +180,8 @@ async fn handshake(
 async fn bind_later(address: &str) -> TcpListener {
     loop {
         sleep(BIND_INTERVAL).await;
-        // The first failure was logged. All later ones have the same cause.
+        // Do not log this failure: the first failure was logged, and all failures have the same
+        // cause.
         if let Ok(listener) = TcpListener::bind(address).await {
             tracing::info!(address, "HTTP address bound");
             return listener;

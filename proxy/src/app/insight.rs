@@ -85,9 +85,9 @@ pub(super) struct Feed {
     gauges: Mutex<Option<GaugeReader>>,
     /// The captures that events begin; not set before the start has finished.
     captures: OnceLock<Arc<Captures>>,
-    /// The annotations that captures have seen.
+    /// The position after the last annotation that was passed to the captures.
     seen: Mutex<u64>,
-    /// Begins a capture because of events. This takes long if the directory is slow.
+    /// The task that begins a capture because of events. It takes long if the directory is slow.
     beginning: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -124,7 +124,7 @@ impl Feed {
 
     /// Starts to read the gauges of the parts in `shared`. From now on, events can begin captures.
     pub(super) fn read_gauges_of(&self, shared: Arc<Shared>) {
-        // The captures are set once, because this is called once.
+        // `set` cannot fail, because this function is called once.
         drop(self.captures.set(Arc::clone(&shared.captures)));
         *self.gauges.lock() = Some(GaugeReader::new(shared));
     }
@@ -139,10 +139,10 @@ impl Feed {
         let added = self.insight.annotations_since(&mut self.seen.lock());
         let mut beginning = self.beginning.lock();
         let is_beginning = beginning.as_ref().is_some_and(|task| !task.is_finished());
-        // While events begin a capture, others cannot begin one.
+        // While some events begin a capture, further events cannot begin another one.
         if !added.is_empty() && !is_beginning {
             let captures = Arc::clone(captures);
-            // Not awaited, because a slow disk must not delay the next second.
+            // Do not wait for this task, because a slow disk must not delay the next second.
             *beginning = Some(tokio::task::spawn_blocking(move || {
                 added
                     .iter()
@@ -471,7 +471,7 @@ mod tests {
         );
         let (rise, fall) = (changes[2].0, changes[3].0);
         assert!((180..=200).contains(&rise), "{changes:?}");
-        // After three more minutes without a stall.
+        // The gauge falls after three more minutes without a stall.
         assert!((530..=560).contains(&fall), "{changes:?}");
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn settings(admin: &config::Admin) -> impl PartialEq + fmt::Debug + '
     )
 }
 
-/// The problem of the files of the peers, if there is one.
+/// The problem with the files for connections to the peers; `None` if there is no problem.
 pub(crate) fn peer_problem(settings: &config::Settings) -> Option<String> {
     let problem = fleet(&settings.admin).err();
     problem.map(|error| error.to_string())

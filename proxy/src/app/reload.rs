@@ -279,8 +279,8 @@ impl App {
         }
     }
 
-    /// Describes the running configuration again, after the start or after a change of the
-    /// environment's values.
+    /// Describes the running configuration again, after the start or after
+    /// [`Self::set_log_filter`].
     pub(super) fn describe_configuration(&self) {
         let running = self.running.lock();
         let mut described = described(&running.values, &[]);

@@ -1,5 +1,5 @@
 //! TLS towards servers: combines the options of the connection string with `[deployment.tls]`. Also
-//! tries what a reload changes of the access to servers.
+//! tries the changes that a reload makes to the access to servers, before they are in use.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -205,7 +205,7 @@ impl RunningServerTls {
         &self,
         settings: &config::Deployment,
     ) -> Result<Option<ServerTlsFiles>, DeploymentTlsError> {
-        // Reading may hang, so the lock is not held.
+        // Clone the options instead of holding the lock, because the read may hang.
         let deployment = self.deployment.lock().clone();
         ServerTlsFiles::read(&deployment, settings.tls.as_ref())
     }
@@ -223,10 +223,10 @@ impl RunningServerTls {
         deployment.client_options()
     }
 
-    /// `None` if the files that were read equal the files in use.
+    /// Builds the TLS configuration from files that were read. `None` if these files equal the
+    /// files in use.
     ///
-    /// # Errors
-    /// [`DeploymentTlsError::Tls`].
+    /// # Errors [`DeploymentTlsError::Tls`].
     fn changed(
         &self,
         read: Option<ServerTlsFiles>,
@@ -401,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_authorities_of_the_operating_system_those_of_mozilla_are_used() {
+    fn mozilla_authorities_are_used_if_there_are_no_other_authorities() {
         let files = ServerTlsFiles {
             authorities: None,
             system_authorities: None,
@@ -409,8 +409,8 @@ mod tests {
             revocation_lists: Vec::new(),
             verification: Verification::Full,
         };
-        // Authorities from a file would have expiries. Those of Mozilla are compiled in and have
-        // none.
+        // Authorities from a file would have expiries. The authorities of Mozilla are compiled in
+        // and have none.
         assert!(files.build().unwrap().expiries().is_empty());
         assert!(files.driver_tls().ca_file.is_none());
     }

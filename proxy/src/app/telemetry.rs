@@ -1,8 +1,8 @@
 //! The export of metrics to a collector: reads the figures once per interval, and sends them.
 //!
 //! It runs on the control plane and has one export in flight. A failed export loses no count,
-//! because all figures are cumulative. So nothing is queued, and the next export replaces an export
-//! that is still waiting to be sent again.
+//! because all figures are cumulative. So no export is queued, and the next export replaces an
+//! export that is still waiting to be sent again.
 
 use std::{mem, path::Path, sync::Arc, time::Duration};
 
@@ -89,7 +89,7 @@ impl RunningTelemetry {
         let Some(destination) = self.destination.send_replace(None) else {
             return;
         };
-        // A wait for another attempt would last longer than there is time.
+        // Make only one attempt, because there is no time to wait for another one.
         let ended = destination.export(exporter, Instant::now());
         if let Ok(exported) = timeout(LAST_EXPORT_LIMIT, ended).await {
             note(exporter, &exported, &mut false);
@@ -128,7 +128,7 @@ impl Destination {
             let next = due + self.interval;
             let exported = self.export(exporter, next).await;
             note(exporter, &exported, &mut is_failing);
-            // An export is late if the collector was slow or asked for a longer wait.
+            // The next export is late if the collector was slow or asked for a longer wait.
             let earliest = exported.not_before.unwrap_or(next).max(Instant::now());
             due = next.max(earliest);
         }

@@ -193,7 +193,7 @@ pub(super) async fn watch_expiries(expiries: Expiries) {
     }
 }
 
-/// Logs a certificate that has expired or expires soon. Returns false for any other.
+/// Logs a certificate that has expired or expires soon. Returns false for any other certificate.
 fn log_if_soon(expiry: &CertificateExpiry) -> bool {
     let days = days_left(expiry);
     let file = &expiry.file;

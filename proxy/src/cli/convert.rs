@@ -48,7 +48,7 @@ enum Format {
     RecorderEvents,
 }
 
-/// The conversion did not reach its end.
+/// The reason why a conversion ended early.
 #[derive(Debug, thiserror::Error)]
 enum ConvertError {
     #[error("{path}: {source}")]
@@ -175,7 +175,8 @@ fn to_recording(
     Ok(Converted { summary, cut_off })
 }
 
-/// Passes each record on. Returns the error of the input that ended it early.
+/// Passes each record to `take`. Returns the error that ended the input early; `None` if the input
+/// was read to its end.
 fn each_record(
     source: &mut dyn Source,
     mut take: impl FnMut(Content) -> Result<(), ConvertError>,

@@ -18,7 +18,7 @@ use seawall_wire::{OpMsg, encode_request};
 
 use super::redaction::{KeyError, read_key};
 
-/// Documents that are written with one command.
+/// Number of documents that are written with one command.
 const BATCH_DOCUMENTS: usize = 500;
 
 /// Number of bytes of documents that are read before they are written.
@@ -47,7 +47,7 @@ pub(super) struct Copy {
     yes_i_own_this: bool,
 }
 
-/// The copy did not reach its end.
+/// The reason why a copy ended early.
 #[derive(Debug, thiserror::Error)]
 enum CopyError {
     #[error(transparent)]

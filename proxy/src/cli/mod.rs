@@ -137,7 +137,7 @@ pub fn run(cli: Cli) -> Exit {
             Exit::Success
         }
     };
-    // A thread that reads a file may hang.
+    // Limit the wait, because a thread that reads a file may hang.
     runtime.shutdown_timeout(EXIT_LIMIT);
     exit
 }

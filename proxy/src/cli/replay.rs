@@ -112,7 +112,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         }
     };
     let interrupted = async {
-        // Without a handler of the signal, the process ends as usual.
+        // If the signal cannot be handled, Ctrl-C ends the process as usual.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -145,7 +145,7 @@ impl Arguments {
     }
 }
 
-/// Writes and prints the results. A replay that did not come to its end does not succeed.
+/// Writes and prints the results. The status is a success only if the replay came to its end.
 fn finish(report: &Report, arguments: &Arguments) -> Exit {
     if let Some(file) = &arguments.output {
         let written = replays::json(report).map_err(|error| error.to_string());

@@ -120,7 +120,7 @@ fn tls(section: &str, name: &str) -> String {
 /// One of two allowed values of a key, as TOML.
 fn value(key: &Key, variant: usize) -> String {
     let numbers = |min: i64, max: i64| {
-        // The number of clients may be reduced to what the limit of descriptors allows.
+        // Use few clients, because the limit of descriptors may reduce a larger number.
         let first = match key.path {
             "listen.max_client_connections" => 10,
             _ => key
@@ -136,7 +136,7 @@ fn value(key: &Key, variant: usize) -> String {
         Kind::Percent => ["100", "50.5"][variant].to_owned(),
         Kind::Boolean => ["true", "false"][variant].to_owned(),
         Kind::Choice { accepted } => {
-            // Other keys of TLS need a certificate of clients.
+            // The value `none` conflicts with the other keys that `tls` adds.
             let may_be_none = !key.path.ends_with(".client_certificate");
             let words = accepted.iter();
             let words: Vec<_> = words
@@ -155,7 +155,7 @@ fn value(key: &Key, variant: usize) -> String {
             _ => format!("{:?}", ["one", "two"][variant]),
         },
         Kind::HttpUrl => ["\"http://a\"", "\"http://b\""][variant].to_owned(),
-        // Both variants name the same file, which has other headers.
+        // Both variants name the same file, with different contents.
         Kind::SecretFile if key.path == "telemetry.headers_file" => {
             let name = format!("seawall-live-keys-{}", std::process::id());
             let path = std::env::temp_dir().join(name);

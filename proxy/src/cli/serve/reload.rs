@@ -94,7 +94,7 @@ impl Files {
     async fn read(&mut self, app: &Arc<App>) -> Result<Read, String> {
         let read = timeout(READ_LIMIT, async {
             if let Some(earlier) = &mut self.reading {
-                // The files may have changed since the earlier read.
+                // Ignore the result of the earlier read, because the files may have changed since.
                 drop(earlier.await);
                 self.reading = None;
             }
@@ -232,7 +232,7 @@ impl Reloader {
     /// setting or the content of such a file has changed since the last reload, and two checks in a
     /// row have read the same content.
     async fn look(&mut self) {
-        // A read that hangs has been reported.
+        // An earlier read hangs, which was reported already.
         if self.files.is_reading() {
             return;
         }
@@ -302,7 +302,8 @@ mod tests {
 
     #[test]
     fn contents_of_the_last_attempt_are_not_reloaded_again() {
-        // The second content may be invalid: it is attempted, and its problems are reported, once.
+        // The second content may be invalid: it is attempted only once, so its problems are
+        // reported only once.
         let checks = ["start", "a", "a", "a", "b", "start", "start", "start"];
         assert_eq!(due(&checks), ["a", "start"]);
     }
