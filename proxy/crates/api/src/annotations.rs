@@ -33,7 +33,7 @@ pub struct Annotation {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NewAnnotation {
-    /// When the event happened, in seconds since the epoch; now, if missing.
+    /// When the event happened, in seconds since the epoch; the current time if missing.
     pub at: Option<f64>,
     /// The kind. Callers can add only `deploy`, which is also the default.
     pub kind: Option<String>,

@@ -62,20 +62,21 @@ pub struct Capture {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NewCapture {
-    /// Application names; only clients with one of them are captured. Empty for all.
+    /// Application names: only clients with one of these names are captured. Empty for all clients.
     pub applications: Vec<String>,
     /// How long the capture runs.
     pub duration_ms: u64,
     /// Namespaces, as `database.collection`, or a database alone. A client is captured from its
     /// first operation on one of them. Empty for all.
     pub namespaces: Vec<String>,
-    /// The pseudonyms that replace the values of users: `none`, `equality` or `ordered`. It cannot
-    /// be weaker than `capture.redact`, which applies if it is missing.
+    /// The pseudonyms that replace the values of users: `none`, `equality` or `ordered`. The mode
+    /// cannot be weaker than `capture.redact`. The default is `capture.redact`.
     pub redact: Option<String>,
-    /// The part of the replies that is recorded: `facts` or `whole`. `facts`, if missing.
+    /// The part of the replies that is recorded: `facts` or `whole`. The default is `facts`.
     pub replies: Option<String>,
-    /// Share of the clients that are captured, above 0 and at most 1. All, if missing.
+    /// Share of the clients that are captured, above 0 and at most 1. The default is 1.
     pub sample: Option<f64>,
-    /// Users, as `database.user`; only clients with one of them are captured. Empty for all.
+    /// Users, as `database.user`: only clients of one of these users are captured. Empty for all
+    /// clients.
     pub users: Vec<String>,
 }

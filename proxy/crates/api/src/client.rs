@@ -268,7 +268,7 @@ impl AdminClient {
 /// Checks the status of a response.
 fn accepted(path: &str, status: StatusCode, body: &[u8]) -> Result<(), ClientError> {
     match status {
-        // A refused reload replies with its problems.
+        // A refused reload has the status 422 and a normal reply, which contains the problems.
         StatusCode::OK
         | StatusCode::CREATED
         | StatusCode::ACCEPTED

@@ -85,7 +85,7 @@ fn named(label: &Label) -> SeriesName {
     }
 }
 
-/// The figures of a series in relation to its period and its operations.
+/// The figures of a series, per second of its period and per operation.
 pub fn rates(figures: &Figures, period: &Period) -> Rates {
     let seconds = period.length.as_secs_f64().max(1e-9);
     let operations = float(figures.count.max(1));

@@ -15,7 +15,7 @@ pub struct Tick {
     pub at: f64,
     /// Number of connected clients.
     pub clients: u64,
-    /// The sum of the servers' concurrency limits. `None` if a server has none.
+    /// The sum of the servers' concurrency limits. `None` if a server has no limit.
     pub concurrency_limit: Option<u64>,
     /// True during a drain.
     pub draining: bool,

@@ -118,8 +118,8 @@ pub struct Pool {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Concurrency {
-    /// Long operations that no longer count toward the limit, so that others may run in their
-    /// slots.
+    /// Long operations that no longer count toward the limit, so that other operations may run in
+    /// their slots.
     pub exempt: u64,
     /// Number of operations that run and count toward the limit.
     pub in_progress: u64,
@@ -133,8 +133,8 @@ pub struct Concurrency {
     /// Operations that use the reserve: later statements of transactions, commits, aborts,
     /// `killCursors` and `endSessions`.
     pub reserved: u64,
-    /// The limit that applies again after the current trial, and equals `limit` outside trials;
-    /// `None` if there is no limit.
+    /// The limit that applies again after the current trial of another limit. Outside trials, it
+    /// equals `limit`. `None` if there is no limit.
     pub settled: Option<u64>,
     /// Number of operations that wait, because of the limit or for a connection.
     pub waiting: u64,

@@ -10,7 +10,7 @@ use super::as_integer;
 #[serde(default)]
 pub struct Heatmap {
     /// The buckets of durations that have operations, ascending. Durations in a bucket are over the
-    /// first bound and up to the second one.
+    /// first bound and up to the second bound.
     pub bounds_seconds: Vec<(f64, f64)>,
     /// The steps with data, ascending.
     pub columns: Vec<HeatmapColumn>,
@@ -66,6 +66,6 @@ pub struct HeatmapShape {
     pub id: String,
     /// The shape's text, without values.
     pub shape: String,
-    /// The share (0 to 1) of the operations in the area.
+    /// The shape's share (0 to 1) of all operations in the area.
     pub share: f64,
 }

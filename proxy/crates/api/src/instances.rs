@@ -8,12 +8,12 @@ pub struct Merged<T> {
     /// The merged reply. It has the same members as the reply of one instance.
     #[serde(flatten)]
     pub reply: T,
-    /// The asked instance and then its peers, as configured.
+    /// The instance that received the request, and then its peers as configured.
     #[serde(default)]
     pub instances: Vec<InstanceState>,
 }
 
-/// An instance, and its error if the merged reply lacks it.
+/// An instance, and the error if its figures are missing in the merged reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstanceState {

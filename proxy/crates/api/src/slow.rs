@@ -13,7 +13,7 @@ pub struct SlowOperations {
     pub left_out: u64,
     /// The operations, the latest first.
     pub operations: Vec<SlowOperation>,
-    /// The threshold. A shape may have its own in the configuration of the slow log.
+    /// The threshold. A shape may have its own threshold in the configuration of the slow log.
     pub threshold_ms: f64,
 }
 

@@ -1,6 +1,6 @@
 //! The command `seawall`, which clients run in the database `admin`.
 
-/// The topics of the command `seawall`: what it shows, or the action that it runs.
+/// The topics of the command `seawall`. Each topic selects the data to show or the action to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// The state of the proxy.
@@ -53,7 +53,8 @@ impl Topic {
         Self::ALL.into_iter().find(|topic| topic.name() == name)
     }
 
-    /// The action (MongoDB's privileges) on the cluster that a user needs.
+    /// The action on the cluster, in the sense of MongoDB's privileges, that a user needs for the
+    /// topic.
     pub fn required_action(self) -> &'static str {
         match self {
             Self::Reload => "shutdown",

@@ -49,8 +49,8 @@ pub(super) struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// The TLS configuration for an https URL; `None` for another URL, for which no files may be
-    /// given.
+    /// The TLS configuration for an https URL; `None` for other URLs. It is an error if files are
+    /// given for other URLs.
     fn config(&self, url: &str) -> Result<Option<ClientConfig>, EndpointError> {
         if !url.starts_with("https://") {
             return match (&self.ca_file, &self.certificate_key_file) {

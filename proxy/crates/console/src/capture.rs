@@ -24,7 +24,7 @@ use seawall_api::{AdminClient, Capture, Captures, ClientError, NewCapture};
 /// The path of the captures.
 const CAPTURES: &str = "/api/v1/captures";
 
-/// The output that means standard output.
+/// The value of `--output` that means standard output.
 const STANDARD_OUTPUT: &str = "-";
 
 /// Mode of an output file: captures contain data of the applications.
@@ -167,7 +167,7 @@ impl From<ClientError> for Failure {
 
 async fn start(arguments: Start) -> Result<Exit, Failure> {
     let client = client_of(&arguments.admin)?;
-    // The file is opened first, so that no capture starts if that fails.
+    // Open the file first, so that no capture starts if the file cannot be opened.
     let output = arguments.output.as_deref().map(open).transpose();
     let output = output.map_err(Failure::Output)?;
     let is_on_standard_output = arguments.output.as_deref() == Some(Path::new(STANDARD_OUTPUT));
@@ -236,7 +236,8 @@ async fn copy(
     };
     let flushed = output.flush().err();
     if let Some(error) = failed.or(flushed) {
-        // The output has failed, so the rest of the capture has no reader.
+        // Stop the capture, because the output has failed and nothing reads the rest of the
+        // capture.
         drop(client.act(&format!("{CAPTURES}/{id}/stop")).await);
         return Err(Failure::Output(error));
     }

@@ -38,13 +38,13 @@ impl From<Exit> for ExitCode {
 
 /// Prints a message on standard error and returns `exit`.
 pub fn complain(message: &str, exit: Exit) -> Exit {
-    // If standard error is closed, the message cannot be delivered anywhere.
+    // Ignore an error: if standard error is closed, the message cannot be shown anywhere.
     drop(writeln!(io::stderr().lock(), "seawall: {message}"));
     exit
 }
 
 /// Prints a line on standard output.
 pub fn say(line: &str) {
-    // A reader that closed the pipe needs no more output.
+    // Ignore an error: a reader that closed the pipe needs no more output.
     drop(writeln!(io::stdout().lock(), "{line}"));
 }

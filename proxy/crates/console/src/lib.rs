@@ -1,7 +1,7 @@
-//! The commands for a running proxy: `top` and `report` show what it has measured, and the commands
-//! in `control` show its state or act on it. `capture` controls its captures.
+//! The commands for a running proxy: `top` and `report` show the proxy's measurements, and the
+//! commands in `control` show its state or act on it. `capture` controls its captures.
 //!
-//! They send requests to the admin API. They use no code of the proxy itself.
+//! The commands send requests to the admin API. They use no code of the proxy itself.
 
 pub mod capture;
 pub mod control;

@@ -100,7 +100,7 @@ mod tests {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dashboard");
         let names = fs::read_dir(folder).unwrap();
         let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        // The types are for `tsc`, not for browsers.
+        // Files with types are not embedded: they are for `tsc`, not for browsers.
         let names: BTreeSet<_> = names.filter(|name| !name.ends_with(".d.ts")).collect();
         let embedded = DASHBOARD.iter().chain([&REPORT_SCRIPT]);
         let embedded = embedded.chain(&REPORT_MODULES).chain(&REPORT_STYLES);

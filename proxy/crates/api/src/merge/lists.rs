@@ -3,8 +3,8 @@
 use super::{Merge, merge_text};
 use crate::{Annotations, Clients, Configuration, Pools, Servers, SlowOperations, Topology};
 
-/// A reply about the connections of one instance, such as its pools. It is listed by instance, not
-/// added up.
+/// A reply about the connections of one instance, such as its pools. The elements are listed by
+/// instance and not added.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Listed<T>(pub T);

@@ -25,7 +25,7 @@ pub trait Merge {
     fn set_instance(&mut self, _address: &str) {}
 
     /// True if the reply has all distributions that a merge needs. Versions of Seawall that do not
-    /// know `distributions=true` leave them out.
+    /// know `distributions=true` omit the distributions.
     fn is_mergeable(&self) -> bool {
         true
     }
@@ -55,8 +55,8 @@ fn merge_text(text: &mut String, other: String) {
     }
 }
 
-/// Combines a member that may be absent with the same member of another instance. If one of them is
-/// absent, the result is the other.
+/// Combines a member that may be absent with the same member of another instance. If one of the two
+/// is absent, the result is the other.
 fn combine<T>(member: &mut Option<T>, other: Option<T>, both: impl FnOnce(T, T) -> T) {
     *member = match (member.take(), other) {
         (Some(member), Some(other)) => Some(both(member, other)),

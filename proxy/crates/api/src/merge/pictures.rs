@@ -1,4 +1,4 @@
-//! Merges what the dashboard draws: heat maps, gauges, sparklines, live updates.
+//! Merges the figures that the dashboard draws: heat maps, gauges, sparklines, live updates.
 
 use std::{
     cmp::Reverse,
@@ -130,7 +130,7 @@ impl Merge for GaugeTimeline {
     }
 }
 
-/// A gauge of both instances together. Delays are not added: the longest one counts. The sums of
+/// A gauge of both instances together. Delays are not added: the longer delay counts. The sums of
 /// the lowest and of the highest values are only bounds, because the two instances may have had
 /// these values at different moments.
 fn added(name: &str, one: GaugeValues, other: GaugeValues) -> GaugeValues {
@@ -177,7 +177,7 @@ const MAX_STEPS: usize = 10_000;
 
 impl Merge for Sparklines {
     /// Adds the loads of steps that begin at the same time. Steps of another length cannot be added
-    /// and are left out.
+    /// and are ignored.
     fn merge(&mut self, other: Self) {
         if self.shapes.is_empty() {
             *self = other;

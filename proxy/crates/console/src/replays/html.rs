@@ -18,7 +18,7 @@ overflow-wrap:anywhere}.note{color:#8a4b00}figure{margin:.5rem 0 1.5rem}svg{max-
 font-size:13px}@media(prefers-color-scheme:dark){body{color:#dde5ec;background:#12181e}\
 .note{color:#e6a85c}figcaption{color:#9fb0bf}}";
 
-/// The page.
+/// The page of a comparison.
 pub(crate) fn comparison(comparison: &Comparison) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\

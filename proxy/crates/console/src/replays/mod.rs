@@ -43,7 +43,7 @@ fn begins_as_recording(path: &Path) -> Result<bool> {
     Ok(RecorderReader::new(BufReader::new(File::open(path)?)).is_ok())
 }
 
-/// The results in a capture, of the operations that the replay `now` sent.
+/// The results that a capture contains for the operations that the replay `now` sent.
 pub(crate) fn capture(path: &Path, now: &Report) -> std::result::Result<Report, String> {
     let source = Source::open(path).map_err(|error| error.to_string())?;
     let only = now.settings.only.iter();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_report_is_a_page() {
+    fn page_of_an_empty_report_shows_zero_operations() {
         let html = report(&Report::default()).unwrap();
         assert_eq!(data(&html)["operations"], 0);
     }

@@ -8,7 +8,7 @@ use seawall_api::{
 use crate::{admin_client, fleet::Fleet};
 
 /// Requests the report of each instance, and merges the reports. Returns `None` if no instance sent
-/// one. An instance whose report could not be merged has an error.
+/// a report. An instance whose report could not be merged has an error.
 pub(super) async fn fetch(fleet: &Fleet, path: &str) -> (Option<Report>, Vec<Instance>) {
     let path = with_distributions(path);
     let reports = fleet.clients().iter().map(async |client| {
@@ -48,7 +48,7 @@ fn merged(reports: Vec<(&str, Result<Report, String>)>) -> (Option<Report>, Vec<
     if let Some(report) = &mut merged {
         compare_merged(&mut report.changes);
     }
-    // If no instance was compared, the changes contain the reason.
+    // If the periods of no instance could be compared, the changes contain the reason.
     if instances
         .iter()
         .all(|i| i.error.is_some() || i.incomparable.is_some())

@@ -45,7 +45,8 @@ pub(super) struct Period {
 
 impl Period {
     /// The period that a heat map of the last `since` seconds shows. Without `since`, it is the
-    /// period that has data. All columns are in it, also if the clocks of the two machines differ.
+    /// period that has data. The period contains all columns, even if the clocks of the two
+    /// machines differ.
     pub(super) fn of(heatmap: &Heatmap, since: Option<f64>, now: f64) -> Self {
         let ends = heatmap.columns.first().zip(heatmap.columns.last());
         let Some((first, last)) = ends else {
@@ -94,8 +95,8 @@ impl Grid {
         let most_rows = float(u64::try_from(rows.max(1)).unwrap_or(u64::MAX));
         let mut width = 1.0;
         while (last / width).floor() - (first / width).floor() >= most_rows {
-            // A group of buckets begins at a multiple of its width. So the last possible width has
-            // one group, or two if the latencies are on both sides of a second.
+            // A group of buckets begins at a multiple of its width. So latencies on both sides of
+            // one second are in two groups, however wide the groups are.
             if width > 2.0 * (last.abs() + first.abs()) {
                 break;
             }
@@ -183,8 +184,8 @@ fn time_cells(period: Period, step: f64, most: usize) -> (f64, f64, usize) {
         let cell = step * steps;
         let from = (period.from / cell).floor() * cell;
         let columns = ((period.until - from) / cell).ceil().max(1.0);
-        // With one column more than fits, only a longer cell helps. A single column may be cut by
-        // a multiple of its length, and then both parts fit one character.
+        // Make the cells longer until all columns fit. A period on both sides of a cell's bound has
+        // two columns, however long the cells are. So the length has a limit.
         if columns <= most || steps > 2.0 * length {
             let columns = usize::try_from(whole(columns)).unwrap_or(1);
             return (
@@ -206,7 +207,7 @@ pub(super) fn latency_ticks(low: f64, high: f64) -> Vec<f64> {
         0.6.. => &[1.0, 2.0, 5.0],
         _ => &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0],
     };
-    // Seconds from a nanosecond to about a day.
+    // The powers reach from a nanosecond to about a day, in seconds.
     let powers = (-9..=5).map(|power| 10f64.powi(power));
     let ticks = powers.flat_map(|power| factors.iter().map(move |factor| factor * power));
     ticks.filter(|tick| *tick > low && *tick <= high).collect()

@@ -2,8 +2,8 @@
 
 use seawall_stats::Phase;
 
-/// The dimension by which operations are selected. One selection has one dimension, because the
-/// history keeps no others.
+/// The dimension by which operations are selected. A selection has only one dimension, because the
+/// history has no series for several dimensions together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Dimension {
     #[default]

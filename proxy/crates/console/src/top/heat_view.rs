@@ -1,6 +1,6 @@
 //! Draws the heat map: time from left to right, latency from bottom to top. The more operations a
-//! cell has, the more of it is filled: so it can be read without colours, and on light and dark
-//! terminals.
+//! cell has, the more of the cell is filled. So the map can be read without colours, and on light
+//! and dark terminals.
 
 use ratatui::{
     Frame,
@@ -201,7 +201,7 @@ fn time_axis(grid: &Grid, wide: usize) -> [Line<'static>; 2] {
     let most = (width / LABEL).max(1);
     for (at, label) in time_ticks(grid.from, grid.until(), most) {
         let place = character(grid, wide, at);
-        // A label begins below its moment. At the right end there is no room for it.
+        // A label begins below its moment. A label without room at the right end is not drawn.
         let is_inside = place + label.len() <= width + 2;
         if is_inside && (labels.is_empty() || place > labels.len()) {
             if let Some(tick) = axis.get_mut(place) {

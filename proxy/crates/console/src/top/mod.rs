@@ -99,7 +99,7 @@ pub async fn run(arguments: Arguments) -> Exit {
 }
 
 fn print_once(model: &Model) -> Exit {
-    // Of several instances, some may have replied although others failed.
+    // If some instances failed, print the figures of the others.
     if model.error.is_none() || model.has_figures {
         plain::lines(model).iter().for_each(|line| say(line));
     }
@@ -147,7 +147,8 @@ async fn show(
                 Some(Ok(Event::Key(key))) => match keys::press(model, key) {
                     Outcome::Shown => {}
                     Outcome::Ask => {
-                        // The pending requests belong to the previous choice of the user.
+                        // Abort the pending requests, because they belong to the previous choice of
+                        // the user.
                         asked.abort_all();
                         begin(&mut asked, fleet, model, started);
                     }

@@ -153,8 +153,9 @@ impl Model {
         self.error = answers.error;
     }
 
-    /// Computes the rate of operations since the last responses, over the instances that sent both.
-    /// Each instance has its own times, because one that replies late would distort the others.
+    /// Computes the rate of operations since the last responses, over the instances that sent both
+    /// responses. Each instance has its own times, because otherwise an instance that replies late
+    /// would distort the rates of the others.
     fn count(&mut self, operations: BTreeMap<String, (Duration, u64)>) {
         let rates = operations.iter().filter_map(|(address, (at, count))| {
             let (before, counted) = self.counted.get(address)?;
