@@ -171,7 +171,7 @@ impl Fleet {
             };
             match error {
                 ClientError::Refused { status: 421, .. } => state.is_own = true,
-                // The peer works, because only this request failed. So requests to the peer do not
+                // Only this request failed, and the peer works. So requests to the peer do not
                 // pause.
                 ClientError::Refused { .. } => {}
                 _ => state.rest = Some((Instant::now() + REST, text.clone())),

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn session_over_the_limit_ends_the_oldest() {
+    fn session_over_the_limit_ends_the_oldest_session() {
         let (sessions, now) = (Sessions::default(), Instant::now());
         let at = |index: usize| now + Duration::from_millis(u64::try_from(index).unwrap());
         let ids: Vec<_> = (0..=MAX_SESSIONS)

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hung_directory_of_captures_delays_neither_a_push_nor_the_close() {
+    async fn blocked_capture_directory_delays_neither_the_history_nor_its_end() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = Arc::new(feed(&observer, &now));
@@ -410,7 +410,7 @@ mod tests {
         let ended = timeout(Duration::from_secs(10), pushes).await;
         let is_hung = !captures.figures().is_running;
         drop(gate);
-        ended.expect("a push or the close waits").unwrap();
+        ended.expect("the history waits for the capture").unwrap();
         assert!(is_hung);
         let begun = async {
             while !captures.figures().is_running {

@@ -119,7 +119,7 @@ pub(super) async fn bind(
 }
 
 /// Assigns named sockets to listeners. A single listener gets all sockets. If there are several
-/// listeners, each one gets the sockets with its own name.
+/// listeners, each listener gets the sockets with its own name.
 ///
 /// # Errors
 /// The name of a socket that belongs to no listener.

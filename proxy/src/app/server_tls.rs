@@ -210,8 +210,8 @@ impl RunningServerTls {
         ServerTlsFiles::read(&deployment, settings.tls.as_ref())
     }
 
-    /// The options for driver clients of the service account, with another password if there is
-    /// one.
+    /// The options for driver clients of the service account, with another password if `password`
+    /// is set.
     fn driver_options(&self, password: Option<&Password>) -> ClientOptions {
         let mut deployment = self.deployment.lock().clone();
         if let Some(files) = &*self.files.lock() {
@@ -226,7 +226,8 @@ impl RunningServerTls {
     /// Builds the TLS configuration from files that were read. `None` if these files equal the
     /// files in use.
     ///
-    /// # Errors [`DeploymentTlsError::Tls`].
+    /// # Errors
+    /// [`DeploymentTlsError::Tls`].
     fn changed(
         &self,
         read: Option<ServerTlsFiles>,
@@ -341,8 +342,8 @@ impl App {
         }
     }
 
-    /// The problem if no available server accepts a connection with `tls`; `None` if one does, or
-    /// no server is available.
+    /// The problem if no available server accepts a connection with `tls`; `None` if a server
+    /// accepts it, or if no server is available.
     async fn problem_with_servers(&self, tls: &Arc<ServerTls>) -> Option<String> {
         let nonces = match NonceSource::new() {
             Ok(nonces) => Arc::new(nonces),

@@ -203,7 +203,7 @@ impl Directory {
         let mut kept = Vec::new();
         for entry in entries {
             let id = entry?.file_name().to_str().and_then(CaptureId::parse);
-            // A capture may be deleted while the directory is read.
+            // Skip a capture that is deleted while the directory is read.
             kept.extend(id.and_then(|id| self.kept(id).ok()));
         }
         kept.sort_by(|a, b| b.id.cmp(&a.id));

@@ -134,7 +134,7 @@ pub enum CaptureError {
     /// The duration is not allowed.
     #[error("the duration must be above 0 and at most {} ms (capture.max_duration_ms)", .0.as_millis())]
     Duration(Duration),
-    /// The requested redaction is weaker than the configured one.
+    /// The requested redaction is weaker than the configured redaction.
     #[error(
         "redaction cannot be {:?}, because capture.redact is {:?}, which is stronger",
         redaction_name(*.wanted),
@@ -246,7 +246,8 @@ impl Running {
 #[derive(Debug, Default)]
 struct KeptBytes {
     bytes: AtomicU64,
-    /// Locked while a thread measures, so that an earlier measurement never replaces a later one.
+    /// Locked while a thread measures, so that an earlier measurement never replaces a later
+    /// measurement.
     measuring: Mutex<()>,
 }
 
@@ -294,7 +295,7 @@ impl Captures {
     }
 
     /// Like [`Self::new`], for a process that relays all clients: no capture can start, and earlier
-    /// ones can be read and deleted.
+    /// captures can be read and deleted.
     pub(crate) fn without_clients(
         settings: Option<CaptureSettings>,
         servers: Box<dyn Fn() -> Vec<Server> + Send + Sync>,
@@ -321,8 +322,8 @@ impl Captures {
     /// Starts a capture. Blocks for some file operations.
     ///
     /// # Errors
-    /// If captures are off or all clients are relayed, one runs, the duration or the redaction is
-    /// not allowed, or the directory is full or cannot be used.
+    /// If captures are off or all clients are relayed, a capture runs, the duration or the
+    /// redaction is not allowed, or the directory is full or cannot be used.
     pub fn start(&self, plan: Plan) -> Result<CaptureState, CaptureError> {
         if let Some(obstacle) = self.obstacle() {
             return Err(obstacle);

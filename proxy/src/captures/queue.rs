@@ -21,8 +21,8 @@ use tokio::time::Instant;
 /// Memory of a record without its message, in bytes.
 const RECORD_BYTES: usize = 256;
 
-/// Number of queued bytes at which the writer is woken. For fewer bytes it wakes by itself, so that
-/// most operations need no system call.
+/// Number of queued bytes at which the queue wakes the writer. With fewer bytes, the writer wakes
+/// at intervals by itself, so that most operations need no system call.
 const WAKE_BYTES: usize = 1024 * 1024;
 
 /// Limits of a queue.

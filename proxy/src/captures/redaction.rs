@@ -40,7 +40,7 @@ impl Redacting {
     /// The redaction of a capture for which `wanted` is requested; `None` for the configured mode.
     ///
     /// # Errors
-    /// If the requested mode is weaker than the configured one, or needs a key and there is none.
+    /// If the requested mode is weaker than the configured mode, or needs a key and there is none.
     pub(super) fn choose(
         settings: &CaptureSettings,
         wanted: Option<Redaction>,

@@ -260,7 +260,7 @@ fn client_is_captured_from_its_first_operation_on_a_selected_namespace() {
 }
 
 #[test]
-fn full_part_is_followed_by_another_and_the_disk_limit_ends_the_capture() {
+fn full_part_is_followed_by_another_part_and_the_disk_limit_ends_the_capture() {
     let folder = Folder::new("limits");
     let captures = folder.captures(|settings| {
         settings.max_bytes = 2_500_000;

@@ -104,7 +104,7 @@ struct Output<'s, P: Parts> {
     servers: Vec<Server>,
     /// Replaces the values; `None` if values are recorded as they are.
     redactor: Option<Records>,
-    /// The current part; `None` before the first one.
+    /// The current part; `None` before the first part.
     writer: Option<Writer<P::Part>>,
     next_part: u32,
     /// Bytes of the parts that have ended.

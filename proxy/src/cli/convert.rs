@@ -286,7 +286,7 @@ impl Source for Recording {
 
 /// The parts of a capture, one after another.
 struct Capture {
-    /// The paths of the parts after the current one, the last one first.
+    /// The paths of the parts after the current part, in reverse order.
     rest: Vec<PathBuf>,
     path: PathBuf,
     reader: Reader<BufReader<File>>,

@@ -204,7 +204,7 @@ impl Copier<'_> {
             create = create.capped(true).size(size);
         }
         let created = create.await;
-        // An empty collection may exist already.
+        // An empty collection that exists already is not an error.
         let exists = self
             .to
             .list_collection_names()
@@ -258,7 +258,7 @@ impl Copier<'_> {
     }
 
     /// Creates the indexes, with the values in their filters replaced. An index that cannot be
-    /// built on pseudonyms, such as a geospatial one, is reported and skipped.
+    /// built on pseudonyms, such as a geospatial index, is reported and skipped.
     async fn indexes(&self, name: &str) -> Result<u64, CopyError> {
         let list = self.from.run_cursor_command(doc! { "listIndexes": name });
         let indexes: Vec<Document> = list.await?.try_collect().await?;

@@ -35,7 +35,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         Ok(loaded) => loaded,
         Err(problems) => return complain(&with_hint(&problems), Exit::Usage),
     };
-    // `App::start` would report only the first problem.
+    // Report all problems here, because `App::start` would report only the first problem.
     let problems = check::problems(&loaded.settings).await;
     if !problems.is_empty() {
         return complain(&problems.join("\n"), Exit::Usage);

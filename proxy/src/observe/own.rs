@@ -95,7 +95,7 @@ fn threads() -> Vec<Thread> {
     };
     let read_thread = |task: fs::DirEntry| {
         let read = |file: &str| fs::read_to_string(task.path().join(file)).ok();
-        // A thread may end between the two reads.
+        // Skip a thread that ends between the two reads.
         let (name, schedule) = (read("comm")?, read("schedstat")?);
         let id = ThreadId(task.file_name().to_str()?.parse().ok()?);
         let on_cpu = schedule.split(' ').next().and_then(|ns| ns.parse().ok());

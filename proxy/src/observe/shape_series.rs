@@ -116,8 +116,8 @@ impl ShapeSeries {
         {
             self.durations
                 .retain(|_, kept| kept.added_at.elapsed() < life);
-            // The metrics library removes old series only while it renders, and there may be no
-            // scraper.
+            // Render now, because the metrics library removes old series only while it renders, and
+            // there may be no scraper.
             drop(self.metrics.render());
         }
     }

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_cannot_fill_a_second_of_slow_operations() {
+    fn one_user_cannot_use_all_slow_operations_of_a_second() {
         let notes = SlowNotes::default();
         let observer = observer();
         run(&observer, "slow", 1, Duration::from_secs(1));

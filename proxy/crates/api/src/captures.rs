@@ -20,7 +20,7 @@ pub struct Captures {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Capture {
-    /// The applications whose clients are captured; empty for all.
+    /// The applications whose clients are captured; empty if the clients of all applications are.
     pub applications: Vec<String>,
     /// When the capture began; 0 if the time is not known.
     pub began_at: f64,
@@ -35,7 +35,7 @@ pub struct Capture {
     pub ended_at: Option<f64>,
     /// The id.
     pub id: String,
-    /// The namespaces whose clients are captured; empty for all.
+    /// The namespaces whose clients are captured; empty if the clients of all namespaces are.
     pub namespaces: Vec<String>,
     /// Number of operations and of whole replies that are missing, by reason.
     pub omitted: BTreeMap<String, u64>,
@@ -54,7 +54,7 @@ pub struct Capture {
     pub sample: f64,
     /// Why the capture began: `operator`, `storm`, `stall` or `change`.
     pub trigger: String,
-    /// The users whose clients are captured; empty for all.
+    /// The users whose clients are captured; empty if the clients of all users are.
     pub users: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ pub struct NewCapture {
     /// How long the capture runs.
     pub duration_ms: u64,
     /// Namespaces, as `database.collection`, or a database alone. A client is captured from its
-    /// first operation on one of them. Empty for all.
+    /// first operation on one of them. Empty for all clients.
     pub namespaces: Vec<String>,
     /// The pseudonyms that replace the values of users: `none`, `equality` or `ordered`. The mode
     /// cannot be weaker than `capture.redact`. The default is `capture.redact`.

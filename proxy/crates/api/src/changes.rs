@@ -94,12 +94,12 @@ pub struct Change {
 }
 
 impl Change {
-    /// [`Change::effect`], but `None` for a shape that has operations in only one period.
+    /// Returns [`Change::effect`]; `None` for a shape that has operations in only one period.
     pub fn share_of_pairs(&self) -> Option<f64> {
         self.times().map(|_| self.effect)
     }
 
-    /// [`Change::ratio`], but `None` for a shape that has operations in only one period.
+    /// Returns [`Change::ratio`]; `None` for a shape that has operations in only one period.
     pub fn times(&self) -> Option<f64> {
         let is_on_both_sides = self.before.per_second > 0.0 && self.now.per_second > 0.0;
         self.ratio.filter(|_| is_on_both_sides)

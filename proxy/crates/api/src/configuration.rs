@@ -17,8 +17,8 @@ pub struct Configuration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConfigurationValue {
-    /// The value in effect, if the environment replaces the configured one: sockets of the service
-    /// manager, the variable `SEAWALL_LOG`, or a limit of descriptors that is too low.
+    /// The value in effect, if the environment replaces the configured value: sockets of the
+    /// service manager, the variable `SEAWALL_LOG`, or a limit of descriptors that is too low.
     pub in_effect: Option<String>,
     /// The admin address of the instance that reported this entry. Present only if the replies of
     /// several instances were merged.

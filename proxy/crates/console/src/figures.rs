@@ -166,7 +166,7 @@ pub(super) fn bar(share: f64, characters: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let width = float(u64::try_from(characters).unwrap_or(0)) * 8.0;
     let eighths = usize::try_from(whole((share.clamp(0.0, 1.0) * width).round())).unwrap_or(0);
-    // Every share above 0 is visible.
+    // Show at least an eighth for every share above 0.
     let eighths = eighths.max(usize::from(share > 0.0));
     let part = PARTS.get(eighths % 8).copied().unwrap_or_default();
     format!("{}{part}", "█".repeat(eighths / 8))

@@ -155,7 +155,7 @@ pub(in crate::admin) fn event(tick: &[u8]) -> Option<Bytes> {
     Some(format!("event: tick\ndata: {tick}\n\n").into())
 }
 
-/// One stream. Dropping it makes room for another.
+/// One stream. Dropping this value makes room for another stream.
 struct Subscription {
     updates: watch::Receiver<Option<Bytes>>,
     window: Arc<Window>,

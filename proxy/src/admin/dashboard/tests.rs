@@ -223,7 +223,7 @@ async fn streams_are_bounded_and_end_with_their_session_and_with_seawall() {
     send(&window, end, &named, "").await;
     assert_eq!(next(&mut by_session).await, None);
     drop(by_session);
-    // An ended stream makes room for another.
+    // The end of a stream makes room for another stream.
     assert_eq!(open(&token).await.status(), StatusCode::OK);
     stop.cancel();
     running.await.unwrap();

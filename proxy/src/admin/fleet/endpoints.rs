@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::{Answer, MAX_REPLY_OBJECTS, Parameters, ROWS_OF_INSTANCE};
 use crate::admin::{DEFAULT_LIMIT, DEFAULT_SLOW, MAX_LIMIT, insight::REPORTED_SHAPES};
 
-/// The largest number that a reply may contain. JavaScript represents whole numbers up to this one
-/// exactly, and the sum over all instances does not overflow.
+/// The largest number that a reply may contain. JavaScript represents whole numbers up to this
+/// number exactly, and the sum over all instances does not overflow.
 const MAX_NUMBER: f64 = 9_007_199_254_740_992.0;
 
 /// A path whose replies can be merged.

@@ -77,7 +77,8 @@ impl Parameters {
         }
     }
 
-    /// Like [`Self::range_if_any`]; the last [`DEFAULT_SINCE`] if the request has no period.
+    /// Like [`Self::range_if_any`], but returns the last [`DEFAULT_SINCE`] if the request has no
+    /// period.
     pub(super) fn range(&self, now: SystemTime) -> Result<Range, Refused> {
         Ok(self.range_if_any(now)?.unwrap_or(Range {
             from: ago(now, DEFAULT_SINCE),

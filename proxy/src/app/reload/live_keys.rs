@@ -39,7 +39,7 @@ fn handed_over(settings: &config::Settings) -> String {
         settings.fault.is_some(),
     );
     let credentials = convert::credential_settings(&settings.auth, &settings.limits, false);
-    // These sections are compared with the running ones, and used as a whole.
+    // A reload compares each of these sections with the running section, and uses it as a whole.
     let sections = (
         &settings.fault,
         settings.listeners(),

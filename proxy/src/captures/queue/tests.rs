@@ -162,7 +162,7 @@ fn ring_keeps_the_latest_records_and_their_clients() {
 }
 
 #[test]
-fn lead_has_no_record_that_is_older_than_its_duration() {
+fn records_before_an_event_are_dropped_if_they_are_older_than_the_lead() {
     let (queue, totals, now) = ring(1 << 20);
     queue.begin_client(ClientBegan::default()).unwrap();
     queue.command(1, 100, &[7; 10], now, &totals).unwrap();

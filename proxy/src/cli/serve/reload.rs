@@ -213,7 +213,8 @@ impl Reloader {
         let app = &self.app;
         let running = app.settings();
         let mut found = Vec::new();
-        // The check of a connection string may need DNS, which may be unavailable now.
+        // Check only a changed section, because the check may need DNS, which may be unavailable
+        // now.
         if loaded.settings.deployment != running.deployment {
             let checked = timeout(DNS_LIMIT, check::deployment_problems(&loaded.settings)).await;
             found = checked

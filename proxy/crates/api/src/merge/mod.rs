@@ -259,7 +259,8 @@ mod tests {
         assert_eq!((b.retries, b.awaited_time_ms), (Some(6), Some(2.0)));
         let codes = BTreeMap::from([("13".to_owned(), 2), ("50".to_owned(), 2)]);
         assert_eq!(b.error_codes, Some(codes));
-        // Both have figures since the start, so the member for figures of a period stays absent.
+        // Both replies have figures since the start, so the member for figures of a period stays
+        // absent.
         assert_eq!((b.errors, merged.since_seconds), (None, Some(60.0)));
         merged.drop_distributions();
         assert!(!merged.is_mergeable());

@@ -253,7 +253,7 @@ impl Merge for TickSecond {
             ..Latency::default()
         };
         let (mut own, mut others) = (latency(self), latency(&other));
-        // No member depends on the sum of the durations.
+        // The sum of the durations is not used.
         let durations = Durations {
             latency_ms: &mut own,
             distribution: &mut self.distribution,

@@ -64,8 +64,8 @@ impl Shape {
 }
 
 impl Shapes {
-    /// Sorts the shapes in descending order, and keeps the first ones. The others are added to
-    /// `other`. An unknown key sorts by total time.
+    /// Sorts the shapes in descending order, and keeps the first `limit` shapes. The others are
+    /// added to `other`. An unknown key sorts by total time.
     pub fn keep(&mut self, sort: &str, limit: usize) {
         let weight: fn(&Shape) -> f64 = match sort {
             "count" => |shape| float(shape.count),
@@ -211,7 +211,7 @@ impl Merge for Cursors {
             Durations {
                 latency_ms: &mut cursors.open_ms,
                 distribution: &mut cursors.distribution,
-                // The sum is not reported, and no member depends on it.
+                // The sum of the durations is neither reported nor used.
                 total_ms: 0.0,
             }
         }
@@ -243,8 +243,8 @@ impl Merge for Namespaces {
 }
 
 impl Namespaces {
-    /// Sorts the namespaces by total time in descending order, and keeps the first ones. The time
-    /// of awaiting operations does not count.
+    /// Sorts the namespaces by total time in descending order, and keeps the first `limit`
+    /// namespaces. The time of awaiting operations does not count.
     pub fn keep(&mut self, limit: usize) {
         let weight = |of: &Namespace| of.total_time_ms - of.awaited_time_ms.unwrap_or_default();
         self.namespaces

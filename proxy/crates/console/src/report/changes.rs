@@ -171,8 +171,9 @@ mod tests {
         let read: Change = seawall_api::read(new.clone()).unwrap();
         assert_eq!(read.shape.collection(), "<wishes>");
         assert_eq!(read.now.count, new["now"]["count"].as_u64().unwrap());
-        // Parsing sorts the members of an object. So equal texts show that the document was sorted.
-        // Numbers may differ in their last digit.
+        // Parsing sorts the members of an object. So the document was sorted if both texts have the
+        // same strings in the same order. Numbers are not compared, because their last digit may
+        // differ.
         let sorted = json.to_string();
         assert_eq!(strings(&text), strings(&sorted));
     }

@@ -232,7 +232,7 @@ fn replayed(file: &Path) -> Result<Option<seawall_replay::Report>, String> {
         .map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Compares a replay with an earlier one or with its capture.
+/// Compares a replay with an earlier replay or with its capture.
 fn compare_replays(arguments: &Compare, now: seawall_replay::Report) -> Exit {
     let before = match replays::is_capture(&arguments.before) {
         true => replays::capture(&arguments.before, &now),
@@ -286,7 +286,7 @@ impl Output {
             Some(file) => std::fs::write(file, document)
                 .map_err(|error| format!("{}: {error}", file.display())),
             None => match io::stdout().lock().write_all(document.as_bytes()) {
-                // A reader that closed the pipe needs no more output.
+                // Ignore a closed pipe, because its reader needs no more output.
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                     Err(format!("cannot write to standard output: {error}"))
                 }

@@ -177,7 +177,7 @@ fn key_figures(report: &Report) -> Vec<String> {
     let rows: Vec<_> = rows
         .map(|(name, figure, more)| vec![name.to_owned(), figure, more])
         .collect();
-    // The first line of a table is its headings; these rows need none.
+    // The first line of a table contains its headings. These rows need no headings.
     table(&["<", "", "<"], &rows).into_iter().skip(1).collect()
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Grid {
     pub(super) cell_seconds: f64,
     /// Number of columns.
     pub(super) columns: usize,
-    /// The rows, from the shortest latency to the longest one.
+    /// The rows, from the shortest latency to the longest latency.
     pub(super) rows: Vec<GridRow>,
     /// The highest count of a cell.
     pub(super) most: u64,
@@ -253,8 +253,8 @@ pub(super) mod tests {
         (bound(number), bound(number + 1))
     }
 
-    /// Ten minutes in steps of 5 s from 1000 on: 100 operations of about 1 ms in each step, and in
-    /// every twelfth step also one of about 2 s.
+    /// Ten minutes in steps of 5 s, from second 1000 on. Each step has 100 operations of about 1
+    /// ms. Every twelfth step also has one operation of about 2 s.
     pub(in crate::top) fn heatmap() -> Heatmap {
         let columns = (0..120u32).map(|step| HeatmapColumn {
             at: f64::from(1_000 + 5 * step),

@@ -137,7 +137,7 @@ fn character(grid: &Grid, wide: usize, at: f64) -> usize {
     usize::try_from(crate::figures::whole(place)).unwrap_or(usize::MAX)
 }
 
-/// The labels of the rows: at most one for each.
+/// The labels of the rows, at most one label for each row.
 fn latency_labels(grid: &Grid) -> Vec<Option<String>> {
     let low = grid.rows.first().map_or(1e-6, |row| row.low);
     let high = grid.rows.last().map_or(1.0, |row| row.high);
@@ -193,7 +193,7 @@ fn shaded(shade: usize, characters: usize, colours: Colours) -> Span<'static> {
 
 /// The axis of time with its labels below.
 fn time_axis(grid: &Grid, wide: usize) -> [Line<'static>; 2] {
-    /// Width of the longest label and of the space to the next one.
+    /// Width of the longest label and of the space to the next label.
     const LABEL: usize = 11;
     let width = grid.columns * wide;
     let mut axis = vec!['─'; width];

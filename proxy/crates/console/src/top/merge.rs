@@ -27,7 +27,7 @@ pub(super) fn merged(all: Vec<(&str, Answers)>) -> Answers {
                 format!("{address}: not compared: {reason}")
             }));
         }
-        // No instance was compared, so the changes contain the reason.
+        // The periods of no instance were compared, so the changes contain the reason.
         None => merged.changes = incomparable.pop().map(|(_, changes)| changes),
     }
     merged.error = errors.first().map(|first| {

@@ -105,7 +105,7 @@ impl Model {
             changes: (choice.tab == Tab::Changes && self.has_history())
                 .then(|| format!("/api/v1/changes?against={against}&window=10m")),
             stalls: self.has_history(),
-            // The addresses of the servers can be selected in the heat map.
+            // The heat map needs the addresses of the servers, so that the user can select one.
             pools: matches!(choice.tab, Tab::Servers | Tab::HeatMap),
             heatmap: heat.and_then(|period| {
                 let of = self.heat_parameters()?;
@@ -160,7 +160,7 @@ impl Model {
         let rates = operations.iter().filter_map(|(address, (at, count))| {
             let (before, counted) = self.counted.get(address)?;
             let seconds = at.saturating_sub(*before).as_secs_f64();
-            // The counter of a restarted proxy starts at 0 again.
+            // Skip a proxy that was restarted, because its counter starts at 0 again.
             let more = count.checked_sub(*counted)?;
             (seconds > 0.0).then(|| float(more) / seconds)
         });
