@@ -257,7 +257,7 @@ fn refused(error: &CaptureError) -> Refused {
         CaptureError::Unknown => StatusCode::NOT_FOUND,
         CaptureError::Full { .. } => StatusCode::INSUFFICIENT_STORAGE,
         CaptureError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
-        // The capture ends as soon as its last records are written.
+        // Not an error: the capture ends as soon as its last records are written.
         CaptureError::StillRunning => StatusCode::ACCEPTED,
     };
     (status, format!("{error}\n"))

@@ -78,7 +78,7 @@ fn operations(observer: &Observer) {
     }
 }
 
-/// The id of the shape of the finds.
+/// The id of the shape of the `find` commands.
 fn find_id(exporter: &Exporter) -> String {
     let rows = exporter.shapes();
     let mut finds = rows

@@ -109,7 +109,7 @@ pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
     }
 }
 
-/// Ends a running capture. Waits until its files are complete, or for some seconds.
+/// Ends a running capture. Waits until its files are complete, but at most some seconds.
 pub(super) async fn close(shared: &Shared) {
     let captures = Arc::clone(&shared.captures);
     drop(tokio::task::spawn_blocking(move || captures.close()).await);

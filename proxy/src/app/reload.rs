@@ -69,7 +69,7 @@ impl Parts {
     }
 }
 
-/// The problems of a new configuration, each once.
+/// The problems of a new configuration, without duplicates.
 #[derive(Debug, Default)]
 pub(super) struct Found(Vec<String>);
 

@@ -45,7 +45,7 @@ pub enum DeploymentTlsError {
 }
 
 /// The TLS files for connections to servers, with the contents that were read, and the extent of
-/// verification. Two values are equal only if all of these are equal.
+/// verification. Two values are equal only if all their fields are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerTlsFiles {
     authorities: Option<ReadFile>,

@@ -143,7 +143,8 @@ pub(super) struct Expiries {
 }
 
 impl Expiries {
-    /// When each file with certificates, authorities or revocation lists expires; each file once.
+    /// When each file with certificates, authorities or revocation lists expires. Each file is in
+    /// the list once.
     pub(super) fn all(&self) -> Vec<CertificateExpiry> {
         let mut all: Vec<CertificateExpiry> = Vec::new();
         let mut add = |expiries: &[CertificateExpiry]| {

@@ -45,7 +45,8 @@ const SUMMARY: &str = "summary.json";
 /// Number of bytes by which a summary may grow until the capture ends.
 const SUMMARY_ROOM: usize = 1024;
 
-/// Identifies a capture: the time of its start, and random digits. It is the name of its directory.
+/// Identifies a capture: the time of its start, and random digits. The id is also the name of the
+/// capture's directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CaptureId(String);
 
@@ -94,7 +95,7 @@ pub(super) struct Summary {
     pub(super) omitted: BTreeMap<String, u64>,
     /// True if replies are recorded whole.
     pub(super) whole_replies: bool,
-    /// How values are replaced. `None` in summaries of earlier versions, which replaced none.
+    /// How values are replaced. `None` in summaries of earlier versions, which replaced no values.
     pub(super) redaction: Option<String>,
     /// Share of the clients.
     pub(super) sample: f64,

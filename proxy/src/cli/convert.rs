@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &Convert) -> Exit {
         Ok(converted) => {
             say(&converted.summary);
             converted.cut_off.map_or(Exit::Success, |error| {
-                let message = format!("{error}; everything before it was converted");
+                let message = format!("{error}; everything before this error was converted");
                 complain(&message, Exit::Unavailable)
             })
         }

@@ -13,7 +13,7 @@ use super::{
 /// The level that the log shows for an operation whose row was evicted while the operation ran.
 const EVICTED: &str = "evicted";
 
-/// The description of an operation for the slow log, taken from its rows.
+/// The description of an operation for the slow log, taken from the rows that count the operation.
 pub(super) struct LoggedOperation {
     pub(super) namespace: Namespace,
     /// For a `getMore`: the command that opened its cursor.

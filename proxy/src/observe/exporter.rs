@@ -361,7 +361,8 @@ impl Exporter {
         always
             .into_iter()
             .for_each(|(name, sum)| count(name, None, sum));
-        // Most namespaces never have such operations, so their series are created on first use.
+        // Most namespaces never have operations of these kinds, so the series are created on first
+        // use.
         let seldom = [
             (MetricName::OperationsStreamedTotal, sums.streamed),
             (MetricName::OperationsRetriedTotal, sums.retries),

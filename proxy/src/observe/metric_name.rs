@@ -97,8 +97,8 @@ metrics! {
     WaitQueueLength: Gauge = "seawall_wait_queue_length", "Operations waiting for a connection to a server, or for a slot.";
     /// Maximum number of operations in progress on a server; absent if there is no limit.
     ConcurrencyLimit: Gauge = "seawall_concurrency_limit", "Maximum number of operations in progress on a server; absent if there is no limit.";
-    /// Operations that the concurrency limit concerns, by `state`.
-    ConcurrencyOperations: Gauge = "seawall_concurrency_operations", "Operations that the concurrency limit concerns, by state.";
+    /// Operations by their `state` with regard to the concurrency limit.
+    ConcurrencyOperations: Gauge = "seawall_concurrency_operations", "Operations by their state with regard to the concurrency limit.";
     /// Changes of the concurrency limit, by `reason`.
     ConcurrencyLimitChangesTotal: Counter = "seawall_concurrency_limit_changes_total", "Changes of the concurrency limit, by reason.";
     /// Operations waiting for an event (change streams, tailable cursors), by `state`.

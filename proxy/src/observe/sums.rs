@@ -416,7 +416,7 @@ impl NamespaceSums {
     }
 }
 
-/// Adds to the count of a code. Distinguishes at most `max` codes.
+/// Adds to the count of a code. Codes beyond the first `max` codes are counted as `OTHER_CODES`.
 fn add_code(codes: &mut HashMap<i32, u64>, code: i32, count: u64, max: usize) {
     // `OTHER_CODES` does not count towards the limit.
     let distinct = codes.len() - usize::from(codes.contains_key(&OTHER_CODES));

@@ -163,7 +163,7 @@ fn of_failure(failure: Failure) -> Attributes {
     code.into_iter().chain([error]).collect()
 }
 
-/// Adds the heaviest shapes, and all others together.
+/// Adds one series for each of the heaviest shapes, and one series for all other shapes.
 fn add_shapes(batch: &mut Batch, collected: &Collected) {
     for (shape, durations, since) in collected.series.iter() {
         let attributes = match shape {

@@ -42,7 +42,7 @@ pub struct Reload {
     pub applied: bool,
     /// The keys whose values change in the reload.
     pub changes: Vec<ConfigurationChange>,
-    /// The problems of the new configuration. If there are any, nothing changes.
+    /// The problems of the new configuration. If there are problems, nothing changes.
     pub problems: Vec<String>,
 }
 

@@ -99,7 +99,7 @@ struct Start {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Replies {
-    /// Only what a comparison needs: errors, counts and the cursor.
+    /// Only the facts that a comparison needs: errors, counts and the cursor.
     Facts,
     /// Also the whole reply.
     Whole,

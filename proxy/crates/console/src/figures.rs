@@ -4,7 +4,7 @@ use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::forma
 
 pub(super) use seawall_stats::float;
 
-/// A time given in milliseconds: `870 µs`, `1.25 ms`, `3.4 s`, `12 min`, `2.5 h`.
+/// Formats a time given in milliseconds: `870 µs`, `1.25 ms`, `3.4 s`, `12 min`, `2.5 h`.
 pub(super) fn millis(ms: f64) -> String {
     let seconds = ms / 1e3;
     match ms.abs() {
@@ -18,12 +18,12 @@ pub(super) fn millis(ms: f64) -> String {
     }
 }
 
-/// A time given in seconds.
+/// Formats a time given in seconds.
 pub(super) fn seconds(seconds: f64) -> String {
     millis(seconds * 1e3)
 }
 
-/// An uptime given in seconds: `42 s`, `2 h 05 min`, `3 d 04 h`.
+/// Formats an uptime given in seconds: `42 s`, `2 h 05 min`, `3 d 04 h`.
 pub(super) fn uptime(seconds: f64) -> String {
     let seconds = whole(seconds.max(0.0));
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
@@ -35,19 +35,19 @@ pub(super) fn uptime(seconds: f64) -> String {
     }
 }
 
-/// An amount of bytes: `812 B`, `1.5 KiB`, `40 MiB`.
+/// Formats a number of bytes: `812 B`, `1.5 KiB`, `40 MiB`.
 pub(super) fn bytes(bytes: f64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     scaled(bytes, 1024.0, &UNITS, " ")
 }
 
-/// A count or a rate: `812`, `12.3k`, `4.5M`.
+/// Formats a count or a rate: `812`, `12.3k`, `4.5M`.
 pub(super) fn count(count: f64) -> String {
     const UNITS: [&str; 5] = ["", "k", "M", "G", "T"];
     scaled(count, 1000.0, &UNITS, "")
 }
 
-/// A whole count, exact: `1 234 567`, with narrow no-break spaces.
+/// Formats a count with all its digits: `1 234 567`, with narrow no-break spaces.
 pub(super) fn exact(count: u64) -> String {
     let digits = count.to_string();
     let length = digits.len();
@@ -61,7 +61,7 @@ pub(super) fn exact(count: u64) -> String {
     text
 }
 
-/// A share of a whole: `12.5 %`.
+/// Formats a share of a whole: `12.5 %`.
 pub(super) fn percent(part: f64, whole: f64) -> String {
     if whole <= 0.0 || part == 0.0 {
         return "0 %".to_owned();
@@ -72,7 +72,7 @@ pub(super) fn percent(part: f64, whole: f64) -> String {
     }
 }
 
-/// A factor: `×4.9`.
+/// Formats a factor: `×4.9`.
 pub(super) fn ratio(ratio: f64) -> String {
     if ratio.is_finite() {
         format!("×{}", three_digits(ratio))
@@ -81,18 +81,19 @@ pub(super) fn ratio(ratio: f64) -> String {
     }
 }
 
-/// A moment given in seconds since the epoch: `2026-11-21 17:51:05`, in UTC.
+/// Formats a moment given in seconds since the epoch: `2026-11-21 17:51:05`, in UTC.
 pub(super) fn moment(at: f64) -> String {
     let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
     utc(at, format)
 }
 
-/// The time of day of a moment: `17:51:05`, in UTC.
+/// Formats the time of day of a moment: `17:51:05`, in UTC.
 pub(super) fn clock(at: f64) -> String {
     utc(at, format_description!("[hour]:[minute]:[second]"))
 }
 
-/// A moment given in seconds since the epoch, in UTC. A moment outside the calendar becomes a dash.
+/// Formats a moment given in seconds since the epoch, in UTC. A moment outside the calendar becomes
+/// a dash.
 fn utc(at: f64, format: &[BorrowedFormatItem<'_>]) -> String {
     let seconds = i64::try_from(whole(at.max(0.0))).unwrap_or(i64::MAX);
     let at = OffsetDateTime::from_unix_timestamp(seconds).ok();
@@ -122,8 +123,8 @@ pub(super) fn namespace(db: &str, collection: &str) -> String {
     }
 }
 
-/// A table whose columns are as wide as their longest cell. `<` before a heading aligns its column
-/// to the left.
+/// Formats a table whose columns are as wide as their longest cell. `<` before a heading aligns its
+/// column to the left.
 pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     let names = headings
         .iter()
@@ -147,7 +148,7 @@ pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     std::iter::once(&first).chain(rows).map(line).collect()
 }
 
-/// A sparkline: one block per value. The highest value gets a block of full height.
+/// Draws a sparkline: one block per value. The highest value gets a block of full height.
 pub(super) fn sparks(values: &[f64]) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = values.iter().copied().fold(0.0, f64::max);
@@ -161,7 +162,7 @@ pub(super) fn sparks(values: &[f64]) -> String {
     values.iter().map(block).collect()
 }
 
-/// A bar of blocks, precise to an eighth of a character.
+/// Draws a bar of blocks, precise to an eighth of a character.
 pub(super) fn bar(share: f64, characters: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let width = float(u64::try_from(characters).unwrap_or(0)) * 8.0;

@@ -101,7 +101,8 @@ impl Asset {
     }
 }
 
-/// Compares two tags. A cache may mark a tag as weak.
+/// Compares the tag of the client's copy with a tag. A cache may have marked the copy's tag as
+/// weak.
 fn is_same(known: &str, tag: &str) -> bool {
     let known = known.trim();
     known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag

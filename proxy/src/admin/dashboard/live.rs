@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::{Refused, Window, guard::Presented, json, reply, work};
 use seawall_stats::{Figures, Label, float};
 
-/// Maximum number of streams. Each open page has one.
+/// Maximum number of streams. Each open page has one stream.
 pub(super) const MAX_STREAMS: usize = 32;
 
 /// Time between two updates.

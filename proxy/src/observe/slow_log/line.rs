@@ -300,7 +300,8 @@ fn rfc_3339(at: SystemTime) -> String {
     const FORMAT: &[BorrowedFormatItem<'_>] =
         format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
     let at = OffsetDateTime::from(at.max(UNIX_EPOCH));
-    // The format fails only if a component is missing, and a date with a time has all of them.
+    // Formatting fails only if a component of the format is missing, and a date with a time has all
+    // components.
     at.format(FORMAT).unwrap_or_default()
 }
 

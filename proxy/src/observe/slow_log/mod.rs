@@ -250,7 +250,7 @@ impl LeftOutCount {
     }
 
     /// Number of dropped lines that the log has not reported yet. Only the writing thread may call
-    /// this.
+    /// this function.
     fn unreported(&self) -> u64 {
         self.all()
             .saturating_sub(self.reported.load(Ordering::Relaxed))

@@ -94,7 +94,7 @@ impl Merge for SlowOperations {
         name_instance!(self.operations, address);
     }
 
-    /// The threshold is the lowest of all instances.
+    /// The merged threshold is the lowest threshold of all instances.
     fn merge(&mut self, other: Self) {
         self.left_out += other.left_out;
         self.threshold_ms = self.threshold_ms.min(other.threshold_ms);

@@ -96,7 +96,7 @@ impl Shapes {
 }
 
 impl Report {
-    /// Keeps the shapes with the greatest server load. The others are added to `other`.
+    /// Keeps the `limit` shapes with the greatest server load. The others are added to `other`.
     pub fn keep(&mut self, limit: usize) {
         let mut shapes = Shapes {
             other: std::mem::take(&mut self.other),

@@ -72,7 +72,8 @@ pub(crate) fn comparison(comparison: &Comparison) -> String {
     page + "</body></html>\n"
 }
 
-/// Both distributions of a shape, each as a share of its operations per bucket.
+/// Draws both distributions of a shape. The height of a bar is the bucket's share of the
+/// operations.
 fn plot(results: [Option<&ShapeResult>; 2]) -> String {
     let sides = results.map(|shape| {
         shape.map_or_else(Distribution::default, |shape| shape.latency.distribution())

@@ -51,7 +51,7 @@ fn embedded(value: &impl Serialize) -> serde_json::Result<String> {
     for character in json.chars() {
         match character {
             '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                // In JSON, these characters occur only in strings.
+                // An escape is valid here, because these characters occur in JSON only in strings.
                 text.push_str(&format!("\\u{:04x}", u32::from(character)));
             }
             other => text.push(other),

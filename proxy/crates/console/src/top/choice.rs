@@ -196,8 +196,10 @@ pub(super) struct Choice {
     pub(super) colours: Colours,
     pub(super) is_help: bool,
     pub(super) is_paused: bool,
-    /// Number of lines by which a pane other than the shapes is scrolled.
+    /// Number of lines by which the current pane is scrolled. The pane of shapes has a cursor
+    /// instead.
     pub(super) scrolled: u16,
-    /// Number of characters by which a pane other than the shapes is scrolled to the right.
+    /// Number of characters by which the current pane is scrolled to the right. The pane of shapes
+    /// is not scrolled.
     pub(super) sideways: u16,
 }

@@ -184,8 +184,8 @@ fn time_cells(period: Period, step: f64, most: usize) -> (f64, f64, usize) {
         let cell = step * steps;
         let from = (period.from / cell).floor() * cell;
         let columns = ((period.until - from) / cell).ceil().max(1.0);
-        // Make the cells longer until all columns fit. A period on both sides of a cell's bound has
-        // two columns, however long the cells are. So the length has a limit.
+        // Make the cells longer until all columns fit. A period that contains a cell's bound has
+        // two columns, however long the cells are. So the length of cells has a limit.
         if columns <= most || steps > 2.0 * length {
             let columns = usize::try_from(whole(columns)).unwrap_or(1);
             return (

@@ -188,7 +188,8 @@ fn begin(asked: &mut JoinSet<(Wanted, Answers)>, fleet: &Fleet, model: &Model, s
     });
 }
 
-/// The status of the first instance that replies; if none does, the error of the first instance.
+/// The status of the first instance that replies; if no instance replies, the error of the first
+/// instance.
 async fn first_status(fleet: &Fleet) -> Result<Status, ClientError> {
     let statuses = fleet.clients().iter();
     let statuses = statuses.map(|client| client.ask("/api/v1/status"));
@@ -202,7 +203,8 @@ async fn first_status(fleet: &Fleet) -> Result<Status, ClientError> {
     Err(first_error.expect("there is at least one instance"))
 }
 
-/// Requests everything that is shown from all instances at the same time, and merges the replies.
+/// Requests the data of the current view from all instances at the same time, and merges the
+/// replies.
 async fn ask_all(fleet: &Fleet, wanted: Wanted, started: Instant) -> Answers {
     match fleet.clients() {
         [client] => ask_one(client, wanted, started, false).await,
@@ -222,8 +224,8 @@ async fn ask_all(fleet: &Fleet, wanted: Wanted, started: Instant) -> Answers {
     }
 }
 
-/// Requests everything that is shown, one after another over one connection. If `is_one_of_several`
-/// is true, an instance that does not know the opened shape is not an error.
+/// Sends the requests of the current view one after another over one connection. If
+/// `is_one_of_several` is true, an instance that does not know the opened shape is not an error.
 async fn ask_one(
     client: &AdminClient,
     wanted: Wanted,
