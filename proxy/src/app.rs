@@ -233,8 +233,8 @@ impl App {
         Self::start_on(loaded, Vec::new()).await
     }
 
-    /// Like [`Self::start`], but a listener with `inherited` sockets uses these instead of its
-    /// addresses.
+    /// Like [`Self::start`], but a listener with `inherited` sockets uses these sockets and does
+    /// not bind its addresses.
     ///
     /// # Errors
     /// See [`StartError`].

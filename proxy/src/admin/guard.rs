@@ -36,7 +36,7 @@ use super::{
 pub enum Role {
     /// Read metrics and the API.
     Read,
-    /// Also reload, drain and profile.
+    /// Read metrics and the API, and also reload, drain and profile.
     Act,
 }
 

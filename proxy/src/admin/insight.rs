@@ -335,8 +335,8 @@ pub(super) async fn timeline(
     reply(&window, timeline).await
 }
 
-/// Returns the timeline of the selected series. `None` if a series that must exist is not in the
-/// period.
+/// Returns the timeline of the selected series. `None` if the selected shape or namespace is not in
+/// the period.
 fn timeline_of(
     insight: &Insight,
     filter: &SeriesFilter,

@@ -129,8 +129,9 @@ async fn run(
     }
 }
 
-/// The handshakes with callers of the admin address. Their cryptography runs as heavy work, so that
-/// it does not delay the control plane. While TLS is off, connections are used as they are.
+/// The handshakes with callers of the admin address. Their cryptography runs on threads for heavy
+/// work, so that handshakes do not delay the control plane. While TLS is off, connections are used
+/// as they are.
 pub(super) fn handshakes(
     tls: watch::Receiver<Option<Arc<ClientTls>>>,
     shared: Arc<Shared>,

@@ -139,7 +139,7 @@ impl Feed {
         let added = self.insight.annotations_since(&mut self.seen.lock());
         let mut beginning = self.beginning.lock();
         let is_beginning = beginning.as_ref().is_some_and(|task| !task.is_finished());
-        // While some events begin a capture, further events cannot begin another one.
+        // While some events begin a capture, further events cannot begin another capture.
         if !added.is_empty() && !is_beginning {
             let captures = Arc::clone(captures);
             // Do not wait for this task, because a slow disk must not delay the next second.

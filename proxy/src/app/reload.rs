@@ -251,7 +251,7 @@ impl App {
         }
     }
 
-    /// Passes new values to the parts that accept every value, even one that has not changed.
+    /// Passes the values to the parts that also accept unchanged values.
     fn hand_over(&self, values: Parts, server_tls: Option<(Arc<ServerTls>, DriverTls)>) {
         let Parts {
             clients,

@@ -280,7 +280,8 @@ impl App {
     }
 
     /// Like [`Self::reload`], but the caller has read the TLS files for connections to servers.
-    /// `problems` has the problems that the caller has found; if there are any, nothing changes.
+    /// `problems` has the problems that the caller has found; if there are problems, nothing
+    /// changes.
     ///
     /// # Errors
     /// See [`Self::reload`].

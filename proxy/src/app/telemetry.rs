@@ -89,7 +89,7 @@ impl RunningTelemetry {
         let Some(destination) = self.destination.send_replace(None) else {
             return;
         };
-        // Make only one attempt, because there is no time to wait for another one.
+        // Make only one attempt, because there is no time for another attempt.
         let ended = destination.export(exporter, Instant::now());
         if let Ok(exported) = timeout(LAST_EXPORT_LIMIT, ended).await {
             note(exporter, &exported, &mut false);

@@ -62,7 +62,7 @@ pub(crate) use self::{
     selection::MAX_NAMES,
 };
 
-/// How long a request to stop waits for the end of the file.
+/// Maximum time for which a request to stop a capture waits until the files are complete.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 /// Time between two searches for expired captures.

@@ -94,7 +94,7 @@ impl Selection {
     }
 }
 
-/// The finalizer of SplitMix64, which maps similar numbers to unrelated ones. (Steele, Lea and
+/// The finalizer of SplitMix64, which maps similar numbers to unrelated numbers. (Steele, Lea and
 /// Flood: "Fast splittable pseudorandom number generators", 2014; the constants are those of
 /// Vigna's public-domain `splitmix64.c`.)
 fn split_mix_64(number: u64) -> u64 {

@@ -28,7 +28,7 @@ use super::{
 };
 
 /// How long the thread waits for records. Records that arrive in this time are compressed together.
-/// A capture may end this much too late.
+/// So a capture may end this long after its time is over.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// Time after which an incomplete block is written, so that a crash loses little.

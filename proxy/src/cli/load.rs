@@ -81,8 +81,8 @@ pub(super) struct Storm {
     /// evenly over it.
     #[arg(long, default_value = "40-500", value_parser = span)]
     timeouts_ms: RangeInclusive<u64>,
-    /// Number of connections to start per second, even if earlier ones have not ended; without this
-    /// option, a client reconnects as soon as its connection has ended.
+    /// Number of connections to start per second, even if earlier connections have not ended;
+    /// without this option, a client reconnects as soon as its connection has ended.
     #[arg(long, value_parser = positive, conflicts_with = "keep")]
     arrivals: Option<f64>,
     /// Keep the connections and send this many operations per second over all clients.

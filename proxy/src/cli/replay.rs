@@ -26,7 +26,7 @@ pub(super) struct Arguments {
     /// Send commands as fast as the target replies.
     #[arg(long, conflicts_with_all = ["speed", "rate"])]
     max: bool,
-    /// Maximum number of connections; each captured client has its own until this limit.
+    /// Maximum number of connections; each captured client has its own connection until this limit.
     #[arg(long, default_value_t = 1000)]
     connections: usize,
     /// Send only reads; this is the default.

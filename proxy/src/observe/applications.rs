@@ -39,7 +39,7 @@ impl ApplicationNames {
 /// The number of operations of a shape by application.
 #[derive(Clone, Debug, Default)]
 pub struct ApplicationCounts {
-    /// At most [`APPLICATIONS`] names.
+    /// The applications that are counted separately, at most [`APPLICATIONS`].
     named: Vec<(Arc<str>, u64)>,
     /// Operations of clients without a name.
     unnamed: u64,

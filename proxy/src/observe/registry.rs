@@ -45,7 +45,7 @@ const MAX_NAME_BYTES: usize = 254;
 /// Maximum number of coarse rows of a namespace.
 const COARSE_PER_NAMESPACE: u32 = 512;
 
-/// At most one row in [`COARSE_SHARE`] is coarse, because coarse rows are never evicted.
+/// At most one row in ten is coarse, because coarse rows are never evicted.
 const COARSE_SHARE: usize = 10;
 
 /// Maximum number of new shapes of one namespace that get a row within one second.

@@ -157,7 +157,7 @@ impl SlowNotes {
 pub(super) struct SlowRing(VecDeque<SlowOperation>);
 
 impl SlowRing {
-    /// Adds operations, and removes the earliest ones over the limit.
+    /// Adds operations, and removes the earliest operations over the limit.
     pub(super) fn extend(&mut self, operations: Vec<SlowOperation>) {
         self.0.extend(operations);
         let excess = self.0.len().saturating_sub(KEPT);

@@ -121,7 +121,7 @@ mod tests {
     fn plain_operations_have_the_same_sums_in_the_fast_and_in_the_general_tally() {
         let name: Arc<str> = "shop".into();
         let mut tally = Tally::default();
-        // In the second period, other shapes take the room of shapes without operations.
+        // In the second period, other shapes replace the shapes without operations.
         for numbers in [0..40, 20..80] {
             let mut expected = Sums::default();
             for number in numbers.clone().chain(numbers) {

@@ -20,7 +20,7 @@ pub struct Captures {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Capture {
-    /// The applications whose clients are captured; empty if the clients of all applications are.
+    /// The applications whose clients are captured; empty if all clients are captured.
     pub applications: Vec<String>,
     /// When the capture began; 0 if the time is not known.
     pub began_at: f64,
@@ -35,7 +35,7 @@ pub struct Capture {
     pub ended_at: Option<f64>,
     /// The id.
     pub id: String,
-    /// The namespaces whose clients are captured; empty if the clients of all namespaces are.
+    /// The namespaces whose clients are captured; empty if all clients are captured.
     pub namespaces: Vec<String>,
     /// Number of operations and of whole replies that are missing, by reason.
     pub omitted: BTreeMap<String, u64>,
@@ -54,7 +54,7 @@ pub struct Capture {
     pub sample: f64,
     /// Why the capture began: `operator`, `storm`, `stall` or `change`.
     pub trigger: String,
-    /// The users whose clients are captured; empty if the clients of all users are.
+    /// The users whose clients are captured; empty if all clients are captured.
     pub users: Vec<String>,
 }
 

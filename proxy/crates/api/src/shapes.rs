@@ -50,8 +50,8 @@ pub(super) fn load_ms(listed: &[Shape], other: &Other) -> f64 {
 #[serde(default)]
 pub struct Shape {
     /// The operations and `getMore`s since the start, by application: at most eight applications,
-    /// and `other` for the remaining ones. Clients without an application name have an empty name.
-    /// Present only in the reply about one shape, if this shape has a row.
+    /// and `other` for the remaining applications. Clients without an application name have an
+    /// empty name. Present only in the reply about one shape, if this shape has a row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applications: Option<Vec<Named>>,
     /// The collection; empty if there is none.

@@ -31,7 +31,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Live {
     /// The latest update, as the bytes of an event. `None` before the first update and after the
-    /// last one.
+    /// last update.
     updates: watch::Sender<Option<Bytes>>,
     /// The latest update of all instances together, in the same form.
     merged: watch::Sender<Option<Bytes>>,

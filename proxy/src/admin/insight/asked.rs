@@ -305,7 +305,7 @@ impl SeriesFilter {
         }
     }
 
-    /// False if the selected series must exist, but the period has no such series.
+    /// False if the selected shape or namespace is not in the period.
     pub(super) fn finds_series(&self, insight: &Insight, range: Range) -> bool {
         if !self.must_exist() {
             return true;

@@ -35,7 +35,8 @@ pub(in crate::admin) async fn heatmap(
     reply(&window, heatmap).await
 }
 
-/// The heat map of the selected series. `None` if a series that must exist is not in the period.
+/// The heat map of the selected series. `None` if the selected shape or namespace is not in the
+/// period.
 fn heatmap_of(
     insight: &Insight,
     filter: &SeriesFilter,

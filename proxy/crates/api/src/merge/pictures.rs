@@ -89,7 +89,8 @@ impl Merge for HeatmapShapes {
 }
 
 impl HeatmapShapes {
-    /// Keeps the shapes with the most operations. The others are counted in `other`.
+    /// Keeps the `limit` shapes with the most operations. The operations of the other shapes are
+    /// counted in `other`.
     pub fn keep(&mut self, limit: usize) {
         self.shapes.truncate(limit);
         self.update();

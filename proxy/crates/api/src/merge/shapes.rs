@@ -64,8 +64,8 @@ impl Shape {
 }
 
 impl Shapes {
-    /// Sorts the shapes in descending order, and keeps the first `limit` shapes. The others are
-    /// added to `other`. An unknown key sorts by total time.
+    /// Sorts the shapes in descending order, and keeps the first `limit` shapes. The figures of the
+    /// other shapes are added to `other`. An unknown key sorts by total time.
     pub fn keep(&mut self, sort: &str, limit: usize) {
         let weight: fn(&Shape) -> f64 = match sort {
             "count" => |shape| float(shape.count),
@@ -96,7 +96,8 @@ impl Shapes {
 }
 
 impl Report {
-    /// Keeps the `limit` shapes with the greatest server load. The others are added to `other`.
+    /// Keeps the `limit` shapes with the greatest server load. The figures of the other shapes are
+    /// added to `other`.
     pub fn keep(&mut self, limit: usize) {
         let mut shapes = Shapes {
             other: std::mem::take(&mut self.other),

@@ -54,7 +54,7 @@ struct Room {
 }
 
 impl Room {
-    /// The title, the marks, the axis and its labels always have a line.
+    /// The title, the marks, the axis and its labels always have one line each.
     fn of(height: usize, annotations: usize) -> Self {
         let listed = match height {
             16.. => annotations.min(LISTED),

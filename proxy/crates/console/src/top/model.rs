@@ -105,7 +105,8 @@ impl Model {
             changes: (choice.tab == Tab::Changes && self.has_history())
                 .then(|| format!("/api/v1/changes?against={against}&window=10m")),
             stalls: self.has_history(),
-            // The heat map needs the addresses of the servers, so that the user can select one.
+            // The heat map needs the addresses of the servers, so that the user can select a
+            // server.
             pools: matches!(choice.tab, Tab::Servers | Tab::HeatMap),
             heatmap: heat.and_then(|period| {
                 let of = self.heat_parameters()?;
