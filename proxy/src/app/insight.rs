@@ -129,8 +129,8 @@ impl Feed {
         *self.gauges.lock() = Some(GaugeReader::new(shared));
     }
 
-    /// Passes the measurements since the last call to the insight. Events begin captures on another
-    /// thread of the runtime.
+    /// Passes the measurements since the last call to the insight. If there are new events, starts
+    /// a task on another thread that begins captures because of these events.
     fn push(&self, now: SystemTime) {
         self.add_second(now);
         let Some(captures) = self.captures.get() else {

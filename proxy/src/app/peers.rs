@@ -28,7 +28,7 @@ pub enum PeersError {
     Client(#[from] ClientError),
 }
 
-/// The settings from which the clients are made: the peers, their tokens and their files.
+/// The settings of the HTTP clients for the peers: the peers, their tokens and their files.
 pub(super) fn settings(admin: &config::Admin) -> impl PartialEq + fmt::Debug + '_ {
     (
         &admin.peers,

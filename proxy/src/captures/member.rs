@@ -66,7 +66,7 @@ pub struct Arrived<'a> {
 }
 
 impl Captures {
-    /// True if the next message of the client may be recorded, so that it must be read whole.
+    /// True if the next message of the client may be recorded. Such a message must be read whole.
     pub(crate) fn may_record(&self, client: &CapturedClient) -> bool {
         match self.running.number.load(Ordering::Relaxed) {
             0 => false,

@@ -313,8 +313,8 @@ impl Queue {
         self.push(&mut state, Content::ClientEnded(ended), RECORD_BYTES);
     }
 
-    /// Adds a command and returns the operation's number. `None` if the command was omitted, which
-    /// is counted, or if the capture has ended.
+    /// Adds a command and returns the operation's number. `None` if the capture has ended, or if
+    /// the command was omitted. An omitted command is counted.
     pub(super) fn command(
         &self,
         client: u64,

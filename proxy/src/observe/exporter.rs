@@ -81,13 +81,14 @@ impl Collected {
             + self.servers.len() * (size_of::<ServerSums>() + FINE_BUCKETS * 10)
     }
 
-    /// Adds figures to the second that the next [`Exporter::take_second`] returns.
+    /// Adds figures to the current second, which the next call of [`Exporter::take_second`]
+    /// returns.
     fn keep(&mut self, label: &Arc<Label>, figures: &Figures, weight: f64) {
         add_weighed(&mut self.second, label, figures, weight);
     }
 
-    /// Adds the distributions of phases to the second. The second already contains the other
-    /// figures of these operations, in the series of the server or of all operations.
+    /// Adds the distributions of phases to the current second. This second already contains the
+    /// other figures of these operations, in the series of the server or of all operations.
     fn keep_phases(&mut self, server: Option<&str>, phases: &Phases) {
         for (phase, durations) in phases.iter().filter(|(_, of)| of.count() > 0) {
             let label = Label::Phase {

@@ -175,9 +175,9 @@ impl<'a> Observation<'a> {
         })
     }
 
-    /// Sets the sender. The application of `client` is counted. `user` is the user's number: each
-    /// user gets a limited share of the slow log's lines. `command` has the values that a line may
-    /// contain.
+    /// Sets the sender. The operation is counted for the application of `client`. `user` is the
+    /// user's number: each user gets a limited share of the slow log's lines. `command` has the
+    /// values that a line may contain.
     pub(crate) fn set_sender(
         &mut self,
         client: &'a ConnectedClient,

@@ -159,7 +159,9 @@ fn parsed<T: DeserializeOwned>(reply: &[u8]) -> Result<T, String> {
     let not_json = |error: serde_json::Error| format!("the reply is not valid: {error}");
     let value: Value = serde_json::from_slice(reply).map_err(not_json)?;
     if !value.is_object() || !is_plausible(&value) {
-        return Err("the reply is not valid: it is no object, or a number is too large".to_owned());
+        return Err(
+            "the reply is not valid: it is not an object, or a number is too large".to_owned(),
+        );
     }
     read(value).map_err(not_json)
 }

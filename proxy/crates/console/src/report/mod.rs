@@ -140,7 +140,7 @@ async fn fetch(arguments: Arguments) -> Exit {
     }
 }
 
-/// Writes the report of one instance. JSON is written as the instance sent it.
+/// Writes the report of one instance. JSON is written exactly as the instance sent it.
 async fn fetch_one(client: &AdminClient, arguments: &Arguments) -> Exit {
     let response = match client.ask_for_json(&arguments.path()).await {
         Ok(response) => response,
