@@ -1,7 +1,7 @@
 //! Annotations: events that explain a change in the figures, such as a deploy or a failover.
 //!
 //! At most [`MAX_ANNOTATIONS`] are kept. At this limit, the oldest annotation of the most frequent
-//! kind is removed, so that many annotations of one kind do not replace those of other kinds.
+//! kind is removed. So many annotations of one kind cannot displace those of other kinds.
 //! Annotations are stored in the history file. This module reads no clock: the caller passes all
 //! times.
 
@@ -29,7 +29,7 @@ pub enum AnnotationKind {
     Storm,
     /// A stall of a server or of the deployment.
     Stall,
-    /// Operations became slower, faster, or are new.
+    /// The operations of a shape became slower or faster, or the shape is new.
     Change,
     /// A deploy, reported by a caller of the API.
     Deploy,
@@ -184,9 +184,9 @@ impl Annotations {
         }
     }
 
-    /// Adds a stall of a server, or of the deployment (`None`). Stalls that overlap in time become
-    /// one annotation: a stall of one server is usually also detected in the sums of the
-    /// deployment.
+    /// Adds a stall of a server, or of the deployment (`None`). Stalls that overlap in time share
+    /// one annotation, because a stall of one server is usually also detected in the sums of all
+    /// servers.
     pub(super) fn add_stall(&mut self, server: Option<&str>, at: SystemTime, end: SystemTime) {
         const ALL: &str = "stall of the deployment";
         let text = match server {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_of_one_kind_removes_only_annotations_of_that_kind() {
+    fn at_the_limit_only_annotations_of_the_most_frequent_kind_are_removed() {
         let mut annotations = Annotations::default();
         annotations.add(Annotation::new(AnnotationKind::Deploy, at(1), None, "v1"));
         for second in 2..3_000 {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn stall_of_one_server_and_of_the_deployment_is_one_event() {
+    fn overlapping_stalls_of_servers_and_of_the_deployment_share_one_annotation() {
         let mut annotations = Annotations::default();
         annotations.add_stall(None, at(10), at(13));
         annotations.add_stall(Some("a:1"), at(11), at(14));

@@ -1,8 +1,8 @@
-//! Computes the two periods of a comparison. The user gives the end of the baseline (the earlier
-//! period) as a name, as a duration before now, or as a moment.
+//! Computes the two periods of a comparison. The earlier period is the baseline. The user gives its
+//! end as a name, as a duration before now, or as a time.
 //!
-//! This module reads no clock. For old times the history has only long steps. A baseline ends at
-//! the end of a step, and consists of whole steps.
+//! This module reads no clock. The older a part of the history is, the longer are its steps. A
+//! baseline consists of whole steps.
 
 use std::time::{Duration, SystemTime};
 
@@ -85,8 +85,8 @@ pub(super) fn spans(against: Against, window: Window, now: SystemTime) -> Result
             kept_seconds: kept,
         });
     }
-    // For old times, only long steps are kept. The baseline is at least two steps long. Rates are
-    // computed from the length of each period.
+    // The baseline has at least two steps, so it can be longer than the window. Rates stay
+    // comparable, because each is computed with the length of its own period.
     let reaches = |(step, kept): &&(u64, u64)| ago + length.max(step * 2) <= *kept;
     let step = TIERS.iter().find(reaches).or(TIERS.last());
     let step = step.map_or(1, |(step, _)| *step);
@@ -108,7 +108,7 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    /// The moment is not the start of a minute, so it differs from all step boundaries.
+    /// A time in the middle of a minute, so no step of one minute or more begins at this time.
     const NOW: u64 = 1_795_283_430;
 
     fn spans(against: &str, window: Window) -> Result<Spans, SpanError> {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_timestamp_is_the_end_of_the_baseline_and_shortens_the_default_window() {
+    fn a_timestamp_sets_the_end_of_the_baseline_and_shortens_the_default_window() {
         let deploy = (NOW - 90).to_string();
         let after = spans(&deploy, Window::AtMost(10 * MINUTE)).unwrap();
         assert_eq!(after.before, (NOW - 180, NOW - 90));

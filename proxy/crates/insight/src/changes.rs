@@ -2,10 +2,10 @@
 //! frequent, or heavier.
 //!
 //! Two minutes of the same load are never equal. A machine may become a third slower for all shapes
-//! at once, and the 99th percentile of a small sample can double by chance. So each shape is
-//! compared with the change of the *other* shapes. A change is reported only if it is statistically
-//! significant (corrected for the number of shapes), large, and relevant in absolute terms. A
-//! change of all shapes at once is reported once, with the label [`Label::Whole`].
+//! at once, and the 99th percentile of a small sample can double by chance. So the change of each
+//! shape is compared with the changes of the *other* shapes. A change is reported only if it is
+//! statistically significant (corrected for the number of shapes), large, and relevant in absolute
+//! terms. A change of all shapes at once is reported once, with the label [`Label::Whole`].
 //!
 //! Durations are compared by a rank test (see `ranks`), which assumes no distribution and is not
 //! misled by a single stall. The reported ratio is that of the medians: one operation of 3 s among
@@ -40,9 +40,9 @@ pub struct Change {
     /// finite, because a count of zero is replaced by one. For [`Label::Whole`], it is the median
     /// of the shapes' ratios.
     pub ratio: f64,
-    /// Probability that a later operation takes longer than an earlier one, from all pairs of
-    /// operations; ties count half. 0.5 if nothing changed or nothing can be compared. For
-    /// [`Label::Whole`], the effect of the median shape.
+    /// Share of pairs (an earlier and a later operation) in which the later operation takes longer.
+    /// A pair with equal durations counts half. 0.5 if nothing changed or nothing can be compared.
+    /// For [`Label::Whole`], the effect of the median shape.
     pub effect: f64,
     /// Additional operation time per second of the later period; zero if the time decreased.
     pub cost_per_second: Duration,
@@ -91,8 +91,7 @@ impl ChangeKind {
 /// Minimum number of operations in each period for a comparison.
 const MIN_OPERATIONS: u64 = 30;
 
-/// Minimum number of operations in each period for a shape whose ratio is used to compute the
-/// spread.
+/// The spread is computed only from shapes with at least this number of operations in each period.
 const STEADY_OPERATIONS: u64 = 100;
 
 /// Minimum number of other shapes needed to compute the drift: the change that all shapes have in
@@ -103,8 +102,8 @@ const MIN_OTHERS: usize = 3;
 const MIN_RATIO: f64 = 1.5;
 
 /// Minimum slowdown if the drift is unknown, and minimum drift that is reported as a change of all
-/// shapes. If the machine is a third faster in one period and a third slower in the other, the
-/// ratio is 1.9.
+/// shapes. A machine that is a third faster in one period and a third slower in the other causes a
+/// ratio of 1.9, which must not be reported.
 const MIN_DRIFT: f64 = 2.5;
 
 /// Minimum distance between a shape's ratio and the other shapes' ratios, in standard deviations.
@@ -120,10 +119,12 @@ const MIN_EFFECT: f64 = 0.7;
 /// Minimum difference of the median durations of a reported slowdown.
 const MIN_DIFFERENCE: Duration = Duration::from_micros(100);
 
-/// Probability that a comparison reports a false change of one kind, over all shapes.
+/// Accepted probability that a comparison reports a false change of a given kind for any of the
+/// shapes.
 const ALPHA: f64 = 0.001;
 
-/// Minimum ratio of operations per second, divided by the drift of the rates.
+/// Minimum ratio of operations per second, after division by the drift of the rates. Below this,
+/// the shape is not reported as more or less frequent.
 const MIN_RATE_RATIO: f64 = 3.0;
 
 /// Variance of an operation count, divided by its mean. Independent operations have 1; bursts make
@@ -371,10 +372,10 @@ impl<'a> Comparison<'a> {
             && cost >= COSTLY_SHARE * load_per_second(all, self.now)
     }
 
-    /// Compares the two periods of a shape. True if the period with fewer operations may count the
-    /// missing ones in [`Label::OtherShapes`] or in group rows of the namespace: only the heaviest
-    /// shapes have their own rows and series. So a shape that just got its own row is not reported
-    /// as new. `is_more` is true if the earlier period has fewer operations.
+    /// True if, in the period with fewer operations, the missing operations of the shape may be
+    /// counted in [`Label::OtherShapes`] or in a group row of the namespace. Only the heaviest
+    /// shapes have their own rows and series, so a shape that just got its own row must not be
+    /// reported as new. `is_more` is true if the earlier period has fewer operations.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let ((less, lesser), (more, greater)) = match is_more {
             true => ((pair.before, self.before), (pair.now, self.now)),
@@ -482,7 +483,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Time that operations cost the servers per second of the period, in seconds.
+/// Average server load in the period: seconds of server time per second.
 fn load_per_second(figures: &Figures, period: &Period) -> f64 {
     figures.load().as_secs_f64() / period.length.as_secs_f64()
 }
@@ -518,7 +519,7 @@ fn allowed(drift: Option<f64>, change: f64) -> f64 {
     }
 }
 
-/// The drift: the median of all shapes' ratios, without the shape with index `but`.
+/// The drift: the median of the ratios of all shapes except the one with index `but`.
 fn drift(ratios: &Ratios, but: usize) -> Option<f64> {
     let others = others(ratios, but);
     if others.len() < MIN_OTHERS {

@@ -311,7 +311,7 @@ impl Insight {
         let mut annotations = self.annotations.lock();
         match change {
             StormChange::Began => *current = Some(annotations.add(annotation)),
-            // The peak may have been later than the beginning.
+            // The peak may have changed since the storm began, so the text is replaced.
             StormChange::Ended => {
                 if let Some(number) = current.take() {
                     annotations.replace(number, annotation);

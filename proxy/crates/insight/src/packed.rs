@@ -160,7 +160,7 @@ pub(super) fn pack_gauges(gauges: &Gauges) -> Vec<u8> {
 /// Limit of the unpacked bytes of gauges.
 const MAX_GAUGE_BYTES: usize = 64 << 10;
 
-/// Unpacks bytes from [`pack_gauges`]. Gauges of a later version are skipped.
+/// Unpacks bytes from [`pack_gauges`]. Skips gauges that only later versions of Seawall know.
 pub(super) fn unpack_gauges(bytes: &[u8]) -> Result<Gauges, Damaged> {
     let mut gauges = Gauges::default();
     if bytes.is_empty() {

@@ -7,8 +7,8 @@ use seawall_stats::{Figures, Gauges, ServerSample, Traffic, WeighedSeries, add_w
 pub struct Second {
     /// Figures and weight of each series.
     pub series: WeighedSeries,
-    /// Sums of all operations, except awaiting operations, and operations whose reply Seawall
-    /// created itself.
+    /// Sums of all operations. Not included: awaiting operations (a `getMore` that waits for new
+    /// data), and operations whose reply Seawall created itself.
     pub whole: Figures,
     /// Values of Seawall itself.
     pub gauges: Gauges,

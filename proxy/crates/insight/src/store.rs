@@ -32,8 +32,8 @@ const FILE: &str = "history.redb";
 const FILE_MODE: u32 = 0o600;
 
 /// The version of the file's contents. Version 1 had no gauges, no annotations and no series of
-/// phases; a file of version 1 is read and converted. The number had to change, because a Seawall
-/// that writes version 1 would remove the frames with labels that it does not know.
+/// phases; a file of version 1 is read and converted. A Seawall that knows only version 1 would
+/// remove frames with unknown labels, so the new labels needed a new version.
 const VERSION: u64 = 2;
 
 /// The versions that can be read.
@@ -379,8 +379,8 @@ fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
     bytes
 }
 
-/// The first of the texts that encode a shape's label in the file. For a single shape it is
-/// "shape", because earlier versions had no group rows.
+/// The first text of a label in the file: the level of a row. A row of a single shape has "shape",
+/// as in the files of earlier versions, which had no group rows.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::Fine => "shape",
@@ -532,7 +532,8 @@ mod tests {
         }
     }
 
-    /// The file is of an earlier version, which served 4,003 operations on one collection.
+    /// An earlier version of Seawall wrote the file while it served 4,003 operations on one
+    /// collection.
     #[test]
     fn a_file_of_an_earlier_version_is_read() {
         let packed = include_bytes!("../tests/earlier/history.redb.zst");
@@ -565,7 +566,7 @@ mod tests {
             ("update", 396, 396),
             ("find", 3_209, 3_208),
             ("insert", 396, 396),
-            // The load began by inserting its documents with two updates.
+            // Before the load, two updates inserted the 1,000 documents.
             ("update", 2, 1_000),
         ];
         assert_eq!(of_load.collect::<Vec<_>>(), expected);

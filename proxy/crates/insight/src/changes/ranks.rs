@@ -14,7 +14,8 @@ use seawall_stats::{Distribution, float};
 /// The result of the rank test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranks {
-    /// Probability that a later duration is longer than an earlier one; ties count half.
+    /// Share of pairs (an earlier and a later duration) in which the later duration is longer. A
+    /// pair in the same bucket counts half.
     pub effect: f64,
     /// `effect` minus one half, in standard deviations. Positive if the later durations tend to be
     /// longer, negative if they tend to be shorter.
@@ -103,7 +104,7 @@ mod tests {
         let plain = ranks(&before, &now, 0);
         assert!((plain.effect - 8.5 / 12.0).abs() < 1e-12);
         assert!((plain.z - 2.5 / 6_f64.sqrt()).abs() < 1e-12);
-        // With `before` shifted up by an octave, no later duration is longer, and each "1" before
+        // With `before` shifted up by 8 buckets, no later duration is longer, and each "1" before
         // is equal to each "2" now.
         assert!(ranks(&before, &now, 8).effect < 0.5);
     }

@@ -184,7 +184,7 @@ fn slowdown_from_1_ms_to_5_ms_is_found_after_120_operations() {
 }
 
 #[test]
-fn added_index_is_reported_as_faster() {
+fn a_shape_with_an_added_index_is_reported_as_faster() {
     for seed in 0..SEEDS {
         let changes = found(seed, |loads| loads[4].median_ms /= 8.0);
         assert_eq!(kinds(&changes), [(label(4), ChangeKind::Faster)], "{seed}");
@@ -332,7 +332,7 @@ fn a_short_baseline_yields_no_new_shapes() {
 }
 
 #[test]
-fn costliest_change_is_first_and_savings_are_last() {
+fn changes_are_sorted_by_cost_and_improvements_are_last() {
     let before = minute(&[(100, 9.0), (100, 1.0), (100, 1.0), (100, 1.0), (100, 1.0)]);
     let now = minute(&[(100, 1.0), (100, 4.0), (100, 8.0), (100, 1.0), (100, 1.0)]);
     let labels: Vec<_> = (compare(&before, &now).into_iter())

@@ -85,7 +85,7 @@ struct Watched {
 /// A function that selects the history between two times.
 type Select<'a> = &'a dyn Fn(u64, u64) -> Selection;
 
-/// The server of a stall that has ended (`None` for the deployment), its start and its end.
+/// A stall that has ended: its server (`None` for the deployment), its start and its end.
 type EndedStall = (Option<Box<str>>, SystemTime, SystemTime);
 
 /// The detectors of stalls: one per server, and one for all operations together.
@@ -173,10 +173,10 @@ impl Stalls {
         (stalls, recurring)
     }
 
-    /// The number of recurring stalls that [`Self::list`] marks as current, without their counters:
-    /// one for each server with such stalls. The whole deployment counts as one server if its
-    /// stalls recur and no single server has recurring stalls. Takes some milliseconds for each
-    /// server with many stalls.
+    /// The number of recurring stalls that [`Self::list`] marks as current: one for each server
+    /// with such stalls. The whole deployment counts as one server if its stalls recur and no
+    /// single server has recurring stalls. Takes some milliseconds for each server with many
+    /// stalls.
     pub(super) fn count_recurring(&self, now: SystemTime) -> usize {
         let now = float_seconds(now);
         let servers = self.servers.values();
@@ -191,9 +191,9 @@ impl Stalls {
     }
 }
 
-/// True if a stall in the sums of all operations affects the whole deployment. It does not if
-/// exactly one server stalled at the same time. If no server stalled, the stall's cause affects all
-/// servers, or operations before their server selection.
+/// True if a stall in the sums of all operations affects the whole deployment. False if exactly one
+/// server stalled at the same time: then only this server is affected. If no server stalled, the
+/// cause affects all servers, or operations before their server selection.
 fn is_deployment_wide<'a>(stall: &Stall, of_servers: impl Iterator<Item = &'a Stall>) -> bool {
     let others = of_servers.filter(|other| overlap(other, stall));
     let servers: HashSet<_> = others.map(|other| other.server.as_deref()).collect();

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_health_check_that_connects_and_leaves_is_not_a_storm() {
+    fn a_health_check_that_connects_and_disconnects_is_not_a_storm() {
         assert_eq!(changes([(3_600, 12, 12)]), []);
     }
 
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn lasting_connection_churn_is_learned_as_normal() {
-        // A new application that opens a connection for each operation.
+        // A new application opens a connection for each operation.
         let changes = changes([(600, 3, 1), (7_200, 500, 500)]);
         assert_eq!(changes.len(), 2, "{changes:?}");
     }
