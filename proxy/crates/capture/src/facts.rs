@@ -1,4 +1,4 @@
-//! The facts of a reply, as a capture records them.
+//! The facts of a reply: the values that a capture records for comparisons.
 
 use seawall_command::ReplyFacts;
 

@@ -1,9 +1,9 @@
-//! The file format of captured traffic: its records, a writer and a reader. Also the files of
-//! mongod's own traffic recorder ([`recorder`]).
+//! The file format of captured traffic: its records, a writer and a reader. The module [`recorder`]
+//! reads and writes the files of mongod's own traffic recorder.
 //!
-//! A capture holds the commands of whole clients, and what the servers replied. It is a sequence of
-//! files, the *parts*. This crate reads and writes bytes through `std::io`; it opens no files and
-//! knows nothing of the proxy.
+//! A capture holds all commands of the captured clients, and the servers' replies. It is a sequence
+//! of files, called *parts*. This crate reads and writes bytes through `std::io`. It opens no files
+//! and does not depend on the proxy.
 //!
 //! ```text
 //! part   = magic(8) version(4) block*
@@ -13,9 +13,9 @@
 //! ```
 //!
 //! Records are protocol buffers ([`record`]). The first record of each part is a
-//! [`Header`](record::Header), the last one is an [`End`](record::End). A part without an `End` was
-//! cut off. The checksum is computed over the compressed bytes. A reader refuses an unknown version
-//! and an unknown record.
+//! [`Header`](record::Header), and the last record is an [`End`](record::End). A part without an
+//! `End` was cut off. The checksum is computed over the compressed bytes. A reader refuses an
+//! unknown version and an unknown record.
 
 mod block;
 mod facts;

@@ -10,10 +10,10 @@ use crate::{
     record::{Content, Header, Record},
 };
 
-/// The part cannot be read, or cannot be read further.
+/// The reason why a part cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The source failed.
+    /// Reading from the source failed.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The file does not begin with the first bytes of a capture.
@@ -38,7 +38,7 @@ pub enum ReadError {
     },
 }
 
-/// True if a file that begins with these bytes is a capture: the first eight bytes suffice.
+/// True if a file that begins with `start` is a capture. The first eight bytes are enough.
 pub fn is_capture(start: &[u8]) -> bool {
     start.starts_with(MAGIC)
 }

@@ -38,7 +38,7 @@ pub enum Content {
     /// Operations are missing here.
     #[prost(message, tag = "6")]
     Omitted(Omitted),
-    /// Something happened that helps a reader to understand the capture.
+    /// An event that helps to understand the captured traffic, such as a stall.
     #[prost(message, tag = "7")]
     Event(Event),
     /// The last record of a part.
@@ -57,7 +57,7 @@ impl From<Content> for Record {
 /// The description of a capture. All parts of a capture have the same header, except `part`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Header {
-    /// Random bytes that identify the capture.
+    /// Bytes that identify the capture.
     #[prost(bytes = "bytes", tag = "1")]
     pub capture: Bytes,
     /// The position of this part in the capture, from 0.
@@ -98,7 +98,7 @@ pub struct Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub enum ReplyDetail {
-    /// Only [`Facts`].
+    /// Only the [`Facts`] of the reply.
     Facts = 0,
     /// The facts and the whole message.
     Whole = 1,
@@ -108,12 +108,13 @@ pub enum ReplyDetail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub enum Redaction {
-    /// Values are recorded as they are.
+    /// Values are recorded unchanged.
     None = 0,
     /// A value is replaced by a keyed pseudonym of the same type and length. Equal values have
     /// equal pseudonyms.
     Equality = 1,
-    /// As `Equality`, and the pseudonyms of numbers, dates and ObjectIds keep their order.
+    /// Like `Equality`. In addition, the pseudonyms of numbers, dates and ObjectIds keep their
+    /// order.
     Ordered = 2,
 }
 
@@ -153,8 +154,8 @@ pub struct ClientBegan {
     /// The user, as `database.user`; empty without access control.
     #[prost(string, tag = "5")]
     pub user: String,
-    /// True if the client had run operations before. Its open cursors, sessions and transactions
-    /// are not part of the capture.
+    /// True if the client ran operations before its capture began. Cursors, sessions and
+    /// transactions that it opened before are not part of the capture.
     #[prost(bool, tag = "6")]
     pub was_active: bool,
 }
@@ -223,9 +224,9 @@ pub enum Outcome {
     Unacknowledged = 1,
     /// Seawall replied with an error of its own, for example because of overload.
     Refused = 2,
-    /// The server's connection failed.
+    /// The connection to the server failed.
     ServerFailed = 3,
-    /// The client left before it had its reply.
+    /// The client disconnected before it received the reply.
     ClientGone = 4,
 }
 
@@ -279,7 +280,7 @@ pub struct Omitted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub enum OmissionReason {
-    /// The command, or its reply, has or may have a secret.
+    /// The command or its reply contains a secret, or may contain one.
     Secret = 0,
     /// The queue to the writer was full.
     QueueFull = 1,
@@ -291,7 +292,7 @@ pub enum OmissionReason {
     NotRedactable = 4,
 }
 
-/// Something happened that helps a reader to understand the capture.
+/// An event that helps to understand the captured traffic, such as a stall.
 #[derive(Clone, PartialEq, Message)]
 pub struct Event {
     /// The time of the event, in microseconds since the capture began. Events that precede the
@@ -312,13 +313,13 @@ pub struct End {
     /// The time of this record, in microseconds since the capture began.
     #[prost(uint64, tag = "1")]
     pub at_us: u64,
-    /// Number of clients captured up to this part.
+    /// Number of clients captured in this part and all earlier parts.
     #[prost(uint64, tag = "2")]
     pub clients: u64,
-    /// Number of operations recorded up to this part.
+    /// Number of operations recorded in this part and all earlier parts.
     #[prost(uint64, tag = "3")]
     pub operations: u64,
-    /// Number of operations omitted up to this part.
+    /// Number of operations omitted in this part and all earlier parts.
     #[prost(uint64, tag = "4")]
     pub omitted: u64,
     /// Why the part ended.
@@ -332,7 +333,7 @@ pub struct End {
 pub enum EndReason {
     /// The next part continues the capture.
     NextPart = 0,
-    /// The requested duration was over.
+    /// The requested duration has passed.
     Duration = 1,
     /// An operator stopped the capture.
     Stopped = 2,
@@ -340,6 +341,6 @@ pub enum EndReason {
     DiskLimit = 3,
     /// Writing failed, for example because the disk was full.
     WriteFailed = 4,
-    /// Seawall ended.
+    /// Seawall shut down.
     Shutdown = 5,
 }

@@ -80,7 +80,7 @@ fn reader_returns_the_records_that_were_written() {
 }
 
 #[test]
-fn a_message_of_48_mb_fits() {
+fn a_message_of_48_mb_fits_into_a_block() {
     let largest = command(1, seawall_wire::MAX_MESSAGE_BYTES);
     let (read, error) = read(&part(std::slice::from_ref(&largest)));
     assert!(error.is_none());

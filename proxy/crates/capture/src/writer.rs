@@ -12,13 +12,13 @@ use crate::{
 /// Compression level of zstd: fast, because the writer shares the machine with the proxy.
 const LEVEL: i32 = 1;
 
-/// A record was not written.
+/// The reason why a record was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The destination failed.
+    /// Writing to the destination failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The record does not fit a block.
+    /// The record does not fit into a block.
     #[error("a record of {bytes} bytes is larger than a block of {MAX_BLOCK_BYTES} bytes")]
     RecordTooLarge {
         /// Size of the record in bytes.
@@ -39,8 +39,7 @@ pub struct Writer<W> {
 impl<W: Write> Writer<W> {
     /// Begins a part.
     ///
-    /// # Errors
-    /// If the destination fails, or if the header does not fit a block.
+    /// # Errors If the destination fails, or if the header does not fit into a block.
     pub fn new(mut destination: W, header: Header) -> Result<Self, WriteError> {
         destination.write_all(MAGIC)?;
         destination.write_all(&VERSION.to_le_bytes())?;
@@ -55,9 +54,8 @@ impl<W: Write> Writer<W> {
 
     /// Adds a record.
     ///
-    /// # Errors
-    /// If the destination fails, or if the record does not fit a block. A record that does not fit
-    /// changes nothing.
+    /// # Errors If the destination fails, or if the record does not fit into a block. A record that
+    /// does not fit changes nothing.
     pub fn push(&mut self, record: &Record) -> Result<(), WriteError> {
         let bytes = record.encoded_len() + prost::length_delimiter_len(record.encoded_len());
         if bytes > MAX_BLOCK_BYTES {

@@ -1,7 +1,7 @@
 //! Converts the records of a capture to the packets of a recorder's file.
 //!
-//! A client's application and driver become a `hello` in front of its first command. Users, events
-//! and omitted operations have no packet.
+//! The application and the driver of a client are exported as a `hello` before the client's first
+//! command. Users, events and omitted operations are not exported.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,18 @@ use crate::record::{ClientBegan, Content, Header, Outcome, Reply, ReplyDetail};
 /// Maximum number of operations without a reply that are remembered at a time.
 const MAX_PENDING: usize = 100_000;
 
-/// A capture cannot become a recorder's file.
+/// The reason why a capture cannot be converted to a recorder's file.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ExportError {
-    /// The capture has no replies.
+    /// The capture has only the facts of replies, not the whole replies.
     #[error("the capture has no whole replies, but a recorder's file needs them")]
     NoReplies,
 }
 
-/// The records without a packet, and the reason.
+/// Counts of the exported operations, and of those that were not exported, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportCounts {
-    /// Commands that are in the file.
+    /// Operations whose command is in the file.
     pub operations: u64,
     /// Operations whose reply is not in the capture: the client got no reply from a server, or the
     /// reply was too large.
@@ -41,7 +41,7 @@ pub struct Export {
     layout: Layout,
     began_at_us: u64,
     server: String,
-    /// The clients of operations without a reply.
+    /// The client of each operation whose reply has not been read yet, by operation number.
     pending: BTreeMap<u64, u64>,
     order: u64,
     counts: ExportCounts,
@@ -91,7 +91,7 @@ impl Export {
         }
     }
 
-    /// The numbers of records so far.
+    /// The counts so far.
     pub fn counts(&self) -> ExportCounts {
         self.counts
     }

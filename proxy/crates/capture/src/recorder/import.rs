@@ -1,10 +1,10 @@
 //! Converts the packets of a recorder's file to the records of a capture.
 //!
-//! Packets do not say which message is a command: only a reply has the field `ok`. A reply belongs
-//! to the command of its session to which it responds. In an exhaust cursor the server sends
-//! several replies to one `getMore`; mongod 6.0 records a `getMore` of its own before each of them.
-//! If this `getMore` is missing, the first one is repeated in the capture, so that each reply has a
-//! command.
+//! A packet does not say whether its message is a command or a reply. Only replies have the field
+//! `ok`, so this field decides. `responseTo` of a reply is the `requestID` of its command in the
+//! same session. For an exhaust cursor, the server sends several replies to one `getMore`. mongod
+//! 6.0 records a separate `getMore` before each of these replies. If a recording lacks these
+//! `getMore`s, the capture repeats the first one, so that each reply has a command.
 
 use std::collections::BTreeMap;
 
@@ -28,15 +28,15 @@ use crate::record::{
 /// session with the lowest number is forgotten, and its later messages begin a new client.
 const MAX_SESSIONS: usize = 50_000;
 
-/// Maximum number of commands without a reply that are remembered at a time. The replies to further
-/// commands are not found.
+/// Maximum number of commands without a reply that are remembered at a time. Replies to further
+/// commands count as unmatched.
 const MAX_PENDING: usize = 100_000;
 
 /// Maximum size of a `getMore` that is kept for exhaust cursors without recorded commands, in
 /// bytes.
 const MAX_EXHAUST_BYTES: usize = 4096;
 
-/// The packets that have no record in the capture, and the reason.
+/// Counts of the imported commands, and of the messages that were not imported, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImportCounts {
     /// Commands that are in the capture.
@@ -76,19 +76,19 @@ struct Session {
     has_begun: bool,
     application: String,
     driver: String,
-    /// The commands without a reply, by `requestID`.
+    /// The commands whose reply has not been read yet, by `requestID`.
     pending: BTreeMap<i32, Pending>,
     exhaust: Option<Exhaust>,
 }
 
-/// A command without a reply.
+/// A command whose reply has not been read yet.
 #[derive(Clone, Debug)]
 struct Pending {
     /// The operation's number; `None` if the command is not in the capture.
     operation: Option<u64>,
     at_us: u64,
     form: ReplyForm,
-    /// The `getMore` of an exhaust cursor.
+    /// The message, if the command is a `getMore` of an exhaust cursor.
     exhaust: Option<Bytes>,
 }
 
@@ -121,8 +121,8 @@ impl Import {
         }
     }
 
-    /// The header of the capture. `capture` has random bytes that identify the capture. `program`
-    /// is the program that writes the capture. `first` is the first packet.
+    /// The header of the capture. `capture` identifies the capture. `program` names the program
+    /// that writes the capture. `first` is the first packet.
     pub fn header(&self, capture: Bytes, program: String, first: &Packet) -> Header {
         let server = match self.layout {
             Layout::Addresses => Some(first.local.as_str()),
@@ -149,7 +149,8 @@ impl Import {
     pub fn convert(&mut self, packet: Packet) -> Vec<Content> {
         let mut records = Vec::new();
         let at_us = packet.at_us.saturating_sub(self.began_at_us);
-        // Two packets of different threads may have times in another order than they are written.
+        // The server may write packets of different threads in another order than that of their
+        // times. The times of records must not decrease.
         let at_us = at_us.max(self.last_at_us);
         self.last_at_us = at_us;
         match packet.event {
@@ -181,7 +182,7 @@ impl Import {
         }
     }
 
-    /// The numbers of packets so far.
+    /// The counts so far.
     pub fn counts(&self) -> ImportCounts {
         self.counts
     }
@@ -230,7 +231,8 @@ impl Import {
         }
     }
 
-    /// Records a reply of an exhaust cursor whose command was not recorded.
+    /// Records a reply of an exhaust cursor, if the recording has no command for this reply.
+    /// `command` is the first `getMore`; the reply gets a copy of it.
     fn exhaust_reply(
         &mut self,
         session: u64,

@@ -1,8 +1,8 @@
 //! The files of mongod's own traffic recorder (`startRecordingTraffic`): a reader, a writer, and
 //! the conversion to captures and back.
 //!
-//! A file is a sequence of packets without a mark of its version. Three layouts are known. The
-//! reader finds the layout of a file from its first packet.
+//! A file is a sequence of packets, and does not contain the version of its layout. Three layouts
+//! are known. The reader finds the layout of a file from its first packet.
 //!
 //! ```text
 //! packet    = size(4) head message                          integers little-endian, size of all
@@ -15,7 +15,8 @@
 //! increases by one with each packet. In the layouts `sessions` and `events` a packet without a
 //! message says that a session began or ended.
 //!
-//! Sources: files of mongod 6.0.5, and for the newer layouts public descriptions of readers.
+//! Sources: files of mongod 6.0.5; for the newer layouts, public descriptions of programs that read
+//! them.
 
 mod export;
 mod import;
@@ -43,7 +44,7 @@ pub enum Layout {
     Addresses,
     /// One text for the session, and microseconds since the recording began.
     Sessions,
-    /// Like `Sessions`, with the event in front.
+    /// Like `Sessions`, but each packet begins with its event.
     Events,
 }
 

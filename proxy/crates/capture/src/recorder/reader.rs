@@ -8,14 +8,14 @@ use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES};
 use super::{Layout, MAX_HEAD_BYTES, MAX_PACKET_BYTES, MAX_SESSION, Packet, PacketEvent};
 use crate::reader::fill;
 
-/// The file cannot be read, or cannot be read further.
+/// The reason why a recorder's file cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RecorderError {
-    /// The source failed.
+    /// Reading from the source failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The first packet fits no known layout.
-    #[error("not a file of mongod's traffic recorder, or of an unknown version")]
+    /// The first packet has none of the known layouts.
+    #[error("not a file of mongod's traffic recorder, or a file with an unknown layout")]
     UnknownLayout,
     /// The file ends within a packet.
     #[error("the file was cut off at byte {at_byte}")]
@@ -100,7 +100,7 @@ fn packet_bytes(bytes: &Bytes) -> u64 {
 }
 
 /// Reads the bytes of the next packet, without its size; `None` at the end of the source. The inner
-/// error is a size that no packet has.
+/// error says why the size of the packet is invalid.
 fn read_packet(
     source: &mut impl Read,
     at_byte: u64,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{Import, ImportCounts, Packet, RecorderError, RecorderReader};
 use crate::record::{Content, End, Header};
 
-/// The program in the header of a capture that was a recording.
+/// The name of the program in the header of a converted recording.
 const PROGRAM: &str = concat!("seawall ", env!("CARGO_PKG_VERSION"), ", from a recording");
 
 /// A recorder's file that is converted to records while it is read. Memory is limited to one packet
@@ -67,13 +67,14 @@ impl<R: Read> Recording<R> {
         self.import.end()
     }
 
-    /// The numbers of packets without a record so far.
+    /// The counts of the conversion so far.
     pub fn counts(&self) -> ImportCounts {
         self.import.counts()
     }
 }
 
-/// The id of the capture, from the first packet: its time, and checksums of its parts.
+/// The id of the capture: the time of the first packet, and checksums of its addresses and its
+/// message.
 fn id(first: &Packet) -> Bytes {
     let text = crc32c::crc32c(first.local.as_bytes());
     let text = crc32c::crc32c_append(text, first.remote.as_bytes());

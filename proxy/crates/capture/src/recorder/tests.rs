@@ -187,7 +187,7 @@ fn files_of_other_kinds_are_refused() {
 }
 
 #[test]
-fn a_damaged_packet_ends_the_file_with_its_offset() {
+fn a_damaged_packet_is_an_error_with_its_offset() {
     let good = file(Layout::Addresses, &[packet(3, 1, request(7, &find(1)))]);
     let huge = u32::MAX.to_le_bytes();
     let mut wrong_length = good.clone();
@@ -365,7 +365,7 @@ fn each_reply_of_an_exhaust_cursor_has_a_command() {
 }
 
 #[test]
-fn messages_without_a_record_are_counted() {
+fn messages_that_cannot_be_imported_are_counted_by_reason() {
     let insert = doc! { "insert": "c", "documents": [{}], "$db": "d" };
     let damaged = request(9, &doc! { "find": "c" });
     let (records, counts) = import([
@@ -406,7 +406,7 @@ fn a_capture_with_facts_only_is_not_exported() {
 }
 
 #[test]
-fn hostile_files_do_not_increase_memory_use() {
+fn memory_for_open_commands_is_limited_in_files_without_replies() {
     let sessions = (0..200_000).map(|session| (session, request(1, &find(1))));
     let (records, counts) = import(sessions);
     assert_eq!(counts.operations, 200_000);
@@ -419,7 +419,7 @@ fn hostile_files_do_not_increase_memory_use() {
     assert!(import.remembered() <= 100_000, "{}", import.remembered());
 }
 
-/// A script of messages: the session, and the kind of the exchange.
+/// Scripts of exchanges. An exchange is given by its session and its kind.
 fn scripts() -> impl Strategy<Value = Vec<(u64, u8)>> {
     proptest::collection::vec((1_u64..5, 0_u8..4), 1..40)
 }
