@@ -118,7 +118,7 @@ impl Client {
             };
             next.is_connected = true;
             while next.is_connected && Instant::now() < self.shared.ends_at {
-                // Operations that would have timed out already are not sent.
+                // Operations that have been due for longer than the timeout are not sent.
                 if let Some(until) = Instant::now().checked_sub(self.patience) {
                     next.skip_until(until);
                 }

@@ -16,7 +16,7 @@
 //! | `work` | the operations that clients run, and the checks of replies |
 //! | `record` | the results per second |
 //! | `report` | the final report as text and JSON |
-//! | `own` | the generator's own CPU time and lateness |
+//! | `own` | the CPU time and the lateness of the harness itself |
 
 mod client;
 mod link;

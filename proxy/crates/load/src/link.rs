@@ -54,7 +54,8 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    /// Connects to the target's address of the client with this number.
+    /// Connects to an address of the target. `number` is the number of the client, which selects
+    /// the address.
     ///
     /// # Errors
     /// If the connection is refused, or the TLS handshake fails.
@@ -78,8 +79,8 @@ impl Link {
         })
     }
 
-    /// Sends the handshake that drivers send, as `isMaster`: servers before 4.4.2 do not know
-    /// `hello`.
+    /// Sends the same handshake as drivers. Its command is `isMaster`, because servers before 4.4.2
+    /// do not know `hello`.
     ///
     /// # Errors
     /// If the connection fails, or the reply is an error.
@@ -198,7 +199,7 @@ impl Link {
         }
     }
 
-    /// Receives the rest of the reply whose beginning [`Link::receive_header`] has received.
+    /// Receives the rest of a reply. [`Link::receive_header`] must have received its beginning.
     /// Returns the whole reply.
     ///
     /// # Errors

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_of_tls_are_read_and_checked() {
+    async fn tls_files_are_read_and_checked() {
         let parse = async |file: &str| {
             Target::parse(&format!("mongodb://127.0.0.1/?tls=true&tlsCAFile={file}")).await
         };

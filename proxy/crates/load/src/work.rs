@@ -122,7 +122,7 @@ impl Work {
     }
 
     /// Builds a command that inserts missing documents, starting with `_id` `first`. Also returns
-    /// the `_id` at which the next command must continue.
+    /// the first `_id` of the next command.
     pub(super) fn seed(&self, first: u32) -> (RawDocumentBuf, u32) {
         let end = self.documents.min(first + SEEDED_AT_A_TIME);
         let mut updates = bson::RawArrayBuf::new();
