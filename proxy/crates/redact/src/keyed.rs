@@ -10,8 +10,8 @@ use crate::Mode;
 /// Output of the keyed function.
 pub(crate) type Block = [u8; 32];
 
-/// Rounds of the permutation of bytes. Four rounds of a Feistel network with a random function give
-/// a permutation that cannot be distinguished from a random one.
+/// Number of rounds of the permutation of bytes. Four rounds of a Feistel network with a random
+/// function give a permutation that cannot be distinguished from a random one.
 const ROUNDS: u8 = 4;
 
 /// The purpose of a block. Blocks of different purposes never have the same input.
@@ -43,7 +43,7 @@ impl Keyed {
             Mode::Equality => b"seawall redact equality 1",
             Mode::Ordered => b"seawall redact ordered 1.",
         });
-        // The key of the function is derived, so that the two modes have nothing in common.
+        // Each mode has its own derived key, so the pseudonyms of the two modes are unrelated.
         let derived = mac.finalize().into_bytes();
         let mac = Hmac::new_from_slice(&derived).expect("HMAC accepts keys of any length");
         Self(mac)

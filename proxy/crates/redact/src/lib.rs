@@ -1,21 +1,22 @@
 //! Pseudonyms for the values of users in commands, replies and stored documents.
 //!
 //! A value becomes a pseudonym that depends on a key. Field names, operators, options and limits
-//! stay, so a redacted command has the same fingerprint. Which elements are values is decided by
-//! [`seawall_shape::Place`]; elements that no rule knows are values. This crate does no I/O.
+//! stay, so a redacted command has the same fingerprint, with the exceptions in
+//! `docs/capture-format.md`. [`seawall_shape::Place`] decides which elements are values; an element
+//! without a rule is a value. This crate does no I/O.
 //!
 //! | module | purpose |
 //! |---|---|
 //! | `keyed` | the keyed function, and permutations of bytes |
 //! | `number` | numbers of all types, dates, and times of ObjectIds |
-//! | `ordered` | the strictly increasing maps under them |
+//! | `ordered` | strictly increasing maps, used by `number` |
 //! | `text` | strings and regular expressions |
 //! | `rewrite` | messages and documents |
 //! | `records` | the records of a capture |
 //!
 //! Pseudonyms are not encryption. Equal values stay equal, so frequencies stay visible, and with
-//! [`Mode::Ordered`] the order too. Booleans and null have no pseudonyms in either mode. Zero,
-//! infinity and NaN have no pseudonyms in the ordered mode.
+//! [`Mode::Ordered`] the order too. Booleans and null stay unchanged in both modes. In the ordered
+//! mode, zero, infinity and NaN stay unchanged too.
 
 mod keyed;
 mod number;
@@ -39,13 +40,14 @@ pub enum Mode {
     /// Pseudonyms keep the type and the length of a value, and equal values of one type have equal
     /// pseudonyms. For captures that are shared, not replayed.
     Equality,
-    /// The same as [`Mode::Equality`]; also the order of numbers (over all numeric types), of
-    /// dates, and of the times of ObjectIds, and the prefixes of strings. An integer whose
-    /// pseudonym does not fit its type gets the next larger type.
+    /// Pseudonyms keep the same properties as in [`Mode::Equality`]. They also keep the order of
+    /// numbers (across all numeric types), the order of dates and of the times of ObjectIds, and
+    /// the prefixes of strings. An integer whose pseudonym does not fit its type gets the next
+    /// larger type.
     Ordered,
 }
 
-/// A message or document cannot be redacted, so it must not be written.
+/// The reason why a message or document cannot be redacted. It must not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RedactError {
     /// The bytes are not a valid message or document.

@@ -87,7 +87,7 @@ pub(crate) fn equal_number(keyed: &Keyed, kind: u8, value: &[u8]) -> Vec<u8> {
             if !double.is_finite() {
                 return bytes;
             }
-            // The two zeros are equal.
+            // 0.0 and -0.0 are equal, so they must have the same pseudonym.
             bytes = (double + 0.0).to_le_bytes().to_vec();
             loop {
                 keyed.permute(kind, &[], &mut bytes);
@@ -147,7 +147,8 @@ fn of_double(value: f64) -> Option<Number> {
     let mantissa = bits & ((1 << MANTISSA_BITS) - 1);
     Some(Number {
         is_negative: value < 0.0,
-        // Subnormal numbers are below the smallest exponent that has own pseudonyms.
+        // All numbers below 2^-60 share one pseudonym, so the exponent of a subnormal number need
+        // not be exact.
         exponent: exponent - 1023,
         fraction: mantissa << (FRACTION_BITS - MANTISSA_BITS),
     })
@@ -169,7 +170,7 @@ fn of_decimal(bits: u128) -> Option<Number> {
             magnitude.unwrap_or(u128::MAX),
         ));
     }
-    // More digits do not change the 63 bits that count.
+    // More digits do not change the 63 bits of the fraction.
     let (coefficient, digits) = match digits.checked_sub(MAX_DIGITS) {
         Some(lost) => {
             let power = 10_u128.checked_pow(lost);
@@ -181,7 +182,7 @@ fn of_decimal(bits: u128) -> Option<Number> {
     Some(of_quotient(is_negative, coefficient, one))
 }
 
-/// Digits after the point that are read.
+/// Number of digits after the decimal point that are read.
 const MAX_DIGITS: u32 = 37;
 
 /// The number `dividend / divisor`. The divisor is below 2^124.
@@ -218,7 +219,7 @@ fn decimal_parts(bits: u128) -> Option<(bool, u128, i32)> {
     let is_negative = bits >> 127 == 1;
     match bits >> 122 & 0b11111 {
         0b11110 | 0b11111 => return None,
-        // The long form encodes only values that count as zero.
+        // Coefficients in the long form are too large to be valid, so these numbers count as zero.
         0b11000.. => return Some((is_negative, 0, 0)),
         _ => {}
     }
@@ -277,9 +278,11 @@ fn double_of(pseudonym: &Pseudonym) -> f64 {
 }
 
 fn decimal_of(pseudonym: &Pseudonym) -> u128 {
-    /// The part has at most 44 bits, so that its product with 10^24 fits.
+    /// Number of decimal digits of a part. The part has at most 44 bits, so its product with 10^24
+    /// fits into 128 bits.
     const MAX_PART_DIGITS: u32 = 24;
-    /// A pseudonym below one has 53 bits, so that its product with 10^22 fits.
+    /// Number of decimal digits of a pseudonym below one. It has 53 bits, so its product with 10^22
+    /// fits into 128 bits.
     const SMALL_DIGITS: u32 = 22;
     let is_negative = pseudonym.is_negative;
     let exponent = |digits: u32| -i32::try_from(digits).unwrap_or(0);

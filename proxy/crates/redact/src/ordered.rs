@@ -22,7 +22,7 @@ const PRECISION_BITS: u32 = 40;
 /// Additional bits of the pseudonym's fraction.
 const FRACTION_SPREAD_BITS: u32 = 4;
 
-/// Bits of a tree's level.
+/// Number of bits of a leaf's index that one level of the tree selects.
 const LEVEL_BITS: u32 = 4;
 
 /// A number other than zero, NaN and infinity: `±2^exponent · (1 + fraction / 2^63)`.
@@ -95,7 +95,8 @@ impl OrderedMap<'_> {
     pub(crate) fn map(&self, number: Number) -> Pseudonym {
         let number = number.limited();
         let whole_bits = u32::try_from(number.exponent).unwrap_or(0);
-        // The integers of large exponents have more bits than the fraction; the others are zero.
+        // An integer with a large exponent has more bits than the fraction. Its lowest bits are
+        // zero.
         let fraction = u128::from(number.fraction) << FRACTION_BITS;
         let integer = fraction >> (2 * FRACTION_BITS - whole_bits);
         let rest = fraction & ((1 << (2 * FRACTION_BITS - whole_bits)) - 1);
@@ -117,7 +118,8 @@ impl OrderedMap<'_> {
         }
     }
 
-    /// The position of a leaf's pseudonym among `2^(bits + spread)`. There are `2^bits` leaves.
+    /// The position of a leaf's pseudonym among `2^(bits + spread_bits)` positions. The tree has
+    /// `2^bits` leaves.
     fn leaf(&self, prefix: &Prefix, leaf: u128, bits: u32, spread_bits: u32) -> u128 {
         let mut position = 0;
         let mut range: u128 = 1 << (bits + spread_bits);
@@ -194,7 +196,7 @@ fn shares(weights: &[u8; 32], child: u128, level_bits: u32) -> (u128, u128, u128
     (before, own, all)
 }
 
-/// The bytes that select a tree: one for each sign and exponent.
+/// The bytes that select a tree. Each sign and exponent has its own tree.
 #[derive(Clone, Copy, Debug)]
 struct Prefix([u8; 5]);
 

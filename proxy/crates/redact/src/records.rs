@@ -29,7 +29,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// Begins with the first record after the header.
+    /// Creates the state for one capture. The caller passes the records in order, from the first
+    /// record after the header.
     pub fn new(redactor: Redactor) -> Self {
         Self {
             redactor,
@@ -39,7 +40,7 @@ impl Records {
         }
     }
 
-    /// Says in the header how values are replaced.
+    /// Sets the field of the header that says how values are replaced.
     pub fn mark(&self, header: &mut Header) {
         header.set_redaction(match self.redactor.mode {
             Mode::Equality => Redaction::Equality,
@@ -63,7 +64,8 @@ impl Records {
         record.into_iter().chain(omitted.map(Content::Omitted))
     }
 
-    /// Counts the omitted operations and messages in the last record.
+    /// Corrects the counts of the last record: adds the operations and messages that were omitted
+    /// here.
     pub fn end(&self, end: End) -> End {
         End {
             operations: end.operations.saturating_sub(self.operations),

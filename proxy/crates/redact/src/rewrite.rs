@@ -218,7 +218,8 @@ impl Output {
             number::DOUBLE | number::INT32 | number::INT64 | number::DECIMAL => {
                 self.number(redactor, kind_at, kind, value);
             }
-            // Booleans, null and the like. A timestamp has no room for a pseudonym in its order.
+            // Booleans, null and similar types stay unchanged. So do timestamps in the ordered
+            // mode, because 64 bits have no room for a longer pseudonym.
             _ => self.0.extend_from_slice(value),
         }
         Ok(())

@@ -122,7 +122,7 @@ fn a_number_keeps_its_type_if_its_pseudonym_fits() {
 }
 
 #[test]
-fn special_numbers_are_not_changed() {
+fn zero_and_infinity_are_unchanged_and_extreme_numbers_keep_their_sign() {
     for special in [0.0, f64::INFINITY, f64::NEG_INFINITY] {
         assert_eq!(value(Mode::Ordered, special), Bson::Double(special));
     }

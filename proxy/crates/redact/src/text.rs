@@ -3,17 +3,17 @@
 //! A string keeps its length in bytes. Each character is replaced by one of the same class: the
 //! printable ASCII characters, the control characters, and the characters of two, three and four
 //! bytes in UTF-8. Within a class the replacement is a permutation, so different strings have
-//! different pseudonyms. The permutation depends on the characters before: so equal prefixes have
-//! equal pseudonyms. Without [`Mode::Ordered`], three passes in alternating directions make each
-//! character depend on all others.
+//! different pseudonyms. The permutation depends on the preceding characters, so equal prefixes
+//! have equal pseudonyms. Without [`Mode::Ordered`], three passes in alternating directions make
+//! each character depend on all others.
 
 use seawall_shape::has_literal_prefix;
 
 use crate::Mode;
 use crate::keyed::{Block, Keyed, Purpose};
 
-/// Number of characters at the beginning of a string that form a group each. The permutation of a
-/// character depends on all groups before its own.
+/// The first characters of a string, up to this number, each form a group of their own. The
+/// permutation of a character depends on all groups before its own.
 const SINGLE_CHARACTERS: usize = 64;
 
 /// Number of characters in each of the later groups.
@@ -75,9 +75,9 @@ fn pass(keyed: &Keyed, domain: u8, characters: &mut [char], first: usize) {
     }
 }
 
-/// The replacement of a character by one of its class. `|` stays, because it would end the literal
-/// prefix of a pattern. The first character of a string is `$` if and only if it was `$`: in an
-/// expression, this character marks a path.
+/// The replacement of a character by one of its class. `|` stays, and is never a replacement,
+/// because it would end the literal prefix of a pattern. A `$` at the beginning of a string stays,
+/// and no other character becomes a `$` there, because in an expression this `$` marks a path.
 fn replaced(character: char, seed: u32, is_first: bool) -> char {
     let code = u32::from(character);
     let code = match code {
@@ -85,7 +85,8 @@ fn replaced(character: char, seed: u32, is_first: bool) -> char {
         DOLLAR if is_first => code,
         0x01..=0x1f => permuted(code, 0x01, 0x1f, seed),
         0x20..=0x7e if is_first => {
-            // Without the two, the codes above them move down.
+            // `$` and `|` are left out: each code above them is reduced, so that the remaining
+            // codes are consecutive.
             let dense = code - u32::from(code > DOLLAR) - u32::from(code > PIPE);
             let moved = permuted(dense, 0x20, 0x7c, seed);
             let moved = moved + u32::from(moved >= DOLLAR);
@@ -97,7 +98,8 @@ fn replaced(character: char, seed: u32, is_first: bool) -> char {
             moved + u32::from(moved >= PIPE)
         }
         0x80..=0x7ff => permuted(code, 0x80, 0x7ff, seed),
-        // Without the surrogates, which are not characters, the codes from 0xe000 on move down.
+        // Surrogates are not characters. The codes above them are reduced, so that the remaining
+        // codes are consecutive.
         0x800..=0xffff => {
             let dense = code - if code > 0xdfff { SURROGATES } else { 0 };
             let moved = permuted(dense, 0x800, 0xffff - SURROGATES, seed);

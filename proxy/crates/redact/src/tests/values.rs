@@ -1,4 +1,4 @@
-//! No value of a user is in a redacted command, wherever the user put it.
+//! Tests that a redacted command contains no value of a user, wherever the user put the value.
 
 use bson::{Binary, Bson, Document, Timestamp, doc, oid::ObjectId, spec::BinarySubtype};
 use seawall_command::table::{COMMANDS, CommandSpec, FirstField};
@@ -47,7 +47,7 @@ fn has_sentinel(value: &Bson) -> bool {
         Bson::String(text) => text.contains(TEXT),
         Bson::Int32(number) => *number == NUMBER,
         Bson::Int64(number) => *number == i64::from(NUMBER),
-        #[expect(clippy::float_cmp, reason = "an unchanged number is equal")]
+        #[expect(clippy::float_cmp, reason = "an unchanged number is exactly equal")]
         Bson::Double(number) => *number == f64::from(NUMBER),
         Bson::ObjectId(id) => id.bytes() == ID,
         _ => false,
@@ -67,7 +67,7 @@ fn the_first_field_of_a_command_keeps_only_names_options_and_commands() {
                 let is_kept = match spec.first_field {
                     // Names of databases and collections are documented as kept.
                     FirstField::Name => is_text,
-                    // A cursor id, a level, a number of seconds, or a word of the server.
+                    // The option is a cursor id, a level, a number of seconds, or a keyword.
                     FirstField::Option => is_text || is_number(&sentinel),
                     FirstField::Flag | FirstField::Command | FirstField::Sessions => false,
                 };
@@ -187,7 +187,8 @@ const NUMBERS: [&str; 60] = [
     "sort",
 ];
 
-/// Documents in which every number is an option, because each is a limit, a cursor id or the like.
+/// Fields with a document in which every number is kept, because it is an option: a limit, a cursor
+/// id or similar.
 const OF_NUMBERS: [&str; 6] = [
     "changeStreamPreAndPostImages",
     "cursor",
@@ -197,7 +198,8 @@ const OF_NUMBERS: [&str; 6] = [
     "fields",
 ];
 
-/// Fields that must have an option of another type, or the value of a user.
+/// Fields whose text and numbers are not kept: they have an option of another type, or a value of a
+/// user.
 const OTHERS: [&str; 33] = [
     "$client",
     "$clusterTime",
@@ -270,7 +272,7 @@ fn is_exception(field: &str, value: &Bson) -> bool {
     }
 }
 
-/// True for values with a sentinel that is no number.
+/// True for values that contain a sentinel other than a number.
 fn has_text(value: &Bson) -> bool {
     match value {
         Bson::Document(document) => document.values().any(has_text),
@@ -279,7 +281,7 @@ fn has_text(value: &Bson) -> bool {
     }
 }
 
-/// Asserts that no sentinel is left of a command.
+/// Asserts that the redacted command contains no sentinel.
 fn assert_redacted(original: &Document) {
     for mode in MODES {
         let redacted = command(mode, original);
@@ -292,7 +294,7 @@ fn assert_redacted(original: &Document) {
 }
 
 #[test]
-fn values_that_were_once_kept_are_redacted() {
+fn values_that_earlier_versions_kept_are_redacted() {
     let id = ObjectId::from_bytes(ID);
     for original in [
         doc! { "filemd5": TEXT, "root": "fs", "$db": "d" },
@@ -355,7 +357,7 @@ fn constants_in_stages_and_expressions_are_redacted() {
 }
 
 #[test]
-fn options_with_documents_are_kept() {
+fn options_that_contain_documents_are_kept() {
     let binary = |subtype| {
         Bson::Binary(Binary {
             subtype,
@@ -391,7 +393,7 @@ fn options_with_documents_are_kept() {
 }
 
 #[test]
-fn errors_keep_no_values() {
+fn redacted_errors_contain_no_values() {
     let original = doc! { "ok": 0.0, "code": 11000, "errmsg": TEXT, "errInfo": { "a": TEXT },
     "keyPattern": { "a": TEXT }, "keyValue": { "a": NUMBER },
     "writeErrors": [{ "code": 1, "errmsg": TEXT, "errInfo": { "a": NUMBER }, "keyPattern": { "a": TEXT } }],
