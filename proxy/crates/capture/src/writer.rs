@@ -39,7 +39,8 @@ pub struct Writer<W> {
 impl<W: Write> Writer<W> {
     /// Begins a part.
     ///
-    /// # Errors If the destination fails, or if the header does not fit into a block.
+    /// # Errors
+    /// If the destination fails, or if the header does not fit into a block.
     pub fn new(mut destination: W, header: Header) -> Result<Self, WriteError> {
         destination.write_all(MAGIC)?;
         destination.write_all(&VERSION.to_le_bytes())?;
@@ -54,8 +55,9 @@ impl<W: Write> Writer<W> {
 
     /// Adds a record.
     ///
-    /// # Errors If the destination fails, or if the record does not fit into a block. A record that
-    /// does not fit changes nothing.
+    /// # Errors
+    /// If the destination fails, or if the record does not fit into a block. A record that does not
+    /// fit changes nothing.
     pub fn push(&mut self, record: &Record) -> Result<(), WriteError> {
         let bytes = record.encoded_len() + prost::length_delimiter_len(record.encoded_len());
         if bytes > MAX_BLOCK_BYTES {
