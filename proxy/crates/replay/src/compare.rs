@@ -1,7 +1,7 @@
 //! Compares two reports: two replays, or a replay and its capture.
 //!
-//! Per shape, four kinds of changes are reported: operations failed, results are different,
-//! operations became slower or faster. Durations are compared by the same test as the changes of a
+//! Four kinds of changes are reported per shape: more operations failed, results differ, operations
+//! are slower, operations are faster. Durations are compared by the same test as the changes of a
 //! running proxy (`seawall_insight`), which accounts for a change of all shapes at once.
 
 use std::{
@@ -21,10 +21,11 @@ use crate::{Exclusion, Kind, Report, ShapeResult};
 /// LockTimeout, NoSuchTransaction, SnapshotUnavailable.
 const CHANCE_CODES: [i32; 4] = [112, 24, 251, 246];
 
-/// Share of a shape's operations that may fail more often with one of [`CHANCE_CODES`].
+/// Additional errors with one of [`CHANCE_CODES`] are ignored up to about this share of a shape's
+/// operations.
 const CHANCE_SHARE: f64 = 0.01;
 
-/// Number of operations that may fail more often with one of [`CHANCE_CODES`].
+/// Number of additional errors with one of [`CHANCE_CODES`] that are ignored for every shape.
 const CHANCE_COUNT: u64 = 5;
 
 /// Unauthorized: the account of the replay lacks a right.
@@ -37,7 +38,7 @@ const MIN_OPERATIONS: u64 = 30;
 /// Minimum difference of the medians; a smaller difference never exceeds the maximum slowdown.
 const MIN_DIFFERENCE: Duration = Duration::from_micros(100);
 
-/// Probability that a shape exceeds the maximum slowdown only by chance, over all shapes.
+/// Accepted probability that any of the shapes is reported as too slow only by chance.
 const ALPHA: f64 = 0.001;
 
 /// The kinds of changes, the most important first.
@@ -81,8 +82,9 @@ pub struct Change {
     /// The later median divided by the earlier one; only for slower and faster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// The rank of the change within its kind: additional errors, or the difference of the total
-    /// time in milliseconds, or the later total time of a different shape.
+    /// The sort key within the kind, the largest first: for `Failed`, the number of additional
+    /// errors; for `Different`, the total time of the shape in the later report, in milliseconds;
+    /// for `Slower` and `Faster`, the difference of the total times, in milliseconds.
     pub cost: f64,
 }
 
@@ -124,7 +126,8 @@ impl Comparison {
             .chain(durations(&before, &now))
             .collect();
         changes.sort_by(|a, b| {
-            // A single shape that changed is more likely the cause than all shapes at once.
+            // A change of all shapes at once comes last, because a single changed shape is more
+            // likely the cause.
             let is_whole = |change: &Change| change.shape.id.is_empty();
             (a.kind.cmp(&b.kind))
                 .then(is_whole(a).cmp(&is_whole(b)))
@@ -233,7 +236,8 @@ fn failures(a: &ShapeResult, b: &ShapeResult, kind_before: Kind) -> (Vec<String>
             cost += float(y - x);
         }
     }
-    // A capture may have only the first code of each reply, so the sums are compared.
+    // A capture may record only the code of the first failed write of each reply, so the sums are
+    // compared.
     let sum = |shape: &ShapeResult| -> u64 {
         let codes = shape.write_errors.iter();
         let counted = codes.filter(|(code, _)| !CHANCE_CODES.contains(code));
@@ -244,7 +248,8 @@ fn failures(a: &ShapeResult, b: &ShapeResult, kind_before: Kind) -> (Vec<String>
         facts.push(format!("failed writes: {x} → {y}"));
         cost += float(y - x);
     }
-    // Failures in a capture are those of the captured deployment.
+    // Failed connections in a capture are those of the captured deployment. They do not excuse
+    // failures in the replay.
     let x = match kind_before {
         Kind::Replay => a.failures,
         Kind::Capture | Kind::DryRun => 0,
@@ -273,7 +278,7 @@ fn allowed(code: i32, operations: u64) -> u64 {
     allowed
 }
 
-/// The facts about results that differ.
+/// Describes the results that differ.
 fn differences(a: &ShapeResult, b: &ShapeResult, before: &Report, now: &Report) -> Vec<String> {
     let mut facts = Vec::new();
     let mut compare = |name: &str, x: u64, y: u64| {
@@ -281,7 +286,8 @@ fn differences(a: &ShapeResult, b: &ShapeResult, before: &Report, now: &Report) 
             facts.push(format!("{name}: {x} → {y}"));
         }
     };
-    // In a comparison with a capture, replies that never came are missing there.
+    // The capture lacks the results of operations without a reply, so the results cannot be
+    // compared.
     let lost = match before.kind {
         Kind::Replay => 0,
         Kind::Capture | Kind::DryRun => a.failures,
@@ -580,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_change_is_named() {
+    fn each_kind_of_change_is_reported() {
         use ChangeKind::{Different, Failed, Faster, Slower};
         type Edit = fn(&mut ShapeResult);
         let cases: [(Edit, ChangeKind); 9] = [
@@ -670,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_slower_than_the_objective_allows_are_named() {
+    fn shapes_that_exceed_the_maximum_slowdown_are_reported() {
         let slower = |factor| changed(|shape| shape.latency = latency(200, 3.0 * factor));
         let missed = |factor, share| {
             let missed = Comparison::new(report(), slower(factor), Some(share)).missed;
@@ -697,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_that_the_captured_deployment_also_had_are_not_changes() {
+    fn operations_without_a_reply_in_the_capture_cause_no_change() {
         let mut before = changed(|shape| {
             shape.failures = 3;
             shape.documents -= 6;

@@ -10,7 +10,7 @@ use tokio::{sync::mpsc, time::Instant};
 
 use crate::{OperationId, digest::digest, endpoint::Endpoint};
 
-/// A reply up to this size needs no share of the memory for replies, in bytes.
+/// Size in bytes up to which a reply is received without reserving memory for replies.
 const SMALL_REPLY_BYTES: usize = 64 * 1024;
 
 /// A command to send.
@@ -50,9 +50,10 @@ pub(crate) struct Done {
     /// The time from `sent_at` to the end of the reply.
     pub duration: Duration,
     pub request_bytes: usize,
-    /// The reply; `None` if none was wanted.
+    /// The reply; `None` if the command wants no reply.
     pub result: Result<Option<Received>, Failure>,
-    /// The captured ids of cursors, with the events that were fetched before the command.
+    /// The number of events that were fetched before the command, for each cursor by its captured
+    /// id.
     pub caught_up: Vec<(i64, u64)>,
 }
 
@@ -71,7 +72,7 @@ pub(crate) async fn run(
     mut jobs: mpsc::Receiver<Job>,
     done: mpsc::Sender<Done>,
 ) {
-    // A failure is reported for the first job, which tries again.
+    // A failure is ignored here, because the first job connects again and reports its own failure.
     let mut link = endpoint.connect(slot).await.ok();
     while let Some(job) = jobs.recv().await {
         let mut connected = match link.take() {

@@ -54,7 +54,7 @@ pub(crate) fn exclusion(
         | Syntax::FindAndModify
         | Syntax::BulkWrite => {}
         Syntax::GetMore => return None,
-        // The documents of an insert are not searched.
+        // The documents of an insert contain only data, so they are not searched for expressions.
         Syntax::OnCollection if has_statements => return None,
         Syntax::MapReduce
         | Syntax::CreateIndexes
@@ -125,7 +125,7 @@ fn reads_at_time(body: &[u8]) -> bool {
     concerns.any(|concern| elements(concern.value).any(|of| of.name == b"atClusterTime"))
 }
 
-/// True if the options of a change stream have the position at which it starts.
+/// True if the options of a change stream say where the stream starts.
 fn has_start(options: &[u8]) -> bool {
     elements(options).any(|option| {
         matches!(
@@ -135,7 +135,7 @@ fn has_start(options: &[u8]) -> bool {
     })
 }
 
-/// True if a string is a variable with the time.
+/// True if a string begins with the variable `$$NOW` or `$$CLUSTER_TIME`.
 fn is_clock(string: &[u8]) -> bool {
     let text = string.get(4..).unwrap_or_default();
     text.starts_with(b"$$NOW") || text.starts_with(b"$$CLUSTER_TIME")
@@ -196,12 +196,12 @@ impl Hasher {
                     hash.update([0]);
                     self.add(hash, element.kind, element.value, depth + 1);
                 }
-                // No element has the type 0, so this is the end of the document.
+                // No element has the type 0, so this byte marks the end of the document.
                 hash.update([0]);
             }
             DOCUMENT | ARRAY => {}
             OBJECT_ID | DATE | TIMESTAMP if self.is_recent(kind, value) => {}
-            // Both zeros are equal.
+            // 0.0 and -0.0 are equal, so they need the same hash.
             DOUBLE if value == NEGATIVE_ZERO => hash.update([0; 8]),
             _ => hash.update(value),
         }
@@ -214,7 +214,7 @@ impl Hasher {
                 let milliseconds = value.first_chunk().map(|chunk| i64::from_le_bytes(*chunk));
                 u64::try_from(milliseconds.unwrap_or(0)).unwrap_or(0) / 1000
             }
-            // The seconds are the upper half.
+            // The seconds are the upper half of a timestamp.
             (_, [_, _, _, _, a, b, c, d]) => u64::from(u32::from_le_bytes([*a, *b, *c, *d])),
             _ => 0,
         };

@@ -1,5 +1,5 @@
-//! The target of a replay: its connections, its properties, and the refusal of the captured
-//! deployment.
+//! The target of a replay: its connections, its properties, and the check that it is not the
+//! captured deployment.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::SessionKey;
 /// Time limit for connecting and logging in.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Bytes of replies that are in memory at the same time, in KiB. The largest reply fits.
+/// Maximum size of all replies in memory together, in KiB. The largest reply fits.
 const REPLIES_KIB: usize = 48 * 1024;
 
 /// The target cannot be used.
@@ -36,7 +36,7 @@ pub enum EndpointError {
         "{0} has no process id, so it may belong to the captured deployment (it is a proxy, or older than MongoDB 4.4); use --yes-i-own-this to send writes to it"
     )]
     Unidentified(String),
-    /// The operating system has no random numbers.
+    /// The operating system did not provide random numbers.
     #[error("no random numbers: {0}")]
     Random(String),
 }
@@ -91,7 +91,7 @@ impl Endpoint {
     }
 
     /// Describes the target, and refuses the captured deployment. If `must_identify` is true, it
-    /// also refuses a target if any of its addresses does not tell its process id.
+    /// also refuses a target if the server at one of its addresses reports no process id.
     pub(crate) async fn describe(
         &self,
         header: &Header,
@@ -129,7 +129,7 @@ impl Endpoint {
             reply.get_str("setName").is_ok() || matches!(reply.get_str("msg"), Ok("isdbgrid"));
         let mut process_ids: Vec<_> = process_id(reply).into_iter().collect();
         // A proxy replies to `isMaster` itself, but forwards `serverStatus`. The account may lack
-        // the right to run it.
+        // the right to run `serverStatus`, so a failure is ignored.
         let status = rawdoc! {"serverStatus": 1, "$db": "admin"};
         if let Ok(status) = link.run(&status).await
             && let Ok(repl) = status.get_document("repl")

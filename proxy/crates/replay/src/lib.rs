@@ -1,9 +1,9 @@
 //! Replays captured traffic as load.
 //!
-//! A capture holds the commands of whole clients, with their times. A replay sends them again to
-//! another deployment: another version, other indexes, another machine. It is an open loop: each
-//! command starts when it is due, even if earlier ones have not ended, unless it must follow one of
-//! them.
+//! A capture holds all commands of the captured clients, with their times. A replay sends them
+//! again to another deployment: another version, other indexes, another machine. It is an open
+//! loop: each command starts when it is due, even if earlier ones have not ended, unless it must
+//! follow one of them.
 //!
 //! ```text
 //! source ─► plan ─► rewrite ─► schedule ─► connection ─► results
@@ -15,11 +15,11 @@
 //! | module | purpose |
 //! |---|---|
 //! | `source` | reads the parts of a capture in their order |
-//! | `prepare` | plans, and rewrites what needs nothing of the target |
+//! | `prepare` | plans the commands, and rewrites those that need no ids of the target |
 //! | `plan` | decides which commands are sent |
 //! | `schedule` | decides when a command starts, and what it waits for |
 //! | `rewrite` | replaces ids and times that are valid only in the captured deployment |
-//! | `endpoint` | the target, and the refusal of the captured deployment |
+//! | `endpoint` | the target, and the check that it is not the captured deployment |
 //! | `records` | reads records ahead, within a limit of bytes |
 //! | `slots` | assigns clients to connections |
 //! | `connection` | one connection: sends a command, receives its reply |

@@ -20,7 +20,7 @@ const MAX_REMEMBERED: usize = 50_000;
 /// Maximum number of cursors that one `killCursors` may name.
 const MAX_KILLED: usize = 1_000;
 
-/// The commands that a user wants to be sent.
+/// The commands that a user wants to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// True if writes are sent.
@@ -217,7 +217,7 @@ impl Planner {
         })
     }
 
-    /// The reason why the user's choice excludes the command. Does not consider the command's
+    /// Checks whether the user's choice includes the command. Does not consider the command's
     /// transaction.
     fn check_choice(&self, command: &Command<'_>, shape: ShapeId) -> Result<(), SkipReason> {
         let follows = matches!(
@@ -236,8 +236,9 @@ impl Planner {
         }
     }
 
-    /// Checks the position of the command in its session, and remembers this position. `chosen` is
-    /// the decision about the command itself.
+    /// Checks the command against earlier commands of its session, and remembers it: a retried
+    /// write is skipped, and a transaction is sent only from its first command on. `chosen` is the
+    /// decision about the command itself.
     fn check_session(
         &mut self,
         command: &Command<'_>,
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_command_is_sent_or_skipped_for_its_reason() {
+    fn each_kind_of_command_is_sent_or_skipped_with_the_right_reason() {
         use SkipReason::{Admin, CursorUnknown, Handshake, Invalid, Secret, Write};
         let out = doc! {"aggregate": "c", "pipeline": [{"$match": {}}, {"$out": "x"}]};
         let merge = doc! {"aggregate": "c", "pipeline": [{"$merge": {"into": "x"}}]};
@@ -458,7 +459,7 @@ mod tests {
         assert_eq!(skipped(&mut planner, insert(1, 4)), Some(SkipReason::Retry));
         assert_eq!(skipped(&mut planner, insert(2, 4)), None);
         assert_eq!(skipped(&mut planner, insert(1, 5)), None);
-        // Without a number, equal commands are different operations.
+        // Without `txnNumber`, equal commands are different operations.
         let plain = doc! {"insert": "c", "lsid": lsid(1)};
         assert_eq!(skipped(&mut planner, plain.clone()), None);
         assert_eq!(skipped(&mut planner, plain), None);
@@ -471,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_is_sent_whole_or_not_at_all() {
+    fn a_transaction_is_sent_only_if_its_first_command_is_sent() {
         let begin =
             |name: &str, number| in_transaction(doc! {name: "c", "startTransaction": true}, number);
         let find = |number| in_transaction(doc! {"find": "c"}, number);
@@ -482,7 +483,7 @@ mod tests {
         assert_eq!(skipped(&mut all, find(1)), None);
         assert_eq!(skipped(&mut all, commit(1)), None);
         assert_eq!(skipped(&mut all, commit(1)), Some(SkipReason::Retry));
-        // It began before the capture.
+        // This transaction began before the capture.
         let unknown = Some(SkipReason::TransactionUnknown);
         assert_eq!(skipped(&mut all, find(2)), unknown);
         assert_eq!(skipped(&mut all, commit(2)), unknown);
@@ -501,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_on_cursors_follow_the_command_that_opened_them() {
+    fn commands_on_a_cursor_are_sent_only_if_the_cursor_is_known() {
         let mut planner = planner();
         let find = planned(&mut planner, doc! {"find": "c", "filter": {"a": 1}});
         assert_eq!(find.cursors, CursorUse::Open);

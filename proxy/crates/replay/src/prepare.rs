@@ -12,7 +12,7 @@ use crate::{
     results::{Descriptions, ShapeResult},
 };
 
-/// Maximum number of commands that wait for their captured reply, in each generation of the memory.
+/// Maximum number of commands that wait for their captured reply, in each generation of the map.
 const MAX_OPEN: usize = 65_536;
 
 /// A record that is ready for the replay.
@@ -118,7 +118,7 @@ impl Preparer {
             Decision::Skip(reason) => return Err(reason),
         };
         let message = match planned.cursors {
-            // A copy, so that the message does not keep its block in memory.
+            // The message is copied. Otherwise it would keep its whole block in memory.
             CursorUse::More(_) | CursorUse::Kill(_) => {
                 ToRewrite::Cursors(Bytes::copy_from_slice(&command.message))
             }

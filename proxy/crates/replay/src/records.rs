@@ -13,7 +13,8 @@ use crate::{
     prepare::{Prepared, Preparer},
 };
 
-/// Bytes of the messages that were read ahead and not sent yet, in KiB. The largest message fits.
+/// The window: the maximum size of all messages that were read ahead and not sent yet, in KiB. The
+/// largest message fits.
 const WINDOW_KIB: u32 = 64 * 1024;
 
 /// Memory that each command reserves in addition to its message, in KiB. It limits the number of

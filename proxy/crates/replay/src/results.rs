@@ -31,7 +31,7 @@ pub struct Report {
     pub seawall_replay: u32,
     /// The origin of the results.
     pub kind: Kind,
-    /// The id of the capture. In hexadecimal if it is not a text.
+    /// The id of the capture. In hexadecimal if the id is not text.
     pub capture: String,
     /// When the capture began, in seconds since 1970.
     pub captured_at_s: u64,
@@ -367,7 +367,7 @@ impl Results {
         }
     }
 
-    /// Notes that a reply of a row had no digest, so the row has none.
+    /// Notes that a reply of a row had no digest, so the row gets no digest.
     pub(crate) fn without_digest(&mut self, row: RowId) {
         if let Some(row) = self.at(row) {
             row.lacks_digest = true;

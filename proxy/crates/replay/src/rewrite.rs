@@ -25,7 +25,7 @@ use crate::{CursorUse, plan::op_msg};
 pub(crate) struct SessionKey([u8; 16]);
 
 impl SessionKey {
-    /// Uses 16 random bytes.
+    /// Creates a key from 16 random bytes.
     pub(crate) fn new(random: [u8; 16]) -> Self {
         Self(random)
     }
@@ -58,9 +58,9 @@ pub(crate) struct Rewriter {
 }
 
 impl Rewriter {
-    /// Returns the rewritten command. `find_cursor` returns the target's id of a
-    /// captured cursor; a cursor without one keeps its captured id in a `getMore`, and is removed
-    /// from a `killCursors`.
+    /// Returns the rewritten command. `find_cursor` returns the target's id of a captured cursor.
+    /// If it returns `None`, the cursor keeps its captured id in a `getMore`, and is removed from a
+    /// `killCursors`.
     ///
     /// # Errors
     /// If the message is not a valid command. The planner does not send such messages.
@@ -159,8 +159,8 @@ pub(crate) fn set_request_id(message: &mut [u8], request_id: i32) {
     put(message, 4, &request_id.to_le_bytes());
 }
 
-/// Copies a document element by element. `write` writes each element, or nothing. `None` if the
-/// document is not valid.
+/// Copies a document element by element. `write` writes the new form of an element, or nothing to
+/// remove it. `None` if the document is not valid.
 fn document(
     bytes: &[u8],
     output: &mut Vec<u8>,
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_retryable_writes_are_removed_for_a_target_without_them() {
+    fn transaction_numbers_of_writes_are_removed_for_a_target_without_retryable_writes() {
         let standalone = Rewriter {
             has_retryable_writes: false,
             ..REWRITER

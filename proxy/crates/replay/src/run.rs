@@ -43,16 +43,16 @@ const HORIZON: Duration = Duration::from_secs(1);
 /// The time before the first command is due. Connections are established in this time.
 const LEAD: Duration = Duration::from_millis(200);
 
-/// Maximum number of operations that have ended before the replay has read their captured reply.
+/// Maximum number of ended operations whose captured reply has not been read yet.
 const MAX_UNMATCHED: usize = 65_536;
 
-/// Maximum number of cursors in each generation of the memory.
+/// Maximum number of cursors in each generation of the map.
 const MAX_CURSORS: usize = 50_000;
 
-/// Number of operations from which the share of errors can stop the replay.
+/// Minimum number of ended operations before the share of errors can stop the replay.
 const MIN_FOR_ERROR_SHARE: u64 = 100;
 
-/// Number of ended operations that are handled before other work.
+/// Maximum number of ended operations that are handled in a row before other work.
 const BATCH: usize = 256;
 
 /// The description of a replay.
@@ -90,7 +90,8 @@ pub async fn run(
 ) -> Result<Report, EndpointError> {
     let endpoint = Endpoint::new(replay.target.clone())?;
     let header = source.header();
-    // A recording of mongod does not name the servers, so there is nothing to compare with.
+    // The header of a converted recording may name no servers. Then there is nothing to compare
+    // with.
     let must_identify =
         replay.choice.with_writes && !replay.writes_to_unidentified && !header.servers.is_empty();
     let description = endpoint.describe(header, must_identify).await?;
@@ -169,10 +170,10 @@ async fn conduct(
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The properties of a capture that a report names.
+/// A report with the properties of a capture, but without results.
 pub(crate) fn captured(header: &Header) -> Report {
     let id = &header.capture;
-    // The ids of Seawall's captures are texts, those of converted recordings are random bytes.
+    // The ids of Seawall's captures are text. The ids of converted recordings are not.
     let capture = match str::from_utf8(id) {
         Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic()) => text.to_owned(),
         _ => id.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -237,7 +238,8 @@ struct Conductor {
     tasks: JoinSet<()>,
     done: mpsc::Sender<Done>,
     operations: HashMap<OperationId, Operation, RandomState>,
-    /// The operations that ended in the replay and not yet in the capture, the oldest first.
+    /// The operations that ended in the replay and whose captured end has not been read yet, the
+    /// oldest first.
     unmatched: VecDeque<OperationId>,
     /// The target's cursors by their captured ids; 0 for a cursor that ended.
     cursors: Recent<i64, i64>,
@@ -249,7 +251,7 @@ struct Conductor {
     last: Option<Last>,
     last_reply: Instant,
     stopped: Option<String>,
-    /// Values at the last line of progress.
+    /// Number of sent commands, and their lag, at the last line of progress.
     shown: (u64, Distribution),
 }
 
@@ -488,7 +490,7 @@ impl Conductor {
             catch_up,
         };
         self.next_request_id = self.next_request_id.checked_add(1).unwrap_or(1);
-        // The lane of the connection has one operation at a time, so there is room.
+        // The lane of the connection has one operation at a time, so the channel has room.
         let connection = self.connections.get(&entry.slot);
         match connection.map(|connection| connection.jobs.try_send(job)) {
             Some(Ok(())) => {
@@ -586,7 +588,7 @@ impl Conductor {
         }
     }
 
-    /// Counts an unexpected error, keeps the operation's cursor, and removes the operation.
+    /// Removes an operation. Counts its error if the error is unexpected, and remembers its cursor.
     fn forget(&mut self, operation: OperationId) {
         let Some(entry) = self.operations.remove(&operation) else {
             return;
@@ -613,7 +615,7 @@ impl Conductor {
         if missing.is_empty() {
             return;
         }
-        // Events that cannot be fetched are a difference in the comparison.
+        // Without a connection, the comparison reports the missing events as a difference.
         let Ok(mut link) = self.endpoint.connect(0).await else {
             return;
         };

@@ -316,8 +316,9 @@ mod tests {
     }
 
     #[test]
-    fn strict_order_waits_for_all_operations_that_had_ended() {
-        // 0 and 1 overlap; 0 ended before 2 began, 1 did not.
+    fn in_strict_order_an_operation_waits_for_all_that_ended_before_it_in_the_capture() {
+        // In the capture, operations 0 and 1 overlap, and operation 2 began after the end of 0 and
+        // before the end of 1.
         let mut schedule = Schedule::new(true);
         schedule.push(id(0), Duration::ZERO, vec![Lane::Connection(0)]);
         schedule.push(id(1), Duration::ZERO, vec![Lane::Connection(1)]);

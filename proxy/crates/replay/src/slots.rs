@@ -76,7 +76,7 @@ impl Slots {
         self.free_if_possible(slot)
     }
 
-    /// Notes that a client left. Returns its slot if the slot is free now.
+    /// Notes that a client disconnected. Returns its slot if the slot is free now.
     pub(crate) fn leave(&mut self, client: u64) -> Option<usize> {
         let slot = self.by_client.remove(&client)?;
         self.change(slot, |slot| slot.clients = slot.clients.saturating_sub(1));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_free_after_its_clients_left_and_its_operations_ended() {
+    fn a_slot_is_free_after_its_clients_disconnected_and_its_operations_ended() {
         let mut slots = Slots::new(1);
         let slot = slots.of(10);
         slots.begin(slot);

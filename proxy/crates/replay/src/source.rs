@@ -27,7 +27,7 @@ const EXTENSION: &str = "swc";
 /// Maximum number of parts in a directory.
 const MAX_PARTS: usize = 100_000;
 
-/// The capture cannot be read, or cannot be read further.
+/// The reason why a capture cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// A file or a directory cannot be opened or listed.
@@ -84,7 +84,7 @@ pub struct Source {
     /// The name of the file that is being read.
     name: String,
     input: Option<Input>,
-    /// The stream between two parts.
+    /// The stream, while no part is read from it.
     stream: Option<Stream>,
     header: Header,
     next_part: u32,
@@ -108,7 +108,7 @@ impl Source {
     /// it is read.
     ///
     /// # Errors
-    /// If it cannot be opened, has no parts, or does not begin with the first part.
+    /// If `path` cannot be opened, contains no parts, or does not begin with the first part.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
         if path.as_os_str() == "-" {
             return Self::from_stream("standard input", Box::new(io::stdin()));
@@ -172,7 +172,8 @@ impl Source {
         self.end.as_ref()
     }
 
-    /// Counts the bytes read from the files, and has their total; the total of a stream is unknown.
+    /// A counter of the bytes read from the files, and the total size of the files; `None` for a
+    /// stream.
     pub(crate) fn position(&self) -> (Arc<AtomicU64>, Option<u64>) {
         (Arc::clone(&self.read_bytes), self.total_bytes)
     }
@@ -316,7 +317,8 @@ fn parts(directory: &Path) -> Result<VecDeque<PathBuf>, SourceError> {
             continue;
         }
         let file = File::open(&path).map_err(|error| io_error(&path, error))?;
-        // The program that captured may have ended just after it created the file.
+        // An empty file is skipped: the program that captured may have ended just after it created
+        // the file.
         if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             continue;
         }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::{Recent, results::RowId};
 
-/// Maximum number of awaiting cursors in each generation of the memory.
+/// Maximum number of awaiting cursors in each generation of the map.
 const MAX_STREAMS: usize = 10_000;
 
 #[derive(Debug)]

@@ -23,8 +23,8 @@ pub fn dry_run(source: Source, choice: &Choice) -> Report {
     survey(source, choice, Kind::DryRun, false)
 }
 
-/// The results that a capture contains, of the same operations that a replay with this choice
-/// sends. With `digest`, whole replies get digests.
+/// The results that a capture contains, for the operations that a replay with this choice would
+/// send. With `digest`, whole replies get digests.
 pub fn captured_results(source: Source, choice: &Choice, digest: bool) -> Report {
     survey(source, choice, Kind::Capture, digest)
 }
@@ -152,7 +152,7 @@ impl Survey {
             }
         }
         let whole = OpMsg::parse(&reply.message).ok();
-        // Without the whole reply there is no digest, so the row has none.
+        // Without the whole reply there is no digest, so the row gets no digest.
         if self.recent_s.is_some() && whole.is_none() && reply.bytes > 0 {
             self.results.without_digest(entry.row);
         }

@@ -152,7 +152,8 @@ fn reply(name: &str, command: &Document) -> Document {
             doc! {"topologyVersion": {"processId": process_id}, "setName": "rs", "ok": 1.0}
         }
         "buildInfo" => doc! {"version": "6.0.5", "ok": 1.0},
-        // Cursors: collection `long` has two batches, all others have one.
+        // A find on the collection `long` returns two batches, a find on any other collection
+        // returns one.
         "find" => {
             let id: i64 = if matches!(command.get_str("find"), Ok("long")) {
                 900
@@ -465,7 +466,7 @@ async fn clients_over_the_limit_share_connections() {
     plan.connections = 1;
     let report = replay(plan, mixed()).await;
     assert_eq!((report.sent, report.shared_connections), (15, 2));
-    // The first connection asked for the target's version.
+    // One connection asked for the target's version, and one sent the commands of all clients.
     assert_eq!(stub.received.lock().connections, 2);
 }
 
@@ -560,7 +561,8 @@ async fn errors_that_are_also_in_the_capture_do_not_stop_the_replay() {
     assert_eq!((expected.sent, expected.stopped), (200, None));
     let other = replay(plan.clone(), capture_of(50)).await;
     assert!(other.stopped.is_some() && other.sent < 200, "{other:?}");
-    // Equal errors are equal results. Another code is a failure.
+    // The same error in the capture and in the replay is no change. An error with another code is a
+    // failure.
     plan.max_error_share = 1.0;
     for (code, changes) in [(96, vec![]), (50, vec![ChangeKind::Failed])] {
         let replayed = replay(plan.clone(), capture_of(code)).await;
@@ -756,7 +758,7 @@ fn string_ranges_are_excluded_if_the_capture_is_redacted() {
     }
 }
 
-/// The largest message passes, and memory for messages that wait is limited.
+/// The largest message is sent, although memory for waiting messages is limited.
 #[tokio::test]
 async fn the_largest_messages_are_sent() {
     let stub = Stub::start(Conduct::Serve).await;

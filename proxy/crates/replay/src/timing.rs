@@ -1,4 +1,4 @@
-//! How exactly commands were sent at their times.
+//! Measures how exactly commands were sent at the times when they were due.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// The difference between the time that passed since an earlier command of the same connection,
-    /// and the time that passed between both in the capture.
+    /// The difference between two intervals from an earlier command of the same connection to this
+    /// one: the interval in which they were sent, and the interval in which they were due.
     fn interval_error(self, before: Self) -> Duration {
         let passed = self.at.saturating_duration_since(before.at);
         let captured = self.due.saturating_duration_since(before.due);
