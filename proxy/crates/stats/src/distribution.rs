@@ -98,9 +98,9 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// The distribution without the durations of `part`, all of which were recorded in this
-    /// distribution, too. The result keeps the maximum, because the maximum of the remaining
-    /// durations is unknown.
+    /// The distribution without the durations of `part`. This distribution must contain all of
+    /// them. The result keeps the maximum, because the maximum of the remaining durations is
+    /// unknown.
     #[must_use]
     pub fn without(&self, part: &Self) -> Self {
         let mut rest = Self {
@@ -185,7 +185,7 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
     /// bucket. Zero if nothing was recorded.
     #[expect(
         clippy::as_conversions,
-        reason = "ranks within 2^53; a rounded rank is the definition"
+        reason = "ranks are below 2^53, and the definition rounds them up"
     )]
     pub fn quantile(&self, q: f64) -> Duration {
         let count = self.count();
@@ -336,9 +336,9 @@ fn finest_bucket_of(ns: u64) -> usize {
     bucket
 }
 
-/// A distribution with a fixed place for each bucket: adding a duration takes no search. With 8
-/// buckets per octave it uses about 2 KiB of memory from the first duration on, with 32 about 8
-/// KiB.
+/// A distribution with a counter for each bucket, so adding a duration needs no search. After the
+/// first duration, it uses about 2 KiB of memory with 8 buckets per octave, and about 8 KiB with
+/// 32.
 #[derive(Clone, Debug, Default)]
 pub struct DenseDistribution<const PER_OCTAVE: usize = 8> {
     /// The count of each bucket; empty until the first duration.

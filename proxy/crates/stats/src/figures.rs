@@ -51,7 +51,7 @@ impl Figures {
 /// The sums of all series over a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Period {
-    /// The length of the period for which figures exist.
+    /// The total time in the period for which figures exist.
     pub length: Duration,
     /// The series with at least one operation, by label.
     pub series: BTreeMap<Arc<Label>, Figures>,

@@ -1,6 +1,6 @@
 //! The basic types of statistics: distributions of durations, phases, outcomes, the sums of series
-//! with their labels, gauges, the connections of clients, samples of servers, and times in
-//! requests.
+//! with their labels, gauges, the connections of clients, samples of servers, and times as callers
+//! of the API write them.
 //!
 //! The types are plain values. This crate has no clock and no I/O, and does not know the source of
 //! the values.

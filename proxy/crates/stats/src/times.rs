@@ -1,4 +1,5 @@
-//! Times in requests: the length of a period, and the baseline of a comparison.
+//! Times as callers of the API write them: the length of a period, and the baseline of a
+//! comparison.
 
 use std::{
     str::FromStr,
@@ -18,7 +19,7 @@ pub enum Against {
     LastWeek,
     /// This duration ago.
     Ago(Duration),
-    /// At a moment, for example just before a deploy.
+    /// At this time, for example just before a deploy.
     Before(SystemTime),
 }
 
@@ -31,7 +32,7 @@ pub enum TimeError {
     /// The duration is zero, or longer than a week.
     #[error("{0:?} is out of range: expected a time from 1s to 7d")]
     OutOfRange(String),
-    /// The text is not a name, a duration or a moment.
+    /// The text is not the name of a baseline, a duration, or a date and time.
     #[error(
         "{0:?} is not a baseline: expected yesterday, last_week, a time such as 2h, or a moment such as 2026-11-21T10:00:00Z or 1795255200"
     )]

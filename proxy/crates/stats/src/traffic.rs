@@ -32,7 +32,7 @@ pub struct Traffic {
     pub users: Names,
     /// Number of logins of clients at Seawall.
     pub client_authentications: u64,
-    /// Number of server connections established in this time.
+    /// Number of server connections established.
     pub server_connections: u64,
     /// Number of logins of Seawall at servers.
     pub server_authentications: u64,

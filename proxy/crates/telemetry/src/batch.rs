@@ -2,8 +2,7 @@
 //!
 //! All figures are cumulative: each point has the sum since its start, so a lost export loses no
 //! count. Distributions have buckets with bounds at powers of 2^(1/n), n being a power of two.
-//! These are exactly the buckets of an exponential histogram, so their counts are copied as they
-//! are.
+//! These are exactly the buckets of an exponential histogram, so their counts are copied unchanged.
 //!
 //! Source: <https://opentelemetry.io/docs/specs/otel/metrics/data-model/>.
 
@@ -26,7 +25,7 @@ use prost::Message as _;
 
 use seawall_stats::{Distribution, float};
 
-#[expect(clippy::as_conversions, reason = "the number of a variant")]
+#[expect(clippy::as_conversions, reason = "gives the number of a variant")]
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 
 /// Names and values that identify a series within its metric. Each name occurs once.
@@ -54,7 +53,7 @@ pub struct Instrument<'a> {
     pub description: &'a str,
 }
 
-/// A histogram with explicit bounds, which a library has counted.
+/// A histogram with explicit bounds, in the form of a metrics library.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Buckets {
     /// Number of values.
@@ -78,8 +77,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Begins an export of the figures at `now`. `started_at` is the start of all series, except of
-    /// series that are added with their own start.
+    /// Creates an empty batch for the figures at `now`. `started_at` is the start of all series,
+    /// except of series that are added with their own start.
     pub fn new(started_at: SystemTime, now: SystemTime) -> Self {
         Self {
             started_ns: nanoseconds(started_at),

@@ -83,7 +83,7 @@ pub enum CollectorError {
 /// The result of one request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Response {
-    /// The collector took all points, or all but some.
+    /// The collector accepted all points, or all except the refused ones.
     Accepted {
         /// Number of points that the collector refused.
         rejected: u64,
@@ -99,7 +99,7 @@ pub(crate) enum Response {
     },
     /// The collector refused the message.
     Refused(String),
-    /// The collector took too long.
+    /// The collector did not respond within the timeout.
     TimedOut,
     /// The response is not valid OTLP.
     Broken(String),
@@ -168,8 +168,8 @@ impl Collector {
         *request.headers_mut() = self.headers.clone();
         let response = match self.client.request(request).await {
             Ok(response) => response,
-            // Source: OTLP, "OTLP/HTTP Connection": a client should try to connect again. The error
-            // of a response that cannot be parsed has no such reason.
+            // A client should try to connect again (OTLP, "OTLP/HTTP Connection"). After other
+            // errors, such as a response that cannot be parsed, a new request would not help.
             Err(error) if error.is_connect() => {
                 return Response::Retryable {
                     reason: root_cause(&error),

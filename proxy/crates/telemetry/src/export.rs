@@ -18,18 +18,19 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// How an export ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The collector took all points.
+    /// The collector accepted all points.
     Ok,
-    /// The collector took all but some points.
+    /// The collector accepted some points and refused the others.
     Partial,
     /// The collector refused the message.
     Refused,
-    /// The collector took too long.
+    /// The collector did not respond within the timeout.
     TimedOut,
     /// The connection ended before the end of the response, or the response is too large or not
     /// valid OTLP.
     Failed,
-    /// The next export was due. It contains all counts of this export.
+    /// The next export became due, so this one was given up. The next export contains all counts of
+    /// this one.
     Overtaken,
 }
 
@@ -56,7 +57,7 @@ pub struct Exported {
     pub reason: String,
     /// Number of points that the collector refused in a partial success.
     pub rejected: u64,
-    /// The collector asked for no request before this time.
+    /// The collector asked Seawall to send no request before this time.
     pub not_before: Option<Instant>,
 }
 
