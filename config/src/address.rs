@@ -78,8 +78,8 @@ impl PeerAddress {
 impl FromStr for PeerAddress {
     type Err = AddressError;
 
-    /// Parses `host:port`, or a URL with this address. A user or a path is not accepted: the token
-    /// comes from a file.
+    /// Parses `host:port`, or a URL with this address. A URL with a user or a path is refused. The
+    /// token does not belong into the URL; it is read from a file.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
         let address = rest.strip_suffix('/').unwrap_or(rest);
@@ -175,7 +175,7 @@ fn check_host_and_port(text: &str) -> Result<(), AddressError> {
 
 fn is_loopback(address: &str) -> bool {
     if let Ok(address) = address.parse::<SocketAddr>() {
-        // An IPv4 address may be written as IPv6, `[::ffff:127.0.0.1]`.
+        // An IPv4 address may be written as an IPv6 address, such as `[::ffff:127.0.0.1]`.
         let ip: IpAddr = address.ip().to_canonical();
         return ip.is_loopback();
     }

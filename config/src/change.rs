@@ -34,7 +34,7 @@ impl Changed {
     pub fn includes(&self, path: &str) -> bool {
         let rest = path.strip_prefix(&self.path);
         let is_below = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
-        // The two keys of the connection string give one value.
+        // The two keys `uri` and `uri_file` set the same value, the connection string.
         is_below || (self.path == URI && path == "deployment.uri_file")
     }
 }
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_listener_keeps_tls_until_several_listeners_replace_it() {
+    fn the_only_listener_keeps_tls_until_a_restart_replaces_it_by_several_listeners() {
         let running = with_tls("listen.tls");
         let (changes, settings) = reload(&running, &listener("127.0.0.1:27018", ""));
         let expected = ["listen", "listeners"].map(|path| (path.to_owned(), Change::Restart));

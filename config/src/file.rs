@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// A file that was read together with the configuration, for example a certificate. Two of them are
-/// equal only if their contents are equal.
+/// A file that was read together with the configuration, for example a certificate. Two such values
+/// are equal only if their contents are equal.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReadFile {
     path: PathBuf,
@@ -51,7 +51,8 @@ pub(crate) fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<String> {
     read_and_then(path, max_bytes, || {})
 }
 
-/// Like [`read_bounded`], but calls `read` after the content was read.
+/// Like [`read_bounded`], but calls `read` after the content was read. A test uses this to change
+/// the file.
 fn read_and_then(path: &Path, max_bytes: u64, read: impl FnOnce()) -> io::Result<String> {
     let mut text = String::new();
     let mut file = File::open(path)?;
@@ -72,7 +73,7 @@ fn read_and_then(path: &Path, max_bytes: u64, read: impl FnOnce()) -> io::Result
     Ok(text)
 }
 
-/// The size and the modification time: a write usually changes at least one of them.
+/// The size and the modification time of a file. A write usually changes at least one of them.
 fn version(metadata: &Metadata) -> (u64, Option<SystemTime>) {
     (metadata.len(), metadata.modified().ok())
 }

@@ -59,7 +59,8 @@ section! {
 
     /// PEM file with the certificate chain, beginning with this host's certificate; required for
     /// TLS. Several files, separated by commas, give several certificates: a client gets the first
-    /// one for the host name that it requests, with a key that it supports.
+    /// certificate that is valid for the requested host name and has a key that the client
+    /// supports.
     certificate_files: Vec<ReadFile> = key("listen.tls.certificate_file",
         Kind::ReadableFiles, Live, example "/etc/seawall/certificate.pem");
     /// PEM file with the certificate's private key; required for TLS. Several files, in the order
@@ -78,7 +79,8 @@ section! {
     /// `client_certificate` is `none`.
     client_ca_files: Option<Vec<ReadFile>> = key("listen.tls.client_ca_file",
         Kind::ReadableFiles, Live, example "/etc/seawall/client-ca.pem");
-    /// PEM files with the certificate revocation lists of these authorities, separated by commas.
+    /// PEM files with the revocation lists of the clients' certificate authorities, separated by
+    /// commas.
     client_crl_files: Option<Vec<ReadFile>> = key("listen.tls.client_crl_file",
         Kind::ReadableFiles, Live, example "/etc/seawall/client-crl.pem");
     /// Close the connections of clients whose certificate a reload no longer accepts, for example
@@ -104,8 +106,8 @@ section! {
     addresses: Vec<ListenAddress> = key("listeners[].address",
         Kind::Addresses, Restart, example "0.0.0.0:27018");
     // One application's listener must not use up the connections of the others.
-    /// Maximum number of client connections of this listener; further ones are refused;
-    /// `listen.max_client_connections` limits all listeners together; 0 for no other limit.
+    /// Maximum number of client connections of this listener; further ones are refused; 0 for no
+    /// limit of its own; `listen.max_client_connections` limits all listeners together.
     max_client_connections: Option<NonZeroUsize> = key("listeners[].max_client_connections",
         Kind::Integer { min: 0, max: MAX_CONNECTIONS }, Live, default 0, unit "connections");
     /// As `listen.backlog`, for this listener.

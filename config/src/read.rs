@@ -349,7 +349,7 @@ impl Setting for Vec<PeerAddress> {
             match text.parse::<PeerAddress>() {
                 Ok(peer) if peers.contains(&peer) => given.add(text, "must not be listed twice"),
                 Ok(peer) => peers.push(peer),
-                // A user in a URL may have a password.
+                // The text is not shown, because a URL may contain a user with a password.
                 Err(_) => given.add(
                     if text.contains('@') { "(hidden)" } else { text },
                     "must be host:port or a URL such as https://seawall-2:9909, joined by commas",

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn relayed_clients_are_not_captured_after_events() {
+    fn captures_that_begin_at_events_are_refused_in_relay_mode() {
         let start = "deployment.uri = \"mongodb://server/\"\ncapture.on = \"storm\"\n";
         assert!(Settings::from_toml(start).is_ok());
         let relay = format!("{start}deployment.mode = \"relay\"\n");

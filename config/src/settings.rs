@@ -198,8 +198,8 @@ section! {
 }
 
 section! {
-    /// Further options of TLS to servers, which the connection string switches on (`tls=true`).
-    /// Files in this section replace those in the connection string.
+    /// Further options of TLS to servers. The connection string switches TLS on (`tls=true`). Files
+    /// in this section replace those in the connection string.
     optional "deployment.tls" => ServerTls;
 
     /// PEM file with the certificate authorities of servers, instead of `tlsCAFile`. Without both,
@@ -388,7 +388,7 @@ section! {
     logins_per_second_per_user: Option<u32> = key("limits.logins_per_second_per_user",
         Kind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "per second");
     /// IP addresses or ranges (such as 10.0.0.0/8) of load balancers, separated by commas; after
-    /// login, clients behind them count by user instead of by address when limits are shared.
+    /// login, Seawall counts the clients behind them by user instead of by address.
     shared_addresses: Vec<IpNet> = key("limits.shared_addresses",
         Kind::Text, Live, example "10.0.0.0/8,192.0.2.7");
 }
@@ -455,8 +455,8 @@ section! {
 }
 
 section! {
-    /// With this section, each slow operation is logged as a line of JSON; otherwise nothing is
-    /// logged.
+    /// With this section, each slow operation is logged as a line of JSON; without it, slow
+    /// operations are not logged.
     optional "slow_log" => SlowLog;
 
     // The default is the same as in the servers' profiler.
@@ -488,8 +488,8 @@ section! {
 }
 
 section! {
-    /// Captures of the traffic of whole clients. They contain data of the applications. Off unless
-    /// `directory` is set.
+    /// Captures of traffic: all operations of the captured clients. They contain data of the
+    /// applications. Off unless `directory` is set.
     "capture" => Capture;
 
     /// Directory in which captures are kept; only its owner may read them.
@@ -648,8 +648,8 @@ section! {
     peer_certificate_key_file: Option<ReadFile> = key("admin.peer_certificate_key_file",
         Kind::ReadableFile, Live, example "/etc/seawall/client.pem");
     {
-        /// TLS of the address; `None` if callers connect without TLS. Callers must always use it,
-        /// and no connection is closed by a reload.
+        /// TLS of the address; `None` if callers connect without TLS. With TLS, callers must always
+        /// use it. A reload closes no connection of a caller.
         tls: Option<Tls> = tls;
     }
 }
@@ -674,7 +674,7 @@ section! {
     "telemetry" => Telemetry;
 
     // Off by default, because the export shows names of databases and collections, and shapes.
-    /// Export metrics. The `OTEL_…` variables have an effect only with true.
+    /// Export metrics. The `OTEL_…` variables have an effect only if this is true.
     enabled: bool = key("telemetry.enabled",
         Kind::Boolean, Live, default false);
     /// Base URL of the collector, to which `/v1/metrics` is appended.
@@ -706,7 +706,7 @@ section! {
     /// PEM file with Seawall's own certificate, for collectors that require certificates.
     certificate_file: Option<ReadFile> = key("telemetry.certificate_file",
         Kind::ReadableFile, Live, example "/etc/seawall/telemetry.pem");
-    /// PEM file with the private key of that certificate.
+    /// PEM file with the private key of Seawall's certificate for collectors.
     key_file: Option<ReadFile> = key("telemetry.key_file",
         Kind::ReadableFile, Live, example "/etc/seawall/telemetry-key.pem");
     /// The attribute `service.name`. Without it, Seawall uses the name in

@@ -1,11 +1,11 @@
 //! The standard variables of OpenTelemetry, as values of `[telemetry]`.
 //!
-//! A variable has the lowest precedence after the defaults: a key in the file or in a `SEAWALL_…`
-//! variable was written for Seawall, while the variables of OpenTelemetry are often the same for
-//! all programs of a machine. They have an effect only if `telemetry.enabled` is true, so a
-//! variable for other programs neither starts an export nor prevents Seawall's start. As in the
-//! specification, an empty variable counts as absent, and a variable for metrics (`…_METRICS_…`)
-//! replaces the one for all signals.
+//! These variables override only the defaults. The file and the `SEAWALL_…` variables override
+//! them, because they were written for Seawall, while the variables of OpenTelemetry are often the
+//! same for all programs of a machine. The variables of OpenTelemetry have an effect only if
+//! `telemetry.enabled` is true, so a variable for other programs neither starts an export nor
+//! prevents Seawall's start. As in the specification, an empty variable counts as absent, and a
+//! variable for metrics (`…_METRICS_…`) overrides the variable for all signals.
 //!
 //! `OTEL_SDK_DISABLED=true` alone overrides its key, because its only purpose is to end all exports
 //! of a machine.

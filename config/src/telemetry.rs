@@ -110,7 +110,8 @@ fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     pairs.collect()
 }
 
-/// `None` if a `%` is not followed by two hexadecimal digits, or the result is not UTF-8.
+/// Decodes a percent-encoded text. `None` if a `%` is not followed by two hexadecimal digits, or
+/// the result is not UTF-8.
 fn percent_decoded(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();

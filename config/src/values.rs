@@ -30,7 +30,7 @@ pub(crate) struct Layers<'a> {
 }
 
 impl Layers<'_> {
-    /// The values of all keys, in the order of the documentation. Keys without effect are left out:
+    /// The values of all keys, in the order of the documentation. Keys without effect are omitted:
     /// keys of absent optional sections, and the keys of `[listen]` that `[[listeners]]` replace.
     pub(crate) fn values(&self) -> Vec<EffectiveValue> {
         let mut values = Vec::new();
@@ -82,7 +82,7 @@ impl Layers<'_> {
                 continue;
             }
             let given = in_element(name);
-            // Some keys exclude each other, so a key without a value or default is left out.
+            // Some keys exclude each other, so a key without a value or default is omitted.
             if given.is_none() && key.default.is_none() {
                 continue;
             }

@@ -16,7 +16,7 @@ words! {
         Storm = "storm",
         /// A stall was detected.
         Stall = "stall",
-        /// Operations became slower, faster, or are new.
+        /// The operations of a shape became slower or faster, or the shape is new.
         Change = "change",
     }
 }
@@ -24,7 +24,7 @@ words! {
 words! {
     /// The pseudonyms that replace the values of users in captures.
     CaptureRedaction {
-        /// Values are recorded as they are.
+        /// Values are recorded unchanged.
         None = "none",
         /// Pseudonyms keep the type, the length and the equality of values.
         Equality = "equality",
@@ -135,7 +135,7 @@ words! {
         /// Like `lookup` if the connection string has a service account, else like `users` if users
         /// are configured, else like `self` or `none`, depending on the deployment.
         Auto = "auto",
-        /// Each user reads its own credentials after its first login.
+        /// Seawall reads each user's credentials through the user's first login.
         Own = "self",
         /// The service account of the connection string reads the credentials of all users.
         Lookup = "lookup",

@@ -53,7 +53,7 @@ fn exactly_one_connection_string_is_required() {
 }
 
 #[test]
-fn peers_have_different_addresses_and_share_a_token_or_have_one_each() {
+fn peers_must_have_different_addresses_and_either_one_common_token_or_one_each() {
     let admin = |text: &str| lines(&format!("{DEPLOYMENT}[admin]\n{text}"));
     assert!(admin("peers = \"a:1, https://b:1\"").is_empty());
     for (text, expected) in [
@@ -355,7 +355,7 @@ fn certificates_of_the_admin_address_follow_the_rules_of_listeners() {
         lines(&tls(required)),
         ["admin.tls.client_ca_file: must be given unless admin.tls.client_certificate is \"none\""]
     );
-    // Only required certificates replace a token.
+    // A token can be absent only if certificates are required. Here they are optional.
     let optional = lines(&tls(&format!(
         "client_certificate = \"optional\"\n{authority}"
     )));
