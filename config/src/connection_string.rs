@@ -14,8 +14,8 @@ pub(crate) const SECTION: Section = Section {
     about: "The servers behind Seawall.",
     is_optional: false,
     keys: keys! {
-        /// Connection string of the deployment; required unless `uri_file` is set. A user in it is
-        /// the service account. A change of its password alone is live.
+        /// Connection string of the deployment; required unless `uri_file` is set. A user in the
+        /// connection string is the service account. A change of only its password is live.
         key("deployment.uri",
             Kind::ConnectionString, Restart, example "mongodb://127.0.0.1:27017/");
         /// File with the connection string of the deployment, instead of `uri`.

@@ -35,7 +35,7 @@ section! {
     backlog: NonZeroU32 = key("listen.backlog",
         Kind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
     /// With `accept`, load balancers must send the address of each client in a header of the PROXY
-    /// protocol (version 1 or 2), in front of TLS.
+    /// protocol (version 1 or 2), before the TLS handshake.
     proxy_protocol: ProxyProtocol = key("listen.proxy_protocol",
         ProxyProtocol::KIND, Restart, default "off");
     /// IP addresses or ranges (such as 10.0.0.0/8) of the load balancers, separated by commas; all

@@ -37,7 +37,8 @@ use crate::words::{
 /// A complete, valid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The limit of all clients, and the only listener unless there are `listeners`.
+    /// The limit of client connections of all listeners, and the only listener if `listeners` is
+    /// empty.
     pub listen: Listen,
     /// The listeners of `[[listeners]]`; empty if `listen` has the only one.
     pub listeners: Vec<Listener>,
@@ -364,7 +365,8 @@ section! {
     /// that has most of them.
     introduction_conversations: NonZeroUsize = key("limits.introduction_conversations",
         CONNECTIONS, Live, default 64, unit "connections");
-    // In a storm, the limit bounds memory and cryptography. Other connections wait in the backlog.
+    // In a storm, the limit bounds the memory and the CPU time of logins. Other connections wait in
+    // the backlog.
     /// Maximum number of client connections that have not logged in.
     unauthenticated_connections: NonZeroUsize = key("limits.unauthenticated_connections",
         CONNECTIONS, Live, default 4096, unit "connections");
@@ -525,7 +527,8 @@ section! {
     /// commas; without it, only operators begin captures.
     on: Vec<CaptureEvent> = key("capture.on",
         Kind::Text, Live, example "storm,stall");
-    /// Length of the time before an event of `on` whose operations the capture also contains.
+    /// How long before an event of `on` a capture begins: it also contains the operations of this
+    /// time.
     lead: Duration = key("capture.lead_ms",
         TIME_OR_0, Live, default 10000, unit "ms");
     /// Maximum memory of the operations before an event; the oldest are dropped first.
@@ -547,11 +550,11 @@ section! {
     /// `error_code` or `close` is set.
     "fault" => Fault;
 
-    /// Name of the command that gets the fault; without it, all commands get it.
+    /// Name of the command that gets the fault; without a name, all commands get the fault.
     command: Option<String> = key("fault.command",
         Kind::Text, Live, example "find");
-    /// Database or database.collection whose operations get the fault; without it, all operations
-    /// get it.
+    /// Database or database.collection whose operations get the fault; without a namespace, all
+    /// operations get the fault.
     namespace: Option<String> = key("fault.namespace",
         Kind::Text, Live, example "shop.orders");
     /// Percentage of the matching operations that get the fault.
@@ -612,16 +615,16 @@ section! {
     /// requires client certificates. Several files, separated by commas, give several tokens.
     tokens: Vec<SecretFile> = key("admin.token_file",
         Kind::SecretFiles, Live, example "/run/secrets/admin-token");
-    /// Files with further tokens, separated by commas, whose requests may only read: they cannot
-    /// reload, drain or profile.
+    /// Files with further tokens, separated by commas. Requests with these tokens may only read:
+    /// they cannot reload, drain or profile.
     read_tokens: Vec<SecretFile> = key("admin.read_token_file",
         Kind::SecretFiles, Live, example "/run/secrets/monitoring-token");
     /// Host names, separated by commas, under which requests without a token are accepted; IP
     /// addresses and localhost are always accepted.
     allowed_hosts: Vec<String> = key("admin.allowed_hosts",
         Kind::Text, Live, example "seawall.internal");
-    /// Serve the command `seawall` to clients whose users have the rights for it; with false, it is
-    /// forwarded to a server, which does not know it.
+    /// Serve the command `seawall` to clients whose users have the rights for it; with false, the
+    /// command is forwarded to a server, which does not know it.
     commands: bool = key("admin.commands",
         Kind::Boolean, Live, default true);
     /// Serve the dashboard, a page for browsers, at `/`.

@@ -268,7 +268,7 @@ pub struct Omitted {
     /// Number of operations.
     #[prost(uint64, tag = "3")]
     pub operations: u64,
-    /// Bytes of their messages.
+    /// Total size of the messages of these operations, in bytes.
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
     /// Why the operations are missing.

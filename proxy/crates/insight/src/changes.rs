@@ -557,7 +557,7 @@ fn median(figures: &Figures) -> f64 {
 
 #[expect(
     clippy::as_conversions,
-    reason = "saturates, and is a few hundred at the most"
+    reason = "the conversion saturates, and the number is at most a few hundred"
 )]
 fn whole_number(number: f64) -> i64 {
     number as i64

@@ -103,7 +103,7 @@ struct Writes {
 }
 
 impl Writes {
-    /// Counts a failed write. Logs only the first one after a successful write.
+    /// Counts a failed write. Logs only the first failure after a successful write.
     fn fail(&mut self, error: &StoreError) {
         self.failed += 1;
         self.failed_in_a_row += 1;
@@ -454,8 +454,9 @@ impl Insight {
         self.stalls.lock().list(self.now(), since)
     }
 
-    /// The number of servers whose stalls recur now. The whole deployment counts as one more server
-    /// if only its stalls recur. Takes some milliseconds for each server with many stalls.
+    /// The number of servers whose stalls recur now. The whole deployment counts as one server if
+    /// its stalls recur and no single server has recurring stalls. Takes some milliseconds for each
+    /// server with many stalls.
     pub fn count_recurring_stalls(&self) -> usize {
         self.stalls.lock().count_recurring(self.now())
     }

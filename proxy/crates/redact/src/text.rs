@@ -55,7 +55,8 @@ pub(crate) fn pattern(keyed: &Keyed, mode: Mode, bytes: &[u8]) -> Vec<u8> {
     [&b"^"[..], &letters].concat()
 }
 
-/// Replaces each character. `first` is the index of the string's first character.
+/// Replaces each character. `first` is the index in `characters` of the first character of the
+/// original string.
 fn pass(keyed: &Keyed, domain: u8, characters: &mut [char], first: usize) {
     let mut block = Block::default();
     let mut earlier = Vec::new();

@@ -432,7 +432,7 @@ fn missed(pairs: &[Pair<'_>], share: f64) -> Vec<Missed> {
 
 #[expect(
     clippy::as_conversions,
-    reason = "saturates, and is a few hundred at the most"
+    reason = "the conversion saturates, and the number is at most a few hundred"
 )]
 fn whole(number: f64) -> i64 {
     number as i64

@@ -87,7 +87,7 @@ pub(crate) fn read_ahead(mut source: Source, mut preparer: Preparer) -> mpsc::Re
             }
         };
         let end = source.end().cloned();
-        // If the receiver is gone, the end is not needed.
+        // The last item is not needed if the receiver was dropped.
         drop(sender.blocking_send(Item::Last(Last { end, error })));
     });
     receiver

@@ -211,7 +211,8 @@ impl Report {
         }
     }
 
-    /// True if a JSON document declares to be a report on a replay, of any version.
+    /// True if a JSON document has the version number of a report on a replay, even of an unknown
+    /// version.
     pub fn is_declared_by(json: &serde_json::Value) -> bool {
         json.get("seawall_replay").is_some()
     }

@@ -677,7 +677,7 @@ impl Conductor {
         for operation in open {
             self.forget(operation);
         }
-        // Ends the connections.
+        // Dropping the senders of jobs ends the connections.
         self.connections.clear();
         let Last { end, error } = self.last.unwrap_or(Last {
             end: None,

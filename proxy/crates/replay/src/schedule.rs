@@ -216,7 +216,8 @@ impl Schedule {
         }
     }
 
-    /// True if all captured ends before `barrier` have ended in the replay.
+    /// True if all operations whose captured end has a number below `barrier` have ended in the
+    /// replay.
     fn is_lifted(&self, barrier: u64) -> bool {
         self.open_ends.first().is_none_or(|open| *open >= barrier)
     }

@@ -519,7 +519,7 @@ mod tests {
         writer.finish().unwrap()
     }
 
-    /// The commands and replies of a source, and the error that ended it.
+    /// The number of commands, the number of replies, and the error that ended the source.
     fn counts(bytes: Vec<u8>) -> (usize, usize, Option<String>) {
         let (mut commands, mut replies) = (0, 0);
         let mut source = Source::from_stream("test", Box::new(io::Cursor::new(bytes))).unwrap();

@@ -476,7 +476,8 @@ async fn commands_start_when_due_even_if_the_target_has_not_replied() {
     let mut capture = Capture::new();
     capture.operation(1, doc! {"find": "c"}, 2);
     capture.operation(2, doc! {"ping": 1}, 0);
-    // In an open loop, the ping releases the find, although the find came first.
+    // The stub replies to the find only after the ping. In an open loop, the ping does not wait for
+    // the find.
     let report = replay(plan(&stub).await, capture.finish()).await;
     assert_eq!(stub.names(), ["find", "ping"]);
     assert_eq!(report.unexpected_errors, 0);

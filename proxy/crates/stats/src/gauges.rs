@@ -39,7 +39,7 @@ gauges! {
     ServerConnectionsInUse = "server_connections_in_use";
     /// Server connections that are being established.
     ServerConnectionsPending = "server_connections_pending";
-    /// Operations that wait for a server connection or a slot.
+    /// Operations that wait for a server connection, or for a slot of the concurrency limit.
     WaitQueueLength = "wait_queue_length";
     /// Operations with a permit.
     OperationsInFlight = "operations_in_flight";

@@ -212,7 +212,7 @@ impl Batch {
         request.encode_to_vec()
     }
 
-    /// The metric with this name. A new one begins with `data`.
+    /// The metric with this name. A metric that does not exist yet is created with `data`.
     fn metric(&mut self, of: Instrument<'_>, data: impl FnOnce() -> metric::Data) -> &mut Metric {
         let next = self.metrics.len();
         let position = match self.positions.get(of.name) {

@@ -57,8 +57,8 @@ pub struct ImportCounts {
 #[derive(Debug)]
 pub struct Import {
     layout: Layout,
-    /// The time of the first packet in microseconds. It has the same starting point as the other
-    /// times of packets.
+    /// The time of the first packet, in microseconds since 1970 or since the recording began (see
+    /// [`Layout::has_dates`]).
     began_at_us: u64,
     sessions: BTreeMap<u64, Session>,
     pending: usize,
