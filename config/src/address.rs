@@ -79,7 +79,7 @@ impl FromStr for PeerAddress {
     type Err = AddressError;
 
     /// Parses `host:port`, or a URL with this address. A URL with a user or a path is refused. The
-    /// token does not belong into the URL; it is read from a file.
+    /// token is not part of the URL; it is read from a file.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
         let address = rest.strip_suffix('/').unwrap_or(rest);

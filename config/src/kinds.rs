@@ -78,13 +78,13 @@ pub(crate) const MAX_PULSE_MS: i64 = 60_000;
 /// which lines wait.
 pub(crate) const MAX_COMMAND_BYTES: i64 = 64 * 1024;
 
-/// Minimum size of a file of a capture. A smaller one would be mostly headers.
+/// Minimum size of a file of a capture. A smaller file would contain mostly headers.
 pub(crate) const MIN_CAPTURE_BYTES: i64 = 1024 * 1024;
 
 /// Minimum memory of the queue of a capture.
 pub(crate) const MIN_CAPTURE_QUEUE_BYTES: i64 = 64 * 1024 * 1024;
 
-/// Minimum length of a key of pseudonyms, in bytes. A shorter one could be found by trying all
+/// Minimum length of a key of pseudonyms, in bytes. A shorter key could be found by trying all
 /// keys.
 pub const MIN_REDACTION_KEY_BYTES: usize = 16;
 

@@ -40,7 +40,7 @@ pub struct Settings {
     /// The limit of client connections of all listeners, and the only listener if `listeners` is
     /// empty.
     pub listen: Listen,
-    /// The listeners of `[[listeners]]`; empty if `listen` has the only one.
+    /// The listeners of `[[listeners]]`; empty if `listen` describes the only listener.
     pub listeners: Vec<Listener>,
     /// The servers behind Seawall.
     pub deployment: Deployment,
@@ -281,7 +281,7 @@ section! {
     /// time.
     max_connecting: NonZeroUsize = key("pool.max_connecting",
         Kind::Integer { min: 1, max: 1_000 }, Live, default 2, unit "connections");
-    // The limit protects a server that has just recovered from a burst of logins.
+    // The limit protects a server that has just recovered, because it prevents a burst of logins.
     /// Maximum number of new connections per second to one server, for all users together; after a
     /// pause, 8 can start at once; 0 for no limit.
     connections_per_second: Option<NonZeroU32> = key("pool.connections_per_second",
@@ -497,7 +497,8 @@ section! {
     /// Directory in which captures are kept; only its owner may read them.
     directory: Option<PathBuf> = key("capture.directory",
         Kind::Directory, Restart, example "/var/lib/seawall/captures");
-    /// Maximum size of all captures in the directory; a capture that reaches it ends.
+    /// Maximum size of all captures in the directory together; at this size, the current capture
+    /// ends.
     max_bytes: u64 = key("capture.max_bytes",
         Kind::Integer { min: MIN_CAPTURE_BYTES, max: MAX_MEMORY_BYTES }, Live,
         default 10737418240, unit "bytes");
@@ -524,7 +525,7 @@ section! {
         TIMEOUT, Live, default 3600000, unit "ms");
     // Off by default, because the latest operations are then copied all the time.
     /// Events that begin a capture of all clients: `storm`, `stall` and `change`, separated by
-    /// commas; without it, only operators begin captures.
+    /// commas; without events, only operators begin captures.
     on: Vec<CaptureEvent> = key("capture.on",
         Kind::Text, Live, example "storm,stall");
     /// How long before an event of `on` a capture begins: it also contains the operations of this
@@ -738,8 +739,8 @@ section! {
     /// The reload of the configuration.
     "reload" => Reload;
 
-    // Off by default, because an edit of a file then takes effect without a command.
-    /// Read the configuration file and all files that it names once a second, and reload the
+    // Off by default, because with this key an edit of a file takes effect without a command.
+    /// Once a second, read the configuration file and all files that it names, and reload the
     /// configuration if a value or the content of a named file has changed.
     watch: bool = key("reload.watch",
         Kind::Boolean, Live, default false);

@@ -1,8 +1,8 @@
 //! The standard variables of OpenTelemetry, as values of `[telemetry]`.
 //!
-//! These variables override only the defaults. The file and the `SEAWALL_…` variables override
-//! them, because they were written for Seawall, while the variables of OpenTelemetry are often the
-//! same for all programs of a machine. The variables of OpenTelemetry have an effect only if
+//! The variables override only the defaults. The file and the `SEAWALL_…` variables have
+//! precedence, because users write them for Seawall, while the variables of OpenTelemetry are often
+//! the same for all programs of a machine. The variables of OpenTelemetry have an effect only if
 //! `telemetry.enabled` is true, so a variable for other programs neither starts an export nor
 //! prevents Seawall's start. As in the specification, an empty variable counts as absent, and a
 //! variable for metrics (`…_METRICS_…`) overrides the variable for all signals.

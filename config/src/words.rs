@@ -36,7 +36,7 @@ words! {
 words! {
     /// A compressor of the MongoDB protocol.
     Compressor {
-        /// Fast, with the least compression of the three.
+        /// Fast, but compresses less than the other two.
         Snappy = "snappy",
         /// The best compression for its CPU time.
         Zstd = "zstd",
@@ -132,8 +132,9 @@ words! {
 words! {
     /// Source of the clients' credentials.
     Credentials {
-        /// Like `lookup` if the connection string has a service account, else like `users` if users
-        /// are configured, else like `self` or `none`, depending on the deployment.
+        /// Like `lookup` if the connection string has a service account. Otherwise like `users` if
+        /// users are configured. Otherwise like `self`, or like `none` if the deployment has no
+        /// access control.
         Auto = "auto",
         /// Seawall reads each user's credentials through the user's first login.
         Own = "self",

@@ -8,7 +8,7 @@ use seawall_config::{
     Compression, Origin, Overrides, Secret, Settings, Sources, load, load_with_values,
 };
 
-/// Sources with these variables; Names that do not begin with `SEAWALL_` get the prefix `OTEL_`.
+/// Sources with these variables. Names that do not begin with `SEAWALL_` get the prefix `OTEL_`.
 fn sources(variables: &[(&str, &str)]) -> Sources {
     let name = |name: &str| match name.starts_with("SEAWALL_") {
         true => name.to_owned(),

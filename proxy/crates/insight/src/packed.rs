@@ -116,7 +116,7 @@ fn take_figures(bytes: &mut &[u8]) -> Result<Figures, Damaged> {
     })
 }
 
-/// The numbers of a series before the number of its buckets: counts, phases and times.
+/// How many numbers of a packed series precede the number of its buckets: counts, phases and times.
 const NUMBERS: u64 = 6 + 6 + 3;
 
 fn skip_figures(bytes: &mut &[u8]) -> Result<(), Damaged> {

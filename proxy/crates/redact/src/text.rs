@@ -86,7 +86,7 @@ fn replaced(character: char, seed: u32, is_first: bool) -> char {
         DOLLAR if is_first => code,
         0x01..=0x1f => permuted(code, 0x01, 0x1f, seed),
         0x20..=0x7e if is_first => {
-            // `$` and `|` are left out: each code above them is reduced, so that the remaining
+            // `$` and `|` are excluded: each code above them is reduced, so that the remaining
             // codes are consecutive.
             let dense = code - u32::from(code > DOLLAR) - u32::from(code > PIPE);
             let moved = permuted(dense, 0x20, 0x7c, seed);

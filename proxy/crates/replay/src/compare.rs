@@ -248,8 +248,8 @@ fn failures(a: &ShapeResult, b: &ShapeResult, kind_before: Kind) -> (Vec<String>
         facts.push(format!("failed writes: {x} → {y}"));
         cost += float(y - x);
     }
-    // Failed connections in a capture are those of the captured deployment. They do not excuse
-    // failures in the replay.
+    // Failed connections in a capture are those of the captured deployment. They are not subtracted
+    // from the failures of the replay.
     let x = match kind_before {
         Kind::Replay => a.failures,
         Kind::Capture | Kind::DryRun => 0,

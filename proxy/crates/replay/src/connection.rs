@@ -29,8 +29,8 @@ pub(crate) struct Job {
     pub catch_up: Vec<CatchUp>,
 }
 
-/// Events of an awaiting cursor that the captured clients had received, and the replay has not. In
-/// the replay, a `getMore` may return fewer events than in the capture.
+/// Events of an awaiting cursor that the captured clients received, but the replay has not received
+/// yet. In the replay, a `getMore` may return fewer events than in the capture.
 #[derive(Debug)]
 pub(crate) struct CatchUp {
     /// The captured id of the cursor.

@@ -183,7 +183,7 @@ impl Durations {
     }
 }
 
-/// A document is not a report that this program can read.
+/// The reason why this program cannot read a document as a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// The document is not a report on a replay.

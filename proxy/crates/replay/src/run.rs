@@ -64,7 +64,8 @@ pub struct Replay {
     pub choice: Choice,
     /// How fast commands are sent.
     pub pace: Pace,
-    /// True if a command waits for all operations that had ended before it began.
+    /// True if a command waits for all operations that had ended in the capture before the command
+    /// began.
     pub strict_order: bool,
     /// Maximum number of connections.
     pub connections: usize,

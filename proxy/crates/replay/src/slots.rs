@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-/// Maximum number of clients that are remembered. Further clients share connections by their
-/// number.
+/// Maximum number of clients that are remembered. Further clients are assigned to connections by
+/// their number.
 const MAX_CLIENTS: usize = 1_000_000;
 
 #[derive(Clone, Copy, Debug, Default)]

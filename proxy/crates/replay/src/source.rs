@@ -317,8 +317,8 @@ fn parts(directory: &Path) -> Result<VecDeque<PathBuf>, SourceError> {
             continue;
         }
         let file = File::open(&path).map_err(|error| io_error(&path, error))?;
-        // An empty file is skipped: the program that captured may have ended just after it created
-        // the file.
+        // An empty file is skipped: the program that wrote the capture may have ended just after it
+        // created the file.
         if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             continue;
         }

@@ -36,7 +36,7 @@ pub type Attributes = Vec<(String, String)>;
 pub enum Kind {
     /// A sum that only rises.
     Counter,
-    /// A sum that rises and falls: the values of several series may be added.
+    /// A sum that rises and falls. The values of its series may be added.
     UpDownCounter,
     /// A value that rises and falls.
     Gauge,
@@ -62,7 +62,7 @@ pub struct Buckets {
     pub sum: f64,
     /// Inclusive upper bounds, ascending, without infinity.
     pub bounds: Vec<f64>,
-    /// Number of values in each bucket, one more than bounds.
+    /// Number of values in each bucket. There is one bucket more than there are bounds.
     pub counts: Vec<u64>,
 }
 

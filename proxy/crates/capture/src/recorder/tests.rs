@@ -102,7 +102,7 @@ fn read(file: &[u8]) -> Result<(Layout, Vec<Packet>, Option<RecorderError>), Rec
     }
 }
 
-/// Imports messages of sessions, one millisecond after another.
+/// Imports messages, each with the number of its session, at intervals of one millisecond.
 fn import(messages: impl IntoIterator<Item = (u64, Bytes)>) -> (Vec<Content>, ImportCounts) {
     let first = packet(1, 0, Bytes::new());
     let mut import = Import::new(Layout::Addresses, &first);

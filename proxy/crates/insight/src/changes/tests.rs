@@ -133,8 +133,8 @@ pub(super) fn alike(count: u64, ms: f64) -> Figures {
     figures
 }
 
-/// One minute of shapes with the given operation counts and durations in milliseconds, numbered
-/// from 0.
+/// One minute of operations. `shapes` has the number of operations and their duration in
+/// milliseconds for each shape. The shapes are numbered from 0.
 fn minute(shapes: &[(u64, f64)]) -> Period {
     let series = (0..).zip(shapes).filter(|(_, (count, _))| *count > 0);
     Period {

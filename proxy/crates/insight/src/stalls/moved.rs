@@ -57,9 +57,9 @@ const MIN_DEVIATION: f64 = 0.05;
 /// At most one in this many calm averages may be as extreme as the average of the episode.
 const AS_EXTREME_OF: usize = 20;
 
-/// The counters with unusual values during the episodes, each given by its start and end. The
-/// highest score is first. Empty if the server did not reply during at least half of the episodes:
-/// in the first reply after a gap, the rates are averages over the whole gap.
+/// The counters with unusual values during the episodes. `episodes` has the start and the end of
+/// each episode. The highest score is first. Empty if the server did not reply during at least half
+/// of the episodes: in the first reply after a gap, the rates are averages over the whole gap.
 pub(super) fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     let is_seen = |episode: &&(f64, f64)| samples.iter().any(|s| is_within(s, **episode));
     let seen: Vec<_> = episodes.iter().filter(is_seen).copied().collect();
