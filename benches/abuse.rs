@@ -8,8 +8,8 @@
 //! - `--only NAME`: runs one attack.
 //! - `--runs N`: runs each attack N times.
 //! - `--seconds N`: the length of each phase.
-//! - `--direct`: attackers connect to the server, not to Seawall. The rows then show how much the
-//!   attack slows the two users only because all share the server and the machine.
+//! - `--direct`: attackers connect to the server, not to Seawall. The rows then show the slowdown
+//!   that comes only from the shared server and machine.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! Measures how much waiting change streams slow other clients: `cargo bench --bench awaiting`.
+//! Measures how much change streams slow down other clients: `cargo bench --bench awaiting`.
 //!
 //! The load is finds by `_id` in a closed loop through Seawall, with a pool of eight connections.
-//! Each round measures the load twice: alone, and together with fifty change streams. The bench
-//! prints the median of the rounds' ratios. `--quick` runs a tenth of the load for CI, and asserts
-//! counts only.
+//! Each round measures the load twice: alone, and together with fifty change streams that wait for
+//! events. The bench prints the median of the rounds' ratios. `--quick` runs a tenth of the load
+//! for CI, and asserts counts only.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn main() {
 
 async fn compare(rounds: usize, time: Duration) {
     let instance = Instance::parse(&format!("Seawall=,POOL__MAX_POOL_SIZE={POOL_SIZE}"));
-    let instance = instance.expect("the text has the form of an instance");
+    let instance = instance.expect("the text describes an instance");
     let setup = Setup::start(&[instance]).await;
     say("| round | p50 alone | p50 beside streams | p99 alone | p99 beside streams | p99 ratio |");
     say("|---|---|---|---|---|---|");

@@ -259,8 +259,8 @@ async fn calls(setup: &Setup, plan: &Plan) {
             each("futex"),
             calls.total() / operations,
         ));
-        // Each operation reads and writes one request and one reply. The other calls depend on the
-        // timing.
+        // Each operation reads and writes one request and one reply. The numbers of other calls
+        // depend on the timing.
         for names in [READS, WRITES] {
             let calls: f64 = names.into_iter().map(each).sum();
             let is_floor = (2.0 - MAX_DIFFERENCE..2.0 + MAX_DIFFERENCE).contains(&calls);
@@ -272,14 +272,14 @@ async fn calls(setup: &Setup, plan: &Plan) {
 /// The numbers of connections for which system calls are counted.
 const CALLS_CONNECTIONS: [usize; 2] = [1, 64];
 
-/// The system calls that read from a socket. Tokio wakes a thread with `write`, which therefore is
-/// not in the list of writes.
+/// The system calls that read from a socket.
 const READS: [&str; 3] = ["recvfrom", "recvmsg", "readv"];
 
-/// The system calls that write to a socket.
+/// The system calls that write to a socket. `write` is not in the list, because Tokio uses it to
+/// wake a thread.
 const WRITES: [&str; 3] = ["sendto", "sendmsg", "writev"];
 
-/// The reads per operation may differ from the floor of two by at most this number, and so may the
-/// writes. Heartbeats need some calls. At the beginning and at the end of the count, a connection
-/// may have run only a part of an operation.
+/// The largest allowed difference between the reads per operation and the floor of two. The same
+/// limit applies to the writes. Heartbeats need some calls. At the beginning and at the end of the
+/// count, a connection may have run only a part of an operation.
 const MAX_DIFFERENCE: f64 = 0.2;

@@ -114,7 +114,7 @@ async fn compare(testbed: &Testbed, situation: Situation, plan: &Plan, report: &
 
 /// Compares the limits in each phase of a change of load.
 async fn compare_changes(testbed: &Testbed, plan: &Plan, report: &mut Report) {
-    // By phase, then by limit.
+    // The figures of each phase, and in a phase the figures of each limit.
     let mut phases = plan.phases.map(|_| vec![Vec::new(); plan.limits.len()]);
     for _ in 0..plan.rounds {
         for (index, limit) in plan.limits.iter().enumerate() {

@@ -182,7 +182,7 @@ impl Bench {
     async fn count_handshakes(&self) {
         say("\n## Handshakes of TLS 1.3\n");
         say(
-            "A core is a second of CPU time of the target. Median (least to most) of the rounds.\n",
+            "\"Per core\" means per second of the target's CPU time. Median (least to most) of the rounds.\n",
         );
         say(
             "| key | handshake | target | handshakes per core | µs of CPU time each | handshakes/s |",

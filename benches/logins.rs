@@ -1,8 +1,8 @@
 //! Measures how long refused logins take: `cargo bench --bench logins`.
 //!
-//! From the time of a refusal, a client must not learn more about users than from a server itself.
-//! The bench refuses logins for different reasons, directly at a mongod and through Seawall, and
-//! prints how much the times differ.
+//! The duration of a refused login must not tell a client more about users than a server itself
+//! does. The bench refuses logins for different reasons, directly at a mongod and through Seawall,
+//! and prints how much the times differ.
 //!
 //! - `--quick`: a short run for CI. It asserts counts only.
 //! - `--tries N`: the number of logins for each reason and target.
@@ -238,7 +238,7 @@ async fn log_in_repeatedly(
     let mut times = Times::default();
     for number in 0..tries {
         let mut order: Vec<_> = Reason::ALL.into_iter().zip(&mut times).collect();
-        // The order changes, so that each reason follows each other reason in some round.
+        // The order of the reasons changes, so that no reason always follows the same other reason.
         order.rotate_left(number % Reason::ALL.len());
         if number % 2 == 1 {
             order.reverse();
@@ -277,8 +277,8 @@ fn largest_distance(times: &Times) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// The largest difference between two shares, over all limits: the share of `one` that is at most
-/// the limit, and the same share of `other`. Both lists are sorted.
+/// The largest difference, over all durations, between two shares: the share of `one` that is at
+/// most the duration, and the same share of `other`. Both lists are sorted.
 fn distance(one: &[Duration], other: &[Duration]) -> f64 {
     let share = |times: &[Duration], limit: &Duration| {
         let count = times.partition_point(|time| time <= limit);

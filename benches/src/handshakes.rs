@@ -111,9 +111,11 @@ impl TlsTarget {
     }
 }
 
-/// Creates a certificate and its key for each algorithm: in two files, and in one for HAProxy.
+/// Creates a certificate and its key for each algorithm: once in two files, and once in a single
+/// file for HAProxy.
 ///
 /// # Panics
+///
 /// If `openssl` is not installed.
 pub fn write_certificates(scratch: &Scratch) {
     for key in Key::ALL {
@@ -294,8 +296,8 @@ impl Handshakes {
     }
 }
 
-/// Threads that compute all the time and make no handshakes. They show how much any busy process of
-/// the lowest priority on the same cores slows operations. Dropping the value ends them.
+/// Threads that compute all the time and make no handshakes. They show how much any process of the
+/// lowest priority on the same cores slows down operations. Dropping the value ends them.
 #[derive(Debug)]
 pub struct BusyThreads {
     stop: Arc<AtomicBool>,

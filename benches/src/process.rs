@@ -120,7 +120,7 @@ fn parse_cpu(stat: &str) -> (Duration, Duration) {
             .and_then(|f| f.parse::<u64>().ok())
             .unwrap_or(0)
     };
-    // utime and stime.
+    // The fields utime and stime.
     let time = |ticks: u64| Duration::from_millis(ticks * CPU_TICK_MS);
     (time(ticks(11)), time(ticks(12)))
 }

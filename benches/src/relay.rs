@@ -70,7 +70,8 @@ fn serve(listen: SocketAddr, server: SocketAddr) -> io::Result<()> {
     let address = listener.local_addr()?;
     runtime.spawn(accept(listener, server));
     writeln!(io::stdout(), "{address}")?;
-    // The bench writes nothing. Its end of the pipe closes when it ends, however it ends.
+    // The bench writes nothing to this pipe. When the bench ends in any way, its end of the pipe
+    // closes.
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(())
 }

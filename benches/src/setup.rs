@@ -172,9 +172,10 @@ impl Setup {
         process_id(self.set.primary().await.expect("the set has a primary"))
     }
 
-    /// As [`Clients::connect`].
+    /// Connects and logs in, see [`Clients::connect`].
     ///
     /// # Errors
+    ///
     /// If the target refuses the connection or the login.
     pub async fn connect(&self, address: &ServerAddress) -> Result<Connection, EstablishError> {
         self.clients.connect(address).await

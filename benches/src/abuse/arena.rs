@@ -47,7 +47,8 @@ pub enum Ending {
     Answered,
     /// The attempt's connection was still open at the end of the attack.
     Held,
-    /// The attempt did not begin: the attacker could not connect, or not log in as its own user.
+    /// The attempt did not begin: the attacker could not connect, or could not log in as its own
+    /// user.
     NotBegun,
     /// The attacker got something that Seawall must deny.
     Breach(&'static str),

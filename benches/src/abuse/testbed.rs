@@ -35,8 +35,8 @@ pub const ROTATING: &str = "rotating";
 /// A user with a victim's rights that may log in only from an address that no client has.
 pub const RESTRICTED: &str = "restricted-user";
 
-/// Configuration with which Seawall reads no users from the server. The test adds all users to it:
-/// [`RESTRICTED`] with its keys, the others with their passwords.
+/// Configuration with which Seawall reads no users from the server. The testbed adds all users to
+/// it: [`RESTRICTED`] with its keys, the others with their passwords.
 pub const CONFIGURED_USERS: &str = "auth.credentials = \"users\"\n";
 
 /// Number of small documents of each victim.
@@ -144,7 +144,7 @@ impl Testbed {
         }
     }
 
-    /// Starts Seawall in front of the server, with additional configuration in TOML. If that is
+    /// Starts Seawall in front of the server, with additional configuration in TOML. If `toml` is
     /// [`CONFIGURED_USERS`], all users are added to it.
     pub async fn seawall(&self, toml: &str) -> Seawall {
         let users = match toml {

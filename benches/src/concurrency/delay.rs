@@ -27,7 +27,7 @@ const MAX_CHUNKS: usize = 256;
 /// Maximum size of a chunk.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Bytes, and when they are forwarded.
+/// Bytes, and the time at which they are forwarded.
 type Chunk = (Instant, Vec<u8>);
 
 /// A relay that runs on its own thread. Dropping the value ends the thread and closes all

@@ -20,7 +20,8 @@ const CAPTURES: &str = "/api/v1/captures";
 /// Compares a Seawall without captures with two Seawalls that capture.
 ///
 /// # Panics
-/// If a capture has neither recorded nor counted an operation.
+///
+/// If a capture has neither recorded an operation nor counted it as omitted.
 pub async fn run(plan: &Plan) {
     let rounds = plan.either(20, 1);
     let time = plan.either(Duration::from_secs(2), Duration::from_secs(1));

@@ -1,5 +1,5 @@
-//! Exactness under load, with far more shapes than rows. Every reported figure is compared with the
-//! single operations in the slow log.
+//! Checks that Seawall's figures are exact under load, with far more shapes than rows. Every
+//! reported figure is compared with the single operations in the slow log.
 
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
@@ -45,10 +45,10 @@ const CONNECTIONS: u64 = 64;
 /// Number of documents in a collection. It is small, so that an operation without an index is fast.
 const DOCUMENTS: u32 = 100;
 
-/// The largest error of a quantile with eight buckets per octave, half a bucket: 2^(1/16) - 1.
+/// The largest error of a quantile: half a bucket, with eight buckets per octave: 2^(1/16) - 1.
 const SHAPE_ERROR: f64 = 0.0443;
 
-/// The largest error of a quantile with 32 buckets per octave, half a bucket: 2^(1/64) - 1.
+/// The largest error of a quantile: half a bucket, with 32 buckets per octave: 2^(1/64) - 1.
 const NAMESPACE_ERROR: f64 = 0.011;
 
 /// Reads one quantile from the latency that Seawall reports.

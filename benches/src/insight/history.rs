@@ -1,7 +1,7 @@
 //! Measures the memory of eight days of history, with the maximum number of series.
 //!
 //! Every second of the last ten minutes is generated. Before that, only one second in ten or sixty
-//! is generated, because the coarse steps are then as large as with data for every second.
+//! is generated. This does not change the size of the coarse steps.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! A load at a fixed rate. Operations that are late are sent at once, so a stall is followed by the
-//! operations that were due during it.
+//! A load at a fixed rate. Late operations are sent at once. So the operations that were due during
+//! a stall are sent directly after the stall.
 
 use std::{
     sync::{

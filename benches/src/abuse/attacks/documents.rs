@@ -60,8 +60,8 @@ pub(super) async fn duplicate_keys(arena: Arena) {
     arena.attempts(200, send_duplicate).await;
 }
 
-/// Sends a command that has one field twice, with the attacker's and with a victim's value, in both
-/// orders.
+/// Sends a command in which one field occurs twice: once with the attacker's value, once with a
+/// victim's. Attempts alternate between the two orders.
 async fn send_duplicate(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let (first, second) = match number % 2 {
         0 => (MALLORY, ALICE),

@@ -181,10 +181,11 @@ pub(super) async fn victims_name(arena: Arena) {
     arena.attempts(200, attempt).await;
 }
 
-/// Reports a breach if the reply is not an error, because then the login was accepted.
+/// Reports a breach if the reply is not an error, because such a reply means that the login was
+/// accepted.
 fn check_refused(ending: Ending) -> Ending {
     match ending {
-        Ending::Answered => Ending::Breach("a login without its password was accepted"),
+        Ending::Answered => Ending::Breach("a login without the right password was accepted"),
         other => other,
     }
 }
@@ -224,7 +225,8 @@ pub(super) async fn pipelined(arena: Arena) {
     arena.attempts(100, pipeline).await;
 }
 
-/// Sends a victim's commands between the messages of a login that will fail, all in one write.
+/// Sends a victim's commands between the messages of a login that will fail. All messages are sent
+/// in one write.
 async fn pipeline(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     let find = OpMsg::new(doc! {"find": "small", "$db": ALICE});
@@ -306,7 +308,7 @@ async fn alter(arena: Arena, number: u32) -> Result<Ending, RawError> {
 }
 
 pub(super) async fn confused(arena: Arena) {
-    // After one login Seawall has the keys, and then verifies proofs itself.
+    // After one login Seawall has the user's keys, and then verifies proofs itself.
     drop(arena.logged_in().await);
     arena.attempts(100, confuse).await;
 }
@@ -316,7 +318,7 @@ async fn confuse(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mallory = &arena.users.mallory;
     let start = match number % 6 {
         0 | 1 => {
-            // A proof of one mechanism, in a conversation that began with the other.
+            // The conversation begins with one mechanism, and the proof belongs to the other.
             let (begun_by, proven_by) = match number % 2 {
                 0 => (Mechanism::ScramSha1, Mechanism::ScramSha256),
                 _ => (Mechanism::ScramSha256, Mechanism::ScramSha1),
@@ -372,7 +374,7 @@ pub(super) async fn interleaved(arena: Arena) {
 }
 
 /// Begins the attacker's login, begins a victim's login on the same connection, and finishes the
-/// attacker's. Every second attempt uses another connection for the last two messages.
+/// attacker's login. In every second attempt, the last two steps use another connection.
 async fn interleave(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mallory = &arena.users.mallory;
     let mut wrong = login(ALICE);

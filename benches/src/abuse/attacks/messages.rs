@@ -148,7 +148,7 @@ pub(super) async fn bombs(arena: Arena) {
     arena.attempts(4, attempt).await;
 }
 
-/// The first `sent` bytes of a message whose header announces this length.
+/// The first `sent` bytes of a message whose header announces a length of `bytes`.
 fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     let header = Header {
         message_length: i32::try_from(bytes).unwrap_or(i32::MAX),
@@ -216,7 +216,7 @@ pub(super) async fn slow_senders(arena: Arena) {
         } else {
             OP_MSG
         };
-        // Two of fifty clients send many bytes at once.
+        // Two of every fifty clients send many bytes at once.
         let sent = if number % 50 < 2 { 900_000 } else { 1_000 };
         announcing(MAX_MESSAGE_BYTES, op_code, sent)
     };

@@ -126,7 +126,7 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "interleaved-logins",
-        description: "100 per second: a second login begins inside the first, on the same or on another connection; the first is then finished there",
+        description: "100 logins per second that are not finished until a victim's login has begun, on the same or on another connection; the first login is then finished on that connection",
         toml: "",
         expected: &[Refused(AUTHENTICATION_FAILED)],
         run: run!(logins::interleaved),
@@ -189,7 +189,7 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "slow-compressed-readers",
-        description: "as slow-readers, with compressed replies",
+        description: "like slow-readers, but with compressed replies",
         toml: "",
         expected: &[Answered, Closed],
         run: run!(messages::slow_compressed_readers),
@@ -210,7 +210,7 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "departures",
-        description: "100 logged-in connections per second that request a reply and leave at once; then one that reads its own reply",
+        description: "100 logged-in connections per second that request a reply and disconnect at once; then one connection that reads its own reply",
         toml: "",
         expected: &[Answered],
         run: run!(operations::departures),

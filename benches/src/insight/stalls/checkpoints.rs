@@ -30,9 +30,9 @@ const SYNC_DELAY: &str = "15";
 /// reserve.
 const TIME: Duration = Duration::from_secs(90);
 
-/// Writes of about 10 KiB each. The server writes each document to the collection, to the oplog,
-/// and both to the journal. The default write concern is majority, so each write waits for the
-/// journal.
+/// Writes of about 10 KiB each. The server writes each document to the collection and to the oplog,
+/// and writes both to the journal. The default write concern is majority, so each write waits for
+/// the journal.
 const WRITES: Rate = Rate {
     connections: 64,
     per_second: 2_000.0,
@@ -46,7 +46,7 @@ const MOST_BYTES: usize = 16 * 1024;
 /// compressed.
 const STOCK_BYTES: usize = 1024 * 1024;
 
-/// Number of documents that exist before the load, so that updates find one.
+/// Number of documents that exist before the load, so that each update finds a document.
 const OLD: usize = 10_000;
 
 /// Number of documents per insert.
