@@ -57,9 +57,9 @@ const RUNS: usize = 20;
 /// The server delays its reply to a find with this `_id` until the test allows it.
 const HELD_ID: i32 = -1;
 
-/// With one connection and one slot, a second operation waits for both. If it waited for a slot
-/// alone, it would get one as soon as the first operation counts as long. With the large threshold,
-/// all servers are suitable even if their round-trip times differ.
+/// With one connection and one slot, a second operation waits for both. If it waited only for a
+/// slot, it would run as soon as Seawall no longer counts the first, long operation. With the large
+/// threshold, all servers are suitable even if their round-trip times differ.
 const CONFIGURATION: &str = "auth.credentials = \"none\"
 deployment.local_threshold_ms = 60000
 pool.max_pool_size = 1
@@ -69,11 +69,11 @@ runtime.worker_threads = 1
 
 /// The locks of a find that finds an available connection, by source file.
 const LOCKS_OF_FIND: [(&str, u64); 3] = [
-    // The rows of the command, and the finished operation.
+    // One lock for the rows of the command, one for the finished operation.
     ("proxy/src/observe/recorder.rs", 2),
-    // The time of the checkout.
+    // One lock for the time of the checkout.
     ("proxy/src/observe/servers.rs", 1),
-    // Checkout and check-in.
+    // One lock for the checkout, one for the check-in.
     ("proxy/src/pool/mod.rs", 2),
 ];
 
@@ -92,13 +92,13 @@ fn the_choice_between_two_servers_takes_two_locks() {
     let mut client = scene.connect();
     let find = find_by_id(1);
     let locks = scene.lowest(async || client.exchange(&find).await);
-    // Selection compares the load of the two pools.
+    // Selection takes one lock for the load of each of the two pools.
     let [recorder, servers, (pool, of_pool)] = LOCKS_OF_FIND;
     assert_locks(&locks, &[recorder, servers, (pool, of_pool + 2)]);
 }
 
 #[test]
-fn an_operation_that_waits_takes_no_more_locks_than_another() {
+fn an_operation_that_waits_takes_as_many_locks_as_one_that_does_not() {
     let scene = Scene::start(&[Kind::Standalone]);
     let [mut first, mut second] = [scene.connect(), scene.connect()];
     let [held, find] = [HELD_ID, 1].map(find_by_id);
@@ -124,7 +124,7 @@ fn a_find_allocates_three_times() {
         let work = || scene.runtime.block_on(client.exchange(&find));
         measure(work).count_total
     });
-    // The message, the future that serves it, and the reply.
+    // One allocation each for the message, the future that serves it, and the reply.
     assert_eq!(allocations.min(), Some(3));
 }
 
@@ -246,7 +246,7 @@ impl Scene {
     }
 
     async fn eventually(&self, is_true: impl Fn() -> bool) {
-        // The locks of the condition belong to no operation.
+        // The locks that the condition takes belong to no operation, so they are not counted.
         let attempt = async || count(&is_true).0;
         eventually(LIMIT, attempt).await.unwrap();
     }

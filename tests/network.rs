@@ -320,7 +320,7 @@ async fn a_full_disk_ends_the_capture_and_operations_continue() {
     let process = Process::launch(&launcher, &toml).await;
     let admin = process.admin();
     let address = process.address().parse().unwrap();
-    // Until Seawall knows that the deployment has no access control, it wants a login.
+    // Until Seawall knows that the deployment has no access control, it requires a login.
     let connected = || async {
         let mut client = connect("127.0.0.1:0", address).await;
         client.hello(doc! {}).await.ok()?;

@@ -170,7 +170,7 @@ async fn top_shows_heat_maps_without_colours() {
     terminal
         .shows("latency of all operations, phase permit")
         .await;
-    // The next dimensions: servers, namespaces.
+    // `v` selects the next dimension: servers, then namespaces.
     terminal.press(&["0", "v"]);
     terminal
         .shows("50 operations  latency of server 127.0.0.1:")
@@ -183,7 +183,7 @@ async fn top_shows_heat_maps_without_colours() {
     terminal
         .shows("40 operations  latency of namespace shop.orders")
         .await;
-    // The heat map of the shape that is selected in the table.
+    // `h` opens the heat map of the shape that is selected in the table.
     terminal.press(&["1", "c", "Home", "h"]);
     terminal
         .shows("40 operations  latency of shape find shop.orders")

@@ -1,6 +1,7 @@
-//! The main use: the official driver runs operations through Seawall with only the address changed.
+//! The main use: the official driver runs operations through Seawall. Only the address in its
+//! connection string differs.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic, as tests do")]
 
 use futures_util::TryStreamExt;
 use mongodb::bson::{Document, doc};

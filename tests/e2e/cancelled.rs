@@ -137,7 +137,10 @@ async fn a_cancelled_login_or_operation_releases_all_permits_and_connections() {
         run(&mut client, &user.name, &commands).await
     };
     let cancelled = cancel_beside_witness(&seawall, &user, script).await;
-    assert!(cancelled > 8, "more drops than permits: {cancelled}");
+    assert!(
+        cancelled > 8,
+        "expected more drops than permits, got {cancelled}"
+    );
 }
 
 #[tokio::test]
@@ -238,5 +241,8 @@ async fn a_cancelled_relay_releases_all_permits_and_connections() {
         run(&mut client, &user.name, &commands).await
     };
     let cancelled = cancel_beside_witness(&seawall, &user, script).await;
-    assert!(cancelled > 8, "more drops than permits: {cancelled}");
+    assert!(
+        cancelled > 8,
+        "expected more drops than permits, got {cancelled}"
+    );
 }

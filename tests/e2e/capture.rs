@@ -30,7 +30,8 @@ use seawall_wire::OpMsg;
 
 use super::scene;
 
-/// Starts Seawall with captures in `directory`, and more keys of the section.
+/// Starts Seawall with a scratch directory for captures, and with these additional keys of the
+/// section `capture`.
 async fn capturing(scratch: &Scratch, keys: &str) -> Seawall {
     scene::seawall(&section(scratch, keys)).await
 }
@@ -150,7 +151,7 @@ fn request_id(message: &[u8]) -> i32 {
 /// The events that the driver reports about its commands.
 #[derive(Debug, Default)]
 struct Events {
-    /// Request ids with the names of their commands, by the driver's connection, in their order.
+    /// For each connection of the driver, the request ids and the names of its commands, in order.
     started: BTreeMap<u32, Vec<(i32, String)>>,
     /// Replies by request id.
     replies: BTreeMap<i32, Document>,
@@ -186,7 +187,7 @@ async fn observed(
     (Client::with_options(options).unwrap(), events)
 }
 
-/// Writes and reads on several connections at a time.
+/// Writes and reads on several connections at the same time.
 async fn work(client: &Client, db: &str) {
     let tasks = (0..4).map(|task| async move {
         let collection = client
@@ -291,7 +292,7 @@ async fn passwords_and_keys_are_never_written() {
     database.run_command(create).await.unwrap();
     let update = doc! { "updateUser": &other, "pwd": "hunter2-changed" };
     database.run_command(update).await.unwrap();
-    // A server refuses a misspelled command, but it has the password.
+    // A server refuses a misspelled command, but the command still contains the password.
     let wrong = doc! { "createuser": &other, "pwd": "hunter2-misspelled", "roles": [] };
     database.run_command(wrong).await.unwrap_err();
     let info = doc! { "usersInfo": &other, "showCredentials": true };
@@ -402,7 +403,7 @@ async fn relays_refuse_captures_and_say_why() {
 }
 
 #[tokio::test]
-async fn only_callers_with_the_role_act_control_and_read_captures() {
+async fn only_callers_with_the_role_act_may_control_and_read_captures() {
     let scratch = Scratch::create().unwrap();
     let act = scratch.write("act", "act-token").unwrap();
     let read = scratch.write("read", "read-token").unwrap();
@@ -586,7 +587,7 @@ async fn process(scratch: &Scratch) -> Process {
     process_with(scratch, "").await
 }
 
-/// A process that captures, with more keys of the section.
+/// A process that captures, with these additional keys of the section `capture`.
 pub(super) async fn process_with(scratch: &Scratch, keys: &str) -> Process {
     process_at(&scene::server().await.uri(), scratch, keys).await
 }
@@ -668,7 +669,7 @@ pub(super) fn fs_entries(folder: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn capture_ends_completely_when_seawall_ends() {
+async fn capture_is_complete_after_seawall_has_ended() {
     let scratch = Scratch::create().unwrap();
     let mut process = process(&scratch).await;
     let user = scene::writer().await;

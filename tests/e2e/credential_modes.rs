@@ -94,7 +94,7 @@ async fn credential_mode_lookup_refuses_unknown_users_dropped_users_and_forbidde
     assert_eq!(find(&mut connected, &user.name).await.code(), Some(13));
 }
 
-/// A user's keys in the form in which the configuration has them.
+/// A user's keys as tables of the configuration.
 pub(crate) async fn configured_keys(user: &NewUser) -> String {
     let command =
         doc! { "usersInfo": { "user": &user.name, "db": &user.db }, "showCredentials": true };
@@ -233,7 +233,8 @@ async fn a_reload_adopts_the_new_password_of_the_service_account_and_refuses_a_w
         .map(|change| (&*change.key, change.needs_restart))
         .collect();
     assert_eq!(changes, [("deployment.uri", false)]);
-    // The driver's earlier client, and with it the earlier login, ends after the reload.
+    // After the reload, Seawall ends its earlier driver client, which had logged in with the
+    // earlier password.
     let user = writer().await;
     let is_served = async || {
         let address = process.address().parse().unwrap();
@@ -247,7 +248,7 @@ async fn a_reload_adopts_the_new_password_of_the_service_account_and_refuses_a_w
     eventually(Duration::from_secs(60), is_served)
         .await
         .unwrap();
-    // Nothing else of the connection string is live.
+    // A reload applies no other change of the connection string.
     let other = before.replace("directConnection=true", "appName=other");
     scratch.write("uri", other).unwrap();
     let pending: Reload = admin.post("/api/v1/reload").await.unwrap();

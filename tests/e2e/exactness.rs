@@ -3,7 +3,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "helpers of tests fail as tests do"
+    reason = "test helpers may panic, as tests do"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -124,7 +124,8 @@ async fn operations_on_a_hung_primary_continue_on_the_next_primary() {
     };
     let insert = |id: i32| doc! {"insert": "things", "documents": [{"_id": id}]};
     assert!(writer.command(DATABASE, insert(1)).await.unwrap().is_ok());
-    // Two concurrent operations open two connections, so each of the next operations finds one.
+    // Two concurrent operations open two connections, so each of the next operations finds a
+    // connection.
     let slow = doc! {"find": "things", "filter": {"$where": "sleep(300) || true"}};
     let (one, other) = tokio::join!(
         reader.command(DATABASE, slow.clone()),

@@ -1,6 +1,6 @@
 //! First logins, which Seawall forwards to a server (introductions): which bytes are forwarded, how
-//! many run at the same time, and how they end. Also SCRAM conversations in general, which must
-//! have a server's error codes.
+//! many run at the same time, and how they end. Also tests that SCRAM conversations in general
+//! return a server's error codes.
 
 use std::time::Duration;
 

@@ -93,7 +93,8 @@ impl Files {
     }
 }
 
-/// A handshake with the listener at this index. Returns its kind, and true if the client is served.
+/// A handshake with the listener at this index. Returns the kind of the handshake, and true if the
+/// client is served.
 async fn handshake(
     seawall: &Seawall,
     index: usize,
@@ -156,7 +157,7 @@ async fn a_session_of_one_listener_is_not_resumed_at_another() {
         + &listener(2, &files.tls("server", required))
         + &listener(3, &files.tls("server", required));
     let seawall = start(&toml).await;
-    // The listeners have the same host name, so the client offers its sessions to all of them.
+    // The listeners have the same host name, so the client offers its TLS sessions to all of them.
     let anonymous = files.authority.client_config(None).unwrap();
     assert!(handshake(&seawall, 0, &anonymous, None).await.1);
     let resumed = Some(HandshakeKind::Resumed);
@@ -241,7 +242,7 @@ async fn each_listener_offers_its_own_compressors() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listener_that_needs_a_restart_keeps_tls_and_its_values_are_pending() {
+async fn a_listener_whose_change_needs_a_restart_keeps_tls_and_shows_pending_values() {
     let files = Files::new();
     files.issue("server");
     let toml = listener(1, "") + &listener(2, &files.tls("server", ""));

@@ -1,4 +1,4 @@
-//! `admin.peers`: one instance merges the replies of all.
+//! `admin.peers`: one instance merges the replies of all instances.
 
 use std::{
     sync::{
@@ -82,7 +82,7 @@ fn text(field: &str) -> String {
     format!("{{filter:{{{field}:?}}}}")
 }
 
-/// The durations of the shape on all instances together, from the distribution of each.
+/// The durations of the shape on all instances together, from the distribution of each instance.
 async fn combined(instances: &[Seawall], id: &str) -> Latency {
     let mut sum = seawall_stats::Distribution::<8>::default();
     for seawall in instances {
@@ -125,7 +125,10 @@ async fn merged_counts_and_distributions_are_those_of_all_operations() {
     eventually(LIMIT, counted).await.unwrap();
 
     let both = find("both", 100).await.unwrap();
-    assert!(both.distribution.is_none(), "nobody asked for it");
+    assert!(
+        both.distribution.is_none(),
+        "the request asks for no distribution"
+    );
     let expected = combined(&instances, &both.id).await;
     let parts = |of: Latency| [of.max, of.p50, of.p90, of.p99, of.p999];
     for (ms, expected) in parts(both.latency_ms).into_iter().zip(parts(expected)) {
@@ -277,7 +280,7 @@ async fn every_path_is_merged(asked: &Seawall, id: &str) {
     }
     let (status, body) = asked.get("/api/v1/shapes?sort=name&instances=all").await;
     assert_eq!(status, 400, "{body}");
-    // Without the parameter, nothing names an instance.
+    // Without the parameter, the reply names no instance.
     let (_, plain) = asked.get("/api/v1/pools").await;
     assert!(!plain.contains("instance"), "{plain}");
 }
@@ -363,7 +366,7 @@ async fn serve(mut stream: TcpStream, replies: Replies) {
     }
     match replies {
         Replies::Never => {
-            // Until the other side closes the connection.
+            // Waits until the other side closes the connection.
             drop(stream.read_u8().await);
         }
         Replies::With(response) => drop(stream.write_all(response.as_bytes()).await),
@@ -462,7 +465,7 @@ async fn hostile_names_from_a_peer_are_shown_as_plain_text() {
     let [client] = of_peer[..] else {
         panic!("{clients:?}")
     };
-    // A peer cannot name another instance.
+    // A peer cannot claim to be another instance: the reply names the peer's own address.
     assert_eq!(client.instance, Some(format!("http://{}", peer.address)));
 }
 

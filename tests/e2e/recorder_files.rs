@@ -59,7 +59,8 @@ async fn a_recording_of_mongod_becomes_a_capture_with_every_command_of_a_driver(
         let again = scratch.join(&format!("{format}.swc"));
         convert(&back, &again, &[]).await;
         let again = read(&again);
-        // Only omitted operations have no packet, and a client that had only omitted operations.
+        // The recording has no packets of omitted operations, and lacks clients that had only
+        // omitted operations. So only the messages are compared.
         assert_eq!(messages_of(&again), messages_of(&records), "{format}");
         let again = commands_of(&again, APPLICATION);
         assert_eq!(again, sent, "{format}");
@@ -260,7 +261,7 @@ async fn record(scratch: &Scratch) -> (std::path::PathBuf, Counts) {
     let (client, sent) = work(&server.root_uri()).await;
     let stop = doc! { "stopRecordingTraffic": 1 };
     administrator.run("admin", stop).await.unwrap();
-    // A client that is dropped ends its sessions with a command of its own.
+    // When the driver's client is dropped, it sends a command that ends its sessions.
     drop(client);
     (scratch.join("recording"), sent)
 }
@@ -337,8 +338,8 @@ fn commands_of(records: &[Content], application: &str) -> Counts {
     counts
 }
 
-/// Commands and replies with their times after the first one. Clients and operations may have other
-/// numbers.
+/// Commands and replies, with their times after the first one. The numbers of clients and
+/// operations are ignored, because they may differ.
 fn messages_of(records: &[Content]) -> Vec<(u64, &[u8])> {
     let messages = records.iter().filter_map(|record| match record {
         Content::Command(command) => Some((command.at_us, &*command.message)),

@@ -27,7 +27,7 @@ const KEY: &str = "a key with more than sixteen bytes";
 /// The description and the bytes of a value.
 type Value = (String, Vec<u8>);
 
-/// Values that no capture with redaction may have.
+/// Values that no capture with redaction may contain.
 #[derive(Default)]
 struct Secrets {
     /// Values in commands.
@@ -283,7 +283,8 @@ fn bytes_of(read: &Read) -> Vec<u8> {
 /// Number of bytes at the start of a value that the test searches for. No value is shorter.
 const START: usize = 8;
 
-/// The descriptions of the values that the bytes contain, and of the values that they lack.
+/// The descriptions of the values that the bytes contain, and of the values that they do not
+/// contain.
 fn found_and_missing<'v>(bytes: &[u8], values: &'v [Value]) -> (Vec<&'v str>, Vec<&'v str>) {
     let mut by_start: HashMap<&[u8], Vec<usize>> = HashMap::new();
     for (number, (_, value)) in values.iter().enumerate() {
@@ -330,7 +331,8 @@ async fn redacted_captures_contain_no_value_of_a_command_or_a_reply() {
         let bytes = bytes_of(&read);
         let (found, missing) = found_and_missing(&bytes, &secrets.values);
         if redaction == Redaction::None {
-            // So the test looks for the right bytes, and every command was captured.
+            // All values are found, so the test looks for the right bytes, and every command was
+            // captured.
             assert!(missing.is_empty(), "{missing:?}");
             continue;
         }

@@ -170,8 +170,8 @@ async fn paced(client: Client, number: i32) {
     }
 }
 
-/// When each read of [`paced`] arrived, in microseconds since the start of the capture. The keys
-/// are the numbers of the reads.
+/// The time at which each read of [`paced`] arrived, in microseconds since the start of the
+/// capture. The keys are the numbers of the reads.
 fn arrivals(capture: &Read) -> BTreeMap<i32, u64> {
     let arrived = capture.commands().into_iter().filter_map(|command| {
         let body = OpMsg::parse(&command.message).unwrap().body;

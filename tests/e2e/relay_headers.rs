@@ -19,8 +19,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// A proxy in front of a server's port that expects headers. The proxy removes the headers and
-/// forwards the other bytes.
+/// A proxy in front of a server's port. It expects a header on each connection, removes the header,
+/// and forwards the other bytes.
 struct Gate {
     port: u16,
     /// The headers without their signature.

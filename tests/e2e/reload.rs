@@ -205,8 +205,9 @@ async fn the_slow_log_can_be_switched_on_and_off() {
     seawall.reload(&to(&path)).await.unwrap();
     assert_eq!(find(&mut client).await, None);
     eventually(LIMIT, async || lines(&path) > 0).await.unwrap();
-    // An operation is recorded after its reply was sent, so the log is switched on again only after
-    // the second find was counted. Its line would be written before that of the third find.
+    // Seawall writes an operation to the log after it has sent the reply. So the test waits until
+    // the second find is counted, and then switches the log on again. Otherwise the log might also
+    // contain the second find.
     seawall.reload("").await.unwrap();
     assert_eq!(find(&mut client).await, None);
     let finds = async || {

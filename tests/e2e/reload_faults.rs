@@ -339,7 +339,7 @@ async fn after_a_file_has_hung_the_next_reload_reads_its_new_content() {
     replace_by_pipe(&served);
     let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();
     assert_eq!(refused.problems.len(), 1, "{refused:?}");
-    // A writer that closes the pipe ends the earlier read with an empty configuration.
+    // When a writer closes the pipe, the earlier read ends with an empty configuration.
     let earlier = served.scratch.join("earlier");
     fs::rename(&served.file, &earlier).unwrap();
     served.write("pool.max_pool_size = 9\n");

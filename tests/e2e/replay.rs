@@ -217,7 +217,7 @@ pub(super) async fn client(address: SocketAddr) -> Client {
     Client::with_options(ClientOptions::parse(uri).await.unwrap()).unwrap()
 }
 
-/// A server with the data with which a capture begins.
+/// A server with the data that exist at the start of a capture.
 pub(super) struct Prepared {
     pub(super) set: ReplicaSet,
     pub(super) address: SocketAddr,
@@ -509,8 +509,8 @@ async fn a_dropped_index_and_a_changed_document_are_reported_as_differences() {
     assert_verdicts(&target, &file, doc! {"_id": 63}).await;
 }
 
-/// Compares replays of [`reads`]: equal ones, some without an index, and some with another
-/// document. `changed` is the filter for that document.
+/// Compares replays of [`reads`]: some on the same data, some without an index, and some with a
+/// changed document. `changed` is the filter for that document.
 pub(super) async fn assert_verdicts(target: &Prepared, file: &Path, changed: Document) {
     let mut runs = Vec::new();
     for _ in 0..3 {

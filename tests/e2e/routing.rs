@@ -369,7 +369,8 @@ async fn a_lagging_secondary_is_not_used_if_the_staleness_is_limited() {
     lagging.run_command(stop("off")).await.unwrap();
     let caught_up = async || profiled.lag(2).await < Duration::from_secs(5);
     eventually(LIMIT, caught_up).await.unwrap();
-    // A new Seawall, because the first one updates its view only after the long heartbeat interval.
+    // The test uses a new Seawall, because the first one updates its view only after the long
+    // heartbeat interval.
     let (seawall, _client) = in_front_of(&profiled.set, heartbeat).await;
     let mut client = logged_in(&seawall).await;
     read(&mut client, &profiled.db, &limited("secondary"), "fresh").await;
@@ -377,7 +378,7 @@ async fn a_lagging_secondary_is_not_used_if_the_staleness_is_limited() {
 }
 
 #[tokio::test]
-async fn an_invalid_read_preference_is_refused_as_by_a_server() {
+async fn an_invalid_read_preference_gets_the_error_of_a_server() {
     let profiled = Profiled::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let mut through = logged_in(&seawall).await;

@@ -118,7 +118,7 @@ async fn the_commands_of_the_runbook_succeed_in_their_order() {
     }
     #[expect(
         clippy::print_stdout,
-        reason = "a reader of the test's output wants this list"
+        reason = "the output of the test shows which commands ran"
     )]
     {
         println!("followed:\n  {}", followed.join("\n  "));

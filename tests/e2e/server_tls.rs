@@ -177,7 +177,7 @@ async fn a_server_with_a_revoked_certificate_is_not_used() {
     eventually(LIMIT, is_served).await.unwrap();
 }
 
-/// `inet_aton` reads this as 127.0.0.1, but the certificate does not name it.
+/// `inet_aton` reads this text as 127.0.0.1, but the certificate does not name it.
 const OTHER_NAME: &str = "127.0.0.0x1";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -188,7 +188,7 @@ async fn host_names_of_servers_are_verified_unless_allow_invalid_hostnames_is_tr
     let any_name = "deployment.tls.allow_invalid_hostnames = true\n";
     let seawall = scene.start(OTHER_NAME, &format!("{FILES}{any_name}")).await;
     assert!(ping(&mut logged_in(&seawall).await.unwrap()).await);
-    // The authority is verified all the same.
+    // Seawall still verifies the authority of the server's certificate.
     let foreign = Authority::generate("foreign").unwrap();
     scene.write("ca.pem", &foreign.pem());
     let seawall = scene.start(OTHER_NAME, &format!("{FILES}{any_name}")).await;

@@ -472,7 +472,7 @@ async fn actions_are_logged_with_the_caller() {
     let process = process_with("").await;
     let (status, _) =
         seawall::http(process.admin(), "POST", "/api/v1/reload?dry_run=true", "").await;
-    // The line may reach the test after the response.
+    // The log line may reach the test after the HTTP response.
     let is_logged = async || process.said("admin action").is_some();
     eventually(Duration::from_secs(10), is_logged)
         .await

@@ -157,7 +157,7 @@ async fn storm_begins_a_capture_that_has_the_operations_before_it() {
             before += usize::from(command.at_us < event.at_us);
         }
     }
-    assert!(before > 0, "the capture has a lead");
+    assert!(before > 0, "the capture has commands from before the storm");
 }
 
 impl Scene {

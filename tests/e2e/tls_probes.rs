@@ -154,8 +154,8 @@ async fn tls_below_1_2_is_refused() {
     ] {
         let probe = Probe::run(scene.seawall(), &[version, "-cipher", ALL_SUITES]).await;
         assert_eq!(probe.is_served(), is_accepted, "{version}: {}", probe.0);
-        // Versions before 1.2 do not send the signatures that they support. rustls sends this alert
-        // before it compares versions.
+        // In TLS versions before 1.2, a client does not send the signature schemes that it
+        // supports. rustls sends this alert before it compares versions.
         let is_refused = probe.has(HANDSHAKE_FAILURE);
         assert_eq!(is_refused, !is_accepted, "{version}: {}", probe.0);
     }
@@ -261,7 +261,7 @@ async fn only_suites_with_forward_secrecy_and_authenticated_encryption_are_accep
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_without_a_common_suite_or_signature_get_the_alert_handshake_failure() {
     let scene = Scene::start("").await;
-    // The server has only an ECDSA key.
+    // This Seawall has only an ECDSA key.
     for arguments in [
         ["-cipher", "AES128-SHA:@SECLEVEL=0"],
         ["-cipher", "ECDHE-RSA-AES128-GCM-SHA256"],

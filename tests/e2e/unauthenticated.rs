@@ -141,7 +141,7 @@ async fn commands_before_a_login_return_the_error_codes_of_a_server() {
             different.insert(name);
         }
     }
-    // Commands that a server runs for any client, but that Seawall runs only after a login. A
+    // A server runs these commands for any client, but Seawall runs them only after a login. A
     // driver needs at most the first two. Most of the other commands exist only on test servers.
     let known = HashSet::from([
         "listCommands",

@@ -111,7 +111,7 @@ pub(crate) const CASES: &[Case] = &[
         ..Case::PLAIN
     },
     Case {
-        // Node driver 3 can monitor a deployment in two ways. This parameter selects the one that
+        // Node driver 3 can monitor a deployment in two ways. This parameter selects the way that
         // is not the default.
         parameters: UNIFIED_TOPOLOGY,
         ..Case::PLAIN

@@ -93,7 +93,8 @@ async fn traffic_of_four_drivers_that_a_server_recorded_gives_the_same_results_i
             .role("readWrite", name)
             .role("dbAdmin", name);
         create_user(&administrator, &user).await.unwrap();
-        // The programs also read from secondaries. A direct connection sends all to one server.
+        // The programs also read from secondaries. A direct connection sends all operations to one
+        // server.
         format!(
             "mongodb://{name}:password@{primary}/?authSource=admin&directConnection=true{parameters}"
         )
@@ -110,8 +111,8 @@ async fn prepare() -> Vec<Program> {
     join_all(DRIVERS.map(async |(language, _)| language.prepare().await)).await
 }
 
-/// Runs the programs at the same time. `uri` creates a user of a name and returns the connection
-/// string with further parameters.
+/// Runs the programs at the same time. `uri` creates a user with the given name, and returns the
+/// user's connection string with the given parameters.
 async fn run_all(programs: &[Program], uri: impl AsyncFn(&str, &'static str) -> String) {
     let runs = DRIVERS
         .iter()

@@ -223,7 +223,7 @@ impl Process {
     /// # Panics
     /// If the process has ended, or the limit is above the hard limit.
     pub fn set_limit(&self, resource: Resource, soft: Option<u64>) -> Option<u64> {
-        // The child inherited this process's hard limit, so both have the same one.
+        // The child inherited this process's hard limit, so both have the same hard limit.
         let maximum = getrlimit(resource).maximum;
         let new = Rlimit {
             current: soft,

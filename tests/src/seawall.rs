@@ -151,7 +151,7 @@ impl Seawall {
 
     /// The status and the reply of a POST with a JSON body to the admin address.
     pub async fn post(&self, path: &str, json: &str) -> (u16, String) {
-        // The body comes after the headers, so it ends the request.
+        // This text contains the body too, because `request` takes only header lines.
         let headers = format!(
             "Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{json}",
             json.len()

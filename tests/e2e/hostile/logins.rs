@@ -62,8 +62,8 @@ async fn authentication_restrictions_apply_to_configured_passwords_from_the_firs
     restrictions_apply_to_configured_users(password).await;
 }
 
-/// Checks that restrictions apply. `credentials` returns a user's credentials in the form in which
-/// the configuration has them.
+/// Checks that restrictions apply. `credentials` returns a user's credentials as keys of the
+/// configuration.
 async fn restrictions_apply_to_configured_users(credentials: impl AsyncFn(&NewUser) -> String) {
     let elsewhere = doc! {"clientSource": ["192.0.2.0/24"]};
     let here = doc! {"clientSource": ["127.0.0.1"]};
@@ -247,7 +247,7 @@ async fn stalled_logins_do_not_block_first_logins() {
 /// seconds.
 const DELAYED_CLIENTS: u32 = 20;
 
-/// Maximum number of the delayed logins that end before their clients leave.
+/// Maximum number of delayed logins that end before their clients leave.
 const MOST_ENDED: u32 = 5;
 
 #[tokio::test]
@@ -278,8 +278,8 @@ async fn a_delayed_login_ends_when_its_client_leaves() {
         let left = gone + f64::from(DELAYED_CLIENTS - MOST_ENDED);
         let are_gone = async || counts(&seawall).await[1] >= left;
         eventually(LIMIT, are_gone).await.expect(name);
-        // A login counts as refused or ok by its proof, even if its client did not wait for the
-        // reply.
+        // Seawall counts a login as refused or ok by its proof, even if the client did not wait for
+        // the reply.
         let (counted, before) = if is_right { (3, ok) } else { (2, refused) };
         let expected = before + f64::from(DELAYED_CLIENTS);
         let are_counted = async || counts(&seawall).await[counted] >= expected;

@@ -172,7 +172,7 @@ async fn slow_senders_do_not_block_large_requests_of_other_clients() {
         let mut slow = Vec::new();
         for announced in ANNOUNCED {
             // Together, the messages announce more bytes than the budget has. The bytes that
-            // Seawall receives are most of the budget.
+            // Seawall receives use most of the budget.
             for (n, sent) in (0..SENDERS).flat_map(|n| [(n, 25), (n, 900_000)]) {
                 let mut sender = connect_from(&seawall, [127, 0, 1, n % 3 + 1]).await;
                 let message = announcing(announced, op_code, sent);

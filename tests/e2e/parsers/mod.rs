@@ -207,7 +207,7 @@ async fn a_message_forwarded_by_a_relay_runs_the_command_that_seawall_recognises
         let message = case.message.escape_ascii();
         let View::Command { name, .. } = View::of(&case.message) else {
             panic!(
-                "{:?}, although Seawall cannot parse it: {message}",
+                "ran {:?}, although Seawall cannot parse it: {message}",
                 case.ran
             );
         };

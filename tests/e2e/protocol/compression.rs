@@ -71,7 +71,7 @@ pub(crate) fn compressed(message: &[u8], compressor: u8) -> Vec<u8> {
     )
 }
 
-/// The message inside a compressed one, and its compressor.
+/// The message inside a compressed message, and the compressor.
 fn opened(message: &[u8]) -> (u8, RawReply) {
     let header = Header::parse(message).unwrap();
     assert_eq!(header.op_code, OP_COMPRESSED);
@@ -205,11 +205,12 @@ async fn compressed_messages_with_false_headers_close_their_connection() {
         );
         assert_eq!(expected, seen, "{name}");
     }
-    // If a zlib content is shorter than its header says, a server parses the bytes after it.
-    // Seawall does not.
+    // If a zlib content is shorter than its header says, a server also parses bytes after the
+    // content. Seawall does not.
     let lying = claiming(&ping, ZLIB, OP_MSG, size + 40);
     assert!(!reaction(&mut rig.through().await, &lying).await.is_usable);
-    // Seawall refuses a compressed message inside another one. A server never replies to it.
+    // Seawall refuses a compressed message inside another one. A server never replies to such a
+    // message.
     let nested = compressed(&compressed(&ping, ZLIB), ZLIB);
     assert!(!reaction(&mut rig.through().await, &nested).await.is_usable);
 }

@@ -5,7 +5,7 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::too_many_lines,
-    reason = "helpers of tests fail as tests do, and a table is as long as its cases"
+    reason = "test helpers may panic, as tests do, and a table is as long as its cases"
 )]
 
 pub(crate) mod compression;

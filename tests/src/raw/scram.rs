@@ -182,8 +182,8 @@ pub enum Verdict {
     Implausible(&'static str),
 }
 
-/// A cache of salted passwords. Deriving one takes 15,000 hash rounds, which would be most of a
-/// test's time.
+/// A cache of salted passwords. Deriving a salted password takes 15,000 hash rounds, which would be
+/// most of a test's time.
 #[derive(Clone, Default)]
 pub struct KeyCache {
     salted_passwords: Arc<Mutex<HashMap<KeySource, Vec<u8>>>>,
@@ -441,7 +441,7 @@ impl Answer {
         };
         let nonce = field("r=").ok_or("no nonce in the challenge")?;
         if !nonce.starts_with(&first.nonce) || nonce.len() == first.nonce.len() {
-            return Err("the server's nonce does not continue ours");
+            return Err("the server's nonce does not begin with the client's");
         }
         let salt = field("s=").and_then(|salt| STANDARD.decode(salt).ok());
         let salt = salt.ok_or("no salt in the challenge")?;
@@ -524,11 +524,11 @@ mod tests {
             ("s=AAAA,i=4096".to_owned(), "no nonce in the challenge"),
             (
                 "r=other,s=AAAA,i=4096".to_owned(),
-                "the server's nonce does not continue ours",
+                "the server's nonce does not begin with the client's",
             ),
             (
                 format!("r={nonce},s=AAAA,i=4096"),
-                "the server's nonce does not continue ours",
+                "the server's nonce does not begin with the client's",
             ),
             (format!("r={nonce}x,i=4096"), "no salt in the challenge"),
             (
