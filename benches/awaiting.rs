@@ -42,7 +42,7 @@ async fn compare(rounds: usize, time: Duration) {
     let instance = Instance::parse(&format!("Seawall=,POOL__MAX_POOL_SIZE={POOL_SIZE}"));
     let instance = instance.expect("the text describes an instance");
     let setup = Setup::start(&[instance]).await;
-    say("| round | p50 alone | p50 beside streams | p99 alone | p99 beside streams | p99 ratio |");
+    say("| round | p50 alone | p50 with streams | p99 alone | p99 with streams | p99 ratio |");
     say("|---|---|---|---|---|---|");
     let mut ratios = Vec::new();
     for round in 1..=rounds {

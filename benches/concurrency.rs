@@ -1,7 +1,7 @@
 //! Measures concurrency limits at a real server: `cargo bench --bench concurrency`.
 //!
-//! Small finds in a closed loop through Seawall, with fixed limits, without a limit and with `auto`
-//! (`pool.concurrency`). Parts; `--only NAME` runs one of them:
+//! The load is small finds in a closed loop through Seawall, with fixed limits, without a limit and
+//! with `auto` (`pool.concurrency`). Parts; `--only NAME` runs one of them:
 //!
 //! - `simulation`: draws the scenarios of the controller's simulation. Needs no server.
 //! - `plain`: small finds.
@@ -9,11 +9,11 @@
 //! - `slow`: a tenth of the finds takes 200 ms at the server.
 //! - `change`: 64 clients, then 1,000, then 64 again.
 //!
-//! The load generator, Seawall and the server share the machine. The limits are measured in turn,
-//! and the bench prints the medians of the rounds. For each situation it also records the limit and
-//! the throughput of `auto` over time, and draws them in `benches/results/pictures`. A full run
-//! takes about 80 minutes and writes its results to `benches/results/concurrency.json`. A run with
-//! `--only` or an option below does not write that file.
+//! The load generator, Seawall and the server share the machine. The limits are measured one after
+//! another, and the bench prints the medians of the rounds. For each situation it also records the
+//! limit and the throughput of `auto` over time, and draws them in `benches/results/pictures`. A
+//! full run takes about 80 minutes and writes its results to `benches/results/concurrency.json`. A
+//! run with `--only` or an option below does not write that file.
 //!
 //! `--limits auto,8` and `--connections 64,1000` set the compared limits and the numbers of
 //! clients. `--rounds N` sets how many times each limit is measured with each number of clients,
@@ -114,7 +114,7 @@ async fn compare(testbed: &Testbed, situation: Situation, plan: &Plan, report: &
 
 /// Compares the limits in each phase of a change of load.
 async fn compare_changes(testbed: &Testbed, plan: &Plan, report: &mut Report) {
-    // The figures of each phase, and in a phase the figures of each limit.
+    // The rounds of each limit in each phase.
     let mut phases = plan.phases.map(|_| vec![Vec::new(); plan.limits.len()]);
     for _ in 0..plan.rounds {
         for (index, limit) in plan.limits.iter().enumerate() {

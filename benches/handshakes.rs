@@ -2,7 +2,7 @@
 //!
 //! - How many full and resumed handshakes a core of Seawall and of HAProxy computes in a second,
 //!   with ECDSA and RSA keys.
-//! - The latency of clients without TLS beside a storm of full handshakes.
+//! - The latency of clients without TLS during a storm of full handshakes.
 //! - The memory of a client that has logged in and is idle, with and without TLS.
 //!
 //! Targets and cases alternate. `--rounds N` sets the number of rounds, `--seawall NAME=BINARY`
@@ -242,11 +242,11 @@ impl Bench {
         assert!(wanted > 0, "{name}: no handshake");
         assert!(
             others * 20 <= wanted,
-            "{name}: {others} handshakes of the other kind (full or resumed) beside {wanted}"
+            "{name}: {others} handshakes of the other kind (full or resumed) in addition to {wanted}"
         );
         assert!(
             failed * 100 <= wanted,
-            "{name}: {failed} failed handshakes beside {wanted}"
+            "{name}: {failed} failed handshakes in addition to {wanted}"
         );
         let count = number(full + resumed);
         Speed {
@@ -257,7 +257,7 @@ impl Bench {
 
     async fn weather_storms(&self) {
         say(&format!(
-            "\n## {RATE} finds/s of {CONNECTIONS} clients without TLS, beside full handshakes of \
+            "\n## {RATE} finds/s of {CONNECTIONS} clients without TLS, during full handshakes of \
              {STORM_CLIENTS} clients in a loop\n"
         ));
         say(

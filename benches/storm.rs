@@ -1,6 +1,6 @@
 //! Reproduces an incident, a reconnect storm: `cargo bench --bench storm`.
 //!
-//! Each part runs directly and through Seawall in turn. `--only NAME` runs one part:
+//! Each part runs alternately directly and through Seawall. `--only NAME` runs one part:
 //!
 //! - `incident`: clients with timeouts of 40 to 500 ms that reconnect at once, and a primary that
 //!   stalls for five seconds.
@@ -226,7 +226,7 @@ async fn short_run(testbed: &StormTestbed, plan: &Plan, clients: usize, is_throu
 /// Counts the system calls of logins. `getrandom` must not be called once per login.
 async fn calls(testbed: &StormTestbed, plan: &Plan) {
     say(
-        "\n## System calls of Seawall while clients connect, log in, run a find and leave (strace -f -c)\n",
+        "\n## System calls of Seawall while clients connect, log in, run a find and disconnect (strace -f -c)\n",
     );
     let counted = extras::calls(testbed, 50, plan.traced_seconds).await;
     let Some(LoginCalls { logins, calls }) = counted else {
@@ -295,7 +295,7 @@ fn share(before: (Duration, Duration), after: (Duration, Duration), seconds: u64
 }
 
 /// Maximum number of server connections: twice the pool size, because the probes and monitors of
-/// both members need some too.
+/// both members need connections too.
 fn limit() -> f64 {
     u32::try_from(POOL_SIZE * 2).map_or(f64::NAN, f64::from)
 }

@@ -289,8 +289,8 @@ impl Handshakes {
         if self.closes_first {
             stream.shutdown().await?;
         }
-        // The tickets arrive before the end. It does not matter how the target closes the
-        // connection.
+        // The session tickets arrive before the end of the connection. It does not matter how the
+        // target closes the connection.
         drop(stream.read_to_end(&mut Vec::new()).await);
         Ok(stream.get_ref().1.handshake_kind())
     }
@@ -313,7 +313,7 @@ impl BusyThreads {
             let stop = Arc::clone(&stop);
             thread::spawn(move || {
                 yield_to_others();
-                // Not a spin loop: hypervisors stop a core that spins.
+                // This is not a spin loop, because hypervisors stop a core that spins.
                 let mut count = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
                     count = black_box(count.wrapping_add(1));

@@ -107,7 +107,8 @@ fn read_cpu(pid: u32) -> io::Result<(Duration, Duration)> {
 }
 
 fn parse_cpu(stat: &str) -> (Duration, Duration) {
-    // The process name in brackets may contain spaces, so the fields after it are counted.
+    // The process name in brackets may contain spaces, so the fields are counted from the closing
+    // bracket.
     let fields: Vec<&str> = stat
         .rsplit(") ")
         .next()

@@ -80,8 +80,8 @@ async fn accept(listener: TcpListener, server: SocketAddr) {
     loop {
         let accepted = listener.accept().await;
         let Ok((client, _)) = accepted else {
-            // A relay that accepts no clients would let them wait forever. After the exit, the load
-            // fails at once.
+            // Clients of a relay that accepts no connections would wait forever. After the exit,
+            // the load fails at once.
             std::process::exit(1);
         };
         // An error closes both connections. The load then reports a failed operation.

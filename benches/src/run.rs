@@ -11,7 +11,7 @@ const UNKNOWN: &str = "unknown";
 /// The conditions of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// The commit of the sources, with `-dirty` if a file differs from it.
+    /// The commit of the sources, with `-dirty` if a file differs from the commit.
     pub commit: String,
     /// The date in UTC, as `YYYY-MM-DD`.
     pub date: String,

@@ -75,7 +75,7 @@ impl StormTestbed {
     pub async fn start(pool_size: usize) -> Self {
         let mut options = Options::with_auth();
         options.priorities = vec![1, 0];
-        // A long election timeout keeps a stalled primary in its role.
+        // With a long election timeout, a stalled primary stays primary.
         options.settings.election_timeout = Duration::from_secs(60);
         let set = ReplicaSet::start(2, options).await.expect("the set starts");
         let primary = set

@@ -337,8 +337,8 @@ impl UnderWay {
             .name("attackers".to_owned())
             .spawn(move || {
                 if !is_quick {
-                    // On Linux this sets the priority of the thread only. If the call fails, the
-                    // attack takes more CPU time from the victims.
+                    // On Linux, this call sets the priority of the thread only. If the call fails,
+                    // the attack takes more CPU time from the victims.
                     setpriority_process(None, LOWEST_PRIORITY).unwrap_or_default();
                 }
                 let runtime = Builder::new_current_thread().enable_all().build();

@@ -2,8 +2,8 @@
 //! large finds, and logins.
 //!
 //! The victims have their own thread, so that the attackers' work in this process does not slow
-//! them. Latency is measured from the start of an operation, or from the time when it was due if
-//! the previous operation delayed it.
+//! them. Latency is measured from the start of an operation, or, if the previous operation delayed
+//! the start, from the time at which the operation was due.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},

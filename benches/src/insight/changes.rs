@@ -138,7 +138,7 @@ async fn watch(
     let load = Paced::start(&target, RATE, source).await;
     sleep(WARM_UP + window).await;
     between().await;
-    // One second more, because the API reports a second only after it has ended.
+    // The wait is one second longer, because the API reports a second only after it has ended.
     sleep(window + Duration::from_secs(1)).await;
     let seconds = window.as_secs();
     let path = format!("/api/v1/changes?against={seconds}s&window={seconds}s");

@@ -238,7 +238,7 @@ async fn one(
 
 fn report(on: &Rival, off: &Rival, time: Duration) {
     say(&format!(
-        "\n## Cost: finds by `_id` of {SHAPES} shapes over {CONNECTIONS} connections, {} rounds of {} s each, in turn\n",
+        "\n## Cost: finds by `_id` of {SHAPES} shapes over {CONNECTIONS} connections, {} rounds of {} s each, alternating\n",
         on.rounds.len(),
         time.as_secs()
     ));

@@ -37,8 +37,8 @@ impl Link {
         let stream = stream.expect("the target accepts connections");
         stream.set_nodelay(true).expect("the option can be set");
         let stream = stream.into_std().expect("the stream can be deregistered");
-        // `RawClient` uses a second handle of the connection for `hello` and the login. It reads no
-        // bytes after the replies.
+        // `RawClient` uses a second handle of the connection for `hello` and the login. `RawClient`
+        // reads no bytes after the replies.
         let twin = stream.try_clone().expect("a descriptor is free");
         let twin = TcpStream::from_std(twin).expect("the stream can be registered");
         let mut client = RawClient::new(twin);

@@ -1,5 +1,5 @@
 //! The parts of the bench `insight`. They measure how exact Seawall's statistics are, how much CPU
-//! time and memory they need, and if they find stalls and changes.
+//! time and memory they need, and whether they find stalls and changes.
 //!
 //! Every part starts its own servers and its own Seawall process. It prints its results before it
 //! asserts them. The loads use raw connections, so no driver retries, pools or waits.

@@ -1,4 +1,4 @@
-//! A table that compares reported with true figures. A row is printed when it is added, and
+//! A table that compares reported figures with true figures. A row is printed when it is added, and
 //! asserted when the table is complete.
 
 use std::fmt::Display;

@@ -233,7 +233,7 @@ async fn pipeline(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let proof = doc! {"saslContinue": 1, "conversationId": 1, "payload": payload("c=biws,r=x,p=AAAA"), "$db": "admin"};
     let user = match number % 2 {
         0 => ALICE.to_owned(),
-        // Seawall must look this user up at the server, which takes longer.
+        // Seawall must look up this unknown user at the server, so this login takes longer.
         _ => format!("unknown-{number}"),
     };
     let parts = [
