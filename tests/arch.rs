@@ -485,13 +485,13 @@ fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
     };
     let siblings: BTreeSet<_> = files.iter().map(|file| name_of(file)).collect();
     // Maps each name that the folder's root file re-exports to the sibling that defines it.
-    let mut lent = BTreeMap::new();
+    let mut definers = BTreeMap::new();
     for path in used_paths(&fs::read_to_string(&root).unwrap_or_default()) {
         if let [first, sibling, .., name] = path.as_slice()
             && first == "self"
             && siblings.contains(sibling)
         {
-            lent.insert(name.clone(), sibling.clone());
+            definers.insert(name.clone(), sibling.clone());
         }
     }
     for file in files.iter().filter(|file| **file != root) {
@@ -510,7 +510,7 @@ fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
             }
             ups = ups.max(usize::from(is_from_root));
             let name = &path[ups];
-            let used = siblings.get(name).or_else(|| lent.get(name));
+            let used = siblings.get(name).or_else(|| definers.get(name));
             if let Some(used) = used.filter(|used| **used != from && *used != "tests") {
                 uses.entry(from.clone()).or_default().insert(used.clone());
             }

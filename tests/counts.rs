@@ -340,7 +340,7 @@ impl Server {
     }
 }
 
-/// Replies to the commands on a connection until it ends.
+/// Replies to the commands on a connection until the connection ends.
 async fn reply_to_all(mut stream: TcpStream, kind: Kind, held: Arc<HeldReplies>) {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut reader = MessageReader::default();

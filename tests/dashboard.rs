@@ -92,7 +92,7 @@ async fn shop(seawall: &Seawall) -> Vec<Client> {
         doc! { "find": HOSTILE_COLLECTION, "filter": { HOSTILE_FIELD: 1 } },
     ] {
         for _ in 0..30 {
-            // The first command fails: that is its purpose.
+            // The first command must fail, so its result is ignored.
             drop(hostile.database("shop").run_command(command.clone()).await);
         }
     }
@@ -102,7 +102,8 @@ async fn shop(seawall: &Seawall) -> Vec<Client> {
 /// Number of operations in [`shop`].
 const OPERATIONS: u64 = 950;
 
-/// Waits until all operations are in the history. Then its numbers do not change.
+/// Waits until all operations are in the history. After that, the numbers of the history do not
+/// change.
 async fn wait_for_history(seawall: &Seawall) {
     let counted = async || {
         let timeline: seawall_api::Timeline = seawall.api("/api/v1/timeline?since=1h").await;

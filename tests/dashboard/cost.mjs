@@ -72,7 +72,7 @@ try {
       if (round > 0) shares[i].push((100 * used) / SECONDS);
     }
   }
-  console.log(`${RATE} operations/s, ${rounds} rounds of ${SECONDS} s each, in turn\n`);
+  console.log(`${RATE} operations/s, ${rounds} rounds of ${SECONDS} s each, alternating\n`);
   console.log("| open pages | CPU, % of a core: median (range) |");
   console.log("|---|---|");
   for (const [i, count] of PAGES.entries()) {

@@ -1,6 +1,6 @@
-//! Cancellation: the future that serves a client is dropped after its first poll, then in a new run
-//! after its second, and so on. Each time it must release all permits and connections, and no other
-//! client may get any of its replies.
+//! Cancellation: a first run drops the future that serves a client after one poll, the next run
+//! after two polls, and so on. After each drop, all permits and connections must be released, and
+//! no other client may get a reply to the dropped client.
 
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 

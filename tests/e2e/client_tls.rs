@@ -425,7 +425,8 @@ const ROTATIONS: usize = 3;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_operation_of_500_clients_fails_while_all_files_are_replaced() {
     let toml = format!("{REQUIRED}listen.tls.close_revoked = true\n");
-    // Without access control, because the proof of a login takes a client 100 ms in a debug build.
+    // The server has no access control, because a client needs 100 ms for the proof of a login in a
+    // debug build.
     let server = Standalone::start(mongod::Options::default()).await.unwrap();
     let mut scene = Scene::start(&toml).await;
     scene.seawall = Some(scene.launch_before(&server.uri(), &toml).await);
@@ -474,7 +475,7 @@ async fn no_operation_of_500_clients_fails_while_all_files_are_replaced() {
         eventually(LIMIT, have_run).await.unwrap();
     }
     stop.send_replace(true);
-    // A client whose operation failed has panicked.
+    // If an operation fails, its client panics, and so does this call.
     clients.join_all().await;
 }
 

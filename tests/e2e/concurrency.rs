@@ -81,7 +81,8 @@ async fn a_commit_runs_while_operations_that_wait_for_it_hold_all_slots() {
     });
     let reply = writer.command("d", statement).await.unwrap();
     assert!(reply.is_ok(), "{reply:?}");
-    // These updates conflict with the transaction, so the server does not reply before its end.
+    // These updates conflict with the transaction, so the server does not reply before the
+    // transaction ends.
     let mut blocked = Vec::new();
     for _ in 0..3 {
         blocked.push(scene.running(update.clone()).await);

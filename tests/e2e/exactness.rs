@@ -70,7 +70,7 @@ async fn counts_equal_the_profiler_counts_and_times_are_at_least_the_profiler_ti
     assert!(total >= 5000, "only {total} operations");
 
     // Seawall counts an operation after it has written the reply, so the client may get the reply
-    // earlier.
+    // before the count changes.
     let is_counted = async || seawall_counts(&seawall).values().sum::<u64>() == total;
     eventually(LIMIT, is_counted).await.unwrap();
     let counted = seawall_counts(&seawall);

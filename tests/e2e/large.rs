@@ -50,8 +50,8 @@ fn insert(db: &str, documents: Vec<Document>) -> OpMsg {
     OpMsg::new(doc! {"insert": "c", "$db": db}).sequence("documents", documents)
 }
 
-/// Waits until Seawall has counted `expected` streamed operations. It counts an operation after it
-/// has sent the reply.
+/// Waits until Seawall has counted `expected` streamed operations. Seawall counts an operation
+/// after it has sent the reply.
 async fn wait_until_streamed(seawall: &Seawall, expected: f64) {
     let streamed = "seawall_operations_streamed_total";
     let is_counted = async || match seawall.metric(streamed, &[]).await {
@@ -126,7 +126,7 @@ async fn an_unacknowledged_large_write_of_a_disconnected_client_completes() {
 }
 
 #[tokio::test]
-async fn seawall_reacts_to_malformed_large_requests_as_a_server_and_closes_no_server_connection() {
+async fn malformed_large_requests_get_the_reaction_of_a_server_and_close_no_server_connection() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let large = || Section::Sequence {

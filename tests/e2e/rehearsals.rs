@@ -1,4 +1,5 @@
-//! Rehearsals through a running Seawall: its captures are replayed on other servers and compared.
+//! Rehearsals through a running Seawall: its captures are replayed on other servers, and the
+//! results are compared.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -100,7 +101,7 @@ async fn running_capture(folder: &Path, admin: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn the_documented_rehearsal_leads_from_a_capture_to_a_verdict() {
+async fn the_documented_steps_of_a_rehearsal_give_a_verdict() {
     let [capture, look, on_present, on_new, compare, page] = &documented()[..] else {
         panic!("{:?}", documented())
     };

@@ -453,7 +453,8 @@ async fn sighup_and_the_api_reload_the_configuration() {
     assert_eq!(keys(&reload, false), ["log.level"]);
     served.process.signal(Signal::TERM);
     assert!(served.process.ended().await.success());
-    // The second of three reloads set the level to `error`, so it is not in the log.
+    // The second of three reloads set the level to `error`, so the message of that reload is not in
+    // the log.
     assert_eq!(served.process.said_times("configuration reloaded"), 2);
 }
 

@@ -305,8 +305,8 @@ async fn a_reload_that_fails_creates_no_slow_log() {
     assert!(!slow.exists());
 }
 
-/// Replaces the configuration by a named pipe. Without a writer, it blocks its reader, as a network
-/// file system that hangs does.
+/// Replaces the configuration by a named pipe. A pipe without a writer blocks its reader, as a
+/// hanging network file system does.
 fn replace_by_pipe(served: &Served) {
     let pipe = served.scratch.join("pipe");
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();

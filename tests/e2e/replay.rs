@@ -1,4 +1,4 @@
-//! Replays of captured traffic against real servers, and their comparisons.
+//! Replays captured traffic against real servers, and compares the replays.
 
 use std::{
     collections::BTreeMap,

@@ -85,7 +85,7 @@ async fn the_service_manager_is_notified_of_start_reload_and_stop() {
 }
 
 /// Watchdog notifications show that the threads run, not that clients are served soon. So they must
-/// continue during a flood. Otherwise the service manager would kill a process that works.
+/// continue during a flood. Otherwise the service manager would kill a working process.
 #[tokio::test]
 async fn watchdog_notifications_continue_during_a_flood_and_end_if_the_process_is_stopped() {
     let scratch = Scratch::create().unwrap();

@@ -93,7 +93,7 @@ async fn start_waits_for_a_deployment_that_is_down() {
     assert!(hello.is_ok(), "{hello:?}");
 }
 
-/// A hello reply without its time.
+/// A hello reply without the server's time.
 async fn greeting(client: &mut RawClient) -> Document {
     let mut hello = client.hello(doc! {}).await.unwrap().body;
     hello.remove("localTime");
@@ -339,7 +339,7 @@ async fn a_monitor_of_a_driver_may_stay_connected_without_a_login() {
 #[tokio::test]
 async fn clients_stay_connected_through_a_server_restart() {
     let mut server = Standalone::start(Options::with_auth()).await.unwrap();
-    // With this heartbeat interval, Seawall must detect the restart without a heartbeat.
+    // With this long heartbeat interval, Seawall must detect the restart without a heartbeat.
     let toml = "deployment.heartbeat_frequency_ms = 600000";
     let seawall = Seawall::start_with(&server.uri(), with(toml)).await;
     let mut before = logged_in(&seawall).await;

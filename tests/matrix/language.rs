@@ -143,7 +143,7 @@ impl Language {
             Self::NodeWith("3.7.4") => "zstd",
             _ => "useUnifiedTopology",
         };
-        // Java 4.3 and Node 4.1 are the first that know load balancers.
+        // Java 4.3 and Node 4.1 are the first versions that support load balancers.
         let knows_load_balancers =
             !matches!(self, Self::NodeWith("3.7.4") | Self::JavaWith("4.0.6"));
         let is_balanced = case.is_load_balanced() && knows_load_balancers;

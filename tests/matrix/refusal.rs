@@ -61,8 +61,8 @@ async fn lines(program: &Program, uri: String, database: &str) -> Vec<String> {
     lines.iter().map(|line| without_addresses(line)).collect()
 }
 
-/// The first lines of a program's output. If the program ends before it has written them, also its
-/// standard error and exit status.
+/// The first lines of a program's output. If the program ends earlier, also its standard error and
+/// exit status.
 async fn first_lines(mut process: Child) -> Vec<String> {
     let mut output = BufReader::new(process.stdout.take().unwrap()).lines();
     let mut stderr = process.stderr.take().unwrap();

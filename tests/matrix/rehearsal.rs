@@ -61,7 +61,8 @@ async fn captured_traffic_of_four_drivers_gives_the_same_results_in_a_replay() {
 
     let folder = directory.join(&id);
     let captured = assert_same_results(&folder).await;
-    // The same traffic as a file of mongod's recorder gives the same results once more.
+    // The capture is converted to a file of mongod's recorder. A replay of that file must give the
+    // same results.
     let recording = scratch.join("recording");
     let paths = [&folder, &recording].map(|path| path.to_str().unwrap());
     let output = process::run(&[&["load", "convert"], &paths[..]].concat()).await;

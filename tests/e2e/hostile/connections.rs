@@ -51,7 +51,7 @@ async fn silent_connections_block_no_other_address(mode: &str) {
     // The oldest connections were closed to make room.
     assert!(silent.remove(0).read_to_close().await.unwrap().is_empty());
     assert!(refused(&seawall, "gave_way").await >= 1.0);
-    // One address may use all connections if no other address wants one.
+    // One address may use all connections if no other address needs one.
     drop(silent);
     let mut client = connect_from(&seawall, HOSTILE).await;
     assert!(

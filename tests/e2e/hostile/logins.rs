@@ -274,7 +274,7 @@ async fn a_delayed_login_ends_when_its_client_leaves() {
         let are_delayed = async || counts(&seawall).await[0] >= expected;
         eventually(LIMIT, are_delayed).await.expect(name);
         logins.shutdown().await;
-        // Some logins end before their client leaves: at most one a second.
+        // Some logins end before their client leaves: at most one per second.
         let left = gone + f64::from(DELAYED_CLIENTS - MOST_ENDED);
         let are_gone = async || counts(&seawall).await[1] >= left;
         eventually(LIMIT, are_gone).await.expect(name);

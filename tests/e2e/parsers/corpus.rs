@@ -42,7 +42,8 @@ const BY_MSG: &[&str] = &[
     "whatsmyuri",
 ];
 
-/// Commands that are sent by OP_QUERY: all that a server accepts this way, and some others.
+/// Commands that are sent by OP_QUERY: all commands that a server accepts in this form, and some
+/// others.
 const BY_QUERY: &[&str] = &[
     "_isSelf",
     "authenticate",

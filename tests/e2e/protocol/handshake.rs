@@ -259,7 +259,7 @@ async fn invalid_hello_gets_the_error_code_of_a_server() {
     };
     let version = || doc! {"processId": ObjectId::from_bytes([7; 12]), "counter": 1i64};
     let name = |length: usize| Some(Bson::from(doc! {"name": "n".repeat(length)}));
-    // Whatever the server's version, Seawall refuses the fields that newer versions refuse. The
+    // With every version of the server, Seawall refuses the fields that newer versions refuse. The
     // exception is `apiVersion`, which drivers may send to older servers.
     let of_5_0 = |code: i32| (!is_before_5_0).then_some(code);
     let cases = [

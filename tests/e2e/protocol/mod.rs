@@ -117,7 +117,7 @@ async fn reaction(client: &mut RawClient, message: &[u8]) -> Reaction {
         request_id: PING_ID,
         ..OpMsg::new(doc! {"ping": 1, "$db": "admin"})
     };
-    // A server that closes the connection may do so before the whole message is written.
+    // A server may close the connection before the whole message is written.
     let sent = client
         .send_bytes(&[message, &ping.to_bytes()].concat())
         .await;

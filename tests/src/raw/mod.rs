@@ -281,8 +281,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, RawError> {
     let mut message = vec![0; HEADER_BYTES];
-    // The first byte is read alone, so that a close between messages differs from one inside a
-    // message.
+    // The first byte is read alone, to distinguish a close between two messages from a close inside
+    // a message.
     let (first, rest) = message.split_at_mut(1);
     if stream.read(first).await? == 0 {
         return Err(RawError::Closed);
