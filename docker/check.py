@@ -20,8 +20,8 @@ SRV_NAME = f"_mongodb._tcp.db.{DOMAIN}"
 HOST_NAME = f"node.{DOMAIN}"
 # As in a pod of Kubernetes, names with fewer than five dots are first looked up in these domains.
 POD_DNS = f"search databases.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}\noptions ndots:5\n"
-# The file in which Debian has the certificate authorities. The image lacks it, so Seawall uses
-# those of Mozilla.
+# The file in which Debian has the certificate authorities. The image lacks this file, so Seawall
+# uses the authorities of Mozilla.
 ROOTS = "etc/ssl/certs/ca-certificates.crt"
 
 
@@ -140,7 +140,7 @@ def check_key_file(stack):
 
 
 def check_authorities(stack, etc, run, expect):
-    """Without authorities of the system, Seawall uses those of Mozilla, and so refuses ours."""
+    """Without authorities of the system, Seawall uses those of Mozilla and refuses the check's."""
     folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
     authority, pem = certificate(folder)
     (port,) = free_ports(1)
@@ -159,7 +159,7 @@ def check_authorities(stack, etc, run, expect):
         shutil.copy(authority, roots)
         expect("check", "--connect", "--deployment", uri)
         roots.unlink()
-    print(f"an authority of its own: refused, and accepted from /{ROOTS}")
+    print(f"certificate authority of the check: refused, then accepted from /{ROOTS}")
 
 
 def main(root):

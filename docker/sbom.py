@@ -24,7 +24,7 @@ def key(component):
 
 
 def keep_linked(bom, linked):
-    """Removes the components that are not linked, and what others depend on through them."""
+    """Removes the components that are not linked, and the references to them."""
     bom["components"] = [part for part in bom["components"] if key(part) in linked]
     kept = {part["bom-ref"] for part in bom["components"]}
     kept.add(bom["metadata"]["component"]["bom-ref"])

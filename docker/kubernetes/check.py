@@ -1,8 +1,8 @@
 """Validates the rendered chart and the sidecar examples. Started by `check`, which installs helm.
 
-It checks the schemas of Kubernetes (strictly: unknown fields are errors), and facts that no schema
-knows: references between objects, and the promises of the chart's documentation. `seawall check`
-must accept the configuration and the variables of each rendered container.
+It checks each object by the schema of Kubernetes (unknown fields are errors). It also checks facts
+that no schema contains: references between objects, and statements of the chart's documentation.
+`seawall check` must accept the configuration and the variables of each rendered container.
 """
 
 import re
@@ -94,7 +94,7 @@ def template(minor):
 
 
 class UniqueKeys(yaml.SafeLoader):
-    """Refuses mappings with a key twice. Kubernetes would ignore one of the two values."""
+    """Refuses a mapping that has a key twice. Kubernetes would ignore one of the two values."""
 
     def construct_mapping(self, node, deep=False):
         keys = [key.value for key, _ in node.value]
@@ -160,7 +160,7 @@ class Row:
         self.name, self.passed, self.custom = name, {}, set()
 
     def validate(self, objects, minor):
-        """Validates each object by its schema, or by our own check if it has none."""
+        """Validates each object by its schema, or by a check in this file if it has no schema."""
         self.passed[minor] = 0
         for found in objects:
             name = f"{self.name}: {found['kind']}/{found['metadata']['name']}"
@@ -172,7 +172,7 @@ class Row:
                 fail(f"{name} is invalid in Kubernetes {minor}: {path}: {error.message}")
             except kubernetes_validate.SchemaNotFoundError as error:
                 structure = STRUCTURES.get((found["apiVersion"], found["kind"]))
-                ensure(structure, f"{name}: {error.message}, and no check of our own")
+                ensure(structure, f"{name}: {error.message}, and this file has no check")
                 structure(found, name)
                 self.custom.add(found["kind"])
         ensure(objects, f"{self.name} has no object")
@@ -185,17 +185,17 @@ class Row:
 
 
 def check_service_monitor(found, name):
-    """The fields of a ServiceMonitor that the chart uses, and no others."""
+    """Checks that a ServiceMonitor has exactly the fields that the chart uses."""
     spec = found["spec"]
     ensure(set(spec) == {"selector", "endpoints"}, f"{name}: fields of spec are {sorted(spec)}")
     labels = spec["selector"].get("matchLabels")
     ensure(set(spec["selector"]) == {"matchLabels"} and labels, f"{name}: no matchLabels")
-    ensure(all(isinstance(value, str) for value in labels.values()), f"{name}: a label is no text")
+    ensure(all(isinstance(value, str) for value in labels.values()), f"{name}: label is no string")
     ensure(spec["endpoints"], f"{name}: no endpoint")
     for endpoint in spec["endpoints"]:
         expected = {"port", "path", "interval", "scrapeTimeout"}
         ensure(set(endpoint) == expected, f"{name}: fields of endpoint are {sorted(endpoint)}")
-        ensure(all(isinstance(value, str) for value in endpoint.values()), f"{name}: not text")
+        ensure(all(isinstance(value, str) for value in endpoint.values()), f"{name}: not a string")
 
 
 STRUCTURES = {("monitoring.coreos.com/v1", "ServiceMonitor"): check_service_monitor}
@@ -226,7 +226,7 @@ def check_references(objects):
     for policy in of_kind(objects, "NetworkPolicy"):
         ensure(matches(policy["spec"]["podSelector"]["matchLabels"], labels), "policy: selector")
         for rule in policy["spec"]["ingress"]:
-            ensure(rule["from"], "NetworkPolicy: a rule for everyone")
+            ensure(rule["from"], "NetworkPolicy: a rule allows every source")
             ensure({port["port"] for port in rule["ports"]} <= ports, "NetworkPolicy: ports")
     for scaler in of_kind(objects, "HorizontalPodAutoscaler"):
         target = scaler["spec"]["scaleTargetRef"]["name"]
@@ -252,7 +252,7 @@ def check_references(objects):
 
 
 def check_mounts(spec):
-    """Every mount has a volume, every volume a mount, and every path of Seawall's is mounted."""
+    """Checks that mounts and volumes match, and that each path in the variables is mounted."""
     containers = spec["containers"] + spec.get("initContainers", [])
     mounts = [mount for c in containers for mount in c.get("volumeMounts", [])]
     volumes = {volume["name"] for volume in spec.get("volumes", [])}
@@ -273,7 +273,7 @@ def environment(container):
 
 
 def check_container(container, spec):
-    """A container runs without any privilege."""
+    """Checks that a container runs without any privilege."""
     pod, own = spec.get("securityContext", {}), container["securityContext"]
     both = pod | own
     name = container["name"]
@@ -289,7 +289,7 @@ def check_container(container, spec):
 
 
 def check_chart(objects, values):
-    """What the chart promises for all values."""
+    """Checks the statements of the chart's documentation that apply to all values."""
     deployment = only(objects, "Deployment")
     spec = deployment["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -306,7 +306,7 @@ def check_chart(objects, values):
         deployment["spec"][field] for field in ("minReadySeconds", "progressDeadlineSeconds")
     )
     ensure(ready >= grace, "an update continues while an old pod drains")
-    ensure(deadline > ready, "Kubernetes refuses a progressDeadlineSeconds that is not longer")
+    ensure(deadline > ready, "progressDeadlineSeconds must exceed minReadySeconds")
 
     port = variables["SEAWALL_ADMIN__METRICS_ADDRESS"].rsplit(":", 1)[1]
     ports = {named["name"]: named["containerPort"] for named in container["ports"]}
@@ -324,7 +324,7 @@ def check_chart(objects, values):
     config = tomllib.loads(text)
     in_config = "uri" in config.get("deployment", {})
     by_secret = "SEAWALL_DEPLOYMENT__URI_FILE" in variables
-    ensure(in_config != by_secret, "not exactly one connection string")
+    ensure(in_config != by_secret, "expected exactly one connection string")
 
     watches = values.get("reload", {}).get("watch", True)
     expected = "true" if watches else "false"
@@ -334,7 +334,8 @@ def check_chart(objects, values):
         ensure(spec["serviceAccountName"] == name, f"the pods do not use the account {name}")
 
     scaled = values.get("autoscaling", {}).get("enabled", False)
-    ensure(("replicas" in deployment["spec"]) != scaled, "replicas in spite of an autoscaler")
+    has_replicas = "replicas" in deployment["spec"]
+    ensure(has_replicas != scaled, "expected either replicas or an autoscaler")
     for kind, is_expected in [
         ("HorizontalPodAutoscaler", scaled),
         ("NetworkPolicy", values.get("networkPolicy", {}).get("enabled", False)),
@@ -346,10 +347,11 @@ def check_chart(objects, values):
 
 
 def check_with_seawall(container, config, name):
-    """Seawall accepts the variables of a container, with the configuration file if there is one.
+    """Checks that Seawall accepts the variables and the configuration file, if any, of a container.
 
-    Mounted files do not exist here, so each path in a variable is replaced by that of a file with
-    a connection string. Certificates are not checked: `seawall check` would parse them.
+    Mounted files do not exist here, so each path in a variable is replaced by the path of a file
+    with a connection string. The variables of TLS are skipped, because `seawall check` would parse
+    that file as a certificate.
     """
     with tempfile.TemporaryDirectory() as folder:
         mounted = Path(folder, "mounted")
@@ -376,7 +378,7 @@ def check_with_seawall(container, config, name):
 
 
 def check_sidecar(objects):
-    """What the sidecar examples promise."""
+    """Checks the statements of the sidecar examples."""
     for found in objects:
         if found["kind"] == "Secret":
             continue
@@ -389,7 +391,7 @@ def check_sidecar(objects):
             command = sidecar[probe]["exec"]["command"]
             ensure(command == ["/seawall", "health"], f"{probe}: {command}")
         drain_ms = int(environment(sidecar)["SEAWALL_SHUTDOWN__DRAIN_MS"])
-        ensure(drain_ms < CLOSE_SECONDS * 1000, "the drain is longer than Seawall's own time")
+        ensure(drain_ms < CLOSE_SECONDS * 1000, "the drain exceeds the time that Seawall gets")
         grace = spec["terminationGracePeriodSeconds"]
         ensure(grace == 30 + CLOSE_SECONDS, f"the grace period is {grace} s")
         address = environment(sidecar)["SEAWALL_LISTEN__ADDRESS"]
@@ -399,7 +401,7 @@ def check_sidecar(objects):
         check_mounts(spec)
         (secret,) = [volume["secret"]["secretName"] for volume in spec["volumes"]]
         example = yaml.safe_load((HERE / "sidecar" / "secret.yaml").read_text())
-        ensure(secret == example["metadata"]["name"], "another Secret than the example")
+        ensure(secret == example["metadata"]["name"], "the Secret differs from the example")
 
 
 # --- facts ---------------------------------------------------------------------------------------
@@ -433,7 +435,7 @@ def fact_grace_period_is_prestop_and_drain_and_5_s(minor):
     none = render(DEFAULTS, minor, "--set", "shutdown.preStopSeconds=0,shutdown.drainSeconds=0")
     ensure(grace_period(none) == 5, "0 + 0 + 5")
     (container,) = only(none, "Deployment")["spec"]["template"]["spec"]["containers"]
-    ensure("lifecycle" not in container, "a preStop hook of 0 s, which 1.30 does not allow")
+    ensure("lifecycle" not in container, "a preStop hook of 0 s; Kubernetes 1.30 refuses it")
 
 
 def fact_optional_objects_are_absent_by_default(minor):

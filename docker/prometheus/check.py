@@ -1,7 +1,8 @@
 """Runs every rule and every query of the dashboards on a real Prometheus that scrapes a Seawall.
 
-Started by `check`. In the steady state each query has plausible values and no alert fires. Then it
-causes faults, and the alerts for them must fire. It also measures a scrape with many shapes.
+Started by `check`. In the steady state each query has plausible values and no alert fires. Then
+this script causes faults, and the alerts for them must fire. It also measures a scrape with many
+shapes.
 """
 
 import contextlib
@@ -60,7 +61,8 @@ EXACT = {
     "shapes: Mismatches: mismatches": (0, 0),
     "servers: Recurring stalls: {{instance}}": (0, 0),
 }
-# Queries without data in the steady state, because no such event happens. The faults cause it.
+# Queries without data in the steady state, because their event does not happen. The faults cause
+# the event.
 CAUSED_LATER = {
     "overview: Errors by code: {{code}}",
     "storms: Storms: active, {{instance}}",
@@ -76,28 +78,28 @@ ENDED = "storms: Established and ended connections"
 # Queries that may have no data in the whole check, each with the reason.
 MAY_BE_EMPTY = {
     f"{ENDED}: {{{{server}}}}, {{{{reason}}}}": "the first event of a series has no rate",
-    "overview: Streamed operations: {{command}}": "a small share of seconds has a large command",
+    "overview: Streamed operations: {{command}}": "few seconds have a large command",
     "shapes: Operations without a row of their own: {{level}}": "each shape may have its own row",
     "shapes: Evicted rows and learned names: evicted rows": "there may be enough rows",
     "shapes: Evicted rows and learned names: learned prefixes": "no field name is data",
-    "shapes: Mismatches: mismatches": "only two shapes with one hash cause it",
+    "shapes: Mismatches: mismatches": "only two shapes with the same hash cause it",
     "storms: New connections: refused": "no limit of connections is reached",
     "storms: New connections: delayed": "only a data plane without CPU time causes it",
     "storms: Refused connections: {{reason}}": "no limit of connections is reached",
     "storms: Delayed logins: delayed": "only a storm on a slow server causes it",
-    "storms: Changes of the limit: {{server}}, {{reason}}": "the limit may be right",
+    "storms: Changes of the limit: {{server}}, {{reason}}": "the limit may need no change",
     "storms: Work for clients that left: {{server}}, reply read, {{result}}": "clients are patient",
     "storms: Work for clients that left: {{server}}, read ended": "clients are patient",
     "servers: Repeated operations: {{server}}": "a standalone cannot fail over",
     "servers: Retried writes: {{command}}": "a standalone has no retryable writes",
     "servers: Write errors: write concern, {{code}}": "a standalone satisfies all write concerns",
-    "servers: Not observed: {{reason}}": "everything may be understood",
+    "servers: Not observed: {{reason}}": "Seawall may be able to parse everything",
     "servers: Exports to a collector: {{result}}": "there is no collector; see otlp.py",
     "servers: Exports to a collector: rejected points": "there is no collector; see otlp.py",
 }
-# Rules of events, which have no data in the steady state. True: the faults certainly cause data. A
-# server that fails causes data of one of two rules, depending on what its connections do at that
-# time.
+# Rules of events, which have no data in the steady state. True: the faults always cause data.
+# False: the faults may cause none. For example, a failing server causes data of one of two rules,
+# depending on what its connections do at that time.
 EVENTS = {
     "instance:seawall_operation_errors:rate5m": True,
     "instance:seawall_operations_shed:increase5m": True,
@@ -109,7 +111,7 @@ EVENTS = {
     "instance:seawall_client_connections_refused:increase5m": False,
     "instance:seawall_fingerprint_mismatch:increase5m": False,
 }
-# Alerts that the faults cause. The unit tests of promtool cover all.
+# Alerts that the faults cause. The unit tests of promtool cover all alerts.
 CAUSED_BY_LOAD = {
     "SeawallLoginStorm",
     "SeawallClientStorm",
@@ -156,7 +158,7 @@ def main():
 
 
 def check_files():
-    """Facts that need no Prometheus: structure of the dashboards, names, links, unit tests."""
+    """Checks that need no Prometheus: structure of the dashboards, names, links, unit tests."""
     problems = list(dashboards.problems())
     if problems:
         fail("\n".join(problems))
@@ -192,7 +194,7 @@ def check_files():
         if link not in anchors:
             fail(f"{name}: docs/operations.md has no heading {link}")
         if f'ALERTS{{alertname="{name}", alertstate="firing"' not in tests:
-            fail(f"no unit test has {name} firing")
+            fail(f"{name} fires in no unit test")
         if f"| `{name}` |" not in table:
             fail(f"docs/metrics.md does not list {name}")
     queries = len(dashboards.targets())
@@ -236,7 +238,7 @@ def steady(lab):
 
 
 def variables(query):
-    """The expression of a query as Grafana would send it, with all of each variable."""
+    """The expression of a query as Grafana would send it, with all values of each variable."""
     values = {"job": ".*", "instance": ".*", "shape": ".*", "__rate_interval": "60s"}
     text = query.expression
     for name, value in values.items():
@@ -266,7 +268,7 @@ def check_queries(lab, queries):
     problems += [f"no query is named {name}" for name in named - known]
     if problems:
         fail("\n".join(problems))
-    print(f"{len(queries)} queries: {len(queries) - empty} have data, {empty} rightly have none")
+    print(f"{len(queries)} queries: {len(queries) - empty} have data, {empty} have none")
 
 
 def check_rules(lab):
@@ -285,7 +287,7 @@ def check_rules(lab):
         if bool(found) == (rule["name"] in EVENTS):
             fail(f"{rule['name']} in the steady state: {found}")
         if not all(math.isfinite(value) and value >= 0 for _, value in found):
-            fail(f"{rule['name']} has values that make no sense: {found}")
+            fail(f"{rule['name']} has implausible values: {found}")
     print(f"{recorded} recording rules and {len(rules) - recorded} alerts are evaluated")
 
 
@@ -310,8 +312,8 @@ def check_scrapes(lab):
     # Consecutive shapes are in different namespaces: Seawall limits the new rows of a namespace per
     # second.
     shapes = [(name, pair) for pair in pairs for name in collections][: KNOWN_SHAPES + 400]
-    # The first ones are heavy, so the exported shapes stay the same: a series lives for ten minutes
-    # after its shape was among the heaviest.
+    # The first shapes are heavy, so the exported shapes stay the same: a series is exported for ten
+    # minutes after its shape was among the heaviest.
     heavy = [shape for shape in shapes[:EXPORTED_SHAPES] for _ in range(20)]
 
     def find(part):
@@ -439,7 +441,7 @@ def stop_servers(lab):
 
 
 def await_alerts(lab, names):
-    """Waits until all these alerts have fired, and checks how each is shown."""
+    """Waits until all these alerts have fired, and checks the texts of each alert."""
     missing, began = set(names), time.monotonic()
 
     def fired():

@@ -42,7 +42,7 @@ def unit_of(panel):
 
 
 def problems():
-    """What is wrong with the structure of the dashboards."""
+    """The problems in the structure of the dashboards."""
     found = dashboards()
     if sorted(found) != ["overview", "servers", "shapes", "storms"]:
         yield f"the dashboards are {sorted(found)}"
@@ -102,7 +102,7 @@ def problems_of_panel(panel):
         yield "no query"
     references = [target.get("refId") for target in found]
     if None in references or len(set(references)) < len(references):
-        yield "queries without a refId of their own"
+        yield "a query without a unique refId"
     for target in found:
         if not target.get("expr") or not target.get("legendFormat"):
             yield "a query without expression or legend"

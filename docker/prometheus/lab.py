@@ -21,8 +21,8 @@ from pymongo.errors import PyMongoError
 
 HERE = pathlib.Path(__file__).parent
 LIMIT_SECONDS = 45
-# Time runs faster in the check: Prometheus scrapes every second, as if that were its interval in
-# prometheus.yml, and all durations of rules and panels are divided by the same factor.
+# The check speeds up time: Prometheus scrapes every second instead of after the interval in
+# prometheus.yml, and all durations of rules and panels are divided by this factor.
 SPEED = 15
 RATE = 200
 CLIENTS = 8
@@ -50,7 +50,7 @@ def find_mongod():
 def free_ports(count):
     """Different ports on loopback that are free now.
 
-    The system gives no port below 32768 to another process by itself, so they stay free until the
+    The system does not assign ports below 32768 by itself, so these ports stay free until the
     programs of the check listen.
     """
     ports = []
@@ -187,7 +187,7 @@ class Lab:
         return self.stack.enter_context(MongoClient(self.uri(), **options))
 
     def repeat(self, work, seconds):
-        """Calls `work` on another thread, each so many seconds, until the check ends."""
+        """Calls `work` on another thread every `seconds` seconds, until the check ends."""
 
         def loop():
             while not self.stopping.wait(seconds):
@@ -214,7 +214,7 @@ class Lab:
         return [(sample["metric"], float(sample["value"][1])) for sample in found]
 
     def has_had_data(self, expression, since):
-        """True if an expression had a value other than 0 since a time."""
+        """True if an expression had a value other than 0 since the time `since`."""
         times = {"start": since, "end": time.time(), "step": 1}
         found = self.api("query_range", query=f"({expression}) != 0", **times)
         return bool(found["result"])

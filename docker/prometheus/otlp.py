@@ -1,7 +1,7 @@
-"""Sends Seawall's metrics to a real Prometheus by OTLP, and queries them back.
+"""Sends Seawall's metrics to a real Prometheus by OTLP, and queries them there.
 
 Started by `otlp`. Prometheus scrapes nothing, so all figures come from the export. The counts of
-operations must equal the operations performed, and all values those of Seawall's own `/metrics`.
+operations must equal the operations performed, and other values must equal those of `/metrics`.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ def operate(lab):
 
 
 def by_label(samples, *labels):
-    """The values by the values of these labels; absent labels count as empty."""
+    """A map from these labels' values to the sample's value; an absent label counts as empty."""
     return {tuple(of.get(label, "") for label in labels): value for of, value in samples}
 
 
@@ -99,7 +99,7 @@ def check_operations(lab):
 
 
 def check_quantile(lab):
-    """The buckets have arrived with their bounds: a quantile lies around the average."""
+    """Checks that the buckets have arrived with their bounds: compares quantiles and average."""
     series = f'{DURATION}{{db_namespace="{DATABASE}",db_operation_name="find",error_type=""}}'
     (_, average), = lab.query(f"histogram_avg({series})")
     (_, lowest), = lab.query(f"histogram_quantile(0, {series})")
@@ -118,7 +118,7 @@ def own(lab, name):
 
 
 def expect_own(lab, name):
-    """Waits until the sum of a metric is that of Seawall's own page."""
+    """Waits until the sum of a metric equals the sum in Seawall's `/metrics`."""
 
     def equals():
         return by_label(lab.query(f"sum({name})")) == {(): own(lab, name)}
@@ -127,7 +127,7 @@ def expect_own(lab, name):
 
 
 def check_others(lab):
-    """Metrics without a convention have the values of Seawall's own page."""
+    """Checks that metrics without an OpenTelemetry convention have the values of `/metrics`."""
     for name in [
         "seawall_operation_documents_total",
         "seawall_server_connections_created_total",

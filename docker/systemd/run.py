@@ -20,7 +20,8 @@ DROP_IN = pathlib.Path("/etc/systemd/system/seawall.service.d/check.conf")
 SERVICE = "seawall.service"
 CLIENTS = ("127.0.0.1", 27018)
 SERVER = ("127.0.0.1", 27017)
-# Enough handshakes at a time that some wait and move to the threads with a niceness.
+# Number of TLS handshakes, THREADS of them at the same time. They are so many that some wait and
+# run on the threads with a niceness.
 HANDSHAKES = 600
 THREADS = 60
 SCHED_IDLE = 5
@@ -50,7 +51,7 @@ def fail(text):
 
 
 def command(*words, expected=0):
-    """Runs a command, and returns what it prints. `expected` is its exit code; None: not 0."""
+    """Runs a command, and returns its output. `expected` is the exit code; None: any code but 0."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_SECONDS)
     is_expected = done.returncode != 0 if expected is None else done.returncode == expected
     if not is_expected:
@@ -182,7 +183,7 @@ def low_priority_threads():
     """The numbers of threads with the policy SCHED_IDLE, and with a niceness."""
     idle = nice = 0
     for task in pathlib.Path(f"/proc/{property_of('MainPID')}/task").iterdir():
-        # The fields after the name, which is in brackets and may contain spaces (proc(5)).
+        # The fields after the process name, which is in brackets and may contain spaces (proc(5)).
         fields = (task / "stat").read_text().rpartition(") ")[2].split()
         idle += int(fields[38]) == SCHED_IDLE
         nice += int(fields[16]) > 0
@@ -217,7 +218,7 @@ def check_restarts():
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: property_of("NRestarts") == "1", "restart after a kill")
     command("seawall", "wait")
-    # With 30 s as in the unit, the check would take that long.
+    # With the 30 s of the unit, the check would take 30 s longer.
     DROP_IN.write_text(DROP_IN.read_text() + "WatchdogSec=3\n")
     command("systemctl", "daemon-reload")
     command("systemctl", "restart", SERVICE)

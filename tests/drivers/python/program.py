@@ -1,7 +1,7 @@
 """The steps of an application with PyMongo; see ../scenarios.md.
 
-It skips `unacknowledged` in an explicit session, which PyMongo refuses before it sends anything.
-PyMongo 3 skips a few more steps: see versions.py.
+The program skips `unacknowledged` in an explicit session, because PyMongo refuses it before it
+sends anything. With PyMongo 3 it skips a few more steps: see versions.py.
 """
 
 import sys

@@ -16,7 +16,7 @@ def written_and_found(uri):
         return len(list(things.find({"_id": key})))
 
 
-def told(error):
+def messages_of(error):
     """The messages of the error and of its causes."""
     messages = []
     while error is not None:
@@ -29,5 +29,5 @@ for uri in sys.argv[1:]:
     try:
         outcome = {"value": written_and_found(uri)}
     except PyMongoError as error:
-        outcome = {"error": told(error)}
+        outcome = {"error": messages_of(error)}
     print(json.dumps({"step": "connect", **outcome}), flush=True)

@@ -54,7 +54,7 @@ def read_entries(path):
     tests = set()
     for entry in entries:
         if not {"test", "reason"} <= set(entry) <= ENTRY_KEYS or not entry["reason"].strip():
-            sys.exit(f"{path}: an entry has a test and a reason, and no other keys than {sorted(ENTRY_KEYS)}: {entry}")
+            sys.exit(f"{path}: an entry must have a test and a reason, and no other keys than {sorted(ENTRY_KEYS)}: {entry}")
         if entry["test"] in tests:
             sys.exit(f"{path}: two entries for {entry['test']}")
         tests.add(entry["test"])

@@ -1,7 +1,7 @@
 """A pytest plugin that writes one JSON line when a test starts and one when it has ended.
 
-run.py reads the lines while pytest runs, so that a process that hangs or dies loses one test and not
-the whole file.
+run.py reads the lines while pytest runs. If a process hangs or dies, the outcome of one test is
+lost, not those of the whole file.
 """
 
 import json
