@@ -140,7 +140,7 @@ async function spike() {
     await pause(3);
     await direct.db("admin").command({ fsyncUnlock: 1 });
     await pause(SPIKE_SECONDS - 3);
-    // On a busy machine, other stalls hide the period of these for some time.
+    // On a busy machine, other stalls hide the period of these stalls for some time.
     const { recurring } = await api(seawall.admin, "stalls?since=5m");
     if (number > 3 && recurring.length > 0) break;
   }

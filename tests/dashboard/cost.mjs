@@ -60,7 +60,7 @@ try {
   await load(seawall.uri);
   await pause(SECONDS);
   const shares = PAGES.map(() => /** @type {number[]} */ ([]));
-  // In the first round, the browser and Seawall's buffers start; it is not counted.
+  // The first round is not counted, because the browser starts and Seawall's buffers grow in it.
   for (let round = 0; round <= Number(rounds); round += 1) {
     for (const [i, count] of PAGES.entries()) {
       const pages = await Promise.all(Array.from({ length: count }, () => open(seawall.admin)));

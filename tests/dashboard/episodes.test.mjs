@@ -26,8 +26,8 @@ const MAX_STOPS = 4;
 
 /**
  * The usual time of an operation. Only operations that take more than five times as long are part of
- * a stall, so delays of a busy machine are not. The delays also hardly change the times from which
- * the detector learns how much the usual times vary.
+ * a stall, so the delays of a busy machine are not reported as stalls. Compared with this time, the
+ * delays are short, so the detector learns that the usual times vary little.
  */
 const USUAL_MS = 500;
 
@@ -146,7 +146,7 @@ describe("episodes", { concurrency: true }, () => {
       process.kill(Number(mongod.pid), "SIGSTOP");
       await until(STOP_SECONDS);
       process.kill(Number(mongod.pid), "SIGCONT");
-      // An episode is known some seconds after its end.
+      // Seawall reports an episode some seconds after its end.
       await until(STOP_EVERY_SECONDS - 0.5);
     }
     const found = await recurring();
@@ -163,7 +163,7 @@ describe("episodes", { concurrency: true }, () => {
     await view(`${admin}/?view=stalls&since=1h`, async (page) => {
       const main = page.locator("main");
       await main.getByRole("table", { name: "Recurring stalls" }).waitFor();
-      // The page and the API are asked at different times.
+      // The page and this test request the figures at different times.
       await eventually(async () => {
         const stalls = await api(admin, "stalls?since=1h");
         assert.deepEqual(
@@ -267,7 +267,7 @@ async function changed(admin, dropped) {
   await view(`${admin}/?view=changes&against=${dropped}`, async (page) => {
     const main = page.locator("main");
     await main.getByRole("table", { name: "Changes" }).waitFor();
-    // The page and the API are asked at different times.
+    // The page and this test request the figures at different times.
     const change = await eventually(async () => {
       const reply = page.waitForResponse(/api\/v1\/changes/);
       await page.reload();
@@ -320,7 +320,7 @@ async function storm(uri, admin) {
     await page.getByRole("heading", { name: "Storm, not over yet" }).waitFor();
     await screenshot(page, "storm-active", true);
     await end();
-    // The page follows: the storm is over.
+    // The page shows the end of the storm without a reload.
     await page.getByRole("heading", { name: /^Storm\s*\d/ }).waitFor({ timeout: 30_000 });
     const { active, storms } = await api(admin, "storms");
     assert.deepEqual([active, storms.length], [false, 1]);

@@ -93,7 +93,7 @@ test("the report shows the sums of its JSON without a server", async () => {
 test("names that clients choose are shown as text in a report", async () => {
   await view(REPORT_HTML, async (page) => {
     assert.equal(await page.locator("img, iframe, main script, header script").count(), 0);
-    // The data, the modules and the script that starts them.
+    // Three scripts: the data, the modules, and the script that starts the modules.
     assert.equal(await page.locator("script").count(), 3);
     await page.getByText("<img src=x onerror=alert(2)>").first().waitFor();
     await page.getByText("</script><script>alert(3)</script>").first().waitFor();

@@ -11,10 +11,10 @@ import { createInterface } from "node:readline";
 import { MongoClient } from "mongodb";
 import { chromium } from "playwright-core";
 
-/** What has been started, in the order of its end. @type {(() => Promise<unknown> | void)[]} */
+/** Functions that each end one program or connection. @type {(() => Promise<unknown> | void)[]} */
 const ends = [];
 
-/** Ends everything that was started, the latest first. */
+/** Ends all programs and connections of the script, in the reverse order of their start. */
 export async function endAll() {
   while (ends.length > 0) await ends.pop()?.();
 }
@@ -29,7 +29,7 @@ function isProgram(path) {
   }
 }
 
-/** The mongod that the tests use: the named one, the one on the path, or the downloaded one. */
+/** The mongod that the tests use: SEAWALL_MONGOD, a mongod on the PATH, or the downloaded one. */
 function findMongod() {
   const cache = join(homedir(), ".cache/seawall");
   const folders = (process.env.PATH ?? "").split(delimiter);
@@ -60,7 +60,7 @@ function freePort() {
  * @param {Record<string, string>} variables
  */
 function start(program, parameters, variables = {}) {
-  // Seawall refuses variables that are no keys, such as those of the tests.
+  // Seawall refuses SEAWALL_ variables that are not keys, such as the variables of the tests.
   const inherited = Object.entries(process.env).filter(([name]) => !name.startsWith("SEAWALL_"));
   const child = spawn(program, parameters, {
     env: { ...Object.fromEntries(inherited), ...variables },
@@ -159,7 +159,7 @@ export async function startSeawall(binary, deployment, variables = {}) {
 }
 
 /**
- * Clients that connect, log in, run an operation and leave. Returns a function that ends them.
+ * Clients that connect, log in, run an operation and disconnect. Returns a function that ends them.
  * @param {string} binary
  * @param {string} uri
  */

@@ -75,7 +75,7 @@ test("the sums of the heat map equal the counts of the timeline", async () => {
     );
     await page.mouse.move(box.x + 2, box.y + box.height - 2);
     await page.mouse.down();
-    // Beyond the edges, the area ends at the edges.
+    // If the mouse leaves the picture, the area ends at the edges.
     await page.mouse.move(box.x + box.width + 20, box.y - 20, { steps: 4 });
     await page.mouse.up();
     await page.locator(`#area [data-count="${expected}"]`).waitFor();
@@ -88,7 +88,7 @@ test("the sums of the heat map equal the counts of the timeline", async () => {
       expected,
     );
     assert.match(page.url(), /area=/);
-    // The address holds the whole view.
+    // The address contains the whole view.
     await page.reload();
     await page.locator(`#area [data-count="${expected}"]`).waitFor();
     await page.getByLabel("Scale").selectOption("linear");

@@ -1,8 +1,8 @@
 // The steps of a user of mongosh; see ../scenarios.md. mongosh awaits the results of calls by
 // itself.
 //
-// It skips `gridfs`, for which the shell has no call, and `unacknowledged` in an explicit session,
-// which its driver refuses before it sends anything.
+// The program skips `gridfs`, because the shell has no call for it. It also skips `unacknowledged`
+// in an explicit session, because the driver refuses it before it sends anything.
 
 const api = process.env.MATRIX_API;
 const mongo = db.getMongo();

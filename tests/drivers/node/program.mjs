@@ -1,7 +1,7 @@
 // The steps of an application with the Node driver; see ../scenarios.md.
 //
-// It skips `unacknowledged` in an explicit session, which the driver refuses before it sends
-// anything. Old versions skip a few more steps: see driver.mjs.
+// The program skips `unacknowledged` in an explicit session, because the driver refuses it before
+// it sends anything. With old versions it skips a few more steps: see driver.mjs.
 
 import { administration } from './administration.mjs';
 import { MongoClient, STABLE_API } from './driver.mjs';
