@@ -223,7 +223,8 @@ async fn short_run(testbed: &StormTestbed, plan: &Plan, clients: usize, is_throu
     }
 }
 
-/// Counts the system calls of logins. `getrandom` must not be called once per login.
+/// Counts the system calls of logins. At most one call of `getrandom` is allowed per hundred
+/// logins.
 async fn calls(testbed: &StormTestbed, plan: &Plan) {
     say(
         "\n## System calls of Seawall while clients connect, log in, run a find and disconnect (strace -f -c)\n",

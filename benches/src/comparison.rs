@@ -13,7 +13,8 @@ use crate::{
     spread::Spread,
 };
 
-/// The least difference between two runs that is reported, as a share of the earlier median.
+/// Differences between two runs are reported only if they are at least this share of the earlier
+/// median.
 const LEAST_CHANGE: f64 = 0.05;
 
 /// One load that all targets run in each round.
@@ -74,7 +75,7 @@ struct Value {
     noise: f64,
 }
 
-/// The values of one target in one case. Ratios are to another target in the same round.
+/// The values of one target in one case. Ratios relate two targets in the same round.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Values {
     /// Operations per second.

@@ -104,7 +104,8 @@ impl TlsTarget {
         self.process.id()
     }
 
-    /// The address for connections with TLS. Seawall accepts both keys there.
+    /// The address for connections with TLS. At this address, Seawall has certificates with both
+    /// kinds of keys.
     pub fn tls(&self) -> SocketAddr {
         let [address, ..] = self.tls;
         address

@@ -232,7 +232,8 @@ async fn one(
     let mut buffer = Vec::new();
     let mut number = i32::try_from(first).unwrap_or(0);
     while !stop.load(Ordering::Relaxed) {
-        // If the previous operation ended too late, the latency includes the delay of this one.
+        // If the previous operation ended too late, the latency of this operation includes the
+        // delay.
         let mut overdue_since = None;
         if let Some((at, interval)) = &mut due {
             match Instant::now() < *at {

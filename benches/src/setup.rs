@@ -172,7 +172,7 @@ impl Setup {
         process_id(self.set.primary().await.expect("the set has a primary"))
     }
 
-    /// Connects and logs in, see [`Clients::connect`].
+    /// Connects and logs in. See [`Clients::connect`].
     ///
     /// # Errors
     ///

@@ -67,7 +67,7 @@ impl Read {
         Self::from_bytes(&bytes)
     }
 
-    /// Reads parts that follow each other.
+    /// Reads all parts from bytes that contain one part after another.
     pub(super) fn from_bytes(mut bytes: &[u8]) -> Self {
         let mut read = Self {
             headers: Vec::new(),

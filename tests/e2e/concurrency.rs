@@ -14,7 +14,7 @@ use seawall_tests::{
 /// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A replica set without authentication, and Seawall with this limit in front of it.
+/// A replica set without authentication, and in front of it a Seawall with a concurrency limit.
 struct Scene {
     _set: ReplicaSet,
     seawall: Seawall,

@@ -90,7 +90,7 @@ async fn ask(client: &mut RawClient, db: &str, command: Document) -> RawReply {
     client.command(db, command).await.unwrap()
 }
 
-/// Counts by name, in the type that rows of the API have.
+/// Converts counts by name to the type that the rows of the API have.
 fn counts(counts: &[(&str, u64)]) -> Option<BTreeMap<String, u64>> {
     let counts = counts.iter();
     let named = counts.map(|(name, count)| ((*name).to_owned(), *count));

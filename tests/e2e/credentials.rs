@@ -24,8 +24,8 @@ const STARTS: [Start; 3] = [
     Start::SpeculativeLegacyHello,
 ];
 
-/// Logs in users that have each set of mechanisms, with each mechanism and each form of the first
-/// message. Each user logs in twice.
+/// Creates users with one or with both mechanisms. Logs each user in twice: with and without the
+/// empty exchange at the end. All mechanisms and all forms of the first message are used.
 async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
     let [sha1, sha256] = [Mechanism::ScramSha1, Mechanism::ScramSha256];
     let kinds: [(&[Mechanism], Mechanism); 4] = [

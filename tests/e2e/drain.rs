@@ -183,7 +183,7 @@ async fn a_second_signal_ends_the_drain_and_closed_clients_are_counted() {
     assert_eq!(drained["fields"]["closed_clients"], 3, "{}", process.log());
 }
 
-/// [`eventually`] for an attempt that needs mutable access.
+/// Like [`eventually`], for an attempt that needs mutable access.
 async fn wait_until(mut attempt: impl AsyncFnMut() -> bool) {
     let soon = async { while !attempt().await {} };
     timeout(LIMIT, soon).await.unwrap();

@@ -84,7 +84,7 @@ impl Files {
         identity
     }
 
-    /// The TLS section that names the certificate files of this name.
+    /// The TLS section with the certificate files of this name.
     fn tls(&self, name: &str, more: &str) -> String {
         let toml = format!(
             "[listeners.tls]\ncertificate_file = \"DIR/{name}.pem\"\nkey_file = \"DIR/{name}.pem\"\n{more}"

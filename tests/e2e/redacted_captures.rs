@@ -106,7 +106,7 @@ impl Secrets {
     }
 }
 
-/// Sends a command, which may fail: the capture has the error too.
+/// Sends a command. The command may fail. In this case, the capture contains the error.
 async fn send(database: &Database, command: Document) {
     drop(database.run_command(command).await);
 }

@@ -1,4 +1,4 @@
-//! Relays tell servers the addresses of clients, with the PROXY protocol.
+//! Relays send the addresses of clients to servers, with the PROXY protocol.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -40,7 +40,7 @@ impl Gate {
                     let header = read_header(&mut client).await;
                     seen.lock().push(header);
                     let mut server = TcpStream::connect(server).await.unwrap();
-                    // The end of either side ends the connection, with or without an error.
+                    // If one side ends, the connection ends. Errors are ignored.
                     drop(copy_bidirectional(&mut client, &mut server).await);
                 });
             }
@@ -97,7 +97,7 @@ async fn a_server_gets_the_address_of_a_relayed_client_in_a_header() {
             panic!("{headers:?}")
         };
         match expected {
-            // Version 2, a proxied TCP connection over IPv4, and the addresses.
+            // The header contains version 2, a proxied TCP connection over IPv4, and the addresses.
             Some(ip) => {
                 assert_eq!(sent[..4], [0x21, 0x11, 0, 12], "{sent:?}");
                 assert_eq!(sent[4..8], ip, "{sent:?}");

@@ -336,7 +336,7 @@ async fn the_format_of_the_log_changes_at_a_reload() {
         );
         scratch.write("seawall.toml", toml).unwrap()
     };
-    // The fixture sets the format by a variable, which would override the file.
+    // The fixture sets the format by an environment variable, which would override the file.
     let launcher = ["env", "--unset", "SEAWALL_LOG__FORMAT"];
     let process = Process::launch(&launcher, &write("json")).await;
     let lines_with = |text: &str, is_json: bool| {

@@ -228,7 +228,7 @@ const BREAKINGS: [Breaking; 5] = [
         &["auth.users", "pool.size"],
     ),
     (
-        // Each value by itself is valid, so Seawall builds the parts, and three parts fail.
+        // Each value by itself is valid, so Seawall begins to build the parts. Three parts fail.
         |served| {
             let base = served.base.replace("mongodb://", "mongodb://:99999999,");
             let file = served

@@ -288,7 +288,7 @@ async fn the_load_harness_reports_its_operations_and_checks_objectives() {
 }
 
 #[tokio::test]
-async fn rate_limits_close_connections_without_a_byte_and_delay_logins() {
+async fn rate_limits_close_connections_before_a_byte_is_sent_and_delay_logins() {
     let rates =
         "limits = {connections_per_second_per_address = 20, logins_per_second_per_user = 1}";
     let server = Standalone::start(Options::with_auth()).await.unwrap();

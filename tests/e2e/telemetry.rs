@@ -41,7 +41,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// A request that the receiver got.
 #[derive(Clone, Debug)]
 struct Export {
-    /// The lines of the head, in lower case.
+    /// The lines of the HTTP head, in lower case.
     head: String,
     message: ExportMetricsServiceRequest,
 }
@@ -417,7 +417,7 @@ async fn exports_over_tls_verify_the_receiver_and_show_a_certificate() {
         key.unwrap()
     );
     let receiver = Receiver::with_tls(&certificates).await;
-    // The authority is not one of the operating system.
+    // The operating system does not trust the authority, so the first exports fail.
     let seawall = seawall(receiver.toml(&files)).await;
     let refused = || async {
         let label = "result=\"overtaken\"";

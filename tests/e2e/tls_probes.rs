@@ -54,7 +54,7 @@ impl Probe {
         Self::run_with(seawall, &arguments, &hello).await
     }
 
-    /// Connects and sends `input`, which may have `openssl`'s own commands.
+    /// Connects and sends `input`, which may contain `openssl`'s own commands.
     async fn run_with(seawall: &Seawall, arguments: &[&str], input: &[u8]) -> Self {
         let mut child = openssl()
             .args(["s_client", "-connect", seawall.address()])

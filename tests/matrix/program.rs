@@ -40,7 +40,7 @@ impl Program {
     /// database's name.
     pub(crate) async fn run(&self, uri: &str, database: &str, api: &str) -> Vec<Step> {
         let lines = match self {
-            // Boxed, because all steps together exceed the size limit of a future.
+            // The future is boxed, because all steps together exceed the size limit of a future.
             Self::Rust => Box::pin(rust::run(uri, database, api)).await,
             Self::Command {
                 command,

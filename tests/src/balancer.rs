@@ -43,7 +43,7 @@ impl Balancer {
                 accepted.fetch_add(1, Ordering::Relaxed);
                 forwarded.spawn(async move {
                     if let Ok(mut server) = TcpStream::connect(target).await {
-                        // The end of either side ends the connection, with or without an error.
+                        // If one side ends, the connection ends. Errors are ignored.
                         drop(copy_bidirectional(&mut client, &mut server).await);
                     }
                 });

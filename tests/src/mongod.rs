@@ -96,7 +96,8 @@ impl Options {
             unix_socket: self.unix_socket,
             parameters,
             arguments: self.arguments.iter().map(Into::into).collect(),
-            // Enough memory for several concurrent transactions with the largest documents.
+            // The cache is large enough for several concurrent transactions with the largest
+            // documents.
             cache_gb: 0.5,
             ..seawall_mongod::Options::default()
         }

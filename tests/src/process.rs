@@ -52,7 +52,7 @@ pub async fn run(arguments: &[&str]) -> Output {
 /// Like [`run`], in a folder and with additional variables in the environment.
 ///
 /// # Panics
-/// As [`run`].
+/// In the same cases as [`run`].
 pub async fn run_in(folder: &Path, variables: &[(&str, &str)], arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
     command.args(arguments).current_dir(folder);
@@ -91,7 +91,7 @@ impl Process {
     /// Like [`Self::serve`], with additional variables in its environment.
     ///
     /// # Panics
-    /// As [`Self::serve`].
+    /// In the same cases as [`Self::serve`].
     pub async fn serve_with(toml: &Path, variables: &[(&str, &str)]) -> Self {
         let mut command = serve_command(toml);
         command.envs(variables.iter().copied());
@@ -102,7 +102,7 @@ impl Process {
     /// command line as its last arguments.
     ///
     /// # Panics
-    /// As [`Self::serve`].
+    /// In the same cases as [`Self::serve`].
     pub async fn launch(launcher: &[&str], toml: &Path) -> Self {
         let (program, arguments) = launcher.split_first().expect("the launcher has a program");
         let mut command = Command::new(program);
@@ -115,7 +115,7 @@ impl Process {
     /// [`Self::forbids_tracing`] works.
     ///
     /// # Panics
-    /// As [`Self::serve`].
+    /// In the same cases as [`Self::serve`].
     pub async fn serve_outside_roots_group(toml: &Path) -> Self {
         let mut command = serve_command(toml);
         if geteuid().is_root() {

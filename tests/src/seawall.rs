@@ -64,7 +64,7 @@ impl Seawall {
         };
         let base =
             format!("{listen}deployment.uri = {deployment:?}\nadmin.address = \"127.0.0.1:0\"\n");
-        // Boxed, because the futures of tests would become large.
+        // The future is boxed, because otherwise the futures of tests would become large.
         let app = Box::pin(App::start(load(&base, &options.toml))).await?;
         Ok(Self { app, base })
     }
@@ -78,7 +78,7 @@ impl Seawall {
     /// If the text itself has problems.
     pub async fn reload(&self, toml: &str) -> Result<Reload, Vec<String>> {
         let loaded = load(&self.base, toml);
-        // Boxed, because the futures of tests would become large.
+        // The future is boxed, because otherwise the futures of tests would become large.
         Box::pin(self.app.reload(&loaded, false)).await
     }
 

@@ -26,8 +26,8 @@ pub struct Times {
     pub warm_up: Duration,
     /// Length of the phase before the attack, and of the phase during the attack.
     pub phase: Duration,
-    /// True if attackers connect to the server, not to Seawall. The result then shows how much the
-    /// attack slows the victims only because all share the server and the machine.
+    /// True if attackers connect to the server, not to Seawall. The result then shows the slowdown
+    /// that comes only from the shared server and machine.
     pub attacks_server: bool,
 }
 

@@ -17,7 +17,7 @@ pub const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results");
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     situation: &'static str,
-    /// The number of clients, and the phase of a change of load.
+    /// The number of clients. In a change of load, also the phase.
     clients: String,
     limit: String,
     throughput: Spread,

@@ -15,7 +15,7 @@ mod sim;
 
 use self::sim::{Policy, outcome::Outcome, scenarios::Scenario};
 
-/// The highest limit, as in the tests.
+/// The highest limit. The controller's tests use the same value.
 const CEILING: u32 = 512;
 
 /// The seed of the simulation. The traces of two runs are equal.

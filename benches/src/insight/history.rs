@@ -63,7 +63,7 @@ pub fn run(plan: &Plan) {
 }
 
 impl Scene {
-    /// Adds this many seconds to a history. Every one of the last [`LAST`] seconds is generated.
+    /// Adds this many seconds to a history. Each of the last `last` seconds is generated.
     fn run(&self, seconds: u64, last: u64) {
         let mut random = Random::of(1);
         let labels = self.labels();

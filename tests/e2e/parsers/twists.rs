@@ -247,7 +247,8 @@ fn targets() -> Vec<Twist> {
     values.into_iter().map(target).collect()
 }
 
-/// Documents that contain the command as a field, as legacy drivers sent commands with options.
+/// Documents that contain the command as a field. Legacy drivers send commands with options in this
+/// form.
 fn wraps() -> Vec<Twist> {
     let mut twists = Vec::new();
     let options = Body::new().document("$queryOptions", &Body::new());

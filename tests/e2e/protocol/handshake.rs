@@ -192,7 +192,7 @@ async fn hello_in_front_of_a_set_returns_the_reply_of_a_router() {
     }
 }
 
-/// The reply to a `hello` by the newest name that the server knows.
+/// The reply to a `hello` that is sent with the newest name that the server knows.
 async fn newest_hello(client: &mut RawClient) -> RawReply {
     let fields = doc! {"helloOk": true};
     let reply = match is_before(HELLO).await {
@@ -234,7 +234,7 @@ async fn hello_in_front_of_a_standalone_returns_the_reply_of_a_standalone() {
     assert_eq!(through, direct);
 }
 
-/// A `hello` by a name that the server knows.
+/// A `hello` with a name that the server knows.
 fn with_supported_name(command: Document, knows_hello: bool) -> Document {
     let fields = command.into_iter().map(|(name, value)| match &*name {
         "hello" if !knows_hello => ("isMaster".to_owned(), value),
