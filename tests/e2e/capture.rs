@@ -403,7 +403,7 @@ async fn relays_refuse_captures_and_say_why() {
 }
 
 #[tokio::test]
-async fn only_callers_with_the_role_act_may_control_and_read_captures() {
+async fn captures_can_be_controlled_and_read_only_with_the_role_act() {
     let scratch = Scratch::create().unwrap();
     let act = scratch.write("act", "act-token").unwrap();
     let read = scratch.write("read", "read-token").unwrap();
