@@ -1,4 +1,4 @@
-//! Operations whose clients have left, which means that they have disconnected.
+//! Operations whose clients have left (disconnected).
 //!
 //! When a client leaves during an operation, Seawall keeps the server connection, because closing
 //! it would cost the server a new login. Seawall reads and drops the reply, within limits on time
@@ -28,8 +28,8 @@ pub(super) struct Abandoned {
     pub(super) request_id: i32,
     /// The part of the reply that Seawall has not read from the server yet.
     pub(super) unread: Unread,
-    /// True for a read outside transactions, which Seawall may kill at the server. False for an
-    /// operation that waits for data, because servers do not end this wait on request.
+    /// True if Seawall may kill the operation at the server: the operation is a read outside
+    /// transactions and does not wait for data. Servers do not end a wait for data on request.
     pub(super) may_be_ended: bool,
 }
 

@@ -1,14 +1,14 @@
 //! Large replies, forwarded as they arrive.
 //!
-//! For a client that reads as fast as its server sends, Seawall reads a piece of the reply into a
-//! buffer of the thread and writes it at once. A client that has the whole reply may send its next
-//! command. So Seawall holds back the last piece until it has recorded the facts of the reply, such
-//! as its cursor. For a slower client, Seawall stops reading from the server while no other
-//! operation waits for the server connection. If another operation waits, Seawall reads the rest of
-//! the reply into the memory budget and checks the connection in. When other clients need this
-//! memory, a client that reads nothing or reads slowly ([`Progress`]) is closed. If the budget has
-//! no room for the rest of the reply, a slow client is closed as soon as another operation waits
-//! for its server connection.
+//! For a client that reads as fast as its server sends, Seawall reads each piece of the reply into
+//! a buffer of the thread and writes the piece at once. A client that has the whole reply may send
+//! its next command, which may use the cursor of the reply. So Seawall holds back the last piece
+//! until it has recorded the facts of the reply, such as the cursor. For a slower client, Seawall
+//! stops reading from the server while no other operation waits for the server connection. If
+//! another operation waits, Seawall reads the rest of the reply into the memory budget and checks
+//! the connection in. When other clients need this memory, a client that reads nothing or reads
+//! slowly ([`Progress`]) is closed. If the budget has no room for the rest of the reply, a slow
+//! client is closed as soon as another operation waits for its server connection.
 
 use std::{
     cell::RefCell,
@@ -68,12 +68,12 @@ enum Room {
     Given,
     /// The budget has no room now.
     Refused,
-    /// The backlog has [`SMALL_BACKLOG_BYTES`], and no other operation waits for the server
-    /// connection. So no further memory was requested.
+    /// No more memory was requested, because the backlog has reached [`SMALL_BACKLOG_BYTES`] and no
+    /// other operation waits for the server connection.
     NotRequested,
 }
 
-/// Number of bytes that a task may move in one turn (see [`ForwardingTurns`]). After that, it lets
+/// Number of bytes that a task may move in one turn (see [`ForwardingTurns`]). Then the task lets
 /// other tasks run.
 const TURN_BYTES: usize = 256 * 1024;
 
@@ -205,7 +205,7 @@ impl Backlog {
         }
     }
 
-    /// The reply's share of the memory budget. It is opened at the first call.
+    /// The reply's share of the memory budget. The first call opens the share.
     fn share(&mut self, awaited: &Awaited<'_>) -> &mut MemoryShare {
         let Awaited { budget, sharer, .. } = *awaited;
         self.share.get_or_insert_with(|| budget.open(sharer))
@@ -257,8 +257,8 @@ impl Backlog {
     /// Sends the whole backlog.
     ///
     /// # Errors
-    /// The client reads no byte for `write_idle`, needs longer than [`MESSAGE_LIMIT`] for the whole
-    /// backlog, or has left; or the budget has reclaimed the backlog's memory.
+    /// If the client reads no byte for `write_idle`, needs longer than [`MESSAGE_LIMIT`] for the
+    /// whole backlog, or has left. Also if the budget has reclaimed the backlog's memory.
     pub(super) async fn send(
         mut self,
         client: &mut ClientEnd<'_>,
@@ -285,7 +285,8 @@ impl Backlog {
             });
             match timeout_at(until, written).await {
                 Ok(written) => turns.count_moved(written?).await,
-                // This task was waiting for its turn, so the client did not cause the timeout.
+                // The timeout is not the client's fault, because this task was waiting for its
+                // turn.
                 Err(_) if turns.is_waiting() && Instant::now() < overdue_at => {}
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
@@ -397,12 +398,13 @@ pub(super) async fn forward_large(
             None => moving.await?,
             Some(until) => match timeout_at(until, moving).await {
                 Ok(moved) => moved?,
-                // This task was waiting for its turn, so the client did not cause the timeout.
+                // The timeout is not the client's fault, because this task was waiting for its
+                // turn.
                 Err(_) if turns.is_waiting() => continue,
                 Err(_) => 0,
             },
         };
-        // The server connection is released as soon as the whole reply was read.
+        // The server connection is released as soon as the whole reply has been read.
         if transfer.seen < length {
             transfer.check_pace(client)?;
             turns.count_moved(moved).await;
@@ -539,9 +541,9 @@ impl Transfer<'_> {
         })
     }
 
-    /// Maximum size of the next piece. It is above [`PIECE_BYTES`] only if the client has read
-    /// everything so far and the budget has room for a larger piece. In this case, reserves the
-    /// memory for the piece.
+    /// Returns the maximum size of the next piece. If the client has read everything so far and the
+    /// budget has room, reserves memory for a piece larger than [`PIECE_BYTES`]. Otherwise returns
+    /// [`PIECE_BYTES`].
     fn piece_limit(&mut self) -> usize {
         let left = self.length - self.seen;
         if left <= PIECE_BYTES || !self.backlog.is_empty() {
@@ -589,8 +591,8 @@ impl Transfer<'_> {
     }
 
     /// Fails if the client has read nothing for `write_idle`, or if the reply takes longer than
-    /// [`MESSAGE_LIMIT`]. Also fails if the client is slow while the budget has no room for it and
-    /// other operations wait for its server connection.
+    /// [`MESSAGE_LIMIT`]. Also fails if the client is slow while the budget has no room for the
+    /// reply and other operations wait for its server connection.
     fn check_pace(&self, client: &ClientEnd<'_>) -> Result<(), RelayError> {
         let now = Instant::now();
         let silent = now.saturating_duration_since(self.client_read_at);

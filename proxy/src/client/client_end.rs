@@ -20,15 +20,15 @@ pub(super) struct ClientEnd<'c> {
     /// How long the client may stall while reading a reply.
     pub(super) write_idle: Duration,
     /// True if the client waits for a reply. False for a command with `moreToCome`: Seawall sends
-    /// no reply, and the operation continues if the client leaves. Many clients leave right after
-    /// their last unacknowledged write. A server would still run that write, so Seawall does too.
+    /// no reply, and the operation continues even if the client leaves. Many clients leave right
+    /// after an unacknowledged write. A server would still run this write, so Seawall forwards it.
     pub(super) is_awaiting: bool,
 }
 
 impl ClientEnd<'_> {
     /// Runs `work` to its end, or until the client leaves. Returns `None` if the client has left.
-    /// The caller pins `work`, because a future that is passed by value is copied, so it uses twice
-    /// the memory.
+    /// The caller pins `work`: a future that is passed by value would be copied and use twice the
+    /// memory.
     pub(super) async fn unless_gone<T>(
         &mut self,
         mut work: Pin<&mut impl Future<Output = T>>,

@@ -33,8 +33,8 @@ const HELD_REPLY_BYTES: usize = 64 * 1024;
 
 /// A reply that was read completely from the server.
 pub(super) enum Reply {
-    /// The reply is held, and the client has not received any byte of it. Its last byte arrived at
-    /// this time.
+    /// The reply is held, and the client has not received any byte of it. The `Instant` is the time
+    /// at which its last byte arrived.
     Held(HeldReply, ReplyFacts, Instant),
     /// The reply was forwarded as it arrived. Only its backlog must still be sent.
     Forwarded(Forwarded),
@@ -109,7 +109,7 @@ pub(super) async fn relay_reply(
     Ok(Reply::Held(reply, facts, arrived_at))
 }
 
-/// Reads the head of a large reply to its end, then forwards the reply.
+/// Reads the whole head of a large reply, then forwards the reply.
 async fn forward_from_head(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -138,7 +138,8 @@ async fn read_whole(
     Ok(())
 }
 
-/// Reads a compressed reply to its end and inflates it. Seawall can only parse the inflated reply.
+/// Reads a compressed reply to its end and inflates it, because Seawall can parse only an inflated
+/// reply.
 async fn inflate_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,

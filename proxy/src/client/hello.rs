@@ -184,9 +184,9 @@ impl<'a> HelloFields<'a> {
             let message = "A request with a 'topologyVersion' must include 'maxAwaitTimeMS', and the other way round";
             return Err(ErrorReply::new(31368, message));
         }
-        // A topologyVersion of a client comes from another process, because Seawall sends none. A
-        // server replies to a foreign topologyVersion at once, without awaiting a change, and so
-        // does Seawall.
+        // Seawall sends no topologyVersion, so a client's topologyVersion comes from another
+        // process. A server replies to such a hello at once, without awaiting a change. Seawall
+        // does the same.
         Ok(())
     }
 }
@@ -349,7 +349,7 @@ impl Greeting<'_> {
             reply.append(cstr!("speculativeAuthenticate"), speculative);
         }
         // A driver in load-balanced mode sends `txnNumber`, which a standalone refuses. Without
-        // `serviceId`, the driver reports that its configuration does not fit.
+        // `serviceId`, the driver reports that the deployment does not support load balancing.
         if hello.is_load_balanced && !is_standalone {
             reply.append(cstr!("serviceId"), self.service_id);
         }

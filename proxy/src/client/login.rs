@@ -439,9 +439,9 @@ impl LoginContext<'_> {
         .unwrap_or(LoginError::Credentials(error))
     }
 
-    /// Delays the reply to a refused login, so that its time does not show the reason. `arrived` is
-    /// the time at which the refused message arrived. Other errors are replied to at once, because
-    /// they do not depend on the user.
+    /// Delays the reply to a refused login, so that the time of the reply does not show the reason.
+    /// `arrived` is the time at which the refused message arrived. Other errors are replied to at
+    /// once, because they do not depend on the user.
     async fn hold_back(&mut self, end: LoginEnd, began: Instant, arrived: Instant) -> LoginEnd {
         let is_refusal =
             matches!(&end, LoginEnd::Refused(error) if error.code == AUTHENTICATION_FAILED);

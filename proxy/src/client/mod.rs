@@ -135,7 +135,7 @@ pub struct Newcomer {
     pub compressors: Arc<[Compressor]>,
 }
 
-/// A client's deadline to log in.
+/// The deadline of a client that must log in.
 struct LoginDue {
     /// Counts the client towards the limit of clients that have not logged in; `None` if the limit
     /// was reached.
@@ -187,8 +187,8 @@ struct Client {
     captured: CapturedClient,
     /// Counts the client towards the limit of all clients.
     client_permit: ClientPermit,
-    /// Set when the client becomes a relayed one: the message that the relay begins with, the
-    /// server connection, and the permit for the relay.
+    /// Set when the client becomes a relayed client: the first message for the relay, the server
+    /// connection, and the permit for the relay.
     relayed: Option<Box<(Message, Target, RelayPermit)>>,
 }
 
@@ -331,7 +331,8 @@ impl Client {
         self.begin_whole(message, now)?.await
     }
 
-    /// Like [`Self::begin_message`], for a message whose rest need not be read first.
+    /// Like [`Self::begin_message`], for a message that is whole, or that is forwarded before its
+    /// rest has arrived.
     fn begin_whole(&mut self, message: Message, now: Instant) -> Result<Serving<'_>, End> {
         Ok(match message.header.op_code {
             OpCode::Compressed => Box::pin(self.serve_inflated(message, now)),

@@ -113,8 +113,8 @@ impl Client {
         let privileges = self.privileges(identity).await?;
         let is_open = self.shared.logins.credentials.mode() == CredentialMode::None;
         let is_allowed = match is_open {
-            // Without access control, every client may do everything at the servers. But an action
-            // at Seawall would also affect other clients.
+            // Without access control, every client may do everything at the servers. At Seawall,
+            // such a client may only read, because an action would also affect other clients.
             true => own.topic.only_reads(),
             false => grants(&privileges, own.topic.required_action()),
         };

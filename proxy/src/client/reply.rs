@@ -106,7 +106,8 @@ pub(super) fn check_flags(reply: &[u8]) -> Result<(), RelayError> {
     Ok(())
 }
 
-/// Reads some bytes into `held`. Ready with their number, which is 0 at the end of the stream.
+/// Reads some bytes into `held`. Ready with the number of bytes read, which is 0 at the end of the
+/// stream.
 pub(super) fn poll_read_into(
     cx: &mut Context<'_>,
     stream: &mut Stream,

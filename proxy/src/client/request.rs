@@ -25,8 +25,8 @@ use seawall_wire::{
 /// Largest number of pieces in which an edited request is written.
 const MAX_PIECES: usize = 10;
 
-/// A request of at most this length is copied into the scratch buffer. For the kernel, one buffer
-/// costs less than several pieces.
+/// A request of at most this length is copied into the scratch buffer. Writing one buffer costs the
+/// kernel less time than writing several pieces.
 const COPIED_BYTES: usize = 4 * 1024;
 
 /// Size of an element `maxTimeMS` of type int32: type, name, value.
@@ -54,8 +54,8 @@ pub(super) struct Outgoing<'m> {
     layout: Layout<'m>,
 }
 
-/// Compresses a message. If that fails, returns the plain message, which the protocol always
-/// allows.
+/// Compresses a message. If the compression fails, returns the plain message, which the protocol
+/// always allows.
 pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_>) -> Vec<u8> {
     let plain_bytes = plain.len();
     let pack = move || {

@@ -63,8 +63,7 @@ pub struct Arrivals {
     pub gate: Gate,
     /// How late the data plane is.
     pub lateness: Lateness,
-    /// Records arrivals of clients. An arrival after a quiet time makes periodic tasks frequent
-    /// again.
+    /// Records arrivals of clients. After an arrival, periodic tasks run frequently again.
     pub activity: Activity,
 }
 

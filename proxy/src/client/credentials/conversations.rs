@@ -112,8 +112,9 @@ impl<T> Conversations<T> {
         }
     }
 
-    /// Begins a conversation. The error is the time at which to try again if no other conversation
-    /// ends earlier. It is `None` if there is no room until another conversation ends.
+    /// Begins a conversation. If there is no room, the error is the time at which the caller tries
+    /// again, unless another conversation ends earlier. The error is `None` if only the end of
+    /// another conversation can make room.
     fn try_begin(
         self: &Arc<Self>,
         sharer: Sharer,

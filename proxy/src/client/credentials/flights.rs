@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_replaced_first_login_does_not_end_its_successor() {
+    async fn a_replaced_first_login_that_ends_does_not_end_its_replacement() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let stalled = lead(&flights, 1, began).unwrap();

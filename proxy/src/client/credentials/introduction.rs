@@ -3,8 +3,8 @@
 //!
 //! Seawall carries only parsed SCRAM payloads, in commands that it builds itself, on a connection
 //! that is in no pool. The connection joins a pool only under three conditions. The server reports
-//! that exactly this user is logged in on it. The client's proof yields the ClientKey of the keys
-//! that Seawall then reads. The server's signature matches these keys.
+//! that exactly this user is logged in on it. The ClientKey from the client's proof matches the
+//! keys that Seawall then reads. The server's signature matches these keys, too.
 
 use std::sync::Arc;
 
@@ -132,8 +132,8 @@ impl Credentials {
         }
     }
 
-    /// Keeps an unauthenticated connection for reuse. Closes it if [`MAX_SPARE`] connections are
-    /// kept.
+    /// Keeps an unauthenticated connection for reuse. Closes the connection if [`MAX_SPARE`]
+    /// connections are already kept.
     pub(super) fn keep_spare(&self, pool: &ServerPool, connection: Connection) {
         let mut spare = self.spare.lock();
         if spare.len() < MAX_SPARE {
@@ -215,9 +215,9 @@ impl Credentials {
         Ok(Obtained::Known(known))
     }
 
-    /// Logs in at a server with configured keys and reads the user's keys and restrictions there,
-    /// because the configuration has no restrictions. `client_key` comes from a client's verified
-    /// proof.
+    /// Logs in at a server with configured keys. Then reads the user's keys and restrictions there,
+    /// because the configuration contains no restrictions. `client_key` comes from a client's
+    /// verified proof.
     pub(in crate::client) async fn log_in_with_keys(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,

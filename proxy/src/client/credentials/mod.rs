@@ -351,8 +351,8 @@ impl Credentials {
         receiver
     }
 
-    /// Applies the result of a reading that was requested at `asked_at`. If it ends the identity,
-    /// the pools close the identity's connections.
+    /// Applies the result of a reading that was requested at `asked_at`. If the result ends the
+    /// identity, the pools close the identity's connections.
     fn apply_reading(
         &self,
         user: &UserName,
@@ -377,8 +377,8 @@ impl Credentials {
         drop(evicted);
     }
 
-    /// Stores a user whose keys were requested at `asked_at` and match a proof. Keys that are older
-    /// than the known ones and differ from them are refused and change nothing.
+    /// Stores a user whose keys were requested at `asked_at` and match a proof. Older keys that
+    /// differ from the known keys are refused and change nothing.
     fn learn(
         &self,
         user: &UserName,
@@ -482,7 +482,7 @@ impl Credentials {
     }
 
     /// Returns the user's keys if another login has introduced the user, and `None` if the user is
-    /// not known yet. The error says that a server did not know the user.
+    /// not known yet. The error means that a server did not know the user.
     fn concurrent_result(
         &self,
         user: &UserName,

@@ -110,8 +110,8 @@ impl Credentials {
         self.users.read().get(user).cloned()
     }
 
-    /// False if cached keys of this user must not be used, because only configured users may log in
-    /// and the user is not configured.
+    /// True if Seawall may use cached keys of this user. False if only configured users may log in
+    /// and this user is not configured.
     pub(super) fn may_be_known(&self, user: &UserName) -> bool {
         self.mode() != CredentialMode::Users || self.users.read().contains_key(user)
     }

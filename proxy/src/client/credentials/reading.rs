@@ -46,8 +46,8 @@ impl Credentials {
             return Reading::Unavailable;
         };
         // This checkout is served before the user's waiting operations, because logins wait for the
-        // reading. The operations are delayed little, because each user has only one reading at a
-        // time.
+        // reading. The delay of the operations is short, because each user has only one reading at
+        // a time.
         let mut checkout = match pool.check_out(identity, Demand::OWN, deadline).await {
             Ok(checkout) => checkout,
             Err(CheckOutError::Establish {

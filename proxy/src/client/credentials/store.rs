@@ -67,14 +67,15 @@ pub(in crate::client) struct Known {
     /// The right of one login at a time to use these keys without a new reading
     /// ([`Store::claim_cached`]). It ends on drop.
     claim: Option<Arc<()>>,
-    /// The claim of a login on these keys. It can be upgraded only while a login has the claim.
+    /// A weak reference to the claim of a login. It can be upgraded only while a login has the
+    /// claim.
     claimed: Weak<()>,
     /// When the last claim began.
     claimed_at: Option<Instant>,
 }
 
 impl Known {
-    /// True if a proof failed against these keys and they have not been confirmed since.
+    /// True if a proof failed against these keys and no later reading has confirmed them.
     pub(in crate::client) fn is_doubted(&self) -> bool {
         self.doubted_at.is_some()
     }
@@ -87,8 +88,8 @@ impl Known {
         }
     }
 
-    /// Handles a login that has checked its proof against `credentials`, which were requested
-    /// earlier than these keys. The login succeeds only if the keys and the user ids are equal.
+    /// Handles a login whose proof was checked against `credentials`. These were requested earlier
+    /// than the known keys. The login succeeds only if the keys and the user ids are equal.
     fn prove_older(
         &self,
         credentials: &seawall_auth::Credentials,
@@ -149,11 +150,11 @@ pub(super) type Evicted<V> = Retired<NameHash, V>;
 /// Entries that were evicted when a reading was applied. The caller drops them after it has
 /// released the store's lock, because dropping them takes time.
 #[derive(Debug, Default)]
-#[must_use = "drop this value after the lock was released"]
+#[must_use = "drop this value after the lock is released"]
 pub(super) struct Confirmed {
-    #[expect(dead_code, reason = "held for its drop")]
+    #[expect(dead_code, reason = "never read, only dropped")]
     known: Option<Evicted<Known>>,
-    #[expect(dead_code, reason = "held for its drop")]
+    #[expect(dead_code, reason = "never read, only dropped")]
     ended: Option<Evicted<EndedIdentity>>,
 }
 
@@ -215,9 +216,9 @@ impl Store {
     }
 
     /// Returns the cached keys for a login that uses them without a new reading; `None` if another
-    /// login of the user uses them now. If the user's password has changed, only one login fails,
-    /// and its failure makes the other logins wait for new keys. Dropping the result releases the
-    /// claim.
+    /// login of the user uses them now. So if the user's password has changed, only one login
+    /// fails. After this failure, the other logins wait for new keys. Dropping the result releases
+    /// the claim.
     pub(super) fn claim_cached(&mut self, user: &UserName, now: Instant) -> Option<Known> {
         let mut lent = self.known(user, now)?;
         if lent.claimed.strong_count() > 0 {
@@ -268,8 +269,8 @@ impl Store {
 
     /// Stores a user whose keys were requested at `asked_at`. `login` is set if a client has proved
     /// that it knows the ClientKey. A user with the same user id keeps its identity. Returns `None`
-    /// and changes nothing if the identity ended after the request, or if newer keys are known,
-    /// unless `login` fits these newer keys.
+    /// and changes nothing if the identity ended after the request, or if newer keys are known and
+    /// `login` is missing or does not fit these newer keys.
     pub(super) fn learn(
         &mut self,
         user: &UserName,
@@ -422,8 +423,8 @@ impl Store {
     }
 }
 
-/// Clears the identity's stored login if it does not fit the new keys, because an old ClientKey
-/// must not be sent to a server.
+/// Clears the identity's stored login if this login does not fit the new keys, because an old
+/// ClientKey must not be sent to a server.
 fn clear_outdated_login(identity: &Identity, credentials: &seawall_auth::Credentials) {
     let Login::Keys { keys, .. } = identity.login() else {
         return;
@@ -568,7 +569,7 @@ mod tests {
         let proven = store.prove(&user("u"), &checked, mechanism, old.1.clone(), now);
         assert!(
             proven.is_none(),
-            "a proof for a dropped user does not count for its successor"
+            "a proof for a dropped user does not count for a new user of the same name"
         );
         assert!(
             store
@@ -701,7 +702,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_claim_of_cached_keys_ends_with_a_key_reading_requested_after_it() {
+    async fn a_key_reading_requested_after_a_claim_of_cached_keys_ends_the_claim() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let second = Duration::from_secs(1);

@@ -66,13 +66,13 @@ impl Operation<'_> {
                 let ended = Ended::without_reply(outcome_without_server(*outcome));
                 recording.end(ended, now);
             }
-            // The guard records that the client has left.
+            // The drop of `recording` records that the client has left.
             AttemptEnd::Gone => {}
         }
     }
 
-    // The facts are scanned again, only during captures. If `AttemptEnd` carried them, every
-    // operation would keep and move them (about 170 bytes), also without a capture.
+    // Scans the facts of the reply a second time. If `AttemptEnd` contained the facts (about 170
+    // bytes), every operation would store and move them, even without a capture.
     fn record_reply(
         &self,
         recording: &Recording,

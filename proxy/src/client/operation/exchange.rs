@@ -90,8 +90,8 @@ impl Operation<'_> {
             is_wanted: &|| pool.has_waiting(),
             recording: self.recording,
         };
-        // Seawall waits for the reply even if the client wants none. So the client's next operation
-        // runs after the current one.
+        // Seawall waits for the reply even if the client wants none, so that the client's next
+        // operation runs after this operation.
         let server = &mut connection.stream;
         let relayed = relay_reply(end, server, awaited, &interrupt, observation).await;
         match relayed {
@@ -173,8 +173,8 @@ impl Operation<'_> {
     ) -> Attempt {
         let topology = &self.shared.routing.topology;
         match error.kind() {
-            // The server no longer sends bytes on any of its connections. No request can cause
-            // that, so the server has failed.
+            // The server no longer sends bytes on any connection. A request cannot cause this, so
+            // the server has failed.
             io::ErrorKind::TimedOut => topology.report_failure(checkout.pool(), generation),
             _ => topology.report_connection_ended(checkout, generation),
         }
@@ -185,7 +185,8 @@ impl Operation<'_> {
         );
         let has_ended = error.kind() != io::ErrorKind::TimedOut;
         if has_ended && !self.shared.settings().repeats {
-            // Without Seawall, the client's own connection would end in this case.
+            // Without Seawall, the client's connection to the server would end here, so Seawall
+            // closes the client connection.
             return Attempt::Ended(AttemptEnd::Close(Outcome::ServerFailed));
         }
         Attempt::Again(self.error(&Failure::ServerFailed(
@@ -210,7 +211,7 @@ impl Operation<'_> {
                 max_time_ms,
             )
         };
-        // Only a checksum requires a pass over all bytes.
+        // Seawall passes over all bytes only to compute a checksum.
         let bytes = self.message.bytes.len();
         let outgoing = match self.parsed.has_checksum() && Heavy::is_long_walk(bytes) {
             false => arranged(),

@@ -38,7 +38,8 @@ impl Operation<'_> {
             return None;
         }
         let mut parts: HashMap<_, (Arc<ServerPool>, Vec<i64>)> = HashMap::new();
-        // A cursor without a pin has ended, so any server can report that it does not exist.
+        // A cursor without a pin has ended, so any server can report that the cursor does not
+        // exist.
         let mut unknown = Vec::new();
         for cursor in self.cursor_ids() {
             match self.shared.routing.pins.cursor(cursor, now) {

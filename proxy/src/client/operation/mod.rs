@@ -256,7 +256,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Ends an operation that got no connection. Sends an overload error only when
+    /// Ends an operation that got no connection. Does not send an overload error before
     /// `wait_queue_timeout` is over.
     async fn refuse(
         &self,

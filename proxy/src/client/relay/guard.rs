@@ -8,10 +8,10 @@ use seawall_wire::Elements;
 /// would check Seawall's certificate instead of the client's.
 const X509: &str = "MONGODB-X509";
 
-/// True if a server might run another command than the first field of a legacy query names. A
-/// server removes `$queryOptions` before it looks for the command's name, and it unwraps `$query`
-/// and `query`, which may have any type. Any other first name that begins with `$` names no
-/// command, so the query is ambiguous, too.
+/// True if a server might run a command other than the first field of a legacy query. A server
+/// removes `$queryOptions` before it looks for the command's name, and it unwraps `$query` and
+/// `query`, which may have any type. Any other first name that begins with `$` names no command, so
+/// the query is ambiguous, too.
 pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     let Some(Ok(first)) = Elements::of(query).next() else {
         return true;

@@ -4,7 +4,7 @@
 //! A client is relayed in three cases. In the first case, its mechanism can authenticate only a
 //! single connection, and the configuration allows this fallback of pooled mode. In the second
 //! case, the client was redirected to Seawall without a new connection string. In the third case,
-//! Seawall should only measure.
+//! the operator wants only measurements.
 //!
 //! ```text
 //! client ──► requests: read whole or by their heads, watched, forwarded ──► server
@@ -17,8 +17,8 @@
 //!   server without users lets a client from its own host create the first user. Seawall asks the
 //!   server whether it requires a login, on the same connection.
 //! - MONGODB-X509 never passes, because the server would check Seawall's certificate.
-//! - Some legacy queries do not pass: if the server might run a command that the query's first
-//!   field does not name, or if the name of the database is not UTF-8.
+//! - A legacy query does not pass if the server might run a command that the query's first field
+//!   does not name, or if the name of the database is not UTF-8.
 //! - Seawall cannot guard traffic that the client encrypts for the server. Encrypted traffic does
 //!   not pass to a server on the same host.
 
@@ -57,11 +57,10 @@ use self::{
 const TLS_HANDSHAKE: u8 = 0x16;
 const TLS_ALERT: u8 = 0x15;
 
-/// The types of the TLS records that a server may send as its first reply: a handshake record or an
-/// alert.
+/// The first bytes of a TLS record with a handshake: the record type and the major version.
 const TLS_RECORD: [u8; 2] = [TLS_HANDSHAKE, 0x03];
 
-/// A client that is to be relayed.
+/// A client that Seawall will relay.
 pub(super) struct Relayed {
     pub(super) stream: Stream,
     pub(super) reader: MessageReader,
@@ -210,7 +209,7 @@ async fn pass_encrypted(
         io::Result::Ok(())
     };
     tokio::select! {
-        // An error needs no handling, because both sides are closed below.
+        // The result is ignored, because both connections are closed below.
         _ = passed => {}
         () = relay_server_changed(shared, address.as_ref()) => {}
     }

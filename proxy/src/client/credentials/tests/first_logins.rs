@@ -29,7 +29,7 @@ fn password(password: &str) -> UserSecret {
 }
 
 #[tokio::test]
-async fn after_a_first_login_the_user_is_known_and_its_connection_pooled() {
+async fn after_a_first_login_the_user_is_known_and_the_connection_is_pooled() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     assert_eq!(known.identity.status(), IdentityStatus::Good);
@@ -250,7 +250,7 @@ async fn clients_are_anonymous_while_the_server_requires_no_login() {
     assert!(scene.credentials.anonymous().is_none());
     assert_eq!(scene.credentials.decided_mode().await, CredentialMode::None);
     let anonymous = scene.credentials.anonymous().unwrap();
-    // A client that logs in although it need not is verified.
+    // A login that is not required is still verified.
     assert!(refused(scene.log_in("u", "wrong").await));
     assert!(scene.log_in("u", "secret").await.is_ok());
     scene.credentials.keys_refused(&anonymous, 0);

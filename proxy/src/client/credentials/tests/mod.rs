@@ -111,7 +111,8 @@ impl Scene {
         store.known(&user(name), Instant::now())
     }
 
-    /// Waits for the end of a reading of the user's keys: the reading in progress, or a new one.
+    /// Waits until a reading of the user's keys has ended: the reading in progress, or a new
+    /// reading.
     async fn read_again(&self, known: &Known) {
         let (user, identity) = (UserName::of(&known.identity), &known.identity);
         let mut done = self.credentials.read_again(&user, identity);
