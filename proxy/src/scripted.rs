@@ -80,8 +80,8 @@ impl ScriptedServer {
         for connection in self.connections.lock().drain(..) {
             connection.abort();
         }
-        // The last connection is closed after all others. When its end arrives, all connections are
-        // closed.
+        // The last connection is closed after all others. So when this client sees the end of the
+        // last connection, all connections are closed.
         assert_eq!(last.read(&mut [0]).await.unwrap(), 0);
     }
 }

@@ -4,8 +4,8 @@
 //! The clients of a storm log in to run operations, and their operations wait in the same queues as
 //! all others. So while operations wait for connections longer than a target, a gate admits logins
 //! at a limited rate. At each tick, the rate falls by a factor if the waits exceed the target, and
-//! rises by a factor if they do not. No login is refused: each waits for its turn. Addresses are
-//! served in turn, and the users of each address in turn ([`super::fair`]).
+//! rises by a factor if they do not. No login is refused: each login waits for its turn. Addresses
+//! are served in turn, and the users of each address in turn ([`super::fair`]).
 //!
 //! If operations wait because their user already has `max_pool_size` connections, only the logins
 //! of that user are slowed down. All other waits act on a common gate ([`LoginGates`]).
@@ -51,7 +51,8 @@ const MIN_ARRIVALS_PER_SECOND: f64 = 500.0;
 /// A gate opens fully when its rate per second reaches this value.
 const OPEN_RATE: f64 = 20_000.0;
 
-/// The factors for the rate at each tick: while the target is missed, and while it is met.
+/// At each tick, the rate is multiplied by `SLOWER` if the target is missed, and by `FASTER` if the
+/// target is met.
 const SLOWER: f64 = 0.9;
 const FASTER: f64 = 1.15;
 
@@ -117,7 +118,8 @@ impl Gate {
         has_passed
     }
 
-    /// Waits until the caller may pass, and passes. Cancel safe: a dropped waiter uses no token.
+    /// Waits until the caller may pass, then passes the gate. Cancel safe: a dropped waiter uses no
+    /// token.
     pub async fn pass(&self, from: Origin) {
         let waiting = {
             // The check and the entry into the queue share one lock. Otherwise a tick between them
@@ -225,8 +227,8 @@ impl Default for LoginGates {
 }
 
 impl LoginGates {
-    /// Passes the common gate if it needs no wait and no user has a gate. Returns true if the login
-    /// has passed. In that case, the caller does not need to know the login's user.
+    /// Passes the common gate if no wait is needed and no user has a gate. Returns true if the
+    /// login has passed: the caller then does not need the name of the user.
     pub(crate) fn try_pass_as_anyone(&self) -> bool {
         self.users.lock().is_empty() && self.all.try_pass()
     }
@@ -395,8 +397,8 @@ mod tests {
         tick(&gate, BUSY, 5);
         tick(&gate, Duration::ZERO, 1);
         assert!(!is_open(&gate));
-        // The rate grows by 15 % at each tick, from 50 a second: 42 ticks make 17,700, and one more
-        // exceeds 20,000.
+        // The rate grows by 15 % at each tick, from 50 a second: after 42 ticks it is 17,700, and
+        // after 43 ticks it exceeds 20,000.
         tick(&gate, Duration::ZERO, 41);
         assert!(!is_open(&gate));
         tick(&gate, Duration::ZERO, 1);
@@ -603,8 +605,7 @@ mod tests {
                         passed += released;
                         let limit = gate.state.lock().rate;
                         if let Some(rate) = limit {
-                            // No more waiters pass than there are saved tokens and tokens of one
-                            // tick.
+                            // Each waiter that passes uses a saved token or a token of this tick.
                             let most = rate.mul_add(0.1, 1.0) + rate * 0.04;
                             let released = u32::try_from(released).unwrap();
                             prop_assert!(f64::from(released) <= most + 1.0, "{released} at {rate}");

@@ -52,8 +52,8 @@ impl HandshakeLine {
 }
 
 impl HeavyWork {
-    /// Allows as many jobs of each type (messages and handshakes) at a time as half of `workers`,
-    /// the number of threads that serve clients, but at least one.
+    /// For each type of job (messages and handshakes), allows half of `workers` jobs at a time, but
+    /// at least one. `workers` is the number of threads that serve clients.
     pub(super) fn new(workers: usize) -> Self {
         let count = (workers / 2).max(1);
         Self {
@@ -110,8 +110,8 @@ impl Heavy<'_> {
         turn: Turn,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
-        // The turn moves to the other thread, because the work continues there if this future is
-        // dropped.
+        // The turn moves to the other thread, because the work continues there even if this future
+        // is dropped.
         let running = spawn_blocking(move || {
             let _turn = turn;
             work()
@@ -119,9 +119,8 @@ impl Heavy<'_> {
         running.await.expect("heavy work does not panic")
     }
 
-    /// True if [`Self::walk`] over this number of bytes may wait for a turn. A caller whose walks
-    /// are nearly all short runs a short walk directly, because this saves moving the result
-    /// through a future.
+    /// True if [`Self::walk`] over this number of bytes may wait for a turn. If false, the caller
+    /// may run the walk directly, which avoids moving the result through a future.
     pub(crate) fn is_long_walk(bytes: usize) -> bool {
         bytes > LONG_WALK_BYTES
     }

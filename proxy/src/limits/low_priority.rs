@@ -1,9 +1,10 @@
 //! Threads of low priority, for TLS handshakes, which must not take CPU time from operations.
 //!
 //! The threads have the policy `SCHED_IDLE`: they run only while a core has nothing else to do, and
-//! any other thread interrupts them at once. With a niceness alone, the kernel lets a thread finish
-//! its time slice of some milliseconds first. While operations use all cores, handshakes would
-//! hardly advance, so new handshakes then run on fallback threads, which have a niceness.
+//! any other thread interrupts them at once. With only a niceness, a thread would first finish its
+//! time slice of some milliseconds. While operations use all cores, handshakes on these threads
+//! would hardly advance. So new handshakes then run on fallback threads, which have only a
+//! niceness.
 
 use std::{
     fmt,
@@ -31,7 +32,7 @@ const NICE: i32 = 10;
 /// Time after which a task that has not begun moves to the fallback threads.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Time for which all new tasks run on the fallback threads after a task had to move.
+/// Time for which all new tasks run on the fallback threads after a task has moved to them.
 const BUSY_TIME: Duration = Duration::from_secs(1);
 
 /// Number of tasks that a thread runs before it looks for events of sockets. Tasks are long here,
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tasks_run_with_a_niceness_while_idle_threads_get_no_cpu_time() {
+    async fn tasks_run_on_fallback_threads_while_the_idle_threads_are_blocked() {
         let threads = LowPriority::new(1);
         let ((begun, has_begun), (go, wait)) = (oneshot::channel(), sync_channel::<()>(0));
         // The task occupies the only idle thread.

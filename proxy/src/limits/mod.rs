@@ -132,7 +132,7 @@ pub enum ClientLimit {
 /// The permit of one client that has not logged in yet.
 #[derive(Debug)]
 #[must_use]
-pub struct HandshakePermit(#[expect(dead_code, reason = "held for its drop")] EvictablePermit);
+pub struct HandshakePermit(#[expect(dead_code, reason = "dropped, never read")] EvictablePermit);
 
 /// The permit of one driver's monitoring connection, which never logs in.
 #[derive(Debug)]
@@ -153,7 +153,7 @@ const MONITOR_GRACE_TIME: Duration = Duration::from_secs(10 * 60);
 /// The permit of one client in pooled mode that is relayed because of its authentication mechanism.
 #[derive(Debug)]
 #[must_use]
-pub struct RelayPermit(#[expect(dead_code, reason = "held for its drop")] Share<Sharer>);
+pub struct RelayPermit(#[expect(dead_code, reason = "dropped, never read")] Share<Sharer>);
 
 impl LimitNumbers {
     /// Numbers for tests: the same number for all permits, and no rates.
@@ -213,7 +213,8 @@ impl Limits {
         }
     }
 
-    /// Returns true, and counts the client, if another client may connect from this address now.
+    /// Returns true if another client may connect from this address now. In this case, counts the
+    /// client.
     pub(crate) fn admits_arrival(&self, ip: IpAddr, now: Instant) -> bool {
         let rates = self.arrivals.load();
         let rates = rates.as_ref();
@@ -262,7 +263,8 @@ impl Limits {
         })
     }
 
-    /// Closes a share of the clients, in percent. A call with a larger share closes more clients.
+    /// Closes this percentage of the clients. A later call with a larger percentage closes more
+    /// clients.
     pub(crate) fn close_clients(&self, percent: u64) {
         self.clients.close(percent);
     }

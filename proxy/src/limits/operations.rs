@@ -107,7 +107,7 @@ impl OperationPermits {
     }
 }
 
-/// Counts one waiting operation until the drop.
+/// Counts one waiting operation until this guard is dropped.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -157,8 +157,8 @@ impl SharedPermits {
             }
             let Some(permit) = self.try_admit(&waiter.in_flight) else {
                 // Another operation has got the permit. The waiter is dropped here, so its
-                // operation enters the queue again. When the other operation releases its permit,
-                // it serves the waiters.
+                // operation enters the queue again. The waiters are served when the other operation
+                // releases its permit.
                 return;
             };
             drop(waiters);

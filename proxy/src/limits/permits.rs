@@ -2,10 +2,10 @@
 //! these users counts like an address ([`Sharer`]).
 //!
 //! One address may have all permits. If none is free and another address needs one, a connection of
-//! the address with the most permits is closed. Afterwards, the address that lost the connection
-//! must still have at least as many permits as the other address. So the clients of one address
-//! never lock out another address, and a single address may use all permits. Among handshakes and
-//! among monitors, the oldest connection is closed. Among clients, a silent connection is closed.
+//! the address with the most permits is closed. This happens only if the address that loses the
+//! connection then still has at least as many permits as the other address. So a single address may
+//! use all permits, but it never locks out another address. Among handshakes and among monitors,
+//! the oldest connection is closed. Among clients, a silent connection is closed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -29,7 +29,7 @@ use seawall_transport::Sharer;
 #[derive(Clone, Debug, Default)]
 pub struct Eviction(Arc<EvictionState>);
 
-/// Why a connection's task must end.
+/// The reason why a connection's task must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvictionReason {
     /// The connection's permit is given to another connection.
@@ -184,8 +184,8 @@ impl EvictablePermits {
         self.admit_or(sharer, eviction, |table| table.remove_silent(sharer))
     }
 
-    /// Closes a share of the connections, in percent, and the same share of connections that get a
-    /// permit later. With a larger share, more connections are closed.
+    /// Closes this percentage of the connections, and the same percentage of the connections that
+    /// get a permit later. A later call with a larger percentage closes more connections.
     pub(super) fn close(&self, percent: u64) {
         let mut table = self.table.lock();
         table.closing_percent = percent;
@@ -220,7 +220,8 @@ impl EvictablePermits {
 
 impl PermitTable {
     /// Frees the permit of a silent connection of the sharer with the most permits, for `newcomer`.
-    /// Examines at most [`MAX_EXAMINED`] connections; the next search continues after them.
+    /// Examines at most [`MAX_EXAMINED`] connections; the next search begins at the next
+    /// connection.
     fn remove_silent(&mut self, newcomer: Sharer) -> Option<Eviction> {
         let sharer = self.sharer_to_evict(newcomer)?;
         for _ in 0..MAX_EXAMINED {

@@ -1,9 +1,9 @@
 //! Rate limits for each address or user.
 //!
-//! The algorithm is the generic cell rate algorithm. Each key has a time until which it has paid,
-//! and each event moves that time forward by the interval of the rate. That time may be at most one
-//! second ahead of now. So a burst may have as many events as the rate allows in one second.
-//! Source: ITU-T I.371, annex A.
+//! The algorithm is the generic cell rate algorithm. Each key has a time, `paid_until`, which each
+//! event moves forward by the interval of the rate. An event is refused or delayed if it would move
+//! this time more than one second ahead of now. So a burst may have as many events as the rate
+//! allows in one second. Source: ITU-T I.371, annex A.
 
 use std::{hash::Hash, time::Duration};
 
@@ -15,11 +15,11 @@ use seawall_locks::Mutex;
 /// Maximum number of keys that are remembered. The keys with the most recent events stay.
 const MAX_KEYS: usize = 10_000;
 
-/// How far the time until which a key has paid may be ahead of now.
+/// How far `paid_until` of a key may be ahead of now.
 const BURST: Duration = Duration::from_secs(1);
 
 /// Longest delay of an event. Even after a large burst, later events of the same key are delayed by
-/// no more than this.
+/// at most this time.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// A rate limit for each key.
@@ -46,7 +46,7 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         self.per_second
     }
 
-    /// Returns true, and counts the event, if one more event may happen now.
+    /// Returns true if one more event may happen now. In this case, counts the event.
     pub(super) fn admit(&self, key: K, now: Instant) -> bool {
         let mut paid_until = self.paid_until.lock();
         let paid = paid_until.get(&key).map_or(now, |paid| (*paid).max(now)) + self.interval;

@@ -3,7 +3,7 @@
 //! The map has two generations. New entries are written into the younger one. When the younger
 //! generation reaches half of the bound, the older generation is dropped as a whole, and the
 //! younger one becomes the older one. So the map makes room without a search, even if a client
-//! invents many keys, and an entry that is written often stays.
+//! invents many keys. An entry that is written often stays.
 
 use std::{
     collections::HashMap,
@@ -21,8 +21,8 @@ pub struct RecentMap<K, V> {
 /// Entries that were removed to make room. The caller drops them after it has released its lock on
 /// the map, because many entries may have to be dropped.
 #[derive(Debug)]
-#[must_use = "drop this value after the lock was released"]
-pub struct Retired<K, V>(#[expect(dead_code, reason = "held for its drop")] HashMap<K, V>);
+#[must_use = "drop this value after the lock is released"]
+pub struct Retired<K, V>(#[expect(dead_code, reason = "dropped, never read")] HashMap<K, V>);
 
 impl<K: Eq + Hash, V> RecentMap<K, V> {
     /// Creates a map of at most `max_entries` entries. The minimum is two.
@@ -34,7 +34,7 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
         }
     }
 
-    /// Changes the bound. The number of entries follows with the next writes.
+    /// Changes the bound. Excess entries are dropped by the next writes.
     pub(crate) fn set_max(&mut self, max_entries: usize) {
         self.max_younger = (max_entries / 2).max(1);
     }

@@ -1,5 +1,5 @@
 //! Bounded resources that several holders share. Each holder gets only its share, so that no holder
-//! can use up the resource.
+//! can use the whole resource.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

@@ -22,8 +22,7 @@ pub trait TurnKey: Copy + Eq + Hash + Send + 'static {}
 
 impl<K: Copy + Eq + Hash + Send + 'static> TurnKey for K {}
 
-/// A bounded number of turns. If more work waits, its keys (by default sharers) are served one
-/// after another.
+/// A bounded number of turns. The keys of waiting work (by default sharers) are served in turn.
 #[derive(Clone, Debug)]
 pub struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
 
@@ -33,7 +32,7 @@ struct TurnsState<K: TurnKey> {
     taken: usize,
     /// At this number of waiters, waiters that have left are removed.
     clean_at: usize,
-    /// The waiting work. While turns are free, it contains only waiters that have left.
+    /// The waiting work. While turns are free, the line contains only waiters that have left.
     waiters: Box<Line<K>>,
 }
 
@@ -169,7 +168,7 @@ impl<K: TurnKey> Drop for Turn<K> {
 enum Held<K: TurnKey> {
     Nothing,
     Waiting(oneshot::Receiver<Turn<K>>),
-    Turn(#[expect(dead_code, reason = "held for its drop")] Turn<K>),
+    Turn(#[expect(dead_code, reason = "dropped, never read")] Turn<K>),
 }
 
 /// A turn for one step at a time. The work waits for a turn before a step, and releases the turn

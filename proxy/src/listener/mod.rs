@@ -412,8 +412,8 @@ fn admit_client(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
     };
     let eviction = newcomer.eviction.clone();
     let recorder = Arc::clone(&acceptor.shared.recorder);
-    // The task only holds a pointer to the current stage of the connection, so an idle client does
-    // not keep the memory of its TLS handshake.
+    // The task holds only a pointer to the current stage of the connection. So the memory of the
+    // TLS handshake is freed before the client is idle.
     let prepared = Box::pin(prepare(acceptor.clone(), stream, peer, newcomer));
     let served = async move {
         if let Some(served) = prepared.await {
@@ -433,7 +433,7 @@ fn admit_client(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
 }
 
 /// Performs the TLS handshake with a client, if the listener uses TLS. Returns the future that
-/// serves the client; `None` if the connection has ended.
+/// serves the client, or `None` if the connection has ended.
 async fn prepare(
     mut acceptor: Acceptor,
     stream: Accepted,
@@ -531,7 +531,7 @@ async fn until_refused(
 ) {
     loop {
         if tls.changed().await.is_err() {
-            // The sender is gone, so there will be no new configuration.
+            // The sender has been dropped, so there will be no new configuration.
             return std::future::pending().await;
         }
         let now = tls.borrow_and_update().clone();
@@ -540,7 +540,7 @@ async fn until_refused(
         };
         let chain = Arc::clone(&certificates);
         let heavy = limits.heavy(sharer);
-        // The future is boxed, because it would make the future of each connection larger.
+        // The future is boxed, so that the future of each connection stays small.
         let verifying = heavy.handshake(|line| async move {
             let _turn = line.wait().await;
             now.refuses(&chain)

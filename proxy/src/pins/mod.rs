@@ -23,7 +23,7 @@ use crate::{
 };
 use seawall_locks::Mutex;
 
-/// Number of shards of a table. With this number, threads rarely wait for each other.
+/// Number of shards of a table. With 16 shards, threads rarely wait for each other.
 const SHARDS: usize = 16;
 
 /// Maximum number of sessions whose last write is remembered.
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn equal_session_ids_of_two_users_are_two_sessions_with_one_transaction_each() {
+    async fn a_session_belongs_to_one_user_and_has_one_pinned_transaction() {
         let pins = pins(1, 100);
         let (now, lsid) = (Instant::now(), [1; 16]);
         let key = |user| SessionKey { user, lsid };

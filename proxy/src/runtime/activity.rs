@@ -20,7 +20,8 @@ const QUIET_TICK: Duration = Duration::from_millis(500);
 /// The proxy is quiet when nothing has happened for this time.
 const QUIET_AFTER: Duration = Duration::from_secs(1);
 
-/// The arrivals of clients. Periodic tasks become frequent at the first arrival after a quiet time.
+/// The arrivals of clients. Periodic tasks run frequently again after the first arrival that
+/// follows a quiet time.
 #[derive(Debug, Default)]
 pub struct Activity {
     arrivals: AtomicU64,
@@ -69,7 +70,7 @@ impl Activity {
 impl Ticks<'_> {
     /// Waits for the next tick. `is_active` is true if the task has work, for example because
     /// operations run. `plan` gets the time at which the tick is due, and returns this time or an
-    /// earlier one. It is called again if an arrival ends a quiet time.
+    /// earlier one. `plan` is called again if an arrival ends a quiet time.
     pub(crate) async fn next(
         &mut self,
         is_active: bool,

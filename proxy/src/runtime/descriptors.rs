@@ -16,7 +16,7 @@ pub fn raise_descriptor_limit() -> Option<u64> {
     );
     Some(match raised {
         Ok(()) => hard,
-        // The system refused, so the soft limit stays.
+        // The system refused the change, so the soft limit is unchanged.
         Err(_) => limit.current.unwrap_or(hard),
     })
 }

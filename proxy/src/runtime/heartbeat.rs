@@ -1,4 +1,4 @@
-//! Shows if the threads of both runtimes make progress.
+//! Checks that the threads of both runtimes make progress.
 
 use std::sync::{
     Arc,

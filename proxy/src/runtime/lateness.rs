@@ -41,8 +41,8 @@ impl Lateness {
         self.base + Duration::from_micros(due_us)
     }
 
-    /// Records that a client arrives at `now`. The runtime must then tick soon, even if it was
-    /// quiet. If it does not, it is late.
+    /// Records that a client arrives at `now`. The runtime must then tick soon, even after a quiet
+    /// time. If no tick follows soon, the runtime is late.
     pub(crate) fn expect_soon(&self, now: Instant) {
         self.expect(now + TICK);
     }
@@ -74,8 +74,8 @@ impl Lateness {
     }
 }
 
-/// Measures the lateness of the runtime on which this future runs, forever. Passes each measurement
-/// to `record`. `is_active` returns true while operations run.
+/// Measures the lateness of the runtime on which this future runs, and passes each measurement to
+/// `record`. Never returns. `is_active` returns true while operations run.
 pub(crate) async fn measure_lateness(
     activity: &Activity,
     lateness: &Lateness,

@@ -1,5 +1,6 @@
 //! The threads of Seawall: two runtimes, the sleep of their workers, their ticks and their
-//! lateness. Also the limit of descriptors, and the limit on how often frequent events are logged.
+//! lateness. The module also raises the limit of descriptors, and limits how often frequent events
+//! are logged.
 
 mod activity;
 mod descriptors;

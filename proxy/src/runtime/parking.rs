@@ -6,8 +6,9 @@
 //! a fifth to a third of the processor time per operation.
 //!
 //! While few operations are in flight, workers do not yield, because there is nothing to batch. If
-//! another process computes without a pause, a yield can last for that process's whole time slice.
-//! So after a yield that took too long, a worker sleeps several times without a yield.
+//! another process computes without a pause, a yield can last as long as the whole time slice of
+//! that process. So after a yield that took too long, a worker sleeps several times without a
+//! yield.
 
 use std::{cell::Cell, thread::yield_now, time::Duration};
 

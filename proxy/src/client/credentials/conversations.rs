@@ -189,7 +189,7 @@ impl<T> Conversation<T> {
 impl<T> Drop for Conversation<T> {
     fn drop(&mut self) {
         let ended = self.all.open.lock().slots.remove(&self.number);
-        // The stored value is dropped after the lock was released.
+        // The stored value is dropped after the lock has been released.
         drop(ended);
         self.all.has_room.notify_waiters();
     }

@@ -152,9 +152,9 @@ pub(super) type Evicted<V> = Retired<NameHash, V>;
 #[derive(Debug, Default)]
 #[must_use = "drop this value after the lock is released"]
 pub(super) struct Confirmed {
-    #[expect(dead_code, reason = "never read, only dropped")]
+    #[expect(dead_code, reason = "dropped, never read")]
     known: Option<Evicted<Known>>,
-    #[expect(dead_code, reason = "never read, only dropped")]
+    #[expect(dead_code, reason = "dropped, never read")]
     ended: Option<Evicted<EndedIdentity>>,
 }
 

@@ -46,7 +46,7 @@ pub(super) fn load(
 /// client requests, with a key that the client supports. If no certificate is valid for the name,
 /// or the client requests no name, the first one whose key the client supports is chosen. If the
 /// client supports none of the keys, the first certificate is chosen: rustls then refuses the
-/// client with the alert `handshake_failure`. Without a certificate, rustls would send
+/// client with the alert `handshake_failure`. If Seawall chose no certificate, rustls would send
 /// `access_denied`.
 #[derive(Debug)]
 pub(super) struct Certificates(Vec<Arc<CertifiedKey>>);

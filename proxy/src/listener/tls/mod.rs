@@ -58,8 +58,8 @@ pub(crate) struct ClientTls {
     expiries: Vec<CertificateExpiry>,
 }
 
-/// The keys of tickets and the stored sessions, with which sessions are resumed. All configurations
-/// of one generation share them.
+/// The keys of tickets, and the stored sessions. Sessions are resumed with one of them. All
+/// configurations of one generation share both.
 #[derive(Clone)]
 struct Resumption {
     tickets: Arc<dyn ProducesTickets>,
@@ -142,15 +142,16 @@ impl ClientTls {
         stream: TcpStream,
         heavy: Heavy<'_>,
     ) -> io::Result<Option<TlsStream<TcpStream>>> {
-        // A socket belongs to the runtime that waits for its events, so it moves to the other
-        // runtime and back.
+        // A socket belongs to the runtime that waits for its events. So the socket moves to the
+        // runtime of the handshakes and back.
         let (socket, config) = (stream.into_std()?, Arc::clone(&self.config));
         let verifier = self.verifier.clone();
         let accepting = heavy.handshake(|line| accept(socket, line, config, verifier));
         let Some((socket, session)) = accepting.await? else {
             return Ok(None);
         };
-        // `tokio-rustls` has no constructor for a finished handshake: a new session is replaced.
+        // `tokio-rustls` cannot wrap a finished session. So a new session is created and then
+        // replaced.
         let acceptor = TlsAcceptor::from(Arc::clone(&self.config));
         let stream = TcpStream::from_std(socket)?;
         let stream = acceptor.accept_with(stream, |new| *new = session).await?;

@@ -19,8 +19,8 @@ pub(crate) struct ClientCertificates<'a> {
     pub(crate) is_required: bool,
     /// Files with the certificates of authorities.
     pub(crate) authorities: Vec<Pem<'a>>,
-    /// Files with revocation lists. If there are any, a client's certificate is accepted only if
-    /// there is a list of its issuer.
+    /// Files with revocation lists. If the list of files is not empty, a client's certificate is
+    /// accepted only if its issuer has a revocation list.
     pub(crate) revocation_lists: Vec<Pem<'a>>,
 }
 
