@@ -12,8 +12,8 @@ pub enum Need {
     /// A permit of the lane (see `super::lane`). The operation waits for data, and already has the
     /// permit.
     LanePermit,
-    /// A slot, or a reserved slot while all slots are taken. For operations that others may wait
-    /// for, for example the commit of a transaction that holds locks.
+    /// A slot, or a reserved slot while all slots are taken. This is the need of operations that
+    /// other operations may wait for, for example the commit of a transaction that holds locks.
     SlotOrReserve,
     /// A slot that is not reserved.
     Slot,

@@ -45,9 +45,9 @@ const REPLY_LIMIT: Duration = Duration::from_secs(10);
 pub struct EndRequest(Arc<Notify>);
 
 impl EndRequest {
-    /// Completes if the worker cannot end the read: the pool is closed, or the read's connection is
-    /// stale, so a new connection may have the same id. The caller can close the read's connection
-    /// instead, which ends the read if the server process still exists.
+    /// Completes if the worker cannot end the read. This happens if the pool is closed, or if the
+    /// read's connection is stale, because a new connection may have the same id. The caller can
+    /// close the read's connection instead. This ends the read if the server process still exists.
     pub async fn refused(&self) {
         self.0.notified().await;
     }
@@ -226,8 +226,8 @@ impl ServerPool {
 }
 
 impl KillOpWorker<'_> {
-    /// The user of the extra connection while no new login is allowed; `None` if a login is
-    /// allowed. The reads of this user are ended first, because they need no login.
+    /// The user whose reads are ended first: the user of the extra connection, while no new login
+    /// is allowed. `None` if a login is allowed.
     fn first(&self) -> Option<IdentityId> {
         let has_to_wait = Instant::now() < self.next_login;
         self.kept
@@ -293,8 +293,8 @@ impl KillOpWorker<'_> {
         }
         for (read, operation) in running(connection, batch).await? {
             let mut reads = batch.reads.iter().filter(|r| r.connection == read);
-            // The operation is killed only while the request to end it exists. Until the request is
-            // dropped, the connection runs the abandoned read and no later operation.
+            // The operation is killed only while the request to end it exists. As long as the
+            // request exists, the connection runs the abandoned read and no later operation.
             if reads.any(Read::is_wanted) {
                 let kill = rawdoc! { "killOp": 1, "op": operation, "$db": "admin" };
                 timeout(REPLY_LIMIT, connection.run(&kill)).await??;
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_request_starts_the_worker_and_the_given_users_batch_comes_first() {
+    async fn only_the_first_request_starts_the_worker_and_a_preferred_user_comes_first() {
         let end_queue = EndQueue::default();
         let users = ["a", "b", "c", "d"].map(identity);
         let mut requests = Vec::new();
@@ -389,8 +389,8 @@ mod tests {
         assert_eq!(next(None).unwrap(), "d");
         assert_eq!(next(None).unwrap(), "a");
         assert_eq!(next(None), None);
-        // The earlier requests end the first wait at once. Without another request, the second wait
-        // times out.
+        // The first wait ends at once, because of the earlier requests. The second wait times out,
+        // because no other request arrives.
         assert!(end_queue.wait_for_more().await);
         assert!(!end_queue.wait_for_more().await);
         assert!(asked(&end_queue, &users[0], Generation::default()).1);

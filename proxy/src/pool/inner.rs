@@ -65,7 +65,7 @@ impl Returned {
     }
 }
 
-/// A connection and a slot for a waiter.
+/// A connection and a slot that a waiter gets.
 pub(super) struct HandOver {
     pub(super) identity: Arc<Identity>,
     pub(super) answer: oneshot::Sender<Granted>,
@@ -113,10 +113,10 @@ pub(super) struct Inner {
     /// Number of all users' connections that are in use.
     in_use: usize,
     next_ticket: u64,
-    /// The deadlines of all waiters are at this time or later. `None` only if no operation waits.
-    /// The waiter with this deadline may have been served or have left.
+    /// No waiter has a deadline before this time. `None` only if no operation waits. The waiter
+    /// with this deadline may have been served or have left.
     expires_at: Option<Instant>,
-    /// When the last suspicion began; `None` if there was none.
+    /// When the pool last became suspect; `None` if it never did.
     last_suspected: Option<Instant>,
     /// Returns true if an available connection has ended.
     has_ended: fn(&mut Connection) -> bool,
@@ -356,8 +356,8 @@ impl Inner {
     }
 
     /// Updates the concurrency limit. Returns `None` if there is no limit, or if nothing has
-    /// happened since the last update. Then no update is needed before [`Todo::must_wake_ticks`] is
-    /// true.
+    /// happened since the last update. In both cases, no update is needed until
+    /// [`Todo::must_wake_ticks`] is true.
     pub(super) fn tick(&mut self, now: Instant) -> Option<(Update, Todo)> {
         if self.slots.is_idle() {
             self.slots.sleep();

@@ -1,8 +1,8 @@
 //! A server's current latency: a moving average that rises at once and falls slowly (peak EWMA).
 //!
 //! Source: Finagle's peak EWMA load metric, <https://twitter.github.io/finagle/guide/Clients.html>.
-//! The crate `tower` has the same measure (`tower::load::PeakEwma`), but it measures services and
-//! cannot be fed with the durations of operations.
+//! The crate `tower` has the same measure (`tower::load::PeakEwma`), but it measures services
+//! itself and accepts no durations of operations.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Spreads the establishment of new connections to one server over time, for all users together.
 //!
 //! Many users may need connections at the same time, for instance after a server's restart. A few
-//! of these connections begin at once, and the others follow one after another. The intervals vary
+//! of these connections are begun at once. The others follow one after another. The intervals vary
 //! by up to half, so that several instances of Seawall do not log in at the same moments. The
 //! algorithm is the generic cell rate algorithm (ITU-T I.371, annex A).
 
@@ -16,13 +16,13 @@ const BURST: u32 = 8;
 pub(super) struct Pace {
     /// Average time between two connections; `None` for no limit.
     interval: Option<Duration>,
-    /// When the next connection would be due without the burst; `None` before the first.
+    /// When the next connection would be due without the burst; `None` before the first connection.
     due: Option<Instant>,
     /// A number from 0 to 1 that varies the next interval. It changes with each connection.
     variation: f64,
 }
 
-/// This number is added to the variation with each connection, modulo 1. Multiples of the golden
+/// With each connection, this number is added to the variation, modulo 1. Multiples of the golden
 /// ratio, modulo 1, are spread evenly and never repeat.
 const STEP: f64 = 0.618_033_988_749_895;
 
@@ -37,8 +37,9 @@ impl Pace {
         }
     }
 
-    /// Changes the number of connections per second. Returns true if it has changed: start times
-    /// that were returned before are then void, and must be scheduled again.
+    /// Changes the number of connections per second. Returns true if the rate has changed. The
+    /// start times that were returned before are then invalid, and the connections must be
+    /// scheduled again.
     pub(super) fn set_rate(&mut self, per_second: Option<NonZeroU32>) -> bool {
         let interval = interval(per_second);
         if interval == self.interval {

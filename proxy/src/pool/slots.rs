@@ -32,9 +32,9 @@ pub(super) const RESERVE: usize = 8;
 /// Minimum time between two searches for long operations.
 const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// If the client of an operation has left, the operation counts as late only if it took at least
-/// this many times the median time of recent operations. Otherwise it counts as completed. Clients
-/// that leave at once must not look like an overloaded server.
+/// An operation whose client has left counts as late only if it took at least this many times the
+/// median time of recent operations. Otherwise it counts as completed. Clients that leave at once
+/// must not look like an overloaded server.
 const LATE_FACTOR: u32 = 4;
 
 /// How Seawall determines the number of slots of a server.
@@ -98,8 +98,8 @@ struct Running {
     epoch: Epoch,
 }
 
-/// The slot or reserved slot that a checkout holds besides its connection; `None` if it needs
-/// neither. It must be returned with [`Slots::release`].
+/// The slot or reserved slot that a checkout holds besides its connection; `None` if the checkout
+/// needs no slot. The caller must return this value with [`Slots::release`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) struct Slot(Option<usize>);
@@ -157,7 +157,8 @@ impl Window {
 /// The slots of one server.
 pub(super) struct Slots {
     mode: Concurrency,
-    /// Keeps the controller while the limit is off: operations that began under it may still run.
+    /// Keeps the controller while the limit is off, because operations that began before may still
+    /// run.
     parked: Option<Controller>,
     seed: u64,
     /// Finds the limit, and decides when operations may become exempt. `None` without a limit.
@@ -229,8 +230,8 @@ impl Slots {
         slots
     }
 
-    /// Applies changed limits. If the mode has changed, what was learned about the server is
-    /// forgotten. Operations in progress keep their slots.
+    /// Applies changed limits. If the mode has changed, forgets all measurements of the server.
+    /// Operations in progress keep their slots.
     pub(super) fn configure(&mut self, limits: &Limits, now: Instant) {
         self.max_exempt = limits.max_exempt_operations;
         let ceiling = ceiling(limits);
@@ -343,8 +344,9 @@ impl Slots {
         held < share && self.holdings.most() > fair && !self.is_doubled()
     }
 
-    /// Begins an operation. The caller has checked [`Self::has_room`]; without room, the operation
-    /// runs over the limit. `waited` is how long the operation waited, if it did.
+    /// Begins an operation. The caller has called [`Self::has_room`]; if there was no room, the
+    /// operation exceeds the limit. `waited` is how long the operation waited; `None` if it did not
+    /// wait.
     pub(super) fn take(
         &mut self,
         user: IdentityId,
@@ -383,7 +385,7 @@ impl Slots {
         }
     }
 
-    /// Adds what an operation of `user` holds to the counts.
+    /// Counts the hold of an operation of `user`.
     fn add_hold(&mut self, hold: Hold, user: IdentityId) {
         if let Some(count) = self.count_mut(hold) {
             *count += 1;
@@ -393,7 +395,7 @@ impl Slots {
         }
     }
 
-    /// Removes what an operation of `user` holds from the counts.
+    /// No longer counts the hold of an operation of `user`.
     fn remove_hold(&mut self, hold: Hold, user: IdentityId) {
         if let Some(count) = self.count_mut(hold) {
             *count -= 1;
@@ -403,7 +405,7 @@ impl Slots {
         }
     }
 
-    /// Replaces what an operation in progress holds.
+    /// Replaces the hold of an operation in progress, and updates the counts.
     fn change_hold(&mut self, key: usize, hold: Hold) {
         if let Some(running) = self.running.get_mut(key) {
             let (before, user) = (std::mem::replace(&mut running.hold, hold), running.user);
@@ -545,7 +547,7 @@ impl Slots {
         })
     }
 
-    /// True if no operation runs or waits, and none has ended since the last update.
+    /// True if no operation runs or waits, and no operation has ended since the last update.
     pub(super) fn is_idle(&self) -> bool {
         let sample = &self.window.sample;
         let has_recent = sample.completed() + sample.late + sample.uncompared > 0;
@@ -581,7 +583,7 @@ impl Slots {
             .for_each(|key| self.change_hold(key, Hold::Cleared));
     }
 
-    /// Forgets everything that was learned about the server.
+    /// Forgets all measurements of the server.
     pub(super) fn reset(&mut self, now: Instant) {
         self.touch(now);
         let Some(controller) = &mut self.controller else {

@@ -49,7 +49,7 @@ fn take(inner: &mut Inner, user: &Arc<Identity>, need: Need, now: Instant) -> Op
     }
 }
 
-/// Establishes all connections that `todo` asks for. Returns the connections that are handed over,
+/// Establishes all connections that `todo` requires. Returns the connections that are handed over,
 /// with their users.
 fn establish(inner: &mut Inner, todo: &Todo, now: Instant) -> Vec<(Arc<Identity>, Held)> {
     let mut handed = Vec::new();
@@ -75,7 +75,7 @@ fn full(limit: u32, users: &[&Arc<Identity>], now: Instant) -> (Inner, Vec<Held>
     (inner, held)
 }
 
-/// The users that are served, in order, while each served operation ends at once.
+/// Ends each served operation at once. Returns the users in the order in which they are served.
 fn serve_all(inner: &mut Inner, first: (&Arc<Identity>, Held), now: Instant) -> Vec<String> {
     let mut order = Vec::new();
     let mut running = VecDeque::from([(Arc::clone(first.0), first.1)]);
@@ -213,7 +213,7 @@ async fn long_operations_become_exempt_from_the_limit() {
     let slow = take(&mut inner, &long, Need::Slot, now).unwrap();
     run_short(&mut inner, &short, &mut now, 100);
     let also_slow = take(&mut inner, &long, Need::Slot, now).unwrap();
-    // Both slots are taken. The first operation is long by now, so a third one can run.
+    // Both slots are taken. The first operation has become long, so a third operation can run.
     let third = take(&mut inner, &short, Need::Slot, now).expect("a slot is free");
     let snapshot = inner.snapshot().concurrency;
     assert_eq!((snapshot.in_progress, snapshot.exempt), (2, 1));

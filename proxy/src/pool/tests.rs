@@ -120,7 +120,7 @@ pub(super) fn reasons(todo: &Todo) -> Vec<CloseReason> {
     todo.close.iter().map(|(_, reason)| *reason).collect()
 }
 
-/// Checks a connection out. Establishes one if the pool asks for it.
+/// Checks a connection out. Establishes a connection if the pool requires it.
 pub(super) fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Held {
     let (start, todo) = inner.check_out(user, CLIENT, now, now + WAIT);
     match start {

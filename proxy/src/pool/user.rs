@@ -6,7 +6,7 @@ use super::{Limits, demand::Need, queue::WaitQueue, slots::RESERVE};
 use seawall_auth::Identity;
 use seawall_transport::connection::Connection;
 
-/// The part of the server's slots that a user may use now.
+/// How many of the server's slots a user may use now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     /// Number of free slots.
@@ -31,7 +31,7 @@ pub(super) struct User {
     pub(super) waiters: WaitQueue,
     /// True if the user is in `Inner::turns`.
     pub(super) has_turn: bool,
-    /// True, for each need, if the user is in the list of `Inner::ready`.
+    /// For each need, true if the user is in the list of `Inner::ready` for this need.
     pub(super) is_listed: [bool; Need::ALL.len()],
 }
 

@@ -51,8 +51,8 @@ impl Reading {
         Counters::new(&NAMES, figures.collect())
     }
 
-    /// True if `before` is an earlier reading of the same server process: uptime and totals only
-    /// rise.
+    /// True if `before` is an earlier reading of the same server process: neither the uptime nor a
+    /// total has fallen since.
     fn follows(&self, before: &Self) -> bool {
         let counters = COUNTERS.iter().zip(self.raw.iter().zip(&before.raw));
         let mut totals = counters.filter(|(counter, _)| matches!(counter.kind, CounterKind::Total));

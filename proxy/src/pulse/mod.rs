@@ -138,7 +138,7 @@ impl Pulse {
         taken.collect()
     }
 
-    /// The results and the cost of the sampling since the start.
+    /// Results and cost of the sampling since the start.
     pub fn cost(&self) -> Cost {
         self.cost.lock().clone()
     }
@@ -319,7 +319,7 @@ fn options_for(
     options.max_connecting = Some(1);
     // Without streaming there is one monitoring connection per server, not two.
     options.server_monitoring_mode = Some(ServerMonitoringMode::Poll);
-    // The timeout is short, so that a server that is down is tried again at the next interval.
+    // The timeout is short, so that Seawall tries an unavailable server again at the next interval.
     options.server_selection_timeout = Some(timeout / 2);
     // A typical reply has 27 KB. Compressing it would cost the server more CPU time than the saved
     // bandwidth is worth.

@@ -249,8 +249,8 @@ impl Topology {
 
     /// Applies a changed latency window, and changed limits to all pools. `connect_timeout` is the
     /// new time limit for establishing a connection. If `tls` is set, all connections are replaced
-    /// within a short time, and the official driver connects again. The heartbeat frequency does
-    /// not change. Must not be called by two threads at a time.
+    /// soon, and the official driver connects again. The heartbeat frequency does not change. Must
+    /// not be called by two threads at a time.
     pub(crate) fn configure(
         &self,
         local_threshold: Duration,

@@ -36,7 +36,7 @@ use seawall_transport::connection::ServerAddress;
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// After a change of TLS or of the password, a new client of the driver replaces the earlier
-/// client. It waits at most this time until it has found all servers.
+/// client. Seawall waits at most this time until the new client has found all servers.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The reason why a connection string is unusable.
@@ -71,7 +71,7 @@ pub struct DriverTls {
     pub ca_file: Option<PathBuf>,
     /// The file with Seawall's certificate and its key.
     pub identity_file: Option<PathBuf>,
-    /// True if any certificate of a server is accepted.
+    /// True if Seawall accepts every server certificate without verification.
     pub trusts_anyone: bool,
 }
 

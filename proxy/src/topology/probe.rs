@@ -25,7 +25,7 @@ const FAILED_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 /// are reported.
 const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A server counts as hung after this number of new connections in a row without a reply.
+/// A server counts as hung if this number of new connections in a row get no reply.
 const SILENCES_OF_HUNG_SERVER: u32 = 2;
 
 /// Weight of the newest round-trip time in the average (Server Selection specification).
@@ -127,7 +127,7 @@ async fn probe(
             }
         }
         Err(_) if is_new => ProbeOutcome::Silent,
-        // Perhaps only this connection is broken, not the server. The next probe uses a new
+        // The server may still work if only this connection is broken. So the next probe uses a new
         // connection.
         Ok(None) | Err(_) => ProbeOutcome::Failed,
     }

@@ -1,4 +1,4 @@
-//! A value that many readers see, and that changes seldom.
+//! A value that many tasks read and that rarely changes.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_notified_receiver_finds_the_new_value_in_both_ways() {
+    async fn a_notified_receiver_gets_the_new_value_and_current_returns_it() {
         let published = Arc::new(Published::<u32>::default());
         let mut receiver = published.subscribe();
         let writer = Arc::clone(&published);

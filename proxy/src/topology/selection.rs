@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn select_only_returns_a_server_only_if_select_has_no_other_choice() {
+    fn select_only_returns_the_server_that_select_would_return() {
         let modes = [
             Mode::Primary,
             Mode::PrimaryPreferred,
@@ -356,8 +356,8 @@ mod tests {
                 }
             }
         }
-        // Two topology types with five modes, and the primary of a set, with one usable server
-        // each.
+        // `select_only` decides for two topology types with all five modes, and for the primary of
+        // a set, each with one usable server.
         assert_eq!(decided, 3 * (2 * 5 + 1));
     }
 

@@ -11,7 +11,7 @@ use super::{
 use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
 
-/// Maximum number of users that are examined to find those that may exceed the limit.
+/// Maximum number of users that one search for users that may exceed the limit examines.
 const MAX_USERS_TRIED: usize = 8;
 
 /// The needs whose waiters are in the lists of `Inner::ready`.
@@ -81,7 +81,8 @@ impl Inner {
         is_first.then_some(Need::LanePermit)
     }
 
-    /// Adds a user to the lists of `ready`, if it has waiters for slots and available connections.
+    /// Adds a user to the lists of `ready`, if the user has waiters for slots and available
+    /// connections.
     pub(super) fn list(&mut self, id: IdentityId) {
         let Some(user) = self.users.get_mut(&id) else {
             return;
@@ -161,7 +162,7 @@ impl Inner {
         self.list(id);
     }
 
-    /// Hands a connection of a user to its next waiter with this need, if it has both.
+    /// Hands a connection of a user to the user's next waiter with this need, if there are both.
     fn serve(&mut self, id: IdentityId, need: Need, now: Instant, todo: &mut Todo) {
         let Some(user) = self.users.get_mut(&id) else {
             return;

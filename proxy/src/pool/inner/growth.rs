@@ -13,9 +13,8 @@ use seawall_auth::{Identity, IdentityId};
 use seawall_transport::connection::Connection;
 
 /// At `max_server_connections`, a connection of a user with waiters may be closed to make room for
-/// another user. The connection must be at least this old, and an operation of the other user must
-/// have waited at least this long. This minimum exists because each new connection costs the server
-/// a login.
+/// another user. This is the minimum age of the connection, and the minimum wait of an operation of
+/// the other user. The minimum exists because each new connection costs the server a login.
 const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 
 /// Maximum number of users with waiters that are examined to find the user for a new connection.
@@ -119,8 +118,8 @@ impl Inner {
     }
 
     /// Makes room for a connection of user `id`: closes an available connection of another user
-    /// that no waiter can use. If there are several, closes the one that has been unused for
-    /// longest. Returns false if there is none.
+    /// that no waiter can use. Of several such connections, closes the connection that has been
+    /// unused for longest. Returns false if there is no such connection.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
         let others = self.users.values().filter(|user| {
             let other = user.identity.id();

@@ -27,7 +27,7 @@ pub(super) enum PoolState {
     Closed,
 }
 
-/// The conclusion about the server after the end of a connection.
+/// The conclusion about a server whose connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspicion {
     /// No conclusion, because the pool was cleared after the connection was established, or is
