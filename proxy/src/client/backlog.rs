@@ -353,9 +353,9 @@ struct Transfer<'a> {
     room: Room,
 }
 
-/// Forwards a reply of `length` bytes. `first` are its first bytes, including its head. Returns
-/// when the server has sent the whole reply; the part that the client has not read yet is in the
-/// returned backlog.
+/// Forwards a reply of `length` bytes. `first` contains the first bytes of the reply, including its
+/// head. Returns when the server has sent the whole reply; the part that the client has not read
+/// yet is in the returned backlog.
 pub(super) async fn forward_large(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,

@@ -1,5 +1,5 @@
-//! Turns a pooled client into a relayed one when it begins a login by a mechanism that Seawall
-//! cannot terminate (check itself).
+//! Turns a pooled client into a relayed client when the client begins a login by a mechanism that
+//! Seawall cannot check itself.
 
 use bson::RawDocument;
 
@@ -16,8 +16,8 @@ use seawall_transport::Message;
 const CLIENT_ELEMENT_HEAD: usize = 9;
 
 impl Client {
-    /// True if this `saslStart` turns the client into a relayed one: the configuration allows it,
-    /// the client has not logged in, and Seawall cannot check the mechanism itself. False for
+    /// True if this `saslStart` turns the client into a relayed client: the configuration allows
+    /// it, the client has not logged in, and Seawall cannot check the mechanism itself. False for
     /// X.509, because the server would check Seawall's certificate instead of the client's.
     pub(super) fn falls_back(&self, start: &[u8]) -> bool {
         let is_new = self.identity.as_ref().is_none_or(|i| i.is_anonymous());
@@ -69,7 +69,7 @@ impl Client {
         }
     }
 
-    /// Serves the client as a relayed one until it ends.
+    /// Serves the client as a relayed client until its connection ends.
     pub(super) async fn continue_relayed(self) {
         let Some((first, target, _permit)) = self.relayed.map(|relayed| *relayed) else {
             return;

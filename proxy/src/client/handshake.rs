@@ -284,7 +284,7 @@ impl Client {
         Some(Login::speculative_reply(&reply))
     }
 
-    /// Waits until the gates let this login pass. They delay logins but refuse none.
+    /// Waits until the gates let this login pass. The gates delay logins, but refuse no login.
     ///
     /// # Errors
     /// The client left during the wait.

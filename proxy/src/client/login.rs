@@ -354,7 +354,7 @@ impl Login {
             return Err(context.delay_refused(user, CredentialError::Refused).await);
         };
         // The delay must not block other logins, so the claim on the cached keys is released first.
-        // That is safe, because `prove` compares the keys with the latest ones after the delay.
+        // This is safe, because after the delay `prove` compares the keys with the latest keys.
         let from = from.without_claim();
         context.delay(user, true).await?;
         let client_key = verified.client_key;

@@ -104,8 +104,8 @@ pub struct Settings {
     /// Networks whose addresses many clients share. After its login, a client from one of these
     /// networks uses the share of resources of its user instead of the share of its address.
     pub shared_addresses: Vec<IpNet>,
-    /// True if a pooled client becomes a relayed one when Seawall cannot check its login mechanism
-    /// itself.
+    /// True if a pooled client becomes a relayed client when Seawall cannot check the client's
+    /// login mechanism itself.
     pub relays_other_mechanisms: bool,
     /// True if Seawall serves the command `seawall`.
     pub serves_own_commands: bool,
@@ -331,8 +331,8 @@ impl Client {
         self.begin_whole(message, now)?.await
     }
 
-    /// Like [`Self::begin_message`], for a message that is whole, or that is forwarded before its
-    /// rest has arrived.
+    /// Like [`Self::begin_message`], for a whole message, or for a message whose rest is forwarded
+    /// as it arrives.
     fn begin_whole(&mut self, message: Message, now: Instant) -> Result<Serving<'_>, End> {
         Ok(match message.header.op_code {
             OpCode::Compressed => Box::pin(self.serve_inflated(message, now)),

@@ -107,7 +107,7 @@ impl Gate {
         self.try_pass_with(|| true)
     }
 
-    /// Passes this gate and the `next` one if neither needs a wait. If `next` returns false, the
+    /// Passes this gate if no wait is needed and `next` returns true. If `next` returns false, the
     /// caller uses no token of this gate.
     fn try_pass_with(&self, next: impl FnOnce() -> bool) -> bool {
         let mut state = self.state.lock();

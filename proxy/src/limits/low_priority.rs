@@ -111,7 +111,7 @@ async fn joined<T>(task: JoinHandle<T>) -> T {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
-            // The runtime has ended, so the process ends.
+            // The runtime has ended, because the process is ending. So no result is needed.
             Err(_) => pending().await,
         },
     }

@@ -87,8 +87,8 @@ fn set_rate<K: Copy + Eq + Hash>(rates: &ArcSwapOption<Rates<K>>, per_second: Op
 #[must_use]
 pub struct ClientPermit {
     of_all: EvictablePermit,
-    /// The permit of the client's listener, if the listener has its own limit. It is boxed, because
-    /// most listeners have none.
+    /// The permit of the client's listener, if the listener has its own limit. Boxed, because most
+    /// listeners have no limit.
     of_listener: Option<Box<EvictablePermit>>,
 }
 

@@ -22,7 +22,7 @@ pub struct OperationPermits(Arc<SharedPermits>);
 #[derive(Debug)]
 struct SharedPermits {
     all: AtomicUsize,
-    /// Number of permits that are taken. It may exceed `all` after `all` was reduced.
+    /// Number of permits that are taken. May exceed `all` after `all` was reduced.
     taken: AtomicUsize,
     waiters: Mutex<TurnQueue<(u64, Sharer), Waiter>>,
     waiting: AtomicUsize,

@@ -44,8 +44,8 @@ struct EvictionState {
     task: AtomicWaker,
     gave_way: AtomicBool,
     is_closing: AtomicBool,
-    /// A counter. Seawall increments it before and after it serves a message, so the counter is odd
-    /// while a message is served.
+    /// A counter that Seawall increments before and after it serves a message. So the counter is
+    /// odd while a message is served.
     activity: AtomicU64,
     is_exempt: AtomicBool,
 }

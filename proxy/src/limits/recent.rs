@@ -1,9 +1,9 @@
 //! A bounded map that drops the entries that were not written recently.
 //!
-//! The map has two generations. New entries are written into the younger one. When the younger
-//! generation reaches half of the bound, the older generation is dropped as a whole, and the
-//! younger one becomes the older one. So the map makes room without a search, even if a client
-//! invents many keys. An entry that is written often stays.
+//! The map has two generations. New entries are written into the younger generation. When the
+//! younger generation reaches half of the bound, the older generation is dropped as a whole, and
+//! the younger generation becomes the older generation. So the map makes room without a search,
+//! even if a client invents many keys. An entry that is written often stays.
 
 use std::{
     collections::HashMap,

@@ -166,8 +166,8 @@ impl EndQueue {
         state.is_running
     }
 
-    /// Refuses all queued and future reads. They need no `killOp`, because a closed pool closes
-    /// their connections at check-in, which ends the reads.
+    /// Refuses all queued and future reads. These reads need no `killOp`, because a closed pool
+    /// closes their connections at check-in, which ends the reads.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -183,7 +183,7 @@ struct Kept {
     connection: Connection,
 }
 
-/// The worker that ends reads at one server. It runs while there are reads to end, and
+/// The worker that ends reads at one server. The worker runs while there are reads to end, and
 /// [`KEPT_FOR`] longer.
 struct KillOpWorker<'a> {
     pool: &'a ServerPool,

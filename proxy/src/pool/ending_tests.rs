@@ -1,7 +1,7 @@
 //! Tests of ending reads, with a scripted server that runs one read on each connection.
 //!
-//! The clock is paused. It advances by itself only when all tasks are idle, so it does not move
-//! while a test polls the list of ended operations.
+//! The clock is paused. Without calls of `advance`, it advances only when all tasks are idle. So it
+//! does not move while a test polls the list of ended operations.
 
 use std::{sync::Arc, time::Duration};
 

@@ -76,7 +76,8 @@ impl Holdings {
         self.most
     }
 
-    /// Number of users that hold slots or wait for them. `id` counts even if it does neither.
+    /// Number of users that hold slots or wait for them. The user `id` is counted even without
+    /// slots and waiters.
     pub(super) fn users_with(&self, id: IdentityId) -> usize {
         self.users.len() + usize::from(!self.users.contains_key(&id))
     }

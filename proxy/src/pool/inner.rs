@@ -1,5 +1,5 @@
-//! The state of one server's connections, and every decision about them. It reads no clock and
-//! waits for nothing. The caller provides the function that checks if a connection has ended.
+//! The state of one server's connections, and every decision about them. This module reads no clock
+//! and waits for nothing. The caller provides the function that checks if a connection has ended.
 
 mod dispatch;
 mod growth;

@@ -18,7 +18,7 @@ pub(super) struct Pace {
     interval: Option<Duration>,
     /// When the next connection would be due without the burst; `None` before the first connection.
     due: Option<Instant>,
-    /// A number from 0 to 1 that varies the next interval. It changes with each connection.
+    /// A number from 0 to 1 that varies the next interval. Changes with each connection.
     variation: f64,
 }
 

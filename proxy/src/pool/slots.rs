@@ -1,4 +1,4 @@
-//! The slots of one server: they limit how many operations run on it at a time.
+//! The slots of one server: they limit how many operations run on the server at a time.
 //!
 //! A slot is not a connection. A user may keep more connections than it has slots, so a slot passes
 //! to another user without a login. The limit is fixed, or found by a [`Controller`], which gets a

@@ -534,7 +534,7 @@ async fn an_older_commit_is_served_before_operations_that_wait_for_data() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn operations_that_wait_for_data_do_not_count_towards_a_share() {
+async fn operations_that_wait_for_data_do_not_count_towards_the_share_of_slots() {
     let [busy, other] = ["busy", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, _held) = full(2, &[&busy, &other], now);

@@ -19,8 +19,8 @@ pub(super) struct Room {
 /// operations wait, these operations wait for a slot.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
-    /// The available connections. The last one is handed out first, so that the first ones stay
-    /// unused and can expire.
+    /// The available connections. The last connection is handed out first, so that the first
+    /// connections stay unused and can expire.
     #[expect(
         clippy::vec_box,
         reason = "each operation moves its connection several times"

@@ -345,7 +345,7 @@ fn server_status_command() -> Document {
     command
 }
 
-/// The section `metrics`. It is the only section with parts that Seawall excludes.
+/// The section `metrics`: the only section with parts that Seawall excludes.
 const METRICS: &str = "metrics";
 
 /// The server's error code `Unauthorized`: the user lacks a privilege.

@@ -1,8 +1,8 @@
 //! The deployment: its servers, their descriptions, and server selection for operations.
 //!
 //! The official driver's monitoring (its SDAM events) reports the members. Seawall's own probes use
-//! one connection per server. They measure the round-trip time, read the lag of secondaries, and
-//! notice that a failed server has recovered, which the driver would notice only at its next
+//! one connection per server. The probes measure the round-trip time, read the lag of secondaries,
+//! and notice that a failed server has recovered, which the driver would notice only at its next
 //! heartbeat. The results are published as snapshots, which operations read without waiting.
 //!
 //! This module calls the pool, for example to clear the pool of a failed server. The pool never
@@ -295,7 +295,7 @@ impl Topology {
         Arc::clone(&self.published.current())
     }
 
-    /// Returns a receiver of the current snapshot and all later ones.
+    /// Returns a receiver of the current snapshot and all later snapshots.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.published.subscribe()
     }

@@ -58,8 +58,8 @@ pub struct DeploymentOptions {
     heartbeat_frequency: Duration,
     /// All options; `None` until the DNS name of a `mongodb+srv` string has been resolved.
     options: Option<Box<ClientOptions>>,
-    /// The options in the string itself. If the DNS name has been resolved, the options from DNS
-    /// are included.
+    /// The options in the string itself, and the options from DNS if the DNS name has been
+    /// resolved.
     written: Box<ClientOptions>,
 }
 

@@ -1,4 +1,4 @@
-//! Seawall's probes of one server. They use a separate connection without authentication.
+//! Seawall's probes of one server. The probes use a separate connection without authentication.
 
 use std::{
     sync::{Arc, Weak},
@@ -21,8 +21,8 @@ use seawall_transport::connection::{Connection, EstablishError, ServerAddress, r
 /// Time between probes of a failed server.
 const FAILED_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Minimum time between the starts of two probes. It limits the number of probes when many failures
-/// are reported.
+/// Minimum time between the starts of two probes. This minimum limits the number of probes when
+/// many failures are reported.
 const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A server counts as hung if this number of new connections in a row get no reply.

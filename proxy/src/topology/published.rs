@@ -37,7 +37,7 @@ impl<T> Published<T> {
         self.current.load()
     }
 
-    /// Returns a receiver of the latest value and all later ones.
+    /// Returns a receiver of the latest value and all later values.
     pub(super) fn subscribe(&self) -> watch::Receiver<Arc<T>> {
         self.changes.subscribe()
     }

@@ -57,7 +57,7 @@ struct Slot<T> {
     held: Option<T>,
 }
 
-/// One conversation; it ends when dropped.
+/// One conversation. Dropping it ends the conversation.
 #[must_use]
 pub(super) struct Conversation<T> {
     all: Arc<Conversations<T>>,
@@ -146,8 +146,9 @@ impl<T> Conversations<T> {
 
 impl<T> Open<T> {
     /// Chooses the conversation to end so that `next` can begin one: the oldest conversation of the
-    /// address with the most conversations. Returns its number and the time from which it may be
-    /// ended. `None` if no address has at least two conversations more than `next`.
+    /// address with the most conversations. Returns the number of this conversation and the time
+    /// from which it may be ended. `None` if no address has at least two conversations more than
+    /// `next`.
     fn to_end_for(&self, next: Sharer) -> Option<(u64, Instant)> {
         let mut counts: HashMap<Sharer, usize> = HashMap::new();
         for slot in self.slots.values() {

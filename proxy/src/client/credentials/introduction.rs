@@ -38,7 +38,7 @@ pub(in crate::client) type Secret = Zeroizing<Vec<u8>>;
 pub(super) const MAX_SPARE: usize = 8;
 
 /// An introduction in progress: a user's first login, which Seawall carries to a server. Dropping
-/// it lets another login introduce the user.
+/// the introduction lets another login introduce the user.
 #[must_use]
 pub(in crate::client) struct Introduction {
     credentials: Arc<Credentials>,
@@ -62,9 +62,9 @@ pub(in crate::client) struct Carried {
 }
 
 impl Credentials {
-    /// Begins an introduction as soon as the limits allow it. Fails if they do not allow it by
-    /// `deadline`. Returns the keys instead if another login has introduced the user during the
-    /// wait.
+    /// Begins an introduction as soon as the limits allow it. Fails if the limits still do not
+    /// allow it at `deadline`. If another login has introduced the user during the wait, returns
+    /// the keys.
     pub(super) async fn introduce(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -98,8 +98,8 @@ impl Credentials {
         Ok(known.map_or_else(|| Obtained::Introduce(introduction), Obtained::Known))
     }
 
-    /// Returns an unauthenticated connection to the primary, or to a router or standalone. It is a
-    /// spare connection if there is one, otherwise a new connection.
+    /// Returns an unauthenticated connection to the primary, or to a router or standalone. Uses a
+    /// spare connection if there is one. Otherwise establishes a new connection.
     async fn unauthenticated(
         &self,
         deadline: Instant,
@@ -158,8 +158,8 @@ impl Credentials {
             "saslSupportedMechs": format!("{}.{}", user.source, user.name),
             "$db": "admin",
         };
-        // The server may have closed a spare connection. Each attempt uses the next spare one, and
-        // the last attempt a new one.
+        // The server may have closed a spare connection. Each attempt uses the next spare
+        // connection, and the last attempt uses a new connection.
         for _ in 0..=MAX_SPARE {
             let (pool, mut connection) = self.unauthenticated(deadline).await?;
             let Ok(reply) = connection.run(&command).await else {
@@ -258,8 +258,8 @@ impl Introduction {
             client_key: client_key.clone(),
             keys: keys.clone(),
         };
-        // This identity is used only for the login at the server. The identity for clients is
-        // created after the keys have been read, because it needs the user id.
+        // This identity is used only for the login at the server. The identity for clients needs
+        // the user id, so it is created after the keys have been read.
         let identity = Identity::new(name, source, None, login);
         let established = pool.establish_outside(&identity).await;
         let mut connection = established.map_err(|error| match error {

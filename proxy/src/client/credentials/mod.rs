@@ -52,11 +52,12 @@ pub(super) use self::{
     store::{Known, Reading, UserName},
 };
 
-/// Shortest time between two readings of a user's keys. It lets concurrent logins share a reading.
+/// Shortest time between two readings of a user's keys. During this time, concurrent logins share a
+/// reading.
 const READING_PACE: Duration = Duration::from_millis(5);
 
-/// How long a login waits for a new reading of keys that are more than a second old. After that, it
-/// uses the cached keys.
+/// How long a login waits for a new reading of keys that are more than a second old. After that,
+/// the login uses the cached keys.
 const FRESHEN_LIMIT: Duration = Duration::from_millis(20);
 
 /// How long a login waits for a new reading of keys that are at most a second old and that another
@@ -303,8 +304,8 @@ impl Credentials {
                 (false, true) => CONTENDED_LIMIT,
                 (false, false) => FRESHEN_LIMIT,
             };
-            // The first reading may have begun before this login, but the second began after it. A
-            // third reading would not help.
+            // The first reading may have begun before this login, but the second reading began
+            // after this login. A third reading would not help.
             if readings == 2 || now >= began + limit {
                 return Some(known);
             }

@@ -1,7 +1,7 @@
 //! Users and their keys: plain data in bounded tables. No I/O, no clock.
 //!
 //! The age of a reading counts from its request, not from its reply. An older reading never
-//! replaces a newer one, even if the older reading arrives later.
+//! replaces a newer reading, even if the older reading arrives later.
 
 use std::{
     sync::{Arc, Weak},
@@ -65,7 +65,7 @@ pub(in crate::client) struct Known {
     /// When a proof last failed against these keys; `None` after a reading has confirmed them.
     doubted_at: Option<Instant>,
     /// The right of one login at a time to use these keys without a new reading
-    /// ([`Store::claim_cached`]). It ends on drop.
+    /// ([`Store::claim_cached`]). Dropping the claim ends it.
     claim: Option<Arc<()>>,
     /// A weak reference to the claim of a login. It can be upgraded only while a login has the
     /// claim.
@@ -126,8 +126,8 @@ pub(in crate::client) enum Reading {
     Unavailable,
 }
 
-/// The reading that ended a user's identity. It is remembered, because a reading that was requested
-/// earlier may arrive later and must not restore the identity.
+/// The reading that ended a user's identity. Seawall remembers this reading, because a reading that
+/// was requested earlier may arrive later and must not restore the identity.
 #[derive(Debug)]
 pub(super) struct EndedIdentity {
     asked_at: Instant,
@@ -318,7 +318,7 @@ impl Store {
     }
 
     /// Returns the identity for a user's new keys: the identity of `same` if it is set, or a new
-    /// one. A new identity ends the user's earlier identity.
+    /// identity. A new identity ends the user's earlier identity.
     fn identity_of(
         &self,
         user: &UserName,
@@ -592,7 +592,7 @@ mod tests {
         let after = learn(&mut store, "u", "one", 2, now);
         assert_ne!(after.identity.id(), before.identity.id());
         assert_eq!(before.identity.status(), IdentityStatus::Gone);
-        // A later result for the old identity does not affect the new one.
+        // A later result for the old identity does not affect the new identity.
         let version = before.identity.login_version();
         drop(store.confirm(&user("u"), &before.identity, Reading::Refused(version), now));
         assert!(store.known(&user("u"), now).is_some());

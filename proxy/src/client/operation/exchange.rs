@@ -272,8 +272,8 @@ impl Operation<'_> {
         Attempt::Ended(ended)
     }
 
-    /// Handles a complete reply: records its facts, and decides if the client gets this reply, an
-    /// edited one, or another attempt.
+    /// Handles a complete reply: records its facts, and decides if the client gets this reply or an
+    /// edited reply, or if there is another attempt.
     fn settle(
         &self,
         mut checkout: Checkout,

@@ -178,8 +178,8 @@ pub(in crate::client) fn note_retry<S: Clone>(
 }
 
 /// True if an error 13 says that the connection's user no longer exists. The error for a missing
-/// right has the same code but another text. That text quotes the client's command, which may
-/// contain anything, so the check compares the start and the end of the text.
+/// right has the same code but another text, which quotes the client's command and so may contain
+/// anything. Therefore the check compares the start and the end of the text.
 fn lost_its_user(reply: &[u8]) -> bool {
     let body = reply.get(seawall_wire::HEADER_BYTES + 5..);
     let elements = body

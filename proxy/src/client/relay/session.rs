@@ -47,7 +47,7 @@ pub(super) struct Relay<'a> {
 enum Ended {
     /// The side that Seawall reads from has closed its connection.
     Peer,
-    /// The server accepts no more bytes, but may still reply to earlier ones.
+    /// The server accepts no more bytes, but may still reply to earlier requests.
     Server,
     /// The relay has to be closed.
     Broken,

@@ -16,8 +16,8 @@ use seawall_transport::{
     connection::{EstablishError, ServerAddress},
 };
 
-/// Metric label of all servers outside the known deployment. They share one label because their
-/// number is not bounded.
+/// Metric label of all servers outside the known deployment. These servers share one label, because
+/// their number is not bounded.
 const ELSEWHERE: &str = "original_destination";
 
 /// The server connection of a relay.
@@ -43,7 +43,7 @@ pub(super) enum TargetError {
     Loop,
 }
 
-/// The reason why a pooled client cannot become a relayed one.
+/// The reason why a pooled client cannot become a relayed client.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::client) enum FallbackError {
     #[error(transparent)]

@@ -31,8 +31,8 @@ use seawall_wire::{Elements, Header, OpCode, OpMsg, OpQuery};
 /// label `other`.
 const MECHANISMS: [&str; 4] = ["PLAIN", "GSSAPI", "MONGODB-AWS", "MONGODB-OIDC"];
 
-/// The user's number in the keys of all relayed sessions. Seawall does not know every relayed
-/// client's user, because it does not see every login. Session ids are unique without the user.
+/// The user's number in the keys of all relayed sessions. Seawall does not see every login, so it
+/// does not know the users of all relayed clients. Session ids are unique even without the user.
 const ANY_USER: u64 = 0;
 
 /// The decision about a request.
@@ -87,7 +87,8 @@ pub(super) struct Watch<'a> {
     connected: &'a ConnectedClient,
     server: ServerIndex,
     pending: VecDeque<Pending<'a>>,
-    /// Operations whose replies are complete. They finish when the replies have been forwarded.
+    /// Operations whose replies are complete. These operations end when the replies have been
+    /// forwarded.
     sending: Vec<(Observation<'a>, Outcome)>,
     login: Option<Login>,
     is_authenticated: bool,

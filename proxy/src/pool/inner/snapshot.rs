@@ -18,8 +18,8 @@ pub struct Waits {
     /// `max_pool_size` connections. The user's waiting operations wait for its own running
     /// operations.
     pub for_own: Vec<(Arc<Identity>, Duration)>,
-    /// The longest wait of all other users' operations. They wait for the server, or for
-    /// connections of other users to be closed.
+    /// The longest wait of all other users' operations. These operations wait for the server, or
+    /// until connections of other users are closed.
     pub for_others: Duration,
 }
 
