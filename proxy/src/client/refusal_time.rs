@@ -13,9 +13,9 @@ use tokio::time::Instant;
 /// take less.
 const STEP: Duration = Duration::from_millis(50);
 
-/// Shortest time from the arrival of a refused message to the reply. Without it, a client could
-/// send its proof just before the time of the next reply. The client would then see if Seawall
-/// found the reason before that time.
+/// Shortest time from the arrival of a refused message to the reply. Without this minimum, a client
+/// could send its proof just before the time of the next reply. From the time of the reply, the
+/// client would then know how fast Seawall found the reason.
 const SHORTEST: Duration = Duration::from_millis(25);
 
 /// The time at which a refusal is sent. The login began at `began`, its refused message arrived at

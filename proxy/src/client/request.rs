@@ -3,7 +3,7 @@
 //! - `moreToCome` and `exhaustAllowed` are cleared, so that each request has one reply.
 //! - `$client` is added, if the message has room for it.
 //! - `maxTimeMS` is set to the remaining time of the operation, or to the time of a slice.
-//! - If the request has a checksum, it is recomputed.
+//! - If the request has a checksum, the checksum is recomputed.
 
 use std::{
     future::poll_fn,

@@ -39,8 +39,8 @@ const BUSY_TIME: Duration = Duration::from_secs(1);
 /// and a client that has left must be noticed before time is spent on it.
 const EVENT_INTERVAL: u32 = 4;
 
-/// Threads of low priority. They start with their first task, and end when the last clone is
-/// dropped.
+/// Threads of low priority. The threads start with the first task, and end when the last clone of
+/// this value is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct LowPriority(Arc<Inner>);
 
@@ -145,7 +145,7 @@ impl Threads {
         }
     }
 
-    /// Starts a task. If the threads cannot be started, it runs on the caller's runtime.
+    /// Starts a task. If the threads cannot be started, the task runs on the caller's runtime.
     fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,

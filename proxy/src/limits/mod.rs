@@ -1,5 +1,5 @@
-//! Limits on clients, handshakes and operations. Each permit is a guard whose drop releases it. At
-//! a limit, work waits or is refused.
+//! Limits on clients, handshakes and operations. Each permit is a guard: dropping it releases the
+//! permit. At a limit, work waits or is refused.
 
 mod fair;
 mod gate;
@@ -270,8 +270,8 @@ impl Limits {
     }
 
     /// Returns a permit for a client that has not logged in. At the limit, closes a client that has
-    /// not logged in: the oldest one of the address with the most of them. `None` if no client can
-    /// be closed.
+    /// not logged in: the oldest such client of the address with the most such clients. `None` if
+    /// no client can be closed.
     pub(crate) fn admit_handshake(
         &self,
         from: Sharer,

@@ -117,8 +117,7 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.id.is_some() && self.id == file_id(&self.path) {
-            // An error needs no handling, because it usually means that the file is already
-            // removed.
+            // The error is ignored, because it usually means that the file is already removed.
             drop(std::fs::remove_file(&self.path));
         }
     }
@@ -220,7 +219,7 @@ fn path_of(listener: &UnixListener) -> String {
 /// # Errors
 /// Another process listens on the socket, or the file is not a socket. The file is kept.
 async fn remove_stale_socket(path: &Path) -> io::Result<()> {
-    // A symbolic link is not followed, so it counts as a file that is not a socket.
+    // A symbolic link is not followed, so the link counts as a file that is not a socket.
     let file_type = match tokio::fs::symlink_metadata(path).await {
         Ok(metadata) => metadata.file_type(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -27,8 +27,8 @@ const MAX_HEADER_BYTES: usize = 2_048;
 /// Maximum number of connections of all listeners together that wait for their header.
 pub(crate) const MAX_WAITING: usize = 2_048;
 
-/// Maximum number of connections from one address that wait for their header. Without it, one host
-/// in a listed network could use up [`MAX_WAITING`].
+/// Maximum number of connections from one address that wait for their header. Without this limit,
+/// one host in a listed network could use all places of [`MAX_WAITING`].
 const MAX_WAITING_PER_ADDRESS: usize = 512;
 
 /// Accepts the PROXY protocol from load balancers in some networks.

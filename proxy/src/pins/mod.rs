@@ -2,7 +2,7 @@
 //!
 //! A pin names a server, not a connection. All clients share the tables of pins, because drivers
 //! send a `getMore` on any free connection. The tables are bounded, and one user gets only a share
-//! of them. Unused pins expire after the same time as unused cursors and transactions at the
+//! of each table. Unused pins expire after the same time as unused cursors and transactions at the
 //! servers.
 
 use std::{

@@ -759,7 +759,7 @@ impl ServerPool {
 }
 
 /// Fails the waiters of a pool at their deadlines, until the pool is dropped. One timer for each
-/// pool costs far less than one for each waiter.
+/// pool costs far less than a timer for each waiter.
 async fn expire_waiters(pool: Weak<ServerPool>, changed: Arc<Notify>) {
     let mut next: Option<Instant> = None;
     loop {

@@ -191,8 +191,8 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Creates the slots of a server. `seed` makes the times of the controller's trials of other
-    /// limits different for each proxy and server.
+    /// Creates the slots of a server. `seed` differs for each proxy and server, so that their
+    /// controllers try other limits at different times.
     pub(super) fn new(limits: &Limits, seed: u64, now: Instant) -> Self {
         let mode = limits.concurrency;
         let mut slots = Self {

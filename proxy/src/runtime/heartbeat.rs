@@ -35,7 +35,7 @@ impl Heartbeat {
     }
 
     /// True if both runtimes have run their tasks from earlier calls. Gives a new task to each
-    /// runtime that has run its last one.
+    /// runtime that has run its last task.
     pub(crate) fn has_progressed(&mut self) -> bool {
         let mut has_progressed = true;
         for beats in &mut self.runtimes {

@@ -155,7 +155,7 @@ pub struct TopologyDescription {
     pub set_name: Option<String>,
     /// The server descriptions, sorted by address.
     pub servers: Vec<ServerDescription>,
-    /// Time between heartbeats. The formula for the staleness of secondaries uses it.
+    /// Time between heartbeats. The formula for the staleness of secondaries uses this time.
     pub heartbeat_frequency: Duration,
     /// True if any server has replied since the start of Seawall.
     pub was_seen: bool,

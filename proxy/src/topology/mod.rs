@@ -390,7 +390,7 @@ impl Topology {
 
     /// Handles the end of a connection of `generation` during an operation. The cause may be the
     /// server, but also the client's request. So the pool hands out no connection until a probe
-    /// gets a reply, and it is cleared only if the server has failed.
+    /// gets a reply. The pool is cleared only if the server has failed.
     pub(crate) fn report_connection_ended(&self, checkout: &Checkout, generation: Generation) {
         let pool = checkout.pool();
         match pool.suspect(generation, checkout.identity()) {

@@ -236,7 +236,7 @@ pub(super) async fn watch(
         events: Mutex::default(),
         changed: Notify::new(),
     });
-    // A client monitors the deployment until it is dropped, so it is kept here.
+    // A client monitors the deployment until it is dropped. So the current client is kept here.
     let mut client = None;
     for number in 0_u64.. {
         changeable.borrow_and_update().apply(&mut options);

@@ -30,7 +30,7 @@ pub(super) enum CheckOutFailure {
     Overload(Overload),
     /// A server refused the user's keys.
     KeysRefused,
-    /// The client has not logged in, but the server requires it.
+    /// The client has not logged in, but the server requires a login.
     Unauthenticated,
 }
 

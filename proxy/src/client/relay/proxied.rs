@@ -9,7 +9,7 @@ use proxy_header::{ProxiedAddress, ProxyHeader};
 use crate::client::Peer;
 use seawall_transport::{Stream, connection::ServerAddress};
 
-/// The header for one client, and the port of servers that expects it.
+/// The header for one client, and the port on which servers expect this header.
 #[derive(Debug)]
 pub(super) struct Proxied {
     port: u16,

@@ -25,8 +25,8 @@ use seawall_locks::Mutex;
 use seawall_transport::{Message, MessageReader, ReadError, Sharer, Stream};
 use seawall_wire::{MAX_MESSAGE_BYTES, OpCode, OpMsg};
 
-/// Largest number of requests that wait for replies. When it is reached, Seawall stops reading from
-/// the client.
+/// Largest number of requests that wait for replies. At this number, Seawall stops reading from the
+/// client.
 const MAX_PENDING: usize = 256;
 
 /// Maximum number of bytes that one read from a server returns.

@@ -69,7 +69,7 @@ pub(super) async fn destination(
     let connect = async |address: &ServerAddress| {
         let address = &proxied.map_or_else(|| address.clone(), |proxied| proxied.port_of(address));
         match is_bare {
-            // Seawall does not ask the server if it requires a login, because it cannot guard
+            // Seawall does not ask if the server requires a login, because Seawall cannot guard
             // encrypted traffic.
             true => connector
                 .connect_without_tls(address, header)

@@ -80,21 +80,15 @@ impl Inner {
         use super::super::demand::Need;
 
         let total: usize = self.users.values().map(User::total).sum();
-        assert_eq!(total, self.total, "the total is the sum over users");
+        assert_eq!(total, self.total, "total counts all connections");
         assert!(
             total <= self.limits.max_server_connections,
             "total is at most max_server_connections"
         );
         let waiting: usize = self.users.values().map(|u| u.waiters.len()).sum();
         let in_use: usize = self.users.values().map(|u| u.in_use).sum();
-        assert_eq!(
-            in_use, self.in_use,
-            "connections in use are the sum over users"
-        );
-        assert_eq!(
-            waiting, self.waiting,
-            "the queue's length is the sum over users"
-        );
+        assert_eq!(in_use, self.in_use, "in_use counts all connections in use");
+        assert_eq!(waiting, self.waiting, "waiting counts all waiters");
         let limited = |user: &User| {
             user.waiters.len_of(Need::Slot) + user.waiters.len_of(Need::SlotOrReserve)
         };
@@ -106,7 +100,7 @@ impl Inner {
         assert_eq!(
             turns.len(),
             self.turns.len(),
-            "turns contains no user twice"
+            "turns contains each user at most once"
         );
         for (id, user) in &self.users {
             assert_eq!(user.has_turn, turns.binary_search(&id).is_ok());

@@ -9,8 +9,8 @@ use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
 use seawall_transport::connection::{Connection, Generation};
 
-/// Minimum time between two suspicions that pause the hand-out of connections. Without it, a client
-/// that repeatedly makes a server close its connections could block all clients.
+/// Minimum time between two suspicions that pause the hand-out of connections. Without this
+/// minimum, a client that repeatedly makes a server close connections could block all clients.
 const MIN_TIME_BETWEEN_PAUSES: Duration = Duration::from_millis(100);
 
 /// The pool's states in the CMAP specification, and `Suspect`, which is between ready and paused.
