@@ -74,7 +74,7 @@ impl<K: TurnKey> Turns<K> {
         })))
     }
 
-    /// Waits for a turn. Cancel safe: a waiter that is dropped gets none.
+    /// Waits for a turn. Cancel safe: a dropped waiter gets no turn.
     pub async fn take(&self, key: K) -> Turn<K> {
         loop {
             let given = match self.take_or_wait(key) {

@@ -70,7 +70,7 @@ impl Checkout {
     pub fn begin(&mut self) -> &mut Connection {
         self.perished = Some(CloseReason::Broken);
         self.finished_at = None;
-        &mut self.held.as_mut().expect("held until the drop").0
+        &mut self.held.as_mut().expect("a checkout has a connection").0
     }
 
     /// Returns the connection during an exchange, after [`Checkout::begin`].
@@ -81,7 +81,7 @@ impl Checkout {
     /// Returns the connection and its pool during an exchange, after [`Checkout::begin`].
     pub(crate) fn connection_and_pool(&mut self) -> (&mut Connection, &ServerPool) {
         debug_assert!(self.perished.is_some(), "`begin` was called first");
-        let (connection, _) = self.held.as_mut().expect("held until the drop");
+        let (connection, _) = self.held.as_mut().expect("a checkout has a connection");
         (connection, &self.pool)
     }
 

@@ -64,7 +64,7 @@ impl Deref for Plane {
     type Target = Runtime;
 
     fn deref(&self) -> &Runtime {
-        self.0.as_ref().expect("held until the drop")
+        self.0.as_ref().expect("a plane has a runtime")
     }
 }
 
