@@ -29,15 +29,15 @@ use zeroize::Zeroizing;
 use super::restrictions::{INHERITED, OWN};
 use super::{Key, Mechanism, Restrictions, RestrictionsError, ScramKeys};
 
-/// A server's record of a user. With it, Seawall can verify the user's clients and refuse clients
-/// at a forbidden address. To authenticate as the user, Seawall also needs a
+/// A server's record of a user. With this record, Seawall can verify the user's clients and refuse
+/// clients at a forbidden address. To authenticate as the user, Seawall also needs a
 /// [`ClientKey`](super::ClientKey).
 ///
 /// Keys are compared in constant time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// The `userId`. A user that was dropped and created again has another `userId`. `None` for
-    /// some users that were created by version 3.4 or earlier.
+    /// some users that a server of version 3.4 or earlier created.
     pub user_id: Option<[u8; 16]>,
     /// The database that the user is defined in, `authSource` in connection strings.
     pub source: String,
@@ -90,9 +90,9 @@ pub enum UsersInfoError {
     RestrictionsUnreadable(#[from] RestrictionsError),
 }
 
-/// Builds the command that reads a user's keys and restrictions. Users may run it for themselves,
-/// and accounts with `viewUser` for other users. The caller appends `$db`, which may be any
-/// database.
+/// Builds the command that reads a user's keys and restrictions. A user may run the command for
+/// itself. To run it for another user, an account needs `viewUser`. The caller appends `$db`, which
+/// may be any database.
 pub fn users_info_command(name: &str, source: &str) -> RawDocumentBuf {
     let mut user = RawDocumentBuf::new();
     user.append(cstr!("user"), name);

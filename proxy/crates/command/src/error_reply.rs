@@ -49,8 +49,8 @@ pub fn is_state_change(code: i32) -> bool {
     )
 }
 
-/// True for state-change codes that guarantee that the server did nothing, so the command may be
-/// sent to another member.
+/// True for state-change codes after which Seawall may send the command to another member, because
+/// the server has certainly not executed the command.
 pub fn nothing_was_done(code: i32) -> bool {
     matches!(code, 10107 | 13435)
 }

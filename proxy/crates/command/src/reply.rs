@@ -328,8 +328,8 @@ impl ReplyScanner {
                 return Head::Regex { length };
             }
             0x0c => read_length(value).map(|n| 16 + n),
-            // With a shorter length, the result would depend on how the bytes are split into
-            // chunks.
+            // A shorter length is invalid. If the scanner accepted it, the result would depend on
+            // how the bytes are split into chunks.
             0x0f if read_length(value).is_some_and(|n| n < MIN_SCOPED_CODE_BYTES) => {
                 return Head::Opaque;
             }
@@ -484,7 +484,8 @@ impl ReplyScanner {
 
 fn read_length(bytes: &[u8]) -> Option<usize> {
     let head = bytes.first_chunk::<4>()?;
-    // A negative length becomes a length that fits no document, so the reply becomes opaque.
+    // A negative length becomes a length that is larger than any document, so the reply becomes
+    // opaque.
     Some(usize::try_from(i32::from_le_bytes(*head)).unwrap_or(usize::MAX >> 1))
 }
 

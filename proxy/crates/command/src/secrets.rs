@@ -18,9 +18,10 @@ const OPLOG_DATABASE: &str = "local";
 /// The field that lists the namespaces of a `bulkWrite`.
 const NAMESPACES: &str = "nsInfo";
 
-/// True if neither the command's values nor its reply can be secrets. `killCursors` and commands
-/// without a collection may be on any database. All others must not be on a database in which
-/// servers store users or record their changes: a reply may contain keys of users.
+/// True if the values of the command and of its reply cannot be secrets. If the command reads
+/// documents, it must not be on a database in which servers store users or record changes of users:
+/// the reply may contain keys of users. `killCursors` and commands without a collection may be on
+/// any database.
 pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
     let Some((spec, target)) = named(command.body) else {
         return false;
@@ -31,17 +32,17 @@ pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
         {
             return false;
         }
-        // The first field of a `getMore` is the cursor's id.
+        // A `getMore` names its collection in another field: its first field is the cursor's id.
         Syntax::GetMore | Syntax::Aggregate | Syntax::Explain => true,
         _ if spec.is_secret => return false,
-        // For the other commands, this covers what `command_may_be_shown` checks.
+        // For the other commands, this function is at least as strict as `command_may_be_shown`.
         _ => matches!(target, RawBsonRef::String(_)),
     };
     !reads_documents || !is_on(command.body, &[USERS_DATABASE, OPLOG_DATABASE])
 }
 
-/// True if the command's values cannot be secrets. Values of unknown commands may be: a server may
-/// know the command, or the client may have misspelled `createUser`.
+/// True if the command's values cannot be secrets. The values of an unknown command may be secrets:
+/// a server may know the command, or the client may have misspelled `createUser`.
 pub fn command_may_be_shown(command: &CommandBytes<'_>) -> bool {
     let Some((mut spec, mut target)) = named(command.body) else {
         return false;
@@ -89,8 +90,8 @@ fn may_be_of_users(command: &CommandBytes<'_>, syntax: Syntax, target: RawBsonRe
     }
 }
 
-/// True if the command's `$db` is one of these databases. An unreadable `$db` may name any
-/// database.
+/// True if the command's `$db` is one of these databases. Also true if `$db` cannot be read,
+/// because it may name any database.
 fn is_on(body: &[u8], databases: &[&str]) -> bool {
     match RawDocument::from_bytes(body).map(|body| body.get("$db")) {
         Ok(Ok(Some(RawBsonRef::String(db)))) => databases.contains(&db),

@@ -57,8 +57,8 @@ impl ClientConversation {
         Ok(self.prove(&server_first, client_key, keys))
     }
 
-    /// Computes a proof from the password, with PBKDF2. Returns the payload to send, and the
-    /// derived keys, with which the next conversation needs no PBKDF2.
+    /// Computes a proof from the password, with PBKDF2. Returns the payload to send and the derived
+    /// keys. With these keys, the next conversation does not need PBKDF2.
     pub fn respond_with_password(
         self,
         server_first: &[u8],

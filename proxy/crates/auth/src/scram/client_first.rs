@@ -20,8 +20,8 @@ impl ClientFirst {
     ///
     /// # Errors
     /// The payload is malformed, requests channel binding (`p=`), or has a mandatory extension
-    /// (`m=`). Or it contains the authorization identity of another user, an escape other than
-    /// `=2C` and `=3D`, or a nonce shorter than servers accept.
+    /// (`m=`). It contains the authorization identity of another user, or an escape other than
+    /// `=2C` and `=3D`. Its nonce is shorter than servers accept.
     pub fn parse(payload: &[u8]) -> Result<Self, ScramError> {
         let message = ScramMessage::ClientFirst;
         let text = text(message, payload)?;
@@ -121,8 +121,9 @@ fn unescape_user_name(escaped: &str) -> Option<String> {
     Some(user)
 }
 
-/// Checks that the authorization identity is the user itself. The identity may contain escapes or
-/// not: servers compare it without decoding escapes, but RFC 5802 requires escapes.
+/// Checks that the authorization identity is the user itself. An identity with escapes and an
+/// identity without escapes are both accepted: RFC 5802 requires escapes, but servers compare the
+/// identity without decoding escapes.
 fn check_authorization_identity(identity: &str, user: &str) -> Result<(), ScramError> {
     if identity.is_empty() {
         return Ok(());

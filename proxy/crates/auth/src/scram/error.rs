@@ -46,8 +46,8 @@ pub enum ScramError {
         /// The minimum number that servers accept.
         min: usize,
     },
-    /// The value of `c=` is not the GS2 header that the client has sent, so one of them was changed
-    /// in transit.
+    /// The value of `c=` is not the GS2 header that the client has sent, so one of the two values
+    /// was changed in transit.
     #[error("the channel binding differs from the GS2 header")]
     ChannelBindingMismatch,
     /// The nonce (`r=`) belongs to another conversation. The message may be a replay.
@@ -86,7 +86,7 @@ pub enum ScramError {
     /// read again.
     #[error("the keys are outdated: the server has other keys")]
     KeysOutdated,
-    /// The keys belong to another mechanism than the conversation, or two keys that must match
+    /// The keys and the conversation belong to different mechanisms, or two keys that must match
     /// belong to different mechanisms.
     #[error("the keys belong to another mechanism")]
     MechanismMismatch,
@@ -126,7 +126,7 @@ pub enum Fault {
     Client,
     /// The server to which Seawall authenticates caused the error.
     Server,
-    /// Seawall caused the error, by its keys, its configuration or its code.
+    /// Seawall caused the error: its keys, its configuration or its code are wrong.
     Us,
 }
 

@@ -242,7 +242,7 @@ impl ScramKeys {
     }
 
     /// True if these keys have this salt and iteration count. A server chooses a new salt whenever
-    /// the password is set, even if the new password is the old one.
+    /// the password is set, even if the new password equals the old one.
     pub(super) fn are_for(&self, salt: &[u8], iterations: u32) -> bool {
         self.salt == salt && self.iterations == iterations
     }
@@ -376,7 +376,7 @@ pub(super) fn check_iterations(iterations: u32) -> Result<(), ScramError> {
 /// guess the password from a proof.
 pub const MIN_ITERATIONS: u32 = 4_096;
 /// The highest accepted iteration count. This number of iterations takes some seconds, so a peer
-/// cannot occupy a core for longer. The servers' defaults are 10,000 and 15,000.
+/// can occupy a core only for this time. The servers' defaults are 10,000 and 15,000.
 pub const MAX_ITERATIONS: u32 = 10_000_000;
 
 const _: () = assert!(MIN_ITERATIONS < MAX_ITERATIONS);

@@ -1,4 +1,5 @@
-//! SCRAM (RFC 5802, RFC 7677) as MongoDB implements it. Seawall needs no passwords for it.
+//! SCRAM (RFC 5802, RFC 7677) as MongoDB implements it. Seawall does not need to know the users'
+//! passwords.
 //!
 //! ```text
 //!  client-first   n,,n=<user>,r=<client nonce>

@@ -118,7 +118,7 @@ const fn make_slots() -> [u8; SLOT_COUNT] {
     slots
 }
 
-/// Number of slots. It is so large that most names are in their first slot.
+/// Number of slots. With this number, most names are in their first slot.
 const SLOT_COUNT: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 9;
 const EMPTY: u8 = u8::MAX;

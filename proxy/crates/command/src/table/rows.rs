@@ -30,7 +30,8 @@ pub static COMMANDS: &[CommandSpec] = &[
         .writes()
         .on_collection()
         .statements("documents")
-        // The shape of an insert does not contain its documents, so they need not have arrived.
+        // The shape of an insert does not contain its documents, so Seawall can forward the insert
+        // before they have arrived.
         .streaming(Streaming::AfterBody),
     command("update")
         .writes()

@@ -11,7 +11,8 @@ pub struct CommandSpec {
     pub class: Class,
     /// The fields of the command that are part of its shape.
     pub syntax: Syntax,
-    /// What the first field of the command has. Redaction keeps only this.
+    /// The kind of value that the first field of the command may have. Redaction hides every other
+    /// value in this field.
     pub first_field: FirstField,
     /// Where the command lists its statements (the writes that it contains).
     pub statements: Statements,
@@ -122,14 +123,16 @@ pub enum Syntax {
     Plain,
 }
 
-/// What the first field of a command has. Everything else in this field is a value of a user.
+/// The kind of value that the first field of a command may have. Any other value in this field is
+/// data of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstField {
-    /// Nothing: clients send one or true.
+    /// A value without a meaning: clients send the number 1 or true.
     Flag,
-    /// The name of a collection, database or namespace; or one.
+    /// The name of a collection, database or namespace; or the number 1.
     Name,
-    /// A number or a word of the server or of Seawall, such as a level, a time or a cursor id.
+    /// A number or a word that the server or Seawall defines, such as a level, a time or a cursor
+    /// id.
     Option,
     /// Another command.
     Command,
@@ -202,10 +205,10 @@ pub enum ReplyForm {
 pub enum Streaming {
     /// A large command is always read whole.
     Never,
-    /// It can be forwarded as soon as its body has arrived.
+    /// A large command can be forwarded as soon as its body has arrived.
     AfterBody,
-    /// It can be forwarded as soon as two parts have arrived: its body, and the statements that the
-    /// fingerprint reads.
+    /// A large command can be forwarded as soon as its body, and the statements that the
+    /// fingerprint reads, have arrived.
     AfterStatements,
 }
 
@@ -285,7 +288,7 @@ impl CommandSpec {
         self.class(Class::Handshake(handshake)).never_replayed()
     }
 
-    /// Sets the syntax, and what the first field of commands with this syntax has.
+    /// Sets the syntax, and the kind of the first field that commands with this syntax have.
     pub(super) const fn syntax(self, syntax: Syntax) -> Self {
         Self {
             syntax,

@@ -167,7 +167,7 @@ fn commands_with_statements_are_writes() {
     for command in COMMANDS {
         let has_statements = command.statements != Statements::None;
         assert!(!has_statements || command.class == Class::Write);
-        // A command that is forwarded while it arrives has its statements counted as they arrive.
+        // Seawall counts the statements of a streamed command while they arrive.
         let is_streamed = command.streaming != Streaming::Never;
         assert!(!is_streamed || command.statements.field().is_some());
     }
