@@ -18,22 +18,23 @@ use crate::{
 /// many.
 const START: u32 = 32;
 
-/// The lowest limit. It is 1, because each of up to a thousand proxies in front of one server has
-/// its own limit.
+/// The lowest limit. One server may have a thousand proxies, and each proxy has its own limit, so
+/// the lowest limit is 1.
 const FLOOR: u32 = 1;
 
-/// Minimum length of a slice during the search, after the search, and while the rate of arriving
+/// Minimum lengths of a slice: during the search, after the search, and while the rate of arriving
 /// operations limits the throughput. In the last case, operation times vary with bursts of
 /// arrivals.
 const SEARCH_SLICE: Duration = Duration::from_millis(100);
 const SETTLED_SLICE: Duration = Duration::from_millis(200);
 const LATENCY_SLICE: Duration = Duration::from_millis(500);
 
-/// Maximum number of slices at the tried limit, during the search and after it.
+/// Maximum numbers of slices at the tried limit: during the search, and after the search.
 const SEARCH_ROUNDS: usize = 3;
 const SETTLED_ROUNDS: usize = 5;
 
-/// Number of slices at the base limit before the first trial, so that the noise is known.
+/// Number of slices at the base limit before the first trial, from which the controller learns the
+/// noise.
 const FIRST_SLICES: u32 = 2;
 
 /// The noise that is assumed at the start, and the minimum of the noise. Both are standard
@@ -42,7 +43,8 @@ const FIRST_NOISE: f64 = 0.03;
 const LEAST_NOISE: f64 = 0.005;
 
 /// If operations are shorter than this, a change of the limit counts as effective at once.
-/// Otherwise, it takes twice the time of an operation, at most `MAX_TRANSIT`.
+/// Otherwise, a change takes effect after twice the time of an operation, or after `MAX_TRANSIT` if
+/// that is shorter.
 const SHORT: Duration = Duration::from_millis(5);
 const MAX_TRANSIT: Duration = Duration::from_secs(1);
 

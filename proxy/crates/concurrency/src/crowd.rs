@@ -15,19 +15,19 @@ use crate::{like::Slowdown, random::Random, rounded};
 /// mongod works best with 16 to 32 operations, which take 6 to 8 times as long as a single one.
 const CROWDED: f64 = 8.0;
 
-/// If operations take less than this many times as long as without load, a limit that was found by
-/// yielding may be exceeded step by step. Other clients may have left. Or they have yielded later
-/// than this one: if all of them then raised their limits at once, the server would be crowded
-/// again.
+/// If operations take less than this many times as long as without load, the controller raises a
+/// limit that it found by yielding, step by step. The server has room because other clients have
+/// left, or because other proxies have yielded later than this one. If all these proxies raised
+/// their limits at once, the server would be crowded again.
 const ROOMY: f64 = 3.0;
 
-/// The factor of such a step, and the mean time between two steps. A step takes effect at all
-/// proxies within this time.
+/// The factor by which one step raises a limit that was found by yielding, and the mean time
+/// between two such steps. A step takes effect at all proxies within this time.
 const CAP_STEP: f64 = std::f64::consts::SQRT_2;
 const CAP_STEP_TIME: Duration = Duration::from_secs(1);
 
-/// Time for which the server must be crowded before the limit is lowered. It is five windows, so a
-/// short stall is not enough.
+/// Time for which the server must be crowded before the limit is lowered. The time is five windows
+/// long, so a short stall does not lower the limit.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Mean time between two steps, and the bounds of a step's factor. Within these bounds, the factor
@@ -36,14 +36,15 @@ const STEP_TIME: Duration = Duration::from_millis(400);
 const LEAST_STEP: f64 = 0.85;
 const LARGEST_STEP: f64 = 0.5;
 
-/// Each time the limit has fallen to the share `CHECK_AT`, at least the share `KEPT` of the
-/// throughput must remain. This much remains if all clients of the server yield, or if this proxy
-/// alone fills the server. If others take the freed share, or if the server is slow for another
-/// reason, only `CHECK_AT` remains.
+/// Each time yielding has reduced the limit to the share `CHECK_AT`, at least the share `KEPT` of
+/// the throughput must remain. This share remains if all clients of the server yield, or if this
+/// proxy alone fills the server. If others take the freed share, or if the server is slow for
+/// another reason, only the share `CHECK_AT` of the throughput remains.
 const CHECK_AT: f64 = 0.5;
 const KEPT: f64 = 0.7;
 
-/// Time after which a limit that was found by yielding may be exceeded at any crowding.
+/// Time after which a limit that was found by yielding no longer restricts the controller, even if
+/// the server is crowded.
 const CAP_TIME: Duration = Duration::from_secs(600);
 
 /// If yielding did not help, it is not tried again for this time. The time doubles with each
@@ -55,8 +56,8 @@ const MAX_BACKOFF: Duration = Duration::from_secs(600);
 /// with few operations has little weight.
 const KEPT_WEIGHT: f64 = 0.7;
 
-/// Weight of a new window in the smoothed rate. It is the mean of almost a second, because proxies
-/// do not yield at the same moment.
+/// Weight of a new window in the smoothed rate. With this weight, the rate is the mean of almost a
+/// second, because proxies do not yield at the same moment.
 const RATE_SMOOTHING: f64 = 0.15;
 
 /// The highest limit after yielding.
@@ -70,8 +71,9 @@ struct Cap {
 
 #[derive(Clone, Copy, Debug)]
 struct Yielding {
-    /// The limit at the check before the last one, or before the first step. It is restored if
-    /// throughput was lost: the smoothed rate shows a loss at the last check only in part.
+    /// The limit at the check before the last check, or before the first step. If throughput was
+    /// lost, this limit is restored. The limit of the last check may be too low, because the
+    /// smoothed rate showed only a part of the loss at that check.
     earlier_limit: u32,
     /// The limit and the rate at the last check.
     from_limit: u32,
@@ -150,7 +152,7 @@ impl Crowd {
         Highest::RaisedCap(next)
     }
 
-    /// True if the server is crowded, and the limit will be lowered if this does not end soon.
+    /// True if the server is crowded. If the server stays crowded, the limit will be lowered soon.
     pub(crate) fn is_about_to_yield(&self) -> bool {
         self.crowded_since.is_some()
     }

@@ -116,8 +116,8 @@ pub struct Inputs {
     pub mean_server_time: Duration,
     /// Smoothed server time as a multiple of the unloaded server's. 0 if it is unknown.
     pub crowding: f64,
-    /// Relative gain that the last finished trial measured, as a natural logarithm: 0.05 is 5 %
-    /// more work. In arrivals-bound load: 5 % less time.
+    /// Relative gain that the last finished trial measured, as a natural logarithm. For example,
+    /// 0.05 means 5 % more work or, in arrivals-bound load, 5 % less time.
     pub gain: f64,
     /// Standard error of `gain`.
     pub noise: f64,

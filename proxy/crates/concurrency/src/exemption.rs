@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn median_follows_a_change() {
+    fn median_follows_a_lasting_change_of_the_server_times() {
         let mut times = times(std::iter::repeat_n(100, 100_000));
         for _ in 0..20_000 {
             times.record(Duration::from_millis(50));

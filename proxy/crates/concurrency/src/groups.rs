@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::sample::GROUPS;
 
-/// Number of entries. Shapes whose numbers have the same remainder share an entry.
+/// Number of entries. The remainder of a shape's number selects its entry, so several shapes may
+/// share an entry.
 const ENTRIES: u64 = 1_024;
 
 /// Weight of a new server time in the mean of its shape.

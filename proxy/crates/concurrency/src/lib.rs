@@ -1,7 +1,7 @@
 //! Finds the number of operations that a server should run at a time (the concurrency limit).
 //!
 //! There is one [`Controller`] per server. About every 100 ms its owner passes a [`Sample`] of
-//! what happened, and gets a [`Decision`]: the limit, and the reason for it.
+//! measurements, and gets a [`Decision`]: the limit, and the reason for it.
 //!
 //! The controller compares; it has no model of the server. It alternates between the limit in use
 //! and another one (a trial), and keeps the other limit only if the server then completed

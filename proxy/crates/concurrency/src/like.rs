@@ -17,18 +17,19 @@ const SMOOTHING: f64 = 0.1;
 const MIN_OPERATIONS: f64 = 16.0;
 
 /// Number of quiet operations ([`Sample::QUIET`]) from which the unloaded server time is measured.
-/// A proxy that starts on a busy server, as one of many, may get only its first two.
+/// If a proxy is one of many that start in front of a busy server, only its first two operations
+/// may be quiet.
 const MIN_QUIET: f64 = 2.0;
 
 /// Weights of a new quiet time that is shorter or longer than the mean. Other clients' load can
 /// make a time longer, but never shorter, so a shorter time has more weight. A longer time counts
-/// only if the proxy's own load was low. With a limit of 2, every operation begins quietly, so then
-/// it counts only if no operation waited.
+/// only if the proxy's own load was low. With a limit of 2, every operation begins quietly, so a
+/// longer time then counts only if no operation waited.
 const SHORTER: f64 = 0.25;
 const LONGER: f64 = 0.02;
 
-/// The logarithms of the unloaded server times grow by this per second, so that a wrong value is
-/// forgotten: the times double in 12 minutes.
+/// The logarithms of the unloaded server times grow by this amount per second, so that a wrong
+/// value is forgotten: the times double in 12 minutes.
 const AGEING_PER_SECOND: f64 = 0.0014;
 
 /// The measurements of one group. Times are in seconds, and logarithms are binary.
@@ -96,8 +97,8 @@ impl Work {
     }
 }
 
-/// How long operations took, compared with the unloaded server: the number of operations, and the
-/// sum of the binary logarithms of their times relative to the unloaded ones.
+/// The times of operations, compared with the unloaded server: the number of operations, and the
+/// sum of the binary logarithms of their relative times.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slowdown {
     count: f64,
@@ -113,7 +114,7 @@ impl Slowdown {
         }
     }
 
-    /// Adds newer operations. Earlier ones keep the weight `kept`.
+    /// Adds newer operations. Reduces the weight of the earlier operations to the share `kept`.
     pub(crate) fn add(&mut self, newer: Self, kept: f64) {
         self.count = self.count * kept + newer.count;
         self.log_sum = self.log_sum * kept + newer.log_sum;

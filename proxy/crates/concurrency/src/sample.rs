@@ -1,4 +1,4 @@
-//! A sample: what happened at one server in one window of about 100 ms.
+//! A sample: the measurements of one server in one window of about 100 ms.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub struct GroupSample {
     pub quiet_log_sum: f64,
 }
 
-/// What happened at one server in one window. The owner of the limit adds to it when an operation
-/// begins to wait, begins to run and ends: a few additions each.
+/// The measurements of one server in one window. The owner of the limit updates them when an
+/// operation begins to wait, begins to run and ends. Each update costs a few additions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
     /// The epoch in which the window began ([`Controller::epoch`](crate::Controller::epoch)).

@@ -21,21 +21,21 @@ const MIN_GAIN: f64 = 0.01;
 const MIN_ELASTICITY: f64 = 0.05;
 
 /// A gain of this size cannot come from a steady change, so the trial does not wait for the second
-/// neighbour. It waits if the tried limit bound nothing, because then the limit is not the reason
-/// for the gain: other clients may have yielded. A gain that exceeds the change of the limit by
-/// `LARGEST_ELASTICITY` cannot come from the limit.
+/// neighbour. But the trial waits for it if operations did not wait all the time at the tried
+/// limit. The limit is then not the reason for the gain: other clients may have yielded. A gain
+/// that exceeds the change of the limit by `LARGEST_ELASTICITY` cannot come from the limit.
 const OBVIOUS_GAIN: f64 = 0.3;
 const LARGEST_ELASTICITY: f64 = 1.2;
 
 /// A gain of this share of the change of the limit is steep: the best limit is not the next one.
 const STEEP: f64 = 0.2;
 
-/// Two values at the same limit that differ by more than this and by more than the noise show that
-/// the server changes. Such values are not compared.
+/// If two values at the same limit differ by more than this and by more than the noise, the server
+/// has changed. Such values are not compared.
 const UNSTEADY: f64 = 0.15;
 
-/// A trial begins again if the server changes. At this number of changes, it ends, and the tried
-/// limit is dropped.
+/// A trial begins again if the server changes. After this number of changes, the trial ends, and
+/// the tried limit is dropped.
 const MAX_RESTARTS: u32 = 2;
 
 /// The quantity that a trial compares.
@@ -89,7 +89,7 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    /// `rounds` is the maximum number of values at the tried limit.
+    /// Creates a trial. `rounds` is the maximum number of values at the tried limit.
     pub(crate) fn new(base: u32, tried: u32, metric: Metric, first: f64, rounds: usize) -> Self {
         Self {
             base,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_obvious_gain_at_a_limit_that_bound_nothing_needs_a_second_measurement() {
+    fn an_obvious_gain_needs_a_second_measurement_if_operations_did_not_wait_all_the_time() {
         let mut trial = Trial::new(32, 64, Metric::Throughput, 0.0, 3);
         assert_eq!(trial.add(0.6, 0.01, false), Verdict::Continue);
         assert_eq!(trial.add(0.0, 0.01, true), Verdict::Keep);

@@ -31,7 +31,7 @@ pub struct Options {
     /// The address on which mongod listens. If it is unspecified (`0.0.0.0`), clients connect over
     /// loopback.
     pub bind_ip: IpAddr,
-    /// The name of the replica set to which mongod belongs. The set must still be initiated.
+    /// The name of the replica set to which mongod belongs. The caller must initiate the set.
     pub replica_set: Option<String>,
     /// True if clients must authenticate. Until the first user exists, clients on loopback may
     /// create it without a login.
@@ -475,7 +475,7 @@ const ABORTED: i32 = 134;
 const LISTENER_FAILED: &str = "_runListener";
 const PORT_ATTEMPTS: u32 = 5;
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// A primary takes up to 15 s to hand over its role before it ends.
+/// Time limit for mongod to end. A primary takes up to 15 s to hand over its role before it ends.
 const END_LIMIT: Duration = Duration::from_secs(60);
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -70,7 +70,7 @@ pub async fn initiate_replica_set(
 ) -> Result<SocketAddr, Error> {
     let indexed = members.iter().enumerate().rev();
     // If several members have the highest priority, `max_by_key` returns the last of them. The
-    // order is reversed, so this is the first one in the list.
+    // order is reversed, so the result is the first of them in the list.
     let preferred = indexed.max_by_key(|(_, member)| member.priority);
     let (index, first) = preferred.ok_or(Error::NotAMember)?;
     let set = first
@@ -189,7 +189,7 @@ fn milliseconds(duration: Duration) -> i32 {
 enum MemberState {
     Primary,
     Secondary,
-    /// Starting, copying data, electing a primary, or not replying.
+    /// The member starts, copies data, elects a primary, or does not reply.
     Other,
 }
 

@@ -43,8 +43,8 @@ pub(super) struct Supervisor {
     shell: Child,
     /// The writing end of the pipe. Closing it (`None`) ends the run.
     input: Option<ChildStdin>,
-    /// The state of the run. It belongs to no runtime, because tests with different runtimes may
-    /// share a mongod.
+    /// The state of the run. The channel works without a runtime, because tests with different
+    /// runtimes may share a mongod.
     run: watch::Receiver<Run>,
 }
 

@@ -1,9 +1,9 @@
 //! The model of a server: cores that all runnable operations share.
 //!
-//! Each runnable operation gets an equal share of the cores, at most one. An operation costs more
-//! CPU when few run, because threads sleep and wake, and when many run, because they share caches
-//! and locks. The figures were measured with mongod 6.0.5: 45 µs at 16 to 32 operations, 104 µs at
-//! 256.
+//! Each runnable operation gets an equal share of the cores, but at most one core. An operation
+//! costs more CPU when few run, because threads sleep and wake, and when many run, because they
+//! share caches and locks. The figures were measured with mongod 6.0.5: 45 µs at 16 to 32
+//! operations, 104 µs at 256.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -49,8 +49,8 @@ impl Ord for Ordered {
 pub(crate) enum Contention {
     /// As measured for mongod.
     Mongod,
-    /// A lock convoy: the cost grows with the square of the number of runnable operations. Among 8
-    /// operations, each of the others adds this share to the cost of an operation.
+    /// A lock convoy: the cost grows with the square of the number of runnable operations. If 8
+    /// operations are runnable, each of the other 7 adds this share to the cost of an operation.
     Convoy(f64),
 }
 
@@ -132,7 +132,7 @@ impl Server {
         self.updated_at + (end.0 - self.received).max(0.0) / rate
     }
 
-    /// Ends the operation that ends at `now`.
+    /// Ends the operation whose work is complete at `now`.
     pub(crate) fn end(&mut self, now: f64) -> u32 {
         self.advance(now);
         let Reverse((end, operation)) = self.runnable.pop().expect("an operation ends now");

@@ -51,9 +51,9 @@ pub(crate) enum Change {
     Cores(f64),
     Stall(bool),
     Contention(Contention),
-    /// Share of operations that read from a disk, which takes 5 ms more.
+    /// Share of operations that read from a disk. Such an operation takes 5 ms more.
     Misses(f64),
-    /// Number of logins at a time, each of 5 ms of CPU.
+    /// Number of logins in progress at a time. Each login needs 5 ms of CPU time.
     Logins(u32),
     /// Open loop: arrivals per second.
     Rate(f64),
