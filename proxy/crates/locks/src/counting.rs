@@ -38,7 +38,7 @@ impl fmt::Display for LockCounts {
 }
 
 /// Runs `work`, and counts the locks that the current thread takes until `work` ends. The outer of
-/// two nested calls does not count the locks of the inner one.
+/// two nested calls does not count the locks of the inner call.
 pub fn count<R>(work: impl FnOnce() -> R) -> (R, LockCounts) {
     let start = |counts| TAKEN.with_borrow_mut(|taken| replace(taken, counts));
     let outer = start(Some(LockCounts::default()));
@@ -51,7 +51,7 @@ pub fn count<R>(work: impl FnOnce() -> R) -> (R, LockCounts) {
 #[track_caller]
 pub(crate) fn add() {
     let place = Location::caller();
-    // A thread that ends may lock after its counter was dropped.
+    // A thread that ends may take a lock after its counter was dropped.
     let _ended = TAKEN.try_with(|taken| {
         if let Some(counts) = taken.borrow_mut().as_mut() {
             *counts.0.entry((place.file(), place.line())).or_default() += 1;

@@ -1,9 +1,9 @@
-//! The locks of Seawall: those of `parking_lot`, which are never poisoned, so a thread that panics
-//! leaves its locks usable.
+//! The locks of Seawall. They are the locks of `parking_lot`, which are never poisoned: if a thread
+//! panics, other threads can still use its locks.
 //!
 //! In a build with debug assertions, `count` counts how often code takes locks, and where. So a
 //! test can assert how many locks an operation takes. In other builds, these types cost nothing.
-//! The locks inside of other crates, such as those of tokio's channels, are not counted.
+//! The locks inside other crates, such as those of tokio's channels, are not counted.
 
 #![expect(
     clippy::disallowed_types,
@@ -52,7 +52,7 @@ impl<T> Mutex<T> {
 pub struct RwLock<T>(parking_lot::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// Creates a lock that nothing holds.
+    /// Creates a lock that is not held.
     #[inline]
     pub const fn new(value: T) -> Self {
         Self(parking_lot::RwLock::new(value))

@@ -163,7 +163,7 @@ struct Inner {
     waiting: Waiting,
     /// The message that may use the reserve now; `None` if no message uses it.
     finisher: Option<HolderId>,
-    /// When the last search for holders to evict began; `None` before the first.
+    /// When the last search for holders to evict began; `None` before the first search.
     evicted_at: Option<Instant>,
 }
 

@@ -1,4 +1,4 @@
-//! PEM files with certificates, keys and revocation lists, and when these expire.
+//! PEM files with certificates, keys and revocation lists, and the times at which they expire.
 
 use std::{
     fmt,
@@ -145,8 +145,8 @@ impl Pem<'_> {
         }
     }
 
-    /// Returns the earliest of `times`. Fails if `times` is `None`, because an item of the file is
-    /// malformed.
+    /// Returns the earliest of `times`. `times` is `None` if an item of the file is malformed; the
+    /// function then fails.
     fn first(&self, times: Option<Vec<i64>>) -> Result<CertificateExpiry, PemError> {
         let first = times.and_then(|times| times.into_iter().min());
         Ok(CertificateExpiry {
@@ -180,7 +180,8 @@ pub fn authorities(
     Ok((roots, all))
 }
 
-/// Reads the revocation lists in several files. Adds to `expiries` when each file must be replaced.
+/// Reads the revocation lists in several files. Adds to `expiries` the time at which each file must
+/// be replaced.
 ///
 /// # Errors
 /// If a file has no revocation list, or a malformed one.

@@ -186,7 +186,8 @@ impl MessageReader {
                     if let Some(ahead) = self.buffer.len().checked_sub(header.message_length) {
                         if ahead > FREE_BYTES {
                             let grown = self.share(budget).grow(ahead, ahead);
-                            // Boxed, like all futures that idle connections do not need.
+                            // The future is boxed, like all futures that idle connections do not
+                            // need.
                             let grown = Box::pin(timeout(MESSAGE_LIMIT, grown)).await;
                             grown.map_err(|_| ReadError::Stalled)??;
                         }
@@ -453,8 +454,8 @@ impl MessageReader {
         }
         let missing = expected.saturating_sub(self.buffer.len());
         if expected > LARGE_MESSAGE_BYTES {
-            // The read ends with this message. A byte after it would make the buffer grow, which
-            // copies the whole message.
+            // The read stops at the end of this message. Further bytes would make the buffer grow,
+            // which copies the whole message.
             self.buffer.reserve_exact(missing);
             let mut rest = (&mut self.buffer).limit(missing.min(room));
             return poll_read_buf(Pin::new(stream), cx, &mut rest);

@@ -300,8 +300,8 @@ pub const fn head_of(name: &[u8]) -> u64 {
     u64::from_le_bytes([a, b, c, 0, 0, 0, 0, 0])
 }
 
-/// A mask in which the high bit of the first zero byte is set, and perhaps high bits of bytes after
-/// it. 0 if there is no zero byte.
+/// A mask in which the high bit of the first zero byte is set. High bits of later bytes may also be
+/// set. The mask is 0 if there is no zero byte.
 #[inline]
 const fn zero_bytes(word: u64) -> u64 {
     const LOW_BITS: u64 = u64::from_le_bytes([0x01; 8]);

@@ -130,7 +130,7 @@ async fn only_a_silent_holder_of_the_address_with_the_most_memory_is_evicted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn for_a_message_of_the_same_address_only_slow_memory_holders_are_evicted() {
+async fn only_slow_memory_holders_are_evicted_for_a_message_of_the_same_address() {
     let (mut inner, now) = inner();
     let [slow, fast] = [1, 1].map(|last| holder(&mut inner, sharer(last), 400_000, now));
     for id in [slow, fast] {

@@ -101,8 +101,9 @@ impl Connection {
 pub async fn requires_authentication(connection: &mut Connection) -> Result<bool, ControlError> {
     let command = rawdoc! { "getParameter": 1, "logLevel": 1, "$db": "admin" };
     let reply = connection.run(&command).await?;
-    // The server checks privileges before it runs the command. An error other than UNAUTHORIZED
-    // does not show that access was granted.
+    // The server checks privileges before it runs the command. Every error counts as "a login is
+    // required", because an error other than UNAUTHORIZED does not prove that the server granted
+    // access.
     Ok(reply_is_ok(&reply).is_err())
 }
 

@@ -304,7 +304,7 @@ impl Connector {
     }
 
     /// Connects but sends no `hello`, because the client will send its own. Also returns true if
-    /// the server requires clients to log in. `header` is sent first, in front of TLS.
+    /// the server requires clients to log in. `header` is sent first, before TLS.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -382,8 +382,8 @@ impl Connector {
         let step = Step::Authenticate;
         let first = match hello_reply.get_document("speculativeAuthenticate") {
             Ok(reply) => reply.to_owned().into(),
-            // The reply to `hello` has no `speculativeAuthenticate` if the server does not know it
-            // or if the login failed. In the second case, `saslStart` returns the error.
+            // The reply to `hello` has no `speculativeAuthenticate` if the server does not know
+            // this field or if the login failed. In the second case, `saslStart` returns the error.
             Err(_) => run_step(&mut connection, address, step, &start(cstr!("$db"))).await?,
         };
         let scram = |source| EstablishError::Scram {

@@ -47,7 +47,8 @@ impl Interrupt {
 pub struct Interrupts(Mutex<Vec<Weak<Interrupt>>>);
 
 impl Interrupts {
-    /// Adds a connection's interrupt. It leaves the list some time after its connection was closed.
+    /// Adds a connection's interrupt. It is removed from the list some time after its connection
+    /// was closed.
     pub fn add(&self, interrupt: &Arc<Interrupt>) {
         let mut all = self.0.lock();
         if all.len() == all.capacity() {
