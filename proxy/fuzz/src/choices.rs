@@ -30,8 +30,7 @@ impl<'a> Choices<'a> {
         !self.byte().is_multiple_of(2)
     }
 
-    /// Returns the next bytes. The next byte gives their number, limited by the number of remaining
-    /// bytes.
+    /// Returns some of the next bytes. The byte before them gives their number.
     pub(crate) fn short(&mut self) -> &'a [u8] {
         let count = usize::from(self.byte()).min(self.rest.len());
         let (taken, rest) = self.rest.split_at(count);

@@ -10,7 +10,7 @@ use crate::choices::Choices;
 #[expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "written for tests, where both are allowed"
+    reason = "this module was written for tests, which may panic"
 )]
 mod grammar;
 
@@ -127,7 +127,7 @@ fn value(choices: &mut Choices<'_>) -> Bson {
 
 /// Walks a document and compares the walk with the `bson` crate: a document that the crate accepts
 /// is walked to its end, with the same names and values. Returns true if the crate accepts the
-/// document; it does not check embedded documents.
+/// document. Embedded documents are not checked.
 pub(crate) fn check_walk(document: &[u8]) -> bool {
     let own: Vec<_> = Elements::of(document).collect();
     let failed = own.iter().filter(|element| element.is_err()).count();

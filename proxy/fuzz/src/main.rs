@@ -46,7 +46,7 @@ struct Arguments {
     /// Folder for inputs that fail
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/artifacts"))]
     artifacts: PathBuf,
-    /// Save each input before it runs, to find one that ends the process
+    /// Save each input before it runs, to find an input that ends the process
     #[arg(long)]
     save_each: bool,
     /// Replace the corpus files with generated ones and exit

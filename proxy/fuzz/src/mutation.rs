@@ -54,7 +54,7 @@ pub struct Mutator<'a> {
 }
 
 impl<'a> Mutator<'a> {
-    /// The same seed gives the same inputs.
+    /// Creates a generator. The same seed gives the same inputs.
     pub fn new(corpus: &'a [Vec<u8>], seed: u64) -> Self {
         Self {
             corpus,

@@ -295,7 +295,7 @@ fn readers() -> Vec<Seed> {
         .unwrap_or_default();
     let of = |name: &str, front: [u8; 3], bytes: &[u8]| seed(name, [&front[..], bytes].concat());
     // A large message is too large for the corpus. So the last byte of this seed makes the target
-    // put a large message in front.
+    // put a large message in front of the input.
     let behind_large = |name: &str, front: [u8; 3]| {
         let sum = first
             .iter()

@@ -222,7 +222,7 @@ impl Parts {
         Window {
             exporter: Arc::clone(&self.observer.exporter),
             clients: Arc::clone(&self.observer.clients),
-            // Captures are off, so each request for one is refused.
+            // Captures are off, so each request for a capture is refused.
             captures: Arc::new(Captures::new(None, Box::new(Vec::new))),
             insight: Arc::clone(&self.insight),
             pulse: Err("it is off"),
@@ -246,7 +246,7 @@ impl Parts {
                 allowed_hosts: vec![ALLOWED_HOST.to_owned()],
             })
             .into(),
-            // Profiles are off, because one takes seconds.
+            // Profiles are off, because a profile takes seconds.
             profiles: false.into(),
             // The dashboard is off, because its stream of updates never ends.
             dashboard: false.into(),
@@ -254,7 +254,7 @@ impl Parts {
             live: Live::default(),
             fleet: Default::default(),
             configuration: watch::Sender::new(Arc::default()).subscribe(),
-            // Nothing receives the requests for a reload, so each gets the status 503.
+            // Nothing receives the requests for a reload, so each request gets the status 503.
             reloads: mpsc::channel(1).0,
             places: Arc::new(Semaphore::new(MAX_REQUESTS)),
             started_at: Instant::now(),

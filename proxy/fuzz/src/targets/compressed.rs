@@ -1,4 +1,4 @@
-//! Compressed messages: messages that we receive, and messages that we compress.
+//! Compressed messages: messages that Seawall receives, and messages that Seawall compresses.
 //!
 //! Input, in this order:
 //!
@@ -18,7 +18,7 @@ use crate::choices::{Choices, altered};
 const MAX_BYTES: usize = 64 * 1024;
 
 /// Checks that a received message inflates to exactly its declared size, within the limit, or is
-/// refused. Checks that a message that we compress inflates to the original.
+/// refused. Checks that a message that Seawall compresses inflates to the original.
 pub fn compressed(data: &[u8]) {
     let mut choices = Choices::new(data);
     let compressor = *Compressor::ALL

@@ -1,5 +1,5 @@
 //! One whole message with its header: `OP_MSG` with its sections, `OP_QUERY`, and the walk over the
-//! sections of a message that is forwarded before its end is known.
+//! sections of a message that is forwarded before its end has arrived.
 //!
 //! Input: one byte that selects how the message is cut, then the message.
 
@@ -94,7 +94,7 @@ fn rebuilt(parsed: &OpMsg<'_>) -> Vec<u8> {
     message
 }
 
-/// Appends a right checksum to the message. Random bytes never have one.
+/// Appends the correct checksum to the message. Random bytes never have a correct checksum.
 fn with_right_checksum(message: &[u8]) -> Vec<u8> {
     let mut message = message.to_vec();
     if let Some(flags) = message.get_mut(HEADER_BYTES) {

@@ -32,8 +32,8 @@ const LIMITS: [usize; 4] = [16, 16 * 1024, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTE
 /// The memory budget. It is enough for everything that one reader holds.
 const BUDGET_BYTES: usize = 8 << 20;
 
-/// After this many small pieces, the rest of the stream comes in large ones, to bound the time of
-/// an execution.
+/// After this many small pieces, the rest of the stream arrives in large pieces, to limit the time
+/// of an execution.
 const MOST_PIECES: usize = 4_096;
 
 thread_local! {
@@ -100,8 +100,8 @@ impl Treatment {
     }
 }
 
-/// An input that selects a large message gets it only in one of [`LARGE_SHARE`] cases, because
-/// reading a large message takes a thousand times as long as reading a small message.
+/// Only one in [`LARGE_SHARE`] of the inputs that select a large message gets the large message,
+/// because reading a large message takes a thousand times as long as reading a small message.
 pub(crate) const LARGE_SHARE: u8 = 16;
 
 /// Puts a large message in front of some inputs, because small inputs cannot contain one. Its size

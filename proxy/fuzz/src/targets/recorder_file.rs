@@ -113,7 +113,8 @@ fn check_records(records: &[Content]) {
     }
 }
 
-/// The records with the precision of the layout.
+/// The records that remain after a conversion to this layout and back. Layouts with dates do not
+/// contain the ends of clients.
 fn without_times(layout: Layout, records: &[Content]) -> Vec<Content> {
     let records = records.iter().cloned();
     records

@@ -1,5 +1,5 @@
-//! Redaction of commands, replies and documents. Some consist of any bytes, others come from the
-//! grammar.
+//! Redaction of commands, replies and documents. Some inputs consist of arbitrary bytes, others
+//! come from the grammar.
 //!
 //! Input, in this order:
 //!
@@ -16,8 +16,8 @@ use seawall_wire::{OpMsg, encode_request};
 use crate::{choices::Choices, documents};
 
 /// Checks that a redacted command is valid, has the same names and types of containers, and has the
-/// same shape. Checks that no string of a command from the grammar is left. Checks that a redacted
-/// reply or document is valid.
+/// same shape. Checks that no string value of a command from the grammar remains. Checks that a
+/// redacted reply or document is valid.
 pub fn redact(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();

@@ -1,4 +1,4 @@
-//! A server's reply: the facts that are recorded as it passes, and the rewriting of state-change
+//! A server's reply: the facts that the scanner finds in it, and the rewriting of state-change
 //! errors.
 //!
 //! Input, in this order:
