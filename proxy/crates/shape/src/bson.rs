@@ -7,8 +7,8 @@
 
 use seawall_wire::RawElement;
 
-/// One field of a document, or one element of an array. The field name of an element is its index;
-/// it is not used.
+/// One field of a document, or one element of an array. The name of an array element is its index,
+/// which the rules ignore.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Field<'a> {
     pub(super) name: &'a [u8],
@@ -168,7 +168,7 @@ impl<'a> Document<'a> {
     }
 
     /// True for an operator document (rule F4): its first name begins with `$`. A reference to
-    /// another document (`$ref` with `$id`) is not one.
+    /// another document (`$ref` with `$id`) is not an operator document.
     pub(super) fn is_operator_document(self) -> bool {
         let (mut names_ref, mut names_id) = (false, false);
         let mut is_empty = true;
@@ -228,8 +228,8 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// True if the document has more fields than the limit. Only valid after `next` has returned
-    /// `None`.
+    /// True if the document has more fields than the limit. The result is valid only after `next`
+    /// has returned `None`.
     pub(super) fn is_cut(&self) -> bool {
         let mut rest = Self { left: 1, ..*self };
         self.left == 0 && rest.next().is_some()

@@ -92,7 +92,7 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Stores a value for the clause of the field `name`. It is for legacy messages, whose fields
+    /// Stores a value for the clause of the field `name`. Used for legacy messages, whose fields
     /// are not in a document.
     pub(super) fn put_value(&mut self, table: &Table, name: &str, value: Value<'a>) {
         let index = table.clauses.iter().position(|clause| clause.field == name);

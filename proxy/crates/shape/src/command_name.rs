@@ -11,7 +11,7 @@ pub(super) struct KnownCommand {
     /// The canonical name of the command, with its hash.
     pub(super) name: Word,
     pub(super) syntax: Syntax,
-    /// What the first field has.
+    /// The kind of value that the first field may have.
     pub(super) first_field: FirstField,
 }
 

@@ -1,7 +1,7 @@
 //! Builds the hash of a shape without heap memory.
 //!
-//! The hash covers the text of the shape, token by token. The hash of a leaf covers its bytes, and
-//! whether they are quoted. The hash of an entry covers key and value. The hash of a list or
+//! The hash covers the text of the shape, token by token. The hash of a leaf covers its bytes and,
+//! if they are quoted, the quotes. The hash of an entry covers key and value. The hash of a list or
 //! document covers its items and their number. Every token includes its length or count, so two
 //! different texts never give the same input to the hash function. Equal texts always give equal
 //! hashes.
@@ -102,7 +102,7 @@ impl Form for Digest {
 }
 
 /// The hash of the members added to a set so far. It does not depend on their order, because the
-/// operations on it are commutative. The caller must drop equal members.
+/// operations that add a member are commutative. The caller must drop equal members.
 #[derive(Default, Debug)]
 pub(super) struct Unordered {
     sum: u64,

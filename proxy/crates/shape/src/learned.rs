@@ -63,7 +63,7 @@ pub(super) struct Names<'n> {
 }
 
 impl<'n> Names<'n> {
-    /// Creates the names of a walk that prints names, or their hashes if there is a key.
+    /// Creates the names for a walk that prints names or, if there is a key, hashes of names.
     pub(super) fn new(learned: &'n LearnedNames, key: Option<&'n NameKey>) -> Self {
         Self {
             learned,
@@ -73,7 +73,7 @@ impl<'n> Names<'n> {
         }
     }
 
-    /// Creates the names of a walk that collects the names below prefixes.
+    /// Creates the names for a walk that collects the names below prefixes.
     pub(super) fn collecting(learned: &'n LearnedNames) -> Self {
         Self {
             collected: Some(RefCell::default()),

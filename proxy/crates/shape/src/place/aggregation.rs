@@ -101,7 +101,7 @@ impl Part {
                 _ => Treatment::Value,
             },
             Self::Search => match (name, value) {
-                // Documents of users.
+                // The value of `like` consists of documents of users.
                 (b"like", _) => Treatment::Value,
                 (b"index" | b"path" | b"defaultPath", Value::String(_)) => Treatment::Keep,
                 (b"index" | b"path" | b"defaultPath", &Value::Array(array)) if is_names(array) => {
@@ -148,7 +148,7 @@ impl Part {
     }
 }
 
-/// The argument of a stage.
+/// The treatment of a stage's argument.
 pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
     match (Stage::named(name), value) {
         (Stage::Match, _) => filter(value),
@@ -177,7 +177,7 @@ pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
     }
 }
 
-/// An argument of a stage whose keys have rules of their own.
+/// The treatment of one key of a stage's argument, if the keys have rules of their own.
 pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatment {
     match (stage, name) {
         (KeyedStage::Out, b"timeseries") => {
@@ -204,7 +204,8 @@ pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatm
     }
 }
 
-/// An option of an operator. Documents and arrays are expressions that compute it.
+/// The treatment of an operator's option. A document or an array is an expression that computes the
+/// option.
 fn option(value: &Value<'_>) -> Treatment {
     match value {
         Value::Document(_) | Value::Array(_) => expression(value),
@@ -213,7 +214,7 @@ fn option(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The argument of `$meta`.
+/// Keeps the argument of `$meta` if it is a word of the server.
 fn meta(value: &Value<'_>) -> Treatment {
     match value {
         Value::String(_) => word_of(&META_NAMES, value),
@@ -221,7 +222,7 @@ fn meta(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The sort of an operator: keys, or a direction.
+/// The treatment of an operator's sort, which consists of keys or is a direction.
 fn sort_by(value: &Value<'_>) -> Treatment {
     match value {
         Value::Document(_) => inside_document(value, Inner::Keys),
@@ -229,7 +230,7 @@ fn sort_by(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// An expression: field paths and variables are kept, constants are values.
+/// The treatment of an expression: field paths and variables are kept, constants are values.
 pub(super) fn expression(value: &Value<'_>) -> Treatment {
     match *value {
         Value::String([b'$', _, ..]) => Treatment::Keep,
@@ -244,7 +245,7 @@ pub(super) fn expression(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The argument of an operator of an expression.
+/// The treatment of the argument of an operator in an expression.
 fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
     match (name, value) {
         (b"$function" | b"$accumulator", _) => Treatment::Value,
@@ -276,7 +277,7 @@ fn searched(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// A string or a regular expression, or an expression that computes one.
+/// The treatment of a string, a regular expression, or an expression that computes one of them.
 fn pattern(value: &Value<'_>) -> Treatment {
     match expression(value) {
         Treatment::Value if matches!(value, Value::String(_)) => Treatment::Pattern,

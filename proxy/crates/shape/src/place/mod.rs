@@ -1,9 +1,10 @@
-//! Where the values of users are in a command, a reply or a document.
+//! Finds the values of users in a command, a reply or a document.
 //!
 //! A shape prints names and replaces values. Redaction needs the same distinction for every element
-//! of a message, without the limits of a fingerprint. [`Place`] gives it: the place of a document
-//! or array, and how each element in it is treated. The rules use the tables of the fingerprint:
-//! the clauses of commands, the stages and their arguments. Elements that no rule knows are values.
+//! of a message, without the limits of a fingerprint. A [`Place`] is the place of a document or an
+//! array, and determines the treatment of each element in it. The rules use the tables of the
+//! fingerprint: the clauses of commands, the stages and their arguments. Elements that no rule
+//! knows are values.
 //!
 //! This module changes no bytes. It reads only the element and, if the element is a document, the
 //! document's first name.
@@ -25,9 +26,10 @@ use seawall_wire::RawElement;
 /// How redaction treats one element.
 #[derive(Clone, Copy, Debug)]
 pub enum Treatment {
-    /// The element is not a value of a user: operators, names, options, limits.
+    /// The element is not a value of a user. For example, it is an operator, a name, an option or a
+    /// limit.
     Keep,
-    /// The element is a value, with everything in it. Only the field names in it are names.
+    /// The element and everything in it are values, except the field names.
     Value,
     /// The element is a regular expression, or a string with one.
     Pattern,
@@ -93,7 +95,8 @@ impl Place {
         Self(Inner::Reply(form, reply::Part::Body))
     }
 
-    /// The treatment of a document sequence of a command: of an array with the same documents.
+    /// The treatment of a command's document sequence. An array with the same documents has the
+    /// same treatment.
     pub fn sequence(self, identifier: &[u8]) -> Treatment {
         let empty = Value::Array(Document::default().into());
         match self.0 {
@@ -102,7 +105,8 @@ impl Place {
         }
     }
 
-    /// The treatment of an element of this document or array. `is_first` is true for the first one.
+    /// The treatment of an element of this document or array. `is_first` is true for the first
+    /// element.
     pub fn treatment(self, element: &RawElement<'_>, is_first: bool) -> Treatment {
         let Some(value) = Value::of(*element) else {
             return Treatment::Value;
@@ -142,7 +146,7 @@ impl Place {
     }
 }
 
-/// The first field of a command: its target, or another command.
+/// The treatment of a command's first field: its target, or another command.
 fn first_field(known: &'static KnownCommand, value: &Value<'_>) -> Treatment {
     match (known.first_field, value) {
         (FirstField::Command, &Value::Document(inner)) => {
@@ -157,7 +161,7 @@ fn first_field(known: &'static KnownCommand, value: &Value<'_>) -> Treatment {
     }
 }
 
-/// A field of a command after the first one.
+/// The treatment of a command's field after the first field.
 fn of_field(known: &'static KnownCommand, name: &[u8], kind: u8, value: &Value<'_>) -> Treatment {
     if let Some(content) = known.clauses().content_of(name) {
         return of_clause(content, value);
@@ -218,7 +222,7 @@ fn pipeline(value: &Value<'_>) -> Treatment {
     inside_array(value, Inner::Pipeline)
 }
 
-/// An element of a filter.
+/// The treatment of an element of a filter.
 fn in_filter(name: &[u8], value: &Value<'_>) -> Treatment {
     match (name, value) {
         (b"$and" | b"$or" | b"$nor", Value::Array(_)) => inside_array(value, Inner::Filters),
@@ -234,7 +238,7 @@ fn in_filter(name: &[u8], value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The argument of an operator of a filter.
+/// The treatment of the argument of an operator in a filter.
 fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
     match (name, value) {
         (b"$options", _) => regex_options(value),
@@ -265,12 +269,13 @@ fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The direction of a sort key, or the type of an index key.
+/// The treatment of a sort key's direction, or of an index key's type.
 fn direction(value: &Value<'_>) -> Treatment {
     match *value {
         Value::String(kind) => kept_unless(!INDEX_TYPES.contains(&kind)),
         Value::Document(_) => inside_document(value, Inner::Aggregation(aggregation::Part::Meta)),
-        // A field of a user may have the name of an option with keys, and any number.
+        // A user's field may have the same name as an option and contain any number, so not every
+        // number is kept.
         _ => flag(value),
     }
 }
@@ -301,7 +306,7 @@ fn update(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The changes of one modifier of an update.
+/// The treatment of the changes of one modifier of an update.
 fn changes(modifier: &[u8], value: &Value<'_>) -> Treatment {
     let modifier = match modifier {
         b"$rename" => return names(value),
@@ -347,7 +352,7 @@ fn kept_number(value: &Value<'_>) -> Treatment {
     kept_unless(!is_flag && value.number().is_none())
 }
 
-/// Numbers, in documents and arrays too.
+/// Keeps numbers, also in documents and arrays.
 fn numbers(value: &Value<'_>) -> Treatment {
     match value {
         Value::Document(_) | Value::Array(_) => Treatment::Inside(Place(Inner::Numbers)),
@@ -355,7 +360,7 @@ fn numbers(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// One, zero, minus one, a boolean or null: numbers that a user's value is unlikely to be.
+/// Keeps 1, 0, -1, booleans and null, because they hardly reveal a value of a user.
 fn flag(value: &Value<'_>) -> Treatment {
     match value.number() {
         Some(Number::Zero | Number::One | Number::MinusOne) => Treatment::Keep,
@@ -364,12 +369,12 @@ fn flag(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The name of a collection, field or index.
+/// Keeps the name of a collection, field or index.
 fn name_only(value: &Value<'_>) -> Treatment {
     kept_unless(!matches!(value, Value::String(_)))
 }
 
-/// Names, alone or in an array or document.
+/// Keeps one name, or the names in an array or document.
 fn names(value: &Value<'_>) -> Treatment {
     match value {
         Value::Document(_) | Value::Array(_) => Treatment::Inside(Place(Inner::Names)),
@@ -377,7 +382,7 @@ fn names(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// One of these words of the server, or a number.
+/// Keeps these words of the server, and numbers.
 fn word_of(words: &[&[u8]], value: &Value<'_>) -> Treatment {
     match value {
         Value::String(word) => kept_unless(!words.contains(word)),
@@ -385,7 +390,7 @@ fn word_of(words: &[&[u8]], value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The options of a regular expression.
+/// Keeps the options of a regular expression.
 fn regex_options(value: &Value<'_>) -> Treatment {
     match value {
         Value::String(options) => kept_unless(!options.iter().all(|c| b"imsuxl".contains(c))),
@@ -393,7 +398,7 @@ fn regex_options(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Types of BSON, alone or in an array.
+/// Keeps one type of BSON, or the types in an array.
 fn types(value: &Value<'_>) -> Treatment {
     match value {
         Value::Array(_) => inside_array(value, Inner::Option(option::Part::Types)),

@@ -1,7 +1,8 @@
 //! Options of commands: which of their numbers, names and words redaction keeps.
 //!
-//! A document or an array is never kept whole, because a user may have put any value into it. In
-//! it, only the elements are kept that the server knows, and only with the type that it expects.
+//! A document or an array is never kept whole, because a user may have put any value into it.
+//! Redaction keeps only elements that the server knows, and only if they have the type that the
+//! server expects.
 
 use super::{
     Inner, Treatment, direction, flag, inside_array, inside_document, kept_number, kept_unless,
@@ -99,8 +100,8 @@ impl Part {
     }
 }
 
-/// A field of a command that is neither its first field nor a clause. Fields that are not here are
-/// values, because a command may have new fields.
+/// The treatment of a command's field that is neither the first field nor a clause. Unknown fields
+/// are values, because new versions of the server may add fields.
 pub(super) fn of_command(name: &[u8], kind: u8, value: &Value<'_>) -> Treatment {
     match name {
         name if NUMBERS.contains(&name) => kept_number(value),
@@ -151,7 +152,7 @@ fn part_of(name: &[u8]) -> Option<Part> {
     })
 }
 
-/// A field in the description of an index that is not a clause.
+/// The treatment of a field in the description of an index, if the field is not a clause.
 pub(super) fn of_index(name: &[u8], value: &Value<'_>) -> Treatment {
     match name {
         b"name" | b"ns" | b"default_language" | b"language_override" => name_only(value),
@@ -180,7 +181,7 @@ fn inside(value: &Value<'_>, part: Part) -> Treatment {
 const BINARY: u8 = 0x05;
 const TIMESTAMP: u8 = 0x11;
 
-/// Fields of commands that are numbers or booleans.
+/// Fields of commands that contain numbers or booleans.
 const NUMBERS: [&[u8]; 41] = [
     b"abortOnError",
     b"allowDiskUse",
@@ -225,10 +226,10 @@ const NUMBERS: [&[u8]; 41] = [
     b"hidden",
 ];
 
-/// Fields of commands that are names of databases, collections, fields or indexes.
+/// Fields of commands that contain names of databases, collections, fields or indexes.
 const NAMES: [&[u8]; 5] = [b"$db", b"collection", b"name", b"to", b"viewOn"];
 
-/// Fields of commands that are words of the server, or numbers.
+/// Fields of commands that contain words of the server, or numbers.
 const WORDS: [&[u8]; 7] = [
     b"apiVersion",
     b"commitQuorum",
@@ -239,7 +240,7 @@ const WORDS: [&[u8]; 7] = [
     b"verbosity",
 ];
 
-/// The words in these fields.
+/// The words that redaction keeps in the fields [`WORDS`].
 const KNOWN_WORDS: [&[u8]; 13] = [
     b"1",
     b"allPlansExecution",

@@ -43,7 +43,7 @@ impl Part {
         }
     }
 
-    /// True for fields that say how an operation ended. All others are values.
+    /// True for fields that say how an operation ended. All other fields are values.
     fn keeps(self, name: &[u8]) -> bool {
         match self {
             Self::Body => KEPT_FIELDS.contains(&name),
