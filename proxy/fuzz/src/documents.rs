@@ -66,8 +66,8 @@ pub(crate) fn repaired(bytes: &[u8]) -> Vec<u8> {
     repaired
 }
 
-/// Removes, replaces, adds or moves one to three fields. All lengths stay right. Returns `None` if
-/// the bytes are not a document.
+/// Removes, replaces, adds or moves one to three fields. All lengths stay correct. Returns `None`
+/// if the bytes are not a document.
 pub(crate) fn altered(bytes: &[u8], choices: &mut Choices<'_>) -> Option<Vec<u8>> {
     let mut document = Document::from_reader(bytes).ok()?;
     for _ in 0..1 + choices.byte() % 3 {

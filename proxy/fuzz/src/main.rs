@@ -49,7 +49,7 @@ struct Arguments {
     /// Save each input before it runs, to find an input that ends the process
     #[arg(long)]
     save_each: bool,
-    /// Replace the corpus files with generated ones and exit
+    /// Replace the corpus files with generated files and exit
     #[arg(long)]
     write_corpus: bool,
 }

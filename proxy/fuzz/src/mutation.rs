@@ -74,8 +74,8 @@ impl<'a> Mutator<'a> {
         } else {
             let entry = self.entry();
             self.input.extend_from_slice(entry);
-            // A small number of changes is more likely than a large one: the code reads an input
-            // further if most of the corpus entry is unchanged.
+            // A small number of changes is more likely than a large number, because the code reads
+            // more of an input if most of the corpus entry is unchanged.
             let most = self.random.random_range(1..=MAX_CHANGES);
             for _ in 0..self.random.random_range(1..=most) {
                 self.change();
@@ -142,7 +142,7 @@ impl<'a> Mutator<'a> {
     }
 
     /// Overwrites four bytes (little endian) with an interesting number, a small number, a number
-    /// slightly below the input's length, or a number near the current one.
+    /// slightly below the input's length, or a number near the current number.
     fn set_integer(&mut self) {
         let offset = self.offset();
         let length = i32::try_from(self.input.len()).unwrap_or(i32::MAX);

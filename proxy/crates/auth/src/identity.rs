@@ -23,7 +23,7 @@ impl IdentityId {
     }
 }
 
-/// Says if an identity is usable, and gives the reason if it is not.
+/// The status of an identity: usable, or the reason why it is not usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdentityStatus {
     /// The identity is usable.
@@ -47,7 +47,7 @@ pub enum Login {
         /// The user's keys as a server stores them.
         keys: ScramKeys,
     },
-    /// Connections cannot log in: the keys are outdated, and no client has proved newer ones yet.
+    /// Connections cannot log in: the keys are outdated, and no client has proved newer keys yet.
     Unknown,
 }
 

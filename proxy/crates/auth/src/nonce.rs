@@ -1,7 +1,8 @@
 //! Random bytes for SCRAM nonces, generated without system calls.
 //!
 //! A storm of logins must not cause a storm of system calls. So the operating system seeds the
-//! generator only once, at the start. `ThreadRng` is not used because it reseeds itself.
+//! generator only once, at the start. `ThreadRng` is not used, because it makes further system
+//! calls to reseed itself.
 
 use std::fmt;
 

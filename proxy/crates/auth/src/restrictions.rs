@@ -84,7 +84,7 @@ pub enum RestrictionsError {
         /// The name of the clause.
         clause: String,
     },
-    /// A restriction has no clause. Servers refuse to store one.
+    /// A restriction has no clause. Servers refuse to store such a restriction.
     #[error("a restriction has no clause")]
     EmptyRestriction,
     /// An entry of `clientSource` is neither an address nor a CIDR range.
@@ -264,13 +264,13 @@ mod tests {
         for address in permitted {
             assert!(
                 restrictions.permits(client(address)),
-                "{address} by {own} {inherited}"
+                "{address} with restrictions {own} {inherited}"
             );
         }
         for address in refused {
             assert!(
                 !restrictions.permits(client(address)),
-                "{address} by {own} {inherited}"
+                "{address} with restrictions {own} {inherited}"
             );
         }
     }

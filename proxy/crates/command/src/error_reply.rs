@@ -2,7 +2,7 @@
 
 use bson::{RawArrayBuf, RawDocumentBuf};
 
-/// 6 `HostUnreachable`: a mongos replies with it when a member failed.
+/// 6 `HostUnreachable`: a mongos replies with this code when a member failed.
 pub const HOST_UNREACHABLE: i32 = 6;
 /// 13 `Unauthorized`.
 pub const UNAUTHORIZED: i32 = 13;
@@ -20,8 +20,8 @@ pub const COMMAND_NOT_FOUND: i32 = 59;
 pub const SHUTDOWN_IN_PROGRESS: i32 = 91;
 /// 133 `FailedToSatisfyReadPreference`.
 pub const FAILED_TO_SATISFY_READ_PREFERENCE: i32 = 133;
-/// 202 `NetworkInterfaceExceededTimeLimit`: a mongos replies with it when its pool could not
-/// provide a connection in time. Drivers do not retry it.
+/// 202 `NetworkInterfaceExceededTimeLimit`: a mongos replies with this code when its pool could not
+/// provide a connection in time. Drivers do not retry a command after this error.
 pub const NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT: i32 = 202;
 /// 334 `MechanismUnavailable`.
 pub const MECHANISM_UNAVAILABLE: i32 = 334;

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The database in which servers store users with their keys, and into which restore tools write
-/// them.
+/// users.
 const USERS_DATABASE: &str = "admin";
 
 /// The database of the oplog, in which servers record changes of users too.

@@ -14,7 +14,7 @@
     reason = "a tool for pictures, which shares the simulation of the tests"
 )]
 
-#[allow(dead_code, reason = "the tests use the rest")]
+#[allow(dead_code, reason = "only the tests use some items of the simulation")]
 #[path = "../tests/simulation/sim/mod.rs"]
 mod sim;
 

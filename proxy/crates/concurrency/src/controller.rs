@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The limit after a reset. In measurements of mongod, this limit was good with one core and with
-/// many.
+/// many cores.
 const START: u32 = 32;
 
 /// The lowest limit. One server may have a thousand proxies, and each proxy has its own limit, so

@@ -12,7 +12,8 @@ use crate::{like::Slowdown, random::Random, rounded};
 
 /// The server is crowded if operations take this many times as long as without load. A server works
 /// best with some operations per core, because threads that sleep must be woken. On two cores,
-/// mongod works best with 16 to 32 operations, which take 6 to 8 times as long as a single one.
+/// mongod works best with 16 to 32 operations, which take 6 to 8 times as long as a single
+/// operation.
 const CROWDED: f64 = 8.0;
 
 /// If operations take less than this many times as long as without load, the controller raises a

@@ -1,4 +1,4 @@
-//! The result of one update: the limit, the reason for it, and the figures behind it.
+//! The result of one update: the limit, the reason for it, and the measurements that led to it.
 
 use std::{fmt, time::Duration};
 
@@ -26,7 +26,7 @@ pub enum Reason {
     Measuring,
     /// Connections for the raised limit are being established.
     WaitingForConnections,
-    /// Another limit is compared with the current one.
+    /// Another limit is compared with the current limit.
     Trying,
     /// The raised limit is kept: the server completed more work.
     RaisedForThroughput,
@@ -103,7 +103,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The figures behind a decision, for logs and metrics.
+/// The measurements that led to a decision, for logs and metrics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inputs {
     /// The kind of load: what bounds the number of completed operations.
@@ -121,7 +121,7 @@ pub struct Inputs {
     pub gain: f64,
     /// Standard error of `gain`.
     pub noise: f64,
-    /// Mean number of operations in progress during the window, without exempt ones.
+    /// Mean number of operations in progress during the window, without exempt operations.
     pub mean_in_progress: f64,
     /// Number of operations that wait at the end of the window.
     pub waiting: u64,
@@ -133,7 +133,7 @@ pub struct Inputs {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
 pub struct Decision {
-    /// Maximum number of operations in progress, exempt ones not counted. At least 1.
+    /// Maximum number of operations in progress, without exempt operations. At least 1.
     pub limit: u32,
     /// The limit before this update.
     pub previous: u32,
@@ -143,7 +143,7 @@ pub struct Decision {
     pub reason: Reason,
     /// True if long operations may become exempt ([`Exemption`](crate::Exemption)).
     pub may_exempt: bool,
-    /// The figures behind the decision.
+    /// The measurements that led to the decision.
     pub inputs: Inputs,
 }
 

@@ -28,7 +28,7 @@ const BUCKETS: usize = 120;
 /// weight.
 const MAX_COUNT: u64 = 1 << 14;
 
-/// The recent server times of one server. Recording one costs a few instructions and no memory.
+/// The recent server times of one server. Recording a time costs a few instructions and no memory.
 #[derive(Clone, Debug)]
 pub struct ServerTimes {
     buckets: [u32; BUCKETS],

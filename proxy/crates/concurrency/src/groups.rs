@@ -108,8 +108,8 @@ mod tests {
         let mut groups = ShapeGroups::default();
         groups.record(7, Duration::from_micros(900));
         let all = (0..1_000).map(|_| groups.record(7, Duration::from_millis(50)));
-        // It stays in the third group, because 50 ms is less than four times the time at its last
-        // change of group.
+        // The shape stays in the third group, because 50 ms is less than four times the time at its
+        // last change of group.
         assert_eq!(all.collect::<BTreeSet<_>>(), BTreeSet::from([1, 2, 3]));
     }
 

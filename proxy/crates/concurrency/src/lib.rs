@@ -3,9 +3,9 @@
 //! There is one [`Controller`] per server. About every 100 ms its owner passes a [`Sample`] of
 //! measurements, and gets a [`Decision`]: the limit, and the reason for it.
 //!
-//! The controller compares; it has no model of the server. It alternates between the limit in use
-//! and another one (a trial), and keeps the other limit only if the server then completed
-//! more work, by more than the noise that the controller has measured.
+//! The controller compares; it has no model of the server. In a trial, it alternates between the
+//! limit in use and another limit. It keeps the other limit only if the server completed more work
+//! with it, and if the difference exceeds the noise that the controller has measured.
 //!
 //! ```text
 //!              both neighbours tried, at each step size
@@ -27,8 +27,8 @@
 //! within 10 s. The controller keeps another limit only if the difference is at least 1 % (3.5 %
 //! for a doubling of the limit). The difference must also be at least 2.5 standard errors of the
 //! noise measured at this server (`trial.rs`). If operations wait only for a part of the time,
-//! arrivals bound the throughput. Then only a higher limit is tried. It is kept if it shortens the
-//! sum of wait and server time.
+//! arrivals bound the throughput. Then only a higher limit is tried. The higher limit is kept if it
+//! shortens the sum of wait and server time.
 //!
 //! The ideas are those of MongoDB's throughput probing (compare completed work), of Netflix's
 //! Gradient2 and Envoy's filter (compare with the unloaded time, jitter) and of Vector's

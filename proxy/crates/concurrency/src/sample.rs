@@ -14,7 +14,7 @@ pub struct Epoch(pub(crate) u64);
 /// The completed operations of one group in one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GroupSample {
-    /// Number of operations whose reply arrived in time, exempt ones included.
+    /// Number of operations whose reply arrived in time, including exempt operations.
     pub completed: u64,
     /// The sum of their server times: from sending the command to the end of the reply.
     pub server_time: Duration,
@@ -34,7 +34,7 @@ pub struct GroupSample {
 pub struct Sample {
     /// The epoch in which the window began ([`Controller::epoch`](crate::Controller::epoch)).
     pub epoch: Epoch,
-    /// Length of the window: 100 ms, or more if the caller was late. Shorter ones are noisy.
+    /// Length of the window: 100 ms, or more if the caller was late. Shorter windows are noisy.
     pub window: Duration,
     /// The completed operations, by group.
     pub groups: [GroupSample; GROUPS],
@@ -55,10 +55,10 @@ pub struct Sample {
     pub time_with_waiting: Duration,
     /// Number of operations that wait at the end of the window.
     pub waiting: u64,
-    /// Mean number of operations in progress during the window, without exempt ones: the integral
-    /// of the number over time, divided by the window.
+    /// Mean number of operations in progress during the window, without exempt operations: the
+    /// integral of the number over time, divided by the window.
     pub mean_in_progress: f64,
-    /// Number of operations in progress at the end of the window, without exempt ones.
+    /// Number of operations in progress at the end of the window, without exempt operations.
     pub in_progress: u64,
     /// Number of exempt operations at the end of the window.
     pub exempt: u64,

@@ -125,7 +125,7 @@ impl Search {
     }
 
     /// The next limit to try from `base`, within `range`. `None` if no trial is due. The search
-    /// tries the direction `first` before the other one. A search that has tried everything
+    /// tries the direction `first` before the other direction. A search that has tried everything
     /// settles.
     pub(crate) fn next(
         &mut self,

@@ -27,7 +27,8 @@ const MIN_ELASTICITY: f64 = 0.05;
 const OBVIOUS_GAIN: f64 = 0.3;
 const LARGEST_ELASTICITY: f64 = 1.2;
 
-/// A gain of this share of the change of the limit is steep: the best limit is not the next one.
+/// A gain of this share of the change of the limit is steep: the best limit is further away than
+/// the next limit to try.
 const STEEP: f64 = 0.2;
 
 /// If two values at the same limit differ by more than this and by more than the noise, the server
@@ -120,7 +121,7 @@ impl Trial {
         }
     }
 
-    /// The verdict if there is no time for more values: the more likely one.
+    /// The more likely verdict. It is used if there is no time for more values.
     pub(crate) fn early_verdict(&self) -> Verdict {
         match self.gain > self.least_gain().max(self.error) {
             true => Verdict::Keep,

@@ -88,7 +88,7 @@ pub enum Error {
     #[error("the operating system gave no entropy")]
     Entropy(#[source] rand::rngs::SysError),
     /// The address has no free port.
-    #[error("no free port on the address")]
+    #[error("the address has no free port")]
     NoPort(#[source] io::Error),
     /// The mongod ended before it replied.
     #[error("mongod ended with status {status:?}; its last lines were:\n{log}")]

@@ -286,7 +286,7 @@ impl Mongod {
     /// Waits until mongod listens and replies.
     ///
     /// The log is checked before the connection: if mongod could not bind its port, another process
-    /// may reply on it.
+    /// may reply on this port.
     async fn ready(&self) -> Result<(), Error> {
         let deadline = Instant::now() + START_LIMIT;
         while !self.is_listening() {

@@ -53,7 +53,7 @@ pub(super) enum Content {
     Skip,
     /// A boolean. The shape has the clause only if it is true.
     Flag,
-    /// The `limit` of a delete statement. The shape has the clause unless the number is one.
+    /// The `limit` of a delete statement. The shape has the clause unless the number is 1.
     UnlessOne,
     /// A value that is printed as `?`.
     Presence,

@@ -213,7 +213,7 @@ struct Namespaces<'s, 'a> {
 }
 
 impl<'a> Namespaces<'_, 'a> {
-    /// The namespace, if the command has exactly one.
+    /// The namespace, if the command has exactly one namespace.
     fn only(&self) -> Option<&'a [u8]> {
         let mut documents = Statements::find("nsInfo", self.value.as_ref(), self.sequences)?;
         let (Some(document), None) = (documents.next(), documents.next()) else {

@@ -51,7 +51,7 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The form of an operator's arguments. An argument that prints like the one before it is
+    /// The form of an operator's arguments. An argument that prints like the argument before it is
     /// dropped, so lists of constants with different lengths have the same form.
     fn expression_array(&mut self, array: Array<'_>, depth: u32) -> Node<F> {
         if array.is_empty() {

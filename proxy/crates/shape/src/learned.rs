@@ -86,7 +86,7 @@ impl<'n> Names<'n> {
         self.collected.map(RefCell::into_inner).unwrap_or_default()
     }
 
-    /// The key for hashing names, if there is one.
+    /// The key for hashing names; `None` if names are not hashed.
     pub(super) fn key(&self) -> Option<&'n NameKey> {
         self.key
     }

@@ -66,8 +66,8 @@ impl<'a> Name<'a> {
         (is_short && self.bytes.iter().all(|&byte| class_of(byte) == PLAIN)).then_some(self.bytes)
     }
 
-    /// Calls `each` with every printed component, and with true for the last one. Returns true if
-    /// the name must be quoted.
+    /// Calls `each` with every printed component, and with true for the last component. Returns
+    /// true if the name must be quoted.
     pub(super) fn each_component(&self, mut each: impl FnMut(&[u8], bool)) -> bool {
         let mut is_quoted = self.bytes.is_empty();
         let mut sigils = self.sigils;
@@ -104,8 +104,8 @@ impl<'a> Name<'a> {
         is_quoted
     }
 
-    /// The key for hashing the components, if there is one. Names of collections and indexes are
-    /// not hashed.
+    /// The key for hashing the components; `None` if they are not hashed. Names of collections and
+    /// indexes are never hashed.
     pub(super) fn key(&self) -> Option<&'a NameKey> {
         self.known.and_then(Names::key)
     }

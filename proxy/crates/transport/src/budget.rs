@@ -83,7 +83,8 @@ struct Holder {
     /// When the last bytes arrived.
     progress_at: Instant,
     progress: Progress,
-    /// When Seawall stopped reading or writing the peer's bytes; `None` if it reads or writes them.
+    /// When Seawall stopped reading or writing the peer's bytes; `None` if Seawall reads or writes
+    /// them.
     paused_at: Option<Instant>,
     /// Set while the message waits for memory: the start of the wait, and the number of bytes of
     /// the message that have not arrived.
@@ -104,8 +105,8 @@ impl Holder {
     }
 }
 
-/// The messages that wait for memory, in the order in which they may use the reserve. The first one
-/// is found without a search, because thousands may wait.
+/// The messages that wait for memory, in the order in which they may use the reserve. The first
+/// message is found without a search, because thousands of messages may wait.
 #[derive(Debug, Default)]
 struct Waiting {
     /// The waiting messages of each sharer, ordered by the number of bytes left.
@@ -503,7 +504,7 @@ impl MemoryBudget {
         self.shared.is_short.load(Ordering::Relaxed)
     }
 
-    /// True if no other sharer holds more memory than this one.
+    /// True if no other sharer holds more memory than this sharer.
     pub fn holds_most(&self, sharer: Sharer) -> bool {
         let inner = self.shared.inner.lock();
         let own = inner.held_by(sharer);

@@ -68,7 +68,7 @@ impl Pem<'_> {
     /// Returns all certificates in the file (at least one), and when the first of them expires.
     ///
     /// # Errors
-    /// If the file has no certificate, or a malformed one.
+    /// If the file has no certificate, or a certificate is malformed.
     pub fn certificates(
         &self,
     ) -> Result<(Vec<CertificateDer<'static>>, CertificateExpiry), PemError> {
@@ -85,7 +85,7 @@ impl Pem<'_> {
     /// replaced. A list without such a time is valid forever.
     ///
     /// # Errors
-    /// If the file has no revocation list, or a malformed one.
+    /// If the file has no revocation list, or a list is malformed.
     fn revocation_lists(
         &self,
     ) -> Result<
@@ -108,7 +108,7 @@ impl Pem<'_> {
     /// Returns the first private key in the file.
     ///
     /// # Errors
-    /// If the file has no private key, or a malformed one.
+    /// If the file has no private key, or the key is malformed.
     pub fn private_key(&self) -> Result<PrivateKeyDer<'static>, PemError> {
         PrivateKeyDer::from_pem_slice(self.content.as_bytes())
             .map_err(|source| self.malformed(source))
@@ -184,7 +184,7 @@ pub fn authorities(
 /// be replaced.
 ///
 /// # Errors
-/// If a file has no revocation list, or a malformed one.
+/// If a file has no revocation list, or a list is malformed.
 pub fn revocation_lists(
     files: &[Pem<'_>],
     expiries: &mut Vec<CertificateExpiry>,

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A group of clients that have one share of a bounded resource together.
+/// A group of clients that together have one share of a bounded resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sharer {
     /// All clients on the same host that use a unix socket.

@@ -52,8 +52,8 @@ impl Stream {
             Self::Tcp(stream) => stream.try_read(&mut byte),
             Self::Unix(stream) => stream.try_read(&mut byte),
             Self::Tls(stream) => {
-                // No waker is needed, because the next reader registers its own. This poll also
-                // processes control records.
+                // No waker is needed, because the next reader registers its own waker. This poll
+                // also processes control records.
                 let mut no_waker = Context::from_waker(Waker::noop());
                 let mut room = ReadBuf::new(&mut byte);
                 return poll_read_tls(stream, &mut no_waker, &mut room).is_ready();
@@ -93,7 +93,7 @@ fn poll_read_tls(
 ) -> Poll<io::Result<()>> {
     let read = Pin::new(&mut *stream).poll_read(cx, buf);
     if stream.get_ref().1.wants_write() {
-        // If the kernel has no room for all bytes, the next write sends the remaining ones. An
+        // If the kernel has no room for all bytes, the next write sends the remaining bytes. An
         // error needs no handling, because the next write also reports it.
         drop(match stream {
             TlsStream::Server(stream) => {

@@ -16,7 +16,7 @@ pub enum OpCode {
     Compressed,
     /// `OP_MSG` (2013): all other commands and replies.
     Msg,
-    /// Any other number: a legacy opcode of old servers, or an unknown one.
+    /// Any other number: a legacy opcode of old servers, or an unknown opcode.
     Other(i32),
 }
 

@@ -39,7 +39,7 @@ use tower::ServiceExt as _;
 
 use crate::{choices::Choices, documents};
 
-/// The token that protected requests must send if one is required.
+/// The token that protected requests must send if a token is required.
 const TOKEN: &str = "token";
 
 /// A host name that requests without a token may use.

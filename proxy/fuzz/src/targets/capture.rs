@@ -21,9 +21,9 @@ use crate::choices::{Choices, altered};
 /// Maximum number of records of a generated part.
 const MAX_RECORDS: usize = 40;
 
-/// Checks that reading never panics. If a part was read without an error, it is written and read
-/// again and must be equal. A changed part must yield only records that were written, in their
-/// order and from the first one.
+/// Checks that reading never panics. A part that was read without an error must be equal after it
+/// was written and read again. From a changed part, only written records are read, in the order in
+/// which they were written and beginning with the first record.
 pub fn capture(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();

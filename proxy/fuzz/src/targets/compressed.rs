@@ -69,7 +69,7 @@ fn check_round_trip(compressor: Compressor, content: &[u8], alterations: &mut Ch
     let message = encode_request(7, content);
     let deflated = deflate(&message, compressor).expect("there is enough memory");
     let head = CompressedHead::parse(&deflated, message.len());
-    let head = head.expect("a message that we compressed has a valid head");
+    let head = head.expect("a message that Seawall compressed has a valid head");
     assert_eq!(head.compressor, compressor);
     assert_eq!(head.inflate(&deflated).ok(), Some(message.clone()));
     let outer = deflated

@@ -159,7 +159,7 @@ fn check_section_walk(message: &[u8], pieces: Pieces) {
             let is_long = sequences.any(|s| s.identifier.len() > MAX_IDENTIFIER_BYTES);
             assert!(is_long && error == MessageError::SequenceSize, "{error}");
         }
-        (Err(error), Ok(())) => panic!("the walk misses {error}"),
+        (Err(error), Ok(())) => panic!("the walk does not report: {error}"),
         (Err(parsed), Err(walked)) => {
             // If an identifier is too long, the walk returns `SequenceSize`, even if the parser
             // returns another error.

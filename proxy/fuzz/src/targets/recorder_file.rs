@@ -82,7 +82,7 @@ fn convert(layout: Layout, packets: Vec<Packet>) {
     if packets.is_empty() || omitted.count() > 0 {
         return;
     }
-    let (_, again) = read(&write(layout, &packets)).expect("our own files are read");
+    let (_, again) = read(&write(layout, &packets)).expect("a written file can be read");
     let mut first = packets.first().cloned().expect("there is a packet");
     first.at_us = header.began_at_us;
     let mut import = Import::new(layout, &first);
@@ -148,7 +148,7 @@ fn packets(layout: Layout, choices: &mut Choices<'_>) -> Vec<Packet> {
     packets.collect()
 }
 
-/// Returns a message with small numbers, so that replies often find a command.
+/// Returns a message. Its numbers are small, so that a reply often belongs to an earlier command.
 fn message(choices: &mut Choices<'_>) -> Vec<u8> {
     let (kind, id) = (choices.byte(), i32::from(choices.byte() % 8));
     let response_to = i32::from(choices.byte() % 8);

@@ -111,7 +111,7 @@ fn check_concealed(document: &[u8]) {
     assert!(!facts.is_opaque);
     assert!(
         conceal_state_change(&concealed).is_none(),
-        "no state change is left"
+        "no state change remains"
     );
 }
 

@@ -77,7 +77,8 @@ pub fn scram_client(data: &[u8]) {
         };
         let is_same = first == honest.server_first;
         assert_eq!(is_same, proof == honest.client_final);
-        // The server signs its own first message, so it does not accept a proof for another one.
+        // The server signs its own first message, so it does not accept a proof for another first
+        // message.
         assert_eq!(honest.server().verify(&proof).is_ok(), is_same);
         let last = match alterations.bool() {
             true => payload.to_vec(),
@@ -138,7 +139,7 @@ impl Honest {
             Mechanism::ScramSha1 => &SHA1,
             Mechanism::ScramSha256 => &SHA256,
         };
-        honest.get_or_init(|| Self::talk(mechanism).expect("the conversation is honest"))
+        honest.get_or_init(|| Self::talk(mechanism).expect("a correct conversation succeeds"))
     }
 
     fn talk(mechanism: Mechanism) -> Result<Self, ScramError> {
@@ -161,7 +162,7 @@ impl Honest {
 
     /// Returns a server that has sent its first message.
     fn server(&self) -> ServerConversation {
-        let client_first = ClientFirst::parse(&self.client_first).expect("the message is honest");
+        let client_first = ClientFirst::parse(&self.client_first).expect("the message is correct");
         ServerConversation::start(client_first, &self.keys.keys, SERVER_NONCE).0
     }
 

@@ -24,7 +24,7 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// Both mechanisms, the preferred one first.
+    /// Both mechanisms, the preferred mechanism first.
     pub const ALL: [Self; 2] = [Self::ScramSha256, Self::ScramSha1];
 
     /// Parses the name of a mechanism; `None` for any other name. Like servers, it distinguishes
@@ -384,7 +384,7 @@ const _: () = assert!(MIN_ITERATIONS < MAX_ITERATIONS);
 const SHA1_BYTES: usize = 20;
 const SHA256_BYTES: usize = 32;
 
-const ANY_LENGTH: &str = "HMAC takes keys of any length";
+const ANY_LENGTH: &str = "HMAC accepts keys of any length";
 
 #[cfg(test)]
 mod tests {

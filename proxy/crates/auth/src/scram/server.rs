@@ -48,8 +48,8 @@ impl ServerConversation {
         self.keys.mechanism()
     }
 
-    /// Verifies the client's proof. It is valid if the hash of the ClientKey in it equals the
-    /// stored key. Returns the ClientKey and the server's last payload.
+    /// Verifies the client's proof. The proof is valid if the hash of the ClientKey in the proof
+    /// equals the stored key. Returns the ClientKey and the server's last payload.
     pub fn verify(self, client_final: &[u8]) -> Result<Verified, ScramError> {
         let client_final = ClientFinal::parse(
             client_final,

@@ -32,7 +32,7 @@ impl Row {
     }
 }
 
-/// The seed of the simulation and of the controllers. `SEAWALL_SEED` sets another one.
+/// The seed of the simulation and of the controllers. `SEAWALL_SEED` sets another seed.
 fn seed() -> u64 {
     let seed = std::env::var("SEAWALL_SEED").ok();
     seed.map_or(1, |seed| seed.parse().unwrap())

@@ -1,4 +1,4 @@
-//! Places in pipelines and expressions.
+//! The places in pipelines and expressions, and the treatment of the elements in them.
 
 use super::{
     Inner, Treatment, filter, flag, inside_array, inside_document, kept_number, names, numbers,
@@ -361,7 +361,8 @@ const KEPT_OPTIONS: [&[u8]; 13] = [
     b"unit",
 ];
 
-/// The index of the first argument that is a position or a count, for operators that have one.
+/// The index of the first argument that is a position or a count; `None` if the operator has no
+/// such argument.
 fn first_position(operator: &[u8]) -> Option<u8> {
     Some(match operator {
         b"$range" => 0,

@@ -31,7 +31,7 @@ pub enum Treatment {
     Keep,
     /// The element and everything in it are values, except the field names.
     Value,
-    /// The element is a regular expression, or a string with one.
+    /// The element is a regular expression, or a string that contains a regular expression.
     Pattern,
     /// The element may quote values in a text, so it must be removed.
     Remove,

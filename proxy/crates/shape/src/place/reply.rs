@@ -1,4 +1,4 @@
-//! Places in replies.
+//! The places in replies, and the treatment of the elements in them.
 
 use super::{Inner, Treatment, inside_array, inside_document, kept_unless};
 use crate::bson::Value;

@@ -116,7 +116,8 @@ impl<'a> Dice<'a> {
     fn set(&mut self, mut field: impl FnMut(&mut Self) -> (String, Bson)) -> Document {
         let count = self.roll(4);
         let fields: Vec<_> = (0..count).map(|_| field(self)).collect();
-        // A later field of the same name replaces the earlier one, at its position.
+        // A later field of the same name replaces the earlier field, at the position of the earlier
+        // field.
         self.shuffled(fields.into_iter().collect())
     }
 

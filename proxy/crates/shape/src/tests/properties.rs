@@ -160,8 +160,8 @@ proptest! {
     }
 }
 
-/// The commands cover the whole grammar. Each is cut after every byte, once with the original
-/// length field and once with a corrected one.
+/// The commands cover the whole grammar. Each command is cut after every byte, once with the
+/// original length field and once with a corrected length field.
 #[test]
 fn truncated_commands_never_panic() {
     let choices: Vec<u8> = (0..=255).cycle().take(600).collect();

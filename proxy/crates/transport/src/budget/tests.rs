@@ -462,7 +462,7 @@ async fn try_grow_takes_free_memory_only_while_no_message_waits() {
     let budget = MemoryBudget::of_bytes(ALL);
     let [mut share, mut other] = [1, 2].map(|last| budget.open(sharer(last)));
     assert!(share.try_grow(CHUNK));
-    assert!(!share.try_grow(ALL), "more than is free");
+    assert!(!share.try_grow(ALL), "more bytes than are free");
     assert_eq!((share.bytes(), budget.used_bytes()), (CHUNK, CHUNK));
     let mut wait = Box::pin(other.grow(ALL, ALL));
     assert!(futures_util::poll!(wait.as_mut()).is_pending());

@@ -1,5 +1,5 @@
-//! Seawall's own commands on a server connection. They are few and small, so their documents are
-//! decoded.
+//! Seawall's own commands on a server connection. These commands are few and small, so this module
+//! decodes their documents.
 
 use std::io;
 

@@ -48,7 +48,7 @@ impl Generation {
     }
 }
 
-/// Identifies a TLS configuration of a [`Connector`]. Each new one has a higher version.
+/// Identifies a TLS configuration of a [`Connector`]. Each new configuration has a higher version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TlsVersion(u64);
 

@@ -138,7 +138,8 @@ impl ServerTls {
         &self.expiries
     }
 
-    /// Performs the handshake with a server. `host` is its name or its IP address without brackets.
+    /// Performs the handshake with a server. `host` is the server's name, or the server's IP
+    /// address without brackets.
     ///
     /// # Errors
     /// If the handshake fails, or the certificate of a resumed session is no longer valid: rustls

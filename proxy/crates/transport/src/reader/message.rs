@@ -47,8 +47,8 @@ impl Message {
         }
     }
 
-    /// Makes sure that the message's bytes are zeroed when it is dropped, because they may contain
-    /// the payload of a login.
+    /// Makes sure that the bytes are zeroed when the message is dropped, because the bytes may
+    /// contain the payload of a login.
     pub fn mark_secret(&self) {
         self.is_secret.store(true, Ordering::Relaxed);
     }

@@ -27,7 +27,7 @@ pub(crate) struct Least {
     pub(crate) settling_s: f64,
 }
 
-/// The goals of every scenario that does not give a reason for lower ones.
+/// The goals of every scenario that does not give a reason for lower goals.
 const GOAL: Least = Least {
     ratio: 0.95,
     swing: 0.2,
@@ -54,7 +54,7 @@ pub(crate) struct Scenario {
     /// The goals that the comparison must reach.
     pub(crate) least: Least,
     /// The time from which the conditions are steady, in seconds. Settling is measured from this
-    /// time, and everything else from 10 s after it.
+    /// time. Everything else is measured from 10 s later.
     pub(crate) steady_at: f64,
     /// How long the controller is measured, in seconds.
     pub(crate) auto_s: f64,
@@ -129,7 +129,7 @@ fn bimodal(group: usize) -> Vec<Vec<Kind>> {
     vec![vec![delay(0.9, 900.0, 0), delay(0.1, 200_000.0, group)]]
 }
 
-/// All scenarios, in groups of similar ones.
+/// All scenarios, in groups of similar scenarios.
 pub(crate) fn all() -> [Vec<Scenario>; 5] {
     [one_server(), delays(), changing(), several(), open_loop()]
 }
