@@ -19,7 +19,8 @@
 //!
 //! `--quick` runs a tenth of the load for CI, and asserts counts only. `--rounds N` and `--seconds
 //! S` set the length of a full run, and `--connections N,N` the numbers of connections. Each
-//! `--with NAME=BINARY,VARIABLE=VALUE` adds a Seawall with another binary or configuration.
+//! `--with NAME=BINARY,VARIABLE=VALUE` adds a Seawall with another binary or configuration. The
+//! variable is a configuration variable without its prefix `SEAWALL_`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Captures of the traffic of whole clients.
+//! Captures of all traffic of the selected clients.
 //!
 //! ```text
 //! client/operation ──► Recording ──► queue (bounded) ──► writer (a thread) ──► files
@@ -104,7 +104,8 @@ pub enum EventKind {
     Storm,
     /// A stall was detected.
     Stall,
-    /// Operations became slower, faster, or are new.
+    /// The detector of changes reported a change: operations became slower or faster, or a new shape
+    /// appeared.
     Change,
 }
 

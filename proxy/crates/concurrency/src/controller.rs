@@ -474,7 +474,7 @@ impl Controller {
         }
         self.last_value = Some((metric, value));
         self.base_slices = self.base_slices.saturating_add(1);
-        if metric == Metric::Throughput && self.has_rate_changed(value) {
+        if metric == Metric::Throughput && self.update_rate_reference(value) {
             self.search = Search::again();
             self.like.fix_weights();
             self.set_base(self.base, now);
@@ -486,8 +486,8 @@ impl Controller {
         self.begin_trial(metric, value, slice.has_long_waits(), now)
     }
 
-    /// Compares the rate with the rate at which the limit settled.
-    fn has_rate_changed(&mut self, value: f64) -> bool {
+    /// Updates the rate at which the limit settled. Returns true if the rate now differs from it.
+    fn update_rate_reference(&mut self, value: f64) -> bool {
         if !self.search.is_settled() {
             self.rate_reference = RateReference::default();
             return false;

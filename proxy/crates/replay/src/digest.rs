@@ -9,8 +9,9 @@ use seawall_wire::{ElementKind, Elements, RawElement, Sequence};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Maximum depth of documents in a digest and in a search. Servers allow 100 levels.
-const MAX_DEPTH: usize = 128;
+/// Maximum depth of documents in a digest and in a search. Servers store documents of up to 180
+/// levels, and accept up to 200 in a command.
+const MAX_DEPTH: usize = 200;
 
 const DOUBLE: u8 = 0x01;
 const STRING: u8 = 0x02;
@@ -261,6 +262,13 @@ mod tests {
         assert_ne!(both, of(&batch(vec![a.clone(), changed])));
         assert_ne!(both, of(&batch(vec![a])));
         assert_eq!(of(&doc! {"n": 5, "ok": 1.0}), 0);
+    }
+
+    #[test]
+    fn the_digest_depends_on_the_innermost_value_of_the_deepest_document() {
+        let nested = |value| (0..180).fold(doc! {"a": value}, |inner, _| doc! {"a": inner});
+        let of_value = |value: i32| of(&batch(vec![nested(value)]));
+        assert_ne!(of_value(1), of_value(2));
     }
 
     #[test]
