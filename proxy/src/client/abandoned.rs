@@ -13,7 +13,8 @@ use tokio::time::timeout;
 use super::reply::{Unread, drain_reply};
 use crate::pool::Checkout;
 
-/// How long Seawall reads and drops one reply. After that, the server connection is closed.
+/// Maximum time for reading and dropping one reply. After this time, Seawall closes the server
+/// connection.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// Maximum number of bytes of one reply that Seawall reads and drops. If more bytes are unread, the
 /// server connection is closed.
@@ -29,7 +30,7 @@ pub(super) struct Abandoned {
     /// The part of the reply that Seawall has not read from the server yet.
     pub(super) unread: Unread,
     /// True if Seawall may kill the operation at the server: the operation is a read outside
-    /// transactions and does not wait for data. Servers do not end a wait for data on request.
+    /// transactions and does not wait for data. `killOp` does not end a wait for data.
     pub(super) may_be_ended: bool,
 }
 

@@ -77,8 +77,8 @@ enum Room {
 /// other tasks run.
 const TURN_BYTES: usize = 256 * 1024;
 
-/// The right of one task to move bytes of a large reply. Only some tasks have a turn at a time, so
-/// that a short operation never waits behind many large replies.
+/// The right of one task to move bytes of a large reply. The number of tasks that have a turn at
+/// the same time is limited, so that a short operation never waits behind many large replies.
 struct ForwardingTurns<'t> {
     turn: StepwiseTurn<'t>,
     /// Number of bytes that the task has moved in this turn.
@@ -231,7 +231,7 @@ impl Backlog {
         }
     }
 
-    /// Determines if the next piece of the reply may be read, and reserves memory for it if the
+    /// Decides if the next piece of the reply may be read. Reserves memory for this piece if the
     /// backlog is not empty. `left` is the number of bytes of the reply that the server still has
     /// to send.
     fn poll_room(&mut self, cx: &mut Context<'_>, awaited: &Awaited<'_>, left: usize) -> Room {
@@ -590,9 +590,9 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// Fails if the client has read nothing for `write_idle`, or if the reply takes longer than
-    /// [`MESSAGE_LIMIT`]. Also fails if the client is slow while the budget has no room for the
-    /// reply and other operations wait for its server connection.
+    /// Fails if the client has read nothing for `write_idle`, or if the whole reply takes longer
+    /// than [`MESSAGE_LIMIT`]. Also fails if the client is slow while the budget has no room for
+    /// the reply and other operations wait for its server connection.
     fn check_pace(&self, client: &ClientEnd<'_>) -> Result<(), RelayError> {
         let now = Instant::now();
         let silent = now.saturating_duration_since(self.client_read_at);

@@ -42,7 +42,7 @@ impl ClientEnd<'_> {
         .await
     }
 
-    /// Ready when a client that waits for a reply has left.
+    /// Ready when the client has left. Never ready if the client does not wait for a reply.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_awaiting {
             self.reader.poll_gone(cx, self.stream)
@@ -51,7 +51,7 @@ impl ClientEnd<'_> {
         }
     }
 
-    /// Sends bytes to the client, if it waits for a reply.
+    /// Sends bytes to the client. Sends nothing if the client does not wait for a reply.
     pub(super) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !self.is_awaiting {
             return Ok(());

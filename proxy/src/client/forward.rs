@@ -1,8 +1,8 @@
 //! Forwards a server's reply to the client.
 //!
 //! The connections of the client and the server negotiate compression separately. A reply of up to
-//! [`HELD_REPLY_BYTES`] is held until it is complete, so that Seawall can act on an error in it. A
-//! larger reply is forwarded as it arrives.
+//! [`HELD_REPLY_BYTES`] is held until it is complete, so that Seawall can handle an error reply
+//! before the client receives it. A larger reply is forwarded as it arrives.
 
 use std::{
     future::poll_fn,
@@ -93,8 +93,8 @@ pub(super) async fn relay_reply(
         _ if awaited.must_compress => {
             match awaited.budget.try_reserve(awaited.sharer, 2 * length) {
                 Some(share) => Some(share),
-                // Without memory for compression, the reply is forwarded plain, which the protocol
-                // always allows.
+                // The budget has no memory for compression, so the reply is forwarded uncompressed.
+                // The protocol always allows this.
                 None => return forward(client, server, held).await,
             }
         }

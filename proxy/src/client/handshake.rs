@@ -236,8 +236,9 @@ impl Client {
             .mechanisms(&user)
             .await
             .map_err(|_| {
-                // The hello fails instead of omitting the field: without it, a driver assumes
-                // SCRAM-SHA-1, and its login may fail with an error that it does not retry.
+                // Seawall refuses the hello. In a reply without the field, a driver would assume
+                // SCRAM-SHA-1, and its login might fail with an error that the driver does not
+                // retry.
                 ErrorReply::new(
                     seawall_command::SHUTDOWN_IN_PROGRESS,
                     "no server available to list the user's mechanisms",

@@ -89,7 +89,8 @@ pub struct Settings {
     pub client_write_idle_timeout: Duration,
     /// True if Seawall adds `$client` to commands, so that servers' logs name the applications.
     pub name_applications: bool,
-    /// True if Seawall repeats operations where that is safe and conceals state-change errors.
+    /// True if Seawall sends a failed operation again if this is safe, and conceals state-change
+    /// errors.
     pub repeats: bool,
     /// True if every client is relayed, so no pool is used.
     pub is_relay: bool,
@@ -211,7 +212,7 @@ pub fn serve(
     Box::pin(Box::new(Client::new(shared, stream, peer, newcomer)).run())
 }
 
-/// Time between two checks if a client that waits for admission is still connected.
+/// Interval at which Seawall checks that a client that waits for admission is still connected.
 const ADMISSION_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Client {

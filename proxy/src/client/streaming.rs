@@ -73,7 +73,7 @@ pub(super) async fn forward_rest(
     let behind_body = parsed.body_offset + parsed.body.len();
     debug_assert!(
         parsed.body_offset > HEADER_BYTES,
-        "a head begins with its body"
+        "the head of a request contains its body"
     );
     let mut walk = SectionWalk::new(head.header.message_length - behind_body, counted);
     walk.feed(head.bytes.get(behind_body..).unwrap_or_default())

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_waiter_leaves_the_others_in_their_order() {
+    fn removing_a_waiter_keeps_the_order_of_the_other_waiters() {
         let mut queue = TurnQueue::default();
         (0..6).for_each(|n| queue.push(n % 2, n));
         assert_eq!(queue.remove(0, |n| n.cmp(&2)), Some(2));

@@ -144,8 +144,10 @@ impl Gate {
         state.rate.is_none() && state.waiting.is_empty()
     }
 
-    /// Adjusts the rate to the current `wait` and admits waiters at that rate. Called every
-    /// 20 ms while operations run or clients arrive; `elapsed` is the time since the last call.
+    /// Compares `wait` with the target, adjusts the rate, and admits waiters at this rate. At a
+    /// gate for logins, `wait` is how long operations wait. At a gate for new clients, it is the
+    /// lateness. Called every 20 ms while operations run or clients arrive; `elapsed` is the time
+    /// since the last call.
     pub fn tick(&self, wait: Duration, elapsed: Duration) {
         let mut state = self.state.lock();
         state.adjust(wait > self.target, elapsed, self.min_rate);
@@ -207,7 +209,7 @@ impl GateState {
 }
 
 /// The gates for logins. One gate is for all users. A user whose operations wait for that user's
-/// own connections has a second gate.
+/// own connections also has a gate of its own.
 #[derive(Debug)]
 pub struct LoginGates {
     all: Gate,
@@ -406,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn if_too_many_waiters_are_queued_a_tick_removes_those_that_have_left() {
+    fn a_tick_removes_waiters_that_have_left_only_if_too_many_waiters_are_queued() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 5);
         while gate.try_pass() {}
@@ -480,7 +482,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn operations_that_wait_for_connections_of_their_own_user_delay_only_that_users_logins() {
+    async fn waits_for_connections_of_one_user_delay_only_the_logins_of_this_user() {
         let gates = LoginGates::default();
         let (busy, other) = (("busy", "admin"), ("other", "admin"));
         for _ in 0..10 {
@@ -489,7 +491,8 @@ mod tests {
         while gates.try_pass(Some(busy)) {}
         assert!((0..1_000).all(|_| gates.try_pass(Some(other)) && gates.try_pass(None)));
         assert!(!gates.try_pass_as_anyone());
-        // When its operations no longer wait, the user's gate opens gradually and is removed.
+        // When the user's operations no longer wait, the user's gate opens gradually and is
+        // removed.
         gates.tick(Duration::ZERO, std::iter::empty(), TICK);
         assert!(!(0..1_000).all(|_| gates.try_pass(Some(busy))));
         for _ in 0..60 {

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn new_connections_over_their_rate_are_refused_and_logins_are_delayed() {
+    async fn connections_above_the_rate_limit_are_refused_and_logins_above_it_are_delayed() {
         let unlimited = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
         let limited = Limits::new(
             LimitNumbers {

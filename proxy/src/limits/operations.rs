@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_gets_at_most_its_share_of_operation_permits_and_others_get_the_remaining() {
+    fn one_user_gets_at_most_its_share_of_operation_permits_and_others_get_the_rest() {
         let permits = OperationPermits::new(90);
         let [greedy, other] = [1, 2].map(User::new);
         let held = greedy.admit_all(&permits);

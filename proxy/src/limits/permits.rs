@@ -51,8 +51,8 @@ struct EvictionState {
 }
 
 impl Eviction {
-    /// Ready when the connection must be closed. Only one task may poll. Polling is cheap, because
-    /// the task of a client polls each time it runs.
+    /// Ready when the connection must be closed. Only one task may poll. A client's task polls each
+    /// time it runs, so a poll must be cheap.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<EvictionReason> {
         self.0.task.register(cx.waker());
         if self.0.gave_way.load(Acquire) {
@@ -399,8 +399,7 @@ pub(super) mod tests {
         assert!(newcomer.permit.is_some());
         let evicted: Vec<_> = crowd.iter().map(Client::is_evicted).collect();
         assert_eq!(evicted, [true, false, false]);
-        // With a second permit, the new address would have more permits than the crowd would have
-        // left.
+        // A second permit for address 3 would leave address 1 with fewer permits than address 3.
         assert!(client(&permits, 3).permit.is_none());
         check(&permits);
         // The drop of an evicted connection's permit must not free it a second time.

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use seawall_locks::Mutex;
 
-/// The shortest time between two lines.
+/// Shortest time between two log lines.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Decides when an event that may occur often is logged: at most once a minute.
@@ -15,13 +15,13 @@ pub(crate) struct OccasionalLog(Mutex<Unlogged>);
 
 #[derive(Debug, Default)]
 struct Unlogged {
-    /// The number of events since the last line.
+    /// The number of events since the last log line.
     events: u64,
     logged_at: Option<Instant>,
 }
 
 impl OccasionalLog {
-    /// Counts an event. If a line is due, returns the number of events since the last line,
+    /// Counts an event. If a log line is due, returns the number of events since the last line,
     /// including this event.
     pub(crate) fn count(&self, now: Instant) -> Option<u64> {
         let mut unlogged = self.0.lock();

@@ -19,14 +19,13 @@ fn pair() -> (Stream, UnixStream) {
     (Stream::Unix(near), far)
 }
 
-/// A reply of this length or a few bytes more.
+/// A reply of at least `length` bytes, and at most a few bytes more.
 fn reply(length: usize) -> Vec<u8> {
     let text = "x".repeat(length);
     encode_op_msg_like(0, 1, 7, rawdoc! { "ok": 1, "text": text }.as_bytes())
 }
 
-/// Forwards a reply of `length` bytes, whose first bytes have been read before, as in
-/// `relay_reply`.
+/// Forwards a reply of `length` bytes. Reads the head of the reply first, as `relay_reply` does.
 async fn forward(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,

@@ -2,8 +2,8 @@
 //! between addresses.
 //!
 //! A conversation is the part of a first login between the server's challenge and the client's
-//! proof. It uses a server connection until the proof arrives, and a hostile client never sends a
-//! proof. Therefore the number of conversations is limited. One address may use all of them. If
+//! proof. It uses a server connection until the proof arrives, and a hostile client may never send
+//! a proof. Therefore the number of conversations is limited. One address may use all of them. If
 //! another address needs one, Seawall ends the oldest conversation of the address with the most
 //! conversations, but not before this conversation is half a second old. The client of the ended
 //! conversation may begin another login.
@@ -76,7 +76,7 @@ impl<T> Conversations<T> {
         })
     }
 
-    /// Changes the maximum number of conversations. If it falls, conversations in progress
+    /// Changes the maximum number of conversations. If the maximum falls, conversations in progress
     /// continue.
     pub(super) fn set_max(&self, max: usize) {
         self.max.store(max, Ordering::Relaxed);
@@ -112,9 +112,9 @@ impl<T> Conversations<T> {
         }
     }
 
-    /// Begins a conversation. If there is no room, the error is the time at which the caller tries
-    /// again, unless another conversation ends earlier. The error is `None` if only the end of
-    /// another conversation can make room.
+    /// Begins a conversation. If there is no room now, the error is the time from which an older
+    /// conversation may be ended to make room. The error is `None` if no conversation may be ended,
+    /// so the caller must wait until one ends by itself.
     fn try_begin(
         self: &Arc<Self>,
         sharer: Sharer,
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_conversation_ends_the_oldest_one_of_the_address_with_most_conversations() {
+    async fn the_address_with_most_conversations_loses_its_oldest_one_to_a_new_address() {
         let conversations = Conversations::new(4);
         let mut held = Vec::new();
         for (last, name) in [(2, "a"), (1, "b"), (1, "c"), (3, "d")] {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_loses_no_conversation_to_an_address_with_only_one_fewer() {
+    async fn an_address_with_two_conversations_loses_none_to_an_address_with_one() {
         let conversations = Conversations::new(3);
         let mut held = Vec::new();
         for (last, name) in [(1, "a"), (1, "b"), (2, "c")] {

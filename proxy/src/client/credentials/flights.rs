@@ -16,9 +16,9 @@ use seawall_transport::Sharer;
 /// After that, the next introduction of this user from this address replaces it.
 const STALLED_AFTER: Duration = Duration::from_millis(250);
 
-/// How long introductions from other addresses may delay a login in total. The limit is short, so
-/// that stalled introductions from one address do not delay the same user's logins from another
-/// address.
+/// Maximum total time that a login waits for introductions from other addresses. The limit is
+/// short, so that stalled introductions from one address do not delay the same user's logins from
+/// another address.
 const OTHERS_LIMIT: Duration = Duration::from_millis(50);
 
 /// The introductions in progress, at most one for each user and address.
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stalled_first_login_delays_its_own_address_longer_than_other_addresses() {
+    async fn a_stalled_introduction_delays_its_own_address_longer_than_other_addresses() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let _stalled = lead(&flights, 1, began).unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_stalled_first_logins_delay_a_login_no_longer_than_a_single_one() {
+    async fn many_stalled_introductions_delay_a_login_no_longer_than_one_stalled_introduction() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let mut stalled = Vec::new();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiting_logins_try_again_when_the_first_login_in_progress_ends() {
+    async fn logins_that_wait_for_an_introduction_try_again_when_it_ends() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let first = lead(&flights, 1, began).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_replaced_first_login_that_ends_does_not_end_its_replacement() {
+    async fn the_end_of_a_replaced_introduction_does_not_end_its_replacement() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let stalled = lead(&flights, 1, began).unwrap();

@@ -56,13 +56,13 @@ pub(super) use self::{
 /// reading.
 const READING_PACE: Duration = Duration::from_millis(5);
 
-/// How long a login waits for a new reading of keys that are more than a second old. After that,
-/// the login uses the cached keys.
+/// How long a login waits for a new reading if the cached keys are more than a second old. After
+/// that, the login uses the cached keys.
 const FRESHEN_LIMIT: Duration = Duration::from_millis(20);
 
-/// How long a login waits for a new reading of keys that are at most a second old and that another
-/// login uses. The limit is longer than [`FRESHEN_LIMIT`], because after a password change only one
-/// login should fail.
+/// How long a login waits for a new reading if the cached keys are at most a second old, but
+/// another login uses them. The limit is longer than [`FRESHEN_LIMIT`], because after a password
+/// change only one login should fail.
 const CONTENDED_LIMIT: Duration = Duration::from_millis(250);
 
 /// How long a login waits for a new reading after a proof has failed against the cached keys. This
@@ -108,7 +108,8 @@ pub(super) enum Obtained {
     Known(Known),
     /// Seawall checks the proof against configured keys. The user's restrictions are not known yet.
     Configured(ScramKeys),
-    /// Seawall does not know the user's keys and carries the proof to a server, which checks it.
+    /// Seawall does not know the user's keys, so it carries the proof to a server, which checks the
+    /// proof.
     Introduce(Introduction),
 }
 
@@ -125,10 +126,11 @@ pub struct Credentials {
     introductions: Arc<Flights>,
     /// The readings in progress. The value becomes true when the reading has ended.
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
-    /// Limits the exchanges with servers for introductions and lookups of all users. An
-    /// introduction holds no permit while it waits for its client.
+    /// Limits the number of exchanges with servers that run at the same time, for the introductions
+    /// and lookups of all users together. An introduction holds no permit while it waits for its
+    /// client.
     exchanges: AdjustableSemaphore,
-    /// Limits the queries to servers about users' mechanisms.
+    /// Limits the number of queries about users' mechanisms that run at the same time.
     questions: AdjustableSemaphore,
     /// Introductions that wait for their client.
     conversations: Arc<Conversations<Connection>>,
@@ -177,9 +179,9 @@ impl Credentials {
 
     /// Applies changed limits and configured users. The mode does not change.
     ///
-    /// A user that is no longer configured counts as dropped. A user with another secret keeps its
-    /// identity: the keys that were read from a server stay valid as long as the server confirms
-    /// them.
+    /// A user that is no longer configured counts as dropped. A user whose configured secret has
+    /// changed keeps its identity: the keys that were read from a server stay valid as long as the
+    /// server confirms them.
     pub(crate) fn configure(&self, settings: CredentialSettings) {
         self.exchanges.set(settings.introductions, &self.runtime);
         self.questions.set(settings.introductions, &self.runtime);
@@ -247,7 +249,7 @@ impl Credentials {
     }
 
     /// Returns a user's keys without waiting, if they are fresh and no other login uses them. If
-    /// they are known but not fresh, starts a reading and returns `None`.
+    /// the keys are known but not fresh, starts a reading and returns `None`.
     pub(super) fn fresh(self: &Arc<Self>, user: &UserName, now: Instant) -> Option<Known> {
         if !self.may_be_known(user) {
             return None;

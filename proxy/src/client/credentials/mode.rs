@@ -97,10 +97,10 @@ pub struct CredentialSettings {
     pub max_stale: Duration,
     /// Largest number of users to remember.
     pub max_users: usize,
-    /// Largest number of exchanges with servers for introductions at a time. Queries about users
-    /// have a separate limit of the same size.
+    /// Maximum number of exchanges with servers for introductions that run at the same time.
+    /// Queries about users have a separate limit of the same size.
     pub introductions: usize,
-    /// Largest number of introductions that wait for their client at a time.
+    /// Maximum number of introductions that wait for their client at the same time.
     pub conversations: usize,
 }
 
@@ -118,7 +118,7 @@ impl Credentials {
 }
 
 /// Decides mode `auto` if the configuration has no users and no service account. The mode becomes
-/// `none` if no server that holds data requires authentication, else `own`.
+/// `own` if any server that holds data requires authentication, else `none`.
 pub(super) async fn decide(credentials: Weak<Credentials>) {
     loop {
         let Some(strong) = credentials.upgrade() else {

@@ -22,8 +22,8 @@ const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 /// How long the cached mechanisms of a user are valid if the user's keys are not known.
 const MECHANISMS_FOR: Duration = Duration::from_secs(5);
 
-/// Longest user name that is looked up, in bytes. A user with a longer name is treated as unknown,
-/// so that clients that have not logged in cannot fill memory with names.
+/// Maximum length of a user name, in bytes. A user with a longer name is treated as unknown, so
+/// that clients that have not logged in cannot fill memory with names.
 const MAX_NAME_BYTES: usize = 1024;
 
 /// Longest database name, in bytes. Servers have the same limit.
@@ -88,8 +88,9 @@ impl Known {
         }
     }
 
-    /// Handles a login whose proof was checked against `credentials`. These were requested earlier
-    /// than the known keys. The login succeeds only if the keys and the user ids are equal.
+    /// Handles a login whose proof was checked against `credentials`, which were requested earlier
+    /// than the known keys. Returns the user only if both have the same user id and the same keys
+    /// for the mechanism of the login; otherwise the login fails.
     fn prove_older(
         &self,
         credentials: &seawall_auth::Credentials,
@@ -611,7 +612,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_reading_requested_before_an_identity_ended_does_not_restore_it() {
+    async fn a_key_reading_requested_before_an_identity_ended_does_not_restore_the_identity() {
         let (mut store, now) = (store(), Instant::now());
         let earlier = now.checked_sub(Duration::from_millis(1)).unwrap();
         let proven = |password: &str| {

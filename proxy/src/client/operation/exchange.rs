@@ -211,7 +211,7 @@ impl Operation<'_> {
                 max_time_ms,
             )
         };
-        // Seawall passes over all bytes only to compute a checksum.
+        // `Outgoing::new` passes over all bytes of the request only to recompute a checksum.
         let bytes = self.message.bytes.len();
         let outgoing = match self.parsed.has_checksum() && Heavy::is_long_walk(bytes) {
             false => arranged(),

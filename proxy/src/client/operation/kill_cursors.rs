@@ -31,8 +31,8 @@ const LISTS: [&CStr; 4] = [
 pub(super) type Parts = Vec<(Arc<ServerPool>, Vec<i64>)>;
 
 impl Operation<'_> {
-    /// Splits the cursors of a `killCursors` by server. `None` for other commands, and if there is
-    /// at most one server.
+    /// Splits the cursors of a `killCursors` by server. `None` for other commands, and if all
+    /// pinned cursors are on one server or no cursor is pinned.
     pub(super) fn parts(&self, now: Instant) -> Option<Parts> {
         if self.command.class != Class::KillCursors {
             return None;
@@ -56,7 +56,7 @@ impl Operation<'_> {
         (parts.len() > 1).then_some(parts)
     }
 
-    /// Sends each server its part, one after another, and merges the replies.
+    /// Sends the parts to their servers, one after another, and merges the replies.
     pub(super) async fn kill_in_parts(
         &self,
         parts: Parts,
@@ -132,9 +132,9 @@ impl Operation<'_> {
     }
 }
 
-/// Chooses the list in the reply for the cursors of a server if no connection to it was checked
-/// out. The cursors of an unavailable server are listed as not found, because they ended with the
-/// server. The cursors of an overloaded server are listed as alive.
+/// Chooses the list of the reply for the cursors of a server to which no connection could be
+/// checked out. The cursors of an unavailable server are listed as not found, because they ended
+/// with the server. The cursors of an overloaded server are listed as alive.
 fn list_without_server(error: &CheckOutError) -> &'static CStr {
     match error {
         CheckOutError::Overload(_) => ALIVE,

@@ -60,8 +60,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Counts and logs a statement of a transaction that must be pinned but has no pin, and that
-    /// does not begin the transaction.
+    /// Counts and logs a statement whose transaction must be pinned but has no pin. Ignores the
+    /// first statement of a transaction, because its transaction has no pin yet.
     pub(super) fn note_unknown_transaction(&self, now: Instant) {
         if self.command.starts_transaction {
             return;

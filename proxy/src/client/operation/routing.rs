@@ -38,9 +38,9 @@ pub(super) enum CheckOutFailure {
 #[derive(Clone, Copy, Debug)]
 struct CheckOutAttempt {
     demand: Demand,
-    /// The time at which server selection fails.
+    /// The time at which server selection fails if no server is suitable.
     deadline: Instant,
-    /// The time at which the wait for a connection fails.
+    /// The time at which the wait for a connection fails if none has become available.
     turn_by: Instant,
 }
 

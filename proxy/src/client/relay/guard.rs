@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relay_refuses_commands_outside_the_list_before_a_login() {
+    fn before_a_login_a_relay_passes_only_commands_of_the_list() {
         for name in ["hello", "isMaster", "saslStart", "ping", "buildInfo"] {
             assert_eq!(refused(doc! {name: 1}, true), None, "{name}");
         }

@@ -59,7 +59,7 @@ fn encode(addresses: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
     bytes
 }
 
-/// Converts both addresses to IPv4, or to IPv6 if one of them has no equivalent.
+/// Converts both addresses to IPv4, or to IPv6 if one of them has no IPv4 equivalent.
 fn same_family((client, here): (SocketAddr, SocketAddr)) -> (SocketAddr, SocketAddr) {
     let canonical = |of: SocketAddr| SocketAddr::new(of.ip().to_canonical(), of.port());
     let (client, here) = (canonical(client), canonical(here));

@@ -61,7 +61,7 @@ pub(super) struct Replies {
 #[derive(Debug)]
 struct Current {
     header: Header,
-    /// Number of bytes that have not arrived yet.
+    /// Number of bytes of the reply that have not arrived yet.
     left: usize,
     /// Number of bytes to skip before the document.
     before: usize,

@@ -125,7 +125,7 @@ pub(super) fn is_on_this_host(server: &Stream) -> bool {
         Stream::Unix(_) => true,
         Stream::Tls(_) => false,
         Stream::Tcp(stream) => match stream.peer_addr() {
-            // A socket can be bound only to an address of this host.
+            // If a socket can be bound to the address of the server, it is an address of this host.
             Ok(peer) => {
                 peer.ip().to_canonical().is_loopback()
                     || std::net::UdpSocket::bind((peer.ip(), 0)).is_ok()

@@ -68,7 +68,7 @@ async fn an_unknown_user_is_remembered_only_for_the_mechanism_of_its_login() {
 }
 
 #[tokio::test]
-async fn a_login_succeeds_if_the_connection_kept_from_a_failed_login_was_closed() {
+async fn a_login_succeeds_after_the_server_has_closed_the_connection_kept_for_reuse() {
     let scene = Scene::new().await;
     assert!(refused(scene.log_in("u", "wrong").await));
     scene.server.server.close_all().await;
@@ -129,7 +129,7 @@ async fn a_first_login_sends_an_empty_exchange_to_a_server_that_requires_it() {
 }
 
 #[tokio::test]
-async fn a_concurrent_first_login_of_a_user_waits_for_the_first_login_in_progress() {
+async fn a_login_waits_while_another_first_login_of_the_same_user_is_in_progress() {
     let scene = Scene::new().await;
     let (client, carried, server_first) = scene.start("u").await.unwrap();
     let u = user("u");
@@ -272,7 +272,7 @@ async fn credential_mode_auto_becomes_self_if_a_server_requires_a_login() {
 }
 
 #[tokio::test]
-async fn credential_mode_lookup_stays_after_a_refused_anonymous_client() {
+async fn a_refused_anonymous_client_does_not_change_credential_mode_lookup() {
     let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
     scene.credentials.anonymous_refused();
     assert_eq!(scene.credentials.mode(), CredentialMode::Lookup);
