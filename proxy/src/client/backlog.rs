@@ -4,11 +4,11 @@
 //! a buffer of the thread and writes the piece at once. A client that has the whole reply may send
 //! its next command, which may use the cursor of the reply. So Seawall holds back the last piece
 //! until it has recorded the facts of the reply, such as the cursor. For a slower client, Seawall
-//! stops reading from the server while no other operation waits for the server connection. If
-//! another operation waits, Seawall reads the rest of the reply into the memory budget and checks
-//! the connection in. When other clients need this memory, a client that reads nothing or reads
-//! slowly ([`Progress`]) is closed. If the budget has no room for the rest of the reply, a slow
-//! client is closed as soon as another operation waits for its server connection.
+//! reads at most [`SMALL_BACKLOG_BYTES`] ahead while no other operation waits for the server
+//! connection. If another operation waits, Seawall reads the rest of the reply into the memory
+//! budget and checks the connection in. When other clients need this memory, a client that reads
+//! nothing or reads slowly ([`Progress`]) is closed. If the budget has no room for the rest of the
+//! reply, a slow client is closed as soon as another operation waits for its server connection.
 
 use std::{
     cell::RefCell,

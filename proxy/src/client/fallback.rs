@@ -12,7 +12,7 @@ use seawall_auth::Mechanism;
 use seawall_command::{ErrorReply, HOST_UNREACHABLE, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT};
 use seawall_transport::Message;
 
-/// Size of the type and the name of the element `$client`, which come before its document.
+/// Number of bytes of the element `$client` before its document: the type and the name.
 const CLIENT_ELEMENT_HEAD: usize = 9;
 
 impl Client {

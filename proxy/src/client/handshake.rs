@@ -389,7 +389,8 @@ impl Client {
         self.eviction.set_exempt(false);
     }
 
-    /// Moves a client behind a shared address to its user's share of resources, after its login.
+    /// Called after a login. If many clients share the client's address, the client uses its user's
+    /// share of resources from now on.
     fn share_by_user(&mut self, identity: &Identity) {
         let Some(ip) = self.peer.ip.map(|ip| ip.to_canonical()) else {
             return;

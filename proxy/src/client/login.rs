@@ -416,9 +416,9 @@ impl LoginContext<'_> {
         }
     }
 
-    /// Delays a login if its user has more successful or failed logins than
-    /// `limits.logins_per_second_per_user` allows. `is_ok` is true if this login succeeds. Fails if
-    /// the client leaves.
+    /// Delays a login if this address sends more logins of this user with the same result (success
+    /// or failure) than `limits.logins_per_second_per_user` allows. `is_ok` is true if this login
+    /// succeeds. Fails if the client leaves.
     async fn delay(&mut self, user: &UserName, is_ok: bool) -> Result<(), LoginError> {
         let from = Sharer::at(self.peer);
         let name = (user.name.as_str(), user.source.as_str());
@@ -439,9 +439,9 @@ impl LoginContext<'_> {
         .unwrap_or(LoginError::Credentials(error))
     }
 
-    /// Delays the reply to a refused login, so that the time of the reply does not show the reason.
-    /// `arrived` is the time at which the refused message arrived. Other errors are replied to at
-    /// once, because they do not depend on the user.
+    /// Delays the reply to a refused login that began at `began`, so that the time of the reply
+    /// does not show the reason. `arrived` is the time at which the refused message arrived.
+    /// Replies with other errors are not delayed, because these errors do not depend on the user.
     async fn hold_back(&mut self, end: LoginEnd, began: Instant, arrived: Instant) -> LoginEnd {
         let is_refusal =
             matches!(&end, LoginEnd::Refused(error) if error.code == AUTHENTICATION_FAILED);

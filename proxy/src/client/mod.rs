@@ -99,8 +99,8 @@ pub struct Settings {
     pub original_destination: bool,
     /// True if relays also pass connections on which the client begins TLS with the server itself.
     pub relays_encrypted: bool,
-    /// The port of servers to which relays connect with a header of the PROXY protocol; `None` for
-    /// their usual port and no header.
+    /// The port of a server to which relays connect if they send a header of the PROXY protocol.
+    /// `None` if relays send no header and connect to the usual port.
     pub relay_proxy_port: Option<u16>,
     /// Networks whose addresses many clients share. After its login, a client from one of these
     /// networks uses the share of resources of its user instead of the share of its address.
@@ -176,8 +176,8 @@ struct Client {
     identity: Option<Arc<Identity>>,
     /// The login in progress.
     login: Option<Box<Login>>,
-    /// The deadline for the login; `None` if the client has logged in or need not. A driver's
-    /// monitor, for example, never logs in.
+    /// The deadline for the login; `None` if the client has logged in or need not log in. A
+    /// driver's monitor, for example, never logs in.
     handshake: Option<LoginDue>,
     /// Set while the client is a driver's monitor that has not logged in.
     monitor: Option<MonitorPermit>,
@@ -523,8 +523,9 @@ impl Client {
         self.shared.limits.heavy(self.sharer)
     }
 
-    /// Closes the connection if a command of the handshake is much larger than drivers send. Such a
-    /// command would cost too much time, because Seawall searches it once for each field.
+    /// Closes the connection if a command of the handshake is much larger than the commands that
+    /// drivers send. Such a command would cost too much time, because Seawall searches it once for
+    /// each field.
     fn check_handshake_size(&self, message: &Message) -> Result<(), End> {
         let before_login = self.shared.settings().pre_auth_message_bytes;
         match message.header.message_length > LARGE_MESSAGE_BYTES.max(before_login) {

@@ -1,9 +1,9 @@
 //! Decides when the reply to a refused login is sent. No I/O, no clock.
 //!
 //! The time that Seawall needs to find the reason for a refusal depends on the reason. For example,
-//! Seawall checks a known user's proof itself, but it asks a server about an unknown name. So
-//! replies are sent only at fixed times after the login's beginning. See
-//! `docs/decisions/0010-refusal-times.md`.
+//! Seawall checks a known user's proof itself, but it asks a server about an unknown name. If
+//! Seawall replied at once, the delay would show the reason. So Seawall sends replies only at fixed
+//! times after the login's beginning. See `docs/decisions/0010-refusal-times.md`.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use tokio::time::Instant;
 /// take less.
 const STEP: Duration = Duration::from_millis(50);
 
-/// Shortest time from the arrival of a refused message to the reply. Without this minimum, a client
-/// could send its proof just before the time of the next reply. From the time of the reply, the
-/// client would then know how fast Seawall found the reason.
+/// Minimum time between the arrival of a refused message and the reply. Without this minimum, a
+/// client could send its proof just before a multiple of [`STEP`]. From the reply time, the client
+/// could then infer if Seawall found the reason before this multiple or after it.
 const SHORTEST: Duration = Duration::from_millis(25);
 
 /// The time at which a refusal is sent. The login began at `began`, its refused message arrived at

@@ -8,7 +8,8 @@
 //! are served in turn, and the users of each address in turn ([`super::fair`]).
 //!
 //! If operations wait because their user already has `max_pool_size` connections, only the logins
-//! of that user are slowed down. All other waits act on a common gate ([`LoginGates`]).
+//! of that user are slowed down. All other waits slow down the logins of all users, through a
+//! common gate ([`LoginGates`]).
 //!
 //! While the data plane is late, new clients wait in the same way, before Seawall reads their first
 //! byte. The machine then lacks CPU time, and the clients that Seawall already serves come first. A

@@ -1,10 +1,10 @@
 //! Threads of low priority, for TLS handshakes, which must not take CPU time from operations.
 //!
 //! The threads have the policy `SCHED_IDLE`: they run only while a core has nothing else to do, and
-//! any other thread interrupts them at once. With only a niceness, a thread would first finish its
-//! time slice of some milliseconds. While operations use all cores, handshakes on these threads
-//! would hardly advance. So new handshakes then run on fallback threads, which have only a
-//! niceness.
+//! any other thread interrupts them at once. A thread that had only a niceness would not be
+//! interrupted before the end of its time slice of some milliseconds. While operations use all
+//! cores, threads with `SCHED_IDLE` hardly advance. During such a time, new handshakes run on
+//! fallback threads, which have only a niceness.
 
 use std::{
     fmt,

@@ -69,8 +69,9 @@ impl Activity {
 
 impl Ticks<'_> {
     /// Waits for the next tick. `is_active` is true if the task has work, for example because
-    /// operations run. `plan` gets the time at which the tick is due, and returns this time or an
-    /// earlier one. `plan` is called again if an arrival ends a quiet time.
+    /// operations run. `plan` gets the time at which the tick is due. It returns this time, or an
+    /// earlier time if the tick must come earlier. `plan` is called again if an arrival ends a
+    /// quiet time.
     pub(crate) async fn next(
         &mut self,
         is_active: bool,

@@ -18,7 +18,7 @@ pub struct Planes {
     pub control: Plane,
 }
 
-/// A runtime that can be dropped inside another runtime without blocking it.
+/// A runtime that can be dropped inside another runtime. The drop does not block the other runtime.
 #[derive(Debug)]
 pub struct Plane(Option<Runtime>);
 

@@ -71,8 +71,8 @@ impl Wait {
 
 impl Flights {
     /// Claims the right to introduce a user to the servers (see [`super::introduction`]), for a
-    /// login that has waited since `began`. If other introductions of the user are in progress,
-    /// returns a [`Wait`] for them. After this wait, the login may try again.
+    /// login that has waited since `began`. If the login must still wait for other introductions of
+    /// the user, returns a [`Wait`] for them. After this wait, the login may try again.
     pub(super) fn lead(
         self: &Arc<Self>,
         user: &UserName,

@@ -88,7 +88,7 @@ pub(super) async fn serve_relayed(
         handshake,
         eviction,
         // The list of compressors is not needed, because the client and the server agree on
-        // compressors.
+        // compressors without Seawall.
         compressors: _,
     } = newcomer;
     let sharer = Sharer::at(peer.ip);

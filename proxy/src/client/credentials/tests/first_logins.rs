@@ -285,7 +285,7 @@ async fn a_refused_anonymous_client_does_not_change_credential_mode_lookup() {
 }
 
 #[tokio::test]
-async fn a_user_of_the_same_name_on_another_database_is_another_user() {
+async fn users_of_the_same_name_on_different_databases_are_different_users() {
     let users = vec![
         configured_user("u", "other", password("secret")),
         configured_user("v", SOURCE, password("secret")),

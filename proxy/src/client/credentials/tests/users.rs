@@ -35,7 +35,8 @@ pub(super) struct Behaviour {
     pub(super) requires_login: bool,
     /// For each command, the reply that the server sends instead of its usual reply.
     pub(super) instead: HashMap<&'static str, RawDocumentBuf>,
-    /// Commands at which the server closes the connection, once for each entry.
+    /// Names of commands. When such a command arrives, the server closes the connection and removes
+    /// the entry.
     pub(super) closes_at: Vec<&'static str>,
     /// True if the server requires an empty exchange at the end of a login, as before 4.4.
     pub(super) requires_empty_exchange: bool,
