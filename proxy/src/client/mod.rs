@@ -364,7 +364,7 @@ impl Client {
         let next = self.reader.next(&mut self.stream, max, budget);
         let read = match handshake_until.into_iter().chain(carried_until).min() {
             None => next.await,
-            // Boxed, because clients that have logged in read without a timer.
+            // The box saves memory: most clients have logged in and read without a timer.
             Some(until) => match Box::pin(timeout_at(until, next)).await {
                 Ok(read) => read,
                 Err(_) if handshake_until.is_none_or(|deadline| until < deadline) => {

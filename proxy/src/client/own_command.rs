@@ -244,7 +244,7 @@ fn parse(command: &Command<'_>) -> Result<OwnCommand, ErrorReply> {
                 let number = number(value).map(|number| number != 0);
                 own.is_dry_run = value.as_bool().or(number).ok_or_else(wrong)?;
             }
-            // A misspelled `dryRun` must not reload.
+            // A command with a misspelled `dryRun` must not cause a reload.
             name if !name.starts_with('$') && !GENERIC_FIELDS.contains(&name) => {
                 let message = format!("BSON field 'seawall.{name}' is an unknown field.");
                 return Err(ErrorReply::new(40415, message));
@@ -267,7 +267,7 @@ const GENERIC_FIELDS: [&str; 8] = [
     "apiDeprecationErrors",
 ];
 
-/// A number without a fraction, of any type.
+/// Converts a BSON number to an integer. `None` if the value is not a number or has a fraction.
 fn number(value: RawBsonRef<'_>) -> Option<i64> {
     match value {
         RawBsonRef::Int32(number) => Some(number.into()),

@@ -26,7 +26,7 @@ pub struct Origin {
     pub user: Option<NameHash>,
 }
 
-/// One turn in this number of turns goes to the oldest waiter.
+/// The oldest waiter gets one turn in every `OLDEST_EVERY` turns.
 const OLDEST_EVERY: u64 = 4;
 
 /// A queue of waiters.
@@ -76,7 +76,7 @@ impl<T> Queue for OldestFirst<T> {
 }
 
 impl<T> OldestFirst<T> {
-    /// Moves all waiters for which `is_removed` is true to `removed`.
+    /// Removes all waiters for which `is_removed` is true, and appends them to `removed`.
     fn remove_if(&mut self, is_removed: &impl Fn(&T) -> bool, removed: &mut Vec<T>) {
         for waiter in std::mem::take(&mut self.0) {
             match is_removed(&waiter) {

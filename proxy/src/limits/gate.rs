@@ -70,7 +70,7 @@ pub struct Gate {
 
 #[derive(Debug, Default)]
 struct GateState {
-    /// Logins or clients per second; `None` while the gate is open.
+    /// Limit on logins or clients per second; `None` while the gate is open.
     rate: Option<f64>,
     /// Number of logins or clients that may pass now without waiting.
     tokens: f64,
@@ -80,7 +80,7 @@ struct GateState {
     passed: u32,
     /// Moving average of the number of logins or clients that pass per second.
     average_rate: f64,
-    /// For how long the target has been missed at every tick.
+    /// How long the target has been missed without interruption.
     missed_for: Duration,
 }
 
@@ -134,8 +134,8 @@ impl Gate {
             state.waiting.push(from, turn);
             waiting
         };
-        // The receiver gets a value or is dropped, because the gate keeps the sender and lives
-        // longer than its waiters.
+        // The wait cannot fail, because the gate keeps the sender and lives longer than its
+        // waiters.
         drop(waiting.await);
     }
 

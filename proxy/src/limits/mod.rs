@@ -35,8 +35,8 @@ use self::{
     rates::Rates,
 };
 
-/// Time between two client connections that Seawall closes on its own initiative. The resulting
-/// hundred reconnects a second do not overload a deployment.
+/// Time between two closes, when Seawall closes client connections on its own initiative. The
+/// closes cause at most a hundred reconnects a second, which do not overload a deployment.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The limits that all clients share.
@@ -87,8 +87,8 @@ fn set_rate<K: Copy + Eq + Hash>(rates: &ArcSwapOption<Rates<K>>, per_second: Op
 #[must_use]
 pub struct ClientPermit {
     of_all: EvictablePermit,
-    /// The permit of the client's listener, if the listener has its own limit. Boxed, because most
-    /// listeners have no limit.
+    /// The permit of the client's listener, if the listener has its own limit. The box saves
+    /// memory, because most listeners have no limit.
     of_listener: Option<Box<EvictablePermit>>,
 }
 

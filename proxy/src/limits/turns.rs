@@ -1,5 +1,5 @@
-//! Turns: permits to run long work. Long work needs a turn to run, and only a few turns exist at a
-//! time. So a short operation never waits behind much long work.
+//! Turns: permits to run long work. Long work runs only while it has a turn. The number of turns is
+//! limited, so a short operation never waits behind much long work.
 
 use std::{
     fmt,
@@ -14,7 +14,7 @@ use super::fair::{NewestFirst, OldestFirst, Queue, RoundRobin};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-/// Smallest number of waiters at which waiters that have left are removed.
+/// Waiters that have left are removed only if at least this number of waiters is queued.
 const CLEAN_AT: usize = 64;
 
 /// The key by which turns are shared.
@@ -30,7 +30,7 @@ struct TurnsState<K: TurnKey> {
     count: usize,
     /// Number of turns that are taken. It may exceed `count` after `count` was reduced.
     taken: usize,
-    /// At this number of waiters, waiters that have left are removed.
+    /// When the queue has this number of waiters, waiters that have left are removed.
     clean_at: usize,
     /// The waiting work. While turns are free, the line contains only waiters that have left.
     waiters: Box<Line<K>>,

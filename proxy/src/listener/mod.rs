@@ -362,7 +362,8 @@ pub fn newcomer(
     })
 }
 
-/// Starts to serve a client, or first waits for its address if a load balancer sends it.
+/// Starts to serve a client. If a load balancer sends the client's address, waits for the address
+/// first.
 fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
     let proxied = acceptor.proxy_protocol.as_ref().zip(peer.ip);
     match (stream, proxied) {
@@ -572,7 +573,8 @@ mod tests {
         (certificate, Issuer::new(params, key))
     }
 
-    /// A configuration that requires certificates of this authority, and closes other connections.
+    /// A configuration that requires certificates of this authority, and closes connections with
+    /// other certificates.
     fn client_tls(authority: &rcgen::Certificate) -> Arc<ClientTls> {
         let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let path = Path::new("file");

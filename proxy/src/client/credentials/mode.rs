@@ -134,8 +134,8 @@ pub(super) async fn decide(credentials: Weak<Credentials>) {
     }
 }
 
-/// Returns the mode that fits the deployment. `None` if no server is usable, or if a server does
-/// not reply.
+/// Returns the mode that fits the deployment: [`CredentialMode::Own`] or [`CredentialMode::None`].
+/// Returns no mode if no server is usable, or if a server does not reply.
 async fn ask_deployment(credentials: &Arc<Credentials>) -> Option<CredentialMode> {
     let topology = &credentials.topology;
     let snapshot = topology.snapshot();

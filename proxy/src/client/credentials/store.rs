@@ -89,8 +89,8 @@ impl Known {
     }
 
     /// Handles a login whose proof was checked against `credentials`, which were requested earlier
-    /// than the known keys. Returns the user only if both have the same user id and the same keys
-    /// for the mechanism of the login; otherwise the login fails.
+    /// than the known keys. Returns the user if `credentials` and the known keys have the same user
+    /// id and the same keys for the mechanism of the login. Otherwise the login fails.
     fn prove_older(
         &self,
         credentials: &seawall_auth::Credentials,
@@ -270,8 +270,8 @@ impl Store {
 
     /// Stores a user whose keys were requested at `asked_at`. `login` is set if a client has proved
     /// that it knows the ClientKey. A user with the same user id keeps its identity. Returns `None`
-    /// and changes nothing if the identity ended after the request, or if newer keys are known and
-    /// `login` is missing or does not fit these newer keys.
+    /// in two cases: after the request, the user was dropped or a server refused these keys; or
+    /// newer keys are known, and `login` is missing or does not fit the newer keys.
     pub(super) fn learn(
         &mut self,
         user: &UserName,

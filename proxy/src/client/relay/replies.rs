@@ -79,7 +79,7 @@ struct Current {
 pub(super) struct NotMessages;
 
 impl Replies {
-    /// True if no reply is incomplete, so Seawall may insert its own reply.
+    /// True between two replies of the server. Seawall may insert its own reply only then.
     pub(super) fn is_between_replies(&self) -> bool {
         self.head.is_empty() && self.current.is_none()
     }

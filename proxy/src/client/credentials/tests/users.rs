@@ -38,7 +38,8 @@ pub(super) struct Behaviour {
     /// Names of commands. When such a command arrives, the server closes the connection and removes
     /// the entry.
     pub(super) closes_at: Vec<&'static str>,
-    /// True if the server requires an empty exchange at the end of a login, as before 4.4.
+    /// True if the server requires an empty exchange at the end of a login, as servers before 4.4
+    /// do.
     pub(super) requires_empty_exchange: bool,
     /// Number of times that each command arrived.
     pub(super) counts: HashMap<String, usize>,
