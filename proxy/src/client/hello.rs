@@ -181,7 +181,8 @@ impl<'a> HelloFields<'a> {
     /// does.
     fn check_awaitable(&self) -> Result<(), ErrorReply> {
         if self.topology_version.is_some() != self.max_await_time.is_some() {
-            let message = "A request must include both 'topologyVersion' and 'maxAwaitTimeMS', or neither";
+            let message =
+                "A request must include both 'topologyVersion' and 'maxAwaitTimeMS', or neither";
             return Err(ErrorReply::new(31368, message));
         }
         // Seawall sends no topologyVersion, so a client's topologyVersion comes from another
