@@ -564,7 +564,7 @@ fn files_of_a_module_use_each_other_without_cycles() {
         }
     }
     assert!(total > 100, "too few uses found: {total}");
-    assert!(circles.is_empty(), "uses in a circle: {circles:#?}");
+    assert!(circles.is_empty(), "cyclic uses of files: {circles:#?}");
 }
 
 #[test]

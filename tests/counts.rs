@@ -57,9 +57,10 @@ const RUNS: usize = 20;
 /// The server delays its reply to a find with this `_id` until the test allows it.
 const HELD_ID: i32 = -1;
 
-/// With one connection and one slot, a second operation waits for both. If it waited only for a
-/// slot, it would run as soon as Seawall no longer counts the first, long operation. With the large
-/// threshold, all servers are suitable even if their round-trip times differ.
+/// There is one connection and one slot, so a second operation waits for both. If a connection were
+/// free, the second operation would run as soon as Seawall no longer counts the first, long
+/// operation. With the large threshold, all servers are suitable even if their round-trip times
+/// differ.
 const CONFIGURATION: &str = "auth.credentials = \"none\"
 deployment.local_threshold_ms = 60000
 pool.max_pool_size = 1
@@ -98,7 +99,7 @@ fn the_choice_between_two_servers_takes_two_locks() {
 }
 
 #[test]
-fn an_operation_that_waits_takes_as_many_locks_as_one_that_does_not() {
+fn waiting_for_a_connection_does_not_change_the_number_of_locks() {
     let scene = Scene::start(&[Kind::Standalone]);
     let [mut first, mut second] = [scene.connect(), scene.connect()];
     let [held, find] = [HELD_ID, 1].map(find_by_id);

@@ -113,7 +113,7 @@ async fn shop(seawall: &Seawall) {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_shows_shapes_that_can_be_sorted_filtered_and_opened_and_restores_the_terminal() {
+async fn top_sorts_filters_and_opens_shapes_and_restores_the_terminal_at_its_end() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;

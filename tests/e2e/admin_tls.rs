@@ -206,7 +206,7 @@ async fn a_revoked_certificate_is_refused_on_new_and_on_open_connections() {
 }
 
 #[tokio::test]
-async fn a_connection_without_a_certificate_is_refused_after_a_reload_requires_one() {
+async fn after_a_reload_that_requires_certificates_open_connections_without_one_are_refused() {
     let token = "admin.token_file = \"DIR/token\"\n";
     let scene = Scene::start(token).await;
     let anonymous = scene.authority.client_config(None).unwrap();

@@ -403,7 +403,7 @@ async fn relays_refuse_captures_and_say_why() {
 }
 
 #[tokio::test]
-async fn captures_can_be_controlled_and_read_only_with_the_role_act() {
+async fn only_the_role_act_can_control_and_read_captures() {
     let scratch = Scratch::create().unwrap();
     let act = scratch.write("act", "act-token").unwrap();
     let read = scratch.write("read", "read-token").unwrap();
@@ -614,7 +614,7 @@ pub(super) async fn insert_through(process: &Process, user: &NewUser, document: 
 }
 
 #[tokio::test]
-async fn command_line_starts_copies_lists_and_deletes_captures() {
+async fn the_command_line_can_start_copy_list_and_delete_captures() {
     let scratch = Scratch::create().unwrap();
     let process = process(&scratch).await;
     let user = scene::writer().await;

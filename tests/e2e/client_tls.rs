@@ -105,7 +105,7 @@ impl Scene {
         self.clients.client(name, YEAR).unwrap()
     }
 
-    /// The configuration of a client with this certificate. It resumes sessions.
+    /// The configuration of a client with this certificate. The client resumes sessions.
     fn config(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {
         self.servers.client_config(identity).unwrap()
     }

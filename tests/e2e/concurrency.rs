@@ -70,7 +70,7 @@ fn long_read() -> Document {
 }
 
 #[tokio::test]
-async fn a_commit_runs_while_operations_that_wait_for_it_hold_all_slots() {
+async fn a_commit_runs_although_operations_that_wait_for_this_commit_hold_all_slots() {
     let scene = Scene::start(1).await;
     let mut writer = scene.client().await;
     let lsid = doc! {"id": bson::Uuid::new()};

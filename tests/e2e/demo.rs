@@ -23,7 +23,7 @@ use tokio::{
 const DEMO_LIMIT: Duration = Duration::from_secs(300);
 
 #[tokio::test]
-async fn demonstration_with_the_flag_once_ends_by_itself_and_all_counts_agree() {
+async fn a_demonstration_that_runs_once_ends_by_itself_and_all_counts_agree() {
     let _turn = crowd::turn().await;
     let directory = Scratch::create().unwrap();
     let output = demo(&directory, &["--once"]).output();

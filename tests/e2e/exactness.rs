@@ -127,7 +127,7 @@ async fn check_labels(seawall: &Seawall) {
         let Some(expected) = families.find_map(|family| earlier.get(family)) else {
             continue;
         };
-        // Label values are quoted, so each other part is the name of a label.
+        // Label values are quoted, so every second part has the name of a label.
         let parts = rest.split('"').step_by(2);
         let labels: BTreeSet<_> = parts
             .filter_map(|part| part.trim_start_matches(['{', ',']).strip_suffix('='))

@@ -19,7 +19,7 @@ use seawall_tests::{
 /// limit was killed.
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// Number of clients and connections. A full run sets `SEAWALL_GONE_CLIENTS=500`.
+/// Number of clients that disconnect in a test. A full run sets `SEAWALL_GONE_CLIENTS=500`.
 const CLIENTS: usize = 50;
 
 fn clients() -> usize {

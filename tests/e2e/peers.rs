@@ -233,7 +233,7 @@ async fn namespaces_and_the_report_are_merged(instances: &[Seawall], name: &str,
     assert_eq!(found.unwrap().latency_ms, both.latency_ms);
     let count: u64 = report.timeline.steps.iter().map(|step| step.count).sum();
     assert_eq!(count, report.operations());
-    // The same server is one row, whose figures are the sum.
+    // All instances use the same server, so the report has one row with the sums.
     let [server] = &report.servers[..] else {
         panic!("{:?}", report.servers)
     };

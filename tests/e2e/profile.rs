@@ -8,7 +8,7 @@ use seawall_tests::{
 };
 
 #[tokio::test]
-async fn profile_request_returns_one_flame_graph_at_a_time() {
+async fn only_one_profile_runs_at_a_time_and_its_reply_is_a_flame_graph() {
     let server = shared_standalone().await.unwrap();
     let options = Options {
         toml: "admin.profile = true\n".to_owned(),

@@ -338,8 +338,8 @@ fn commands_of(records: &[Content], application: &str) -> Counts {
     counts
 }
 
-/// Commands and replies, with their times after the first one. The numbers of clients and
-/// operations are ignored, because they may differ.
+/// Commands and replies, each with the microseconds since the first command. The numbers of clients
+/// and operations are ignored, because they may differ.
 fn messages_of(records: &[Content]) -> Vec<(u64, &[u8])> {
     let messages = records.iter().filter_map(|record| match record {
         Content::Command(command) => Some((command.at_us, &*command.message)),

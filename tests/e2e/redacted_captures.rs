@@ -280,7 +280,7 @@ fn bytes_of(read: &Read) -> Vec<u8> {
     encoded.collect()
 }
 
-/// Number of bytes at the start of a value that the test searches for. No value is shorter.
+/// The search first compares this number of bytes at the start of each value. No value is shorter.
 const START: usize = 8;
 
 /// The descriptions of the values that the bytes contain, and of the values that they do not

@@ -237,7 +237,7 @@ async fn a_replay_at_the_captured_speed_has_the_intervals_of_the_capture() {
 }
 
 #[tokio::test]
-async fn a_replay_with_writes_through_a_proxy_of_the_captured_server_is_refused() {
+async fn a_replay_that_writes_through_a_proxy_to_the_captured_server_is_refused() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let scratch = Scratch::create().unwrap();
     let options = seawall::Options {

@@ -78,7 +78,7 @@ async fn a_server_gets_the_address_of_a_relayed_client_in_a_header() {
         ..Options::default()
     };
     let seawall = Seawall::start_with(&server.uri(), options).await;
-    // Monitoring connections use the other port.
+    // Monitoring connections use the server's own port, so the gate gets no header from them.
     assert_eq!(gate.take_headers(), Vec::<Vec<u8>>::new());
     for (header, expected) in [
         (

@@ -124,7 +124,7 @@ async fn a_smaller_pool_closes_server_connections_and_a_larger_one_serves_waitin
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reload_adds_changes_and_removes_configured_users() {
+async fn a_reload_can_add_change_and_remove_configured_users() {
     let server = shared_standalone().await.unwrap();
     let [kept, removed, added] = ["kept", "removed", "added"].map(unique_name);
     for name in [&kept, &removed, &added] {

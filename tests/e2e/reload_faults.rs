@@ -314,7 +314,7 @@ fn replace_by_pipe(served: &Served) {
 }
 
 #[tokio::test]
-async fn while_a_file_read_hangs_reloads_are_refused_and_clients_are_served() {
+async fn reloads_are_refused_and_clients_are_served_while_a_file_read_hangs() {
     let mut served = Served::start("reload.watch = true\n").await;
     replace_by_pipe(&served);
     let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();
@@ -334,7 +334,7 @@ async fn while_a_file_read_hangs_reloads_are_refused_and_clients_are_served() {
 }
 
 #[tokio::test]
-async fn after_a_file_has_hung_the_next_reload_reads_its_new_content() {
+async fn a_reload_after_a_hanging_file_read_uses_the_new_content_of_the_file() {
     let served = Served::start("").await;
     replace_by_pipe(&served);
     let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();

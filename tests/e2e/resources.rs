@@ -117,8 +117,8 @@ async fn connected_clients_are_served_while_no_descriptors_are_left() {
     let mut connected = logged_in(&seawall).await;
     find(&mut connected, "test").await;
     let before = seawall.set_limit(Resource::Nofile, Some(seawall.open_files()));
-    // The limit applies to the numbers of descriptors, not to their count. A few lower numbers may
-    // be free, so a few more clients may be accepted.
+    // The limit applies to the value of a new descriptor, not to the number of open descriptors. A
+    // few lower values may be free, so a few more clients may be accepted.
     let mut waiting = Vec::new();
     for _ in 0..20 {
         let address = seawall.address().parse().unwrap();

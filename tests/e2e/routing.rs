@@ -286,7 +286,7 @@ async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
 }
 
 #[tokio::test]
-async fn without_a_primary_only_read_preferences_that_allow_a_secondary_are_served() {
+async fn without_a_primary_reads_are_served_only_if_they_allow_a_secondary() {
     let profiled = Profiled::alone().await;
     let more =
         "deployment.server_selection_timeout_ms = 1000\ndeployment.heartbeat_frequency_ms = 500";
@@ -416,7 +416,7 @@ async fn an_invalid_read_preference_gets_the_error_of_a_server() {
 }
 
 #[tokio::test]
-async fn cursors_of_a_secondary_continue_there_from_any_connection_of_the_user() {
+async fn a_cursor_continues_on_its_secondary_from_any_connection_of_the_user() {
     let profiled = Profiled::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let mut opening = logged_in(&seawall).await;

@@ -9,8 +9,8 @@ use seawall_tests::{
     scratch::Scratch,
 };
 
-/// Programs that the test does not run, because they need root, systemd, a container daemon, a
-/// cluster, the driver's shell, or minutes.
+/// Programs that the test does not run, because they take minutes, or need root, systemd, a
+/// container daemon, a cluster or mongosh.
 const SKIPPED: [&str; 7] = [
     "cargo",
     "docker",

@@ -129,7 +129,7 @@ async fn seawall_absorbs_a_storm_caused_by_a_slow_server() {
 }
 
 #[tokio::test]
-async fn storm_begins_a_capture_that_has_the_operations_before_it() {
+async fn a_storm_begins_a_capture_that_contains_the_operations_before_the_storm() {
     let scratch = Scratch::create().unwrap();
     let folder = scratch.join("captures");
     let toml = format!("capture.directory = {folder:?}\ncapture.on = \"storm\"\n");
@@ -348,7 +348,7 @@ async fn requests_of_disconnected_clients_are_not_served() {
 /// a client may send an unacknowledged write as its first message and disconnect. Seawall must
 /// still forward this write.
 #[tokio::test]
-async fn an_unacknowledged_write_sent_while_the_process_is_suspended_completes() {
+async fn an_unacknowledged_write_completes_if_it_was_sent_while_the_process_was_suspended() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let scratch = Scratch::create().unwrap();
     let toml = format!(

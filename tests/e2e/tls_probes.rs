@@ -125,7 +125,7 @@ async fn with_both_keys() -> Scene {
     let (certificate, key) = (file("rsa.pem"), file("rsa-key.pem"));
     let generate = ["req", "-x509", "-newkey", "rsa:2048", "-nodes"];
     let subject = ["-config", "/dev/null", "-subj", "/CN=localhost"];
-    // With an extension, the certificate has version 3.
+    // With an extension, the certificate has version 3. rustls refuses older versions.
     let extension = ["-addext", "subjectAltName=DNS:localhost"];
     let files = ["-keyout", &key, "-out", &certificate];
     run_openssl(&[&generate[..], &subject, &extension, &files].concat()).await;

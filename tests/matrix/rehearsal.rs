@@ -73,7 +73,7 @@ async fn captured_traffic_of_four_drivers_gives_the_same_results_in_a_replay() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Go and Java: cargo test --test matrix -- --include-ignored"]
-async fn traffic_of_four_drivers_that_a_server_recorded_gives_the_same_results_in_a_replay() {
+async fn traffic_of_four_drivers_recorded_by_a_server_gives_the_same_results_in_a_replay() {
     let scratch = Scratch::create().unwrap();
     let directory = scratch.path().to_str().unwrap().to_owned();
     let options = Options {

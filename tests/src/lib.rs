@@ -5,13 +5,13 @@
 //! | [`mongod`] | standalones and replica sets, with users and TLS |
 //! | [`administration`] | users and failing commands, with a driver and without |
 //! | [`raw`] | a client that sends exactly the bytes that a test requests, and a SCRAM client |
-//! | [`recorder`] | a forwarder that records its bytes and can cut, delay or freeze |
+//! | [`recorder`] | a forwarder that records all bytes, and can cut, delay or freeze connections |
 //! | [`authority`] | an authority that issues and revokes certificates step by step |
 //! | [`certificates`] | an authority and the certificates it signed |
 //! | [`seawall`] | Seawall in the test's own process |
 //! | [`process`] | Seawall as a process: the real binary, signals, exit codes |
 //! | [`balancer`] | a load balancer in front of several instances |
-//! | [`turbulence`] | a forwarder that delays, stops and cuts after random numbers of bytes |
+//! | [`turbulence`] | a forwarder that delays, stops and cuts connections at random bytes |
 //! | [`failover`] | writers, killed primaries, and a check of the stored documents |
 //! | [`crowd`] | a lock for tests that need the whole machine |
 //! | [`eventually`] | waiting for a condition, with a time limit |

@@ -16,7 +16,7 @@ use crate::raw::RawReply;
 use crate::raw::message::split_messages;
 use seawall_locks::Mutex;
 
-/// Accepts connections on loopback and forwards each to one target.
+/// Accepts connections on loopback and forwards all of them to the same target.
 ///
 /// Dropping it closes all forwarded connections.
 #[derive(Debug)]

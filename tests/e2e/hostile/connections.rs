@@ -133,7 +133,7 @@ async fn monitors_are_limited_and_not_closed(mode: &str) {
 }
 
 #[tokio::test]
-async fn relayed_monitors_that_begin_to_log_in_are_counted_as_clients_before_login() {
+async fn relayed_monitors_that_begin_a_login_count_towards_the_limit_of_unauthenticated_clients() {
     let toml = "deployment.mode = \"relay\"\nlimits.unauthenticated_connections = 2\n";
     let seawall = seawall(toml).await;
     let mut monitors = Vec::new();

@@ -25,7 +25,7 @@ const UNAUTHORIZED: i32 = 13;
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn a_login_begun_before_a_password_change_fails_and_closes_no_client() {
+async fn a_login_that_began_before_a_password_change_fails_and_closes_no_client() {
     let seawall = seawall("").await;
     for mechanism in Mechanism::ALL {
         let user = writer().await;

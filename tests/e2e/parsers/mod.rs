@@ -130,7 +130,7 @@ async fn a_server_runs_the_command_that_seawall_recognises() {
                     let name = name.escape_ascii();
                     let message = case.message.escape_ascii();
                     differences.push(format!(
-                        "ran {:?} in {ran_in:?}, seen as {name} in {database}: {message}",
+                        "the server ran {:?} in {ran_in:?}, Seawall found {name} in {database}: {message}",
                         case.ran
                     ));
                 }
@@ -180,7 +180,7 @@ async fn a_message_forwarded_by_a_pool_runs_the_same_command_as_a_direct_message
         let message = case.message.escape_ascii();
         assert!(
             ran.is_empty() || ran == expected,
-            "{ran:?}, not {expected:?}: {message}"
+            "the server ran {ran:?}, expected {expected:?}: {message}"
         );
     }
     let count = strangers::forwarded(&recorder).len();
@@ -207,7 +207,7 @@ async fn a_message_forwarded_by_a_relay_runs_the_command_that_seawall_recognises
         let message = case.message.escape_ascii();
         let View::Command { name, .. } = View::of(&case.message) else {
             panic!(
-                "ran {:?}, although Seawall cannot parse it: {message}",
+                "the server ran {:?}, although Seawall cannot parse the message: {message}",
                 case.ran
             );
         };

@@ -34,7 +34,7 @@ async fn unacknowledged_write_is_visible_to_the_next_read_of_its_client() {
 }
 
 #[tokio::test]
-async fn unacknowledged_write_of_a_client_that_disconnects_at_once_completes() {
+async fn unacknowledged_write_completes_although_its_client_disconnects_at_once() {
     let rig = Rig::shared().await;
     let db = unique_name("leaving");
     // This Seawall is new, so the first writes find an empty pool and must wait.

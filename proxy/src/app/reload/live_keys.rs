@@ -6,7 +6,7 @@ use seawall_config::{KEYS, Key, Kind};
 use super::*;
 
 /// Keys whose values the configuration compares as a whole. The end-to-end test
-/// `a_reload_adds_changes_and_removes_configured_users` covers them.
+/// `a_reload_can_add_change_and_remove_configured_users` covers them.
 const USERS: &str = "auth.users[]";
 
 /// The beginning of the paths of listeners' keys.
