@@ -96,5 +96,5 @@ async fn run(plan: Plan, attacks: &[&Attack], times: Times, runs: u64) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The goal: an attack raises the users' p99 at most by this factor.
+/// The goal: the users' p99 during an attack is at most this factor times their p99 before it.
 const GOAL: f64 = 1.5;

@@ -281,6 +281,6 @@ const READS: [&str; 3] = ["recvfrom", "recvmsg", "readv"];
 const WRITES: [&str; 3] = ["sendto", "sendmsg", "writev"];
 
 /// The largest allowed difference between the reads per operation and the floor of two. The same
-/// limit applies to the writes. Heartbeats need some calls. At the beginning and at the end of the
-/// count, a connection may have run only a part of an operation.
+/// limit applies to the writes. Heartbeats need some calls. An operation that runs at the beginning
+/// or at the end of the count is counted only in part.
 const MAX_DIFFERENCE: f64 = 0.2;

@@ -44,8 +44,10 @@ const CLIENTS: usize = 8;
 /// Number of clients of a storm.
 const STORM_CLIENTS: usize = 200;
 
-/// Operations per second of all clients without TLS together, and the number of their connections.
+/// Operations per second of all clients without TLS together.
 const RATE: f64 = 400.0;
+
+/// Number of connections of all clients without TLS together.
 const CONNECTIONS: usize = 16;
 
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -218,7 +220,7 @@ impl Bench {
 
     async fn count(&self, target: &TlsTarget, handshakes: Handshakes, is_resumed: bool) -> Speed {
         let running = handshakes.start();
-        // The first handshakes of each client are full.
+        // The count begins later, because the first handshakes of each client are full.
         let enough = 10 * u64::try_from(CLIENTS).unwrap_or(u64::MAX);
         let has_begun = || async {
             let counts = running.counts();

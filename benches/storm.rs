@@ -27,8 +27,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Seawall's `max_pool_size`. The load has one user, so this limits all connections to the primary.
-/// Only the connections of Seawall's probes are not counted.
+/// Seawall's `max_pool_size`. The load has one user, so this size limits all connections to the
+/// primary, except those of Seawall's probes.
 const POOL_SIZE: usize = 32;
 
 /// Seawall's `max_pool_size` while clients are idle: ten server connections in total.
@@ -160,7 +160,7 @@ fn load(
 /// Opens one connection for each find, as PHP applications do.
 async fn short(testbed: &StormTestbed, plan: &Plan) {
     say(
-        "\n## Short connections: connect, hello, SCRAM-SHA-256, find, close; 500 ms for each step\n",
+        "\n## Short connections: connect, hello, SCRAM-SHA-256, find, close; time limit of 500 ms for each step\n",
     );
     say(
         "| clients | run | direct, per second | Seawall, per second | ratio | server logins | server connections | Seawall's cores, user + system | server's cores through Seawall | server's cores direct |",
@@ -321,7 +321,7 @@ struct Stalled {
 async fn incident(testbed: &StormTestbed, plan: &Plan) {
     say("\n## Storms while the primary stalls\n");
     say(
-        "| clients | stall | target | run | hello p99 minus generator lateness | operations/s of the 500 offered by patient clients, from 3 s after the stall | 90 % served again after | server connections | server logins | p99 of readers of the other member, ratio to before | storm clients timed out |",
+        "| clients | stall | target | run | hello p99 minus generator lateness | operations/s of clients that keep their connections (500 offered), from 3 s after the stall | time until 90 % are served again | server connections | server logins | p99 of reads from the secondary during the stall, divided by the p99 before | storm clients timed out |",
     );
     say("|---|---|---|---|---|---|---|---|---|---|---|");
     for clients in &plan.sizes {
@@ -445,8 +445,8 @@ fn row(plan: &Plan, clients: usize, how: Stall, run: usize, is_through: bool, st
     ));
 }
 
-/// The seconds from the end of the stall until at least 90 % of the offered operations were served
-/// in every following second.
+/// The time from the end of the stall until at least 90 % of the offered operations were served in
+/// every following second: `at once`, a number of seconds, or `never`.
 fn recovered(operations: &[f64], stall_ends: usize, offered: f64) -> String {
     let after = operations.get(stall_ends..).unwrap_or_default();
     let bad = after.iter().rposition(|served| *served < offered * 0.9);

@@ -70,8 +70,8 @@ struct Value {
     median: f64,
     worst: f64,
     best: f64,
-    /// Half of the difference between the quartiles of the rounds. For CPU time, at least its
-    /// resolution.
+    /// Half of the difference between the quartiles of the rounds. For CPU time, at least the
+    /// difference that one tick ([`CPU_TICK`]) makes.
     noise: f64,
 }
 
@@ -445,7 +445,7 @@ mod tests {
         let values = medians.cases.get("small 1 Seawall").unwrap();
         let ratio = values.cpu_to_relay.unwrap();
         assert_eq!(ratio.median, 2.0);
-        // One tick of 10 ms is 5 % of the relay's time and 2.5 % of Seawall's.
+        // One tick of 10 ms is 5 % of the relay's time and 2.5 % of Seawall's: 7.5 % of the ratio.
         assert!((ratio.noise - 0.15).abs() < 1e-9, "{}", ratio.noise);
         assert_eq!(values.cpu.noise, 10.0);
         assert!(values.cpu_to_haproxy.is_none());

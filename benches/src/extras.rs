@@ -49,17 +49,17 @@ pub async fn calls(testbed: &StormTestbed, clients: usize, seconds: u64) -> Opti
 /// Memory and connections with idle clients that have logged in.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
-    /// Clients connected at the end.
+    /// Number of connected clients at the time of the measurement.
     pub connected: f64,
-    /// Bytes of resident memory per client.
+    /// Growth of Seawall's resident memory per client, in bytes.
     pub bytes_each: f64,
     /// Server connections while the clients are idle.
     pub server_connections: f64,
 }
 
 /// Keeps `clients` clients connected for `seconds`, each with one operation every 15 seconds.
-/// Measures five seconds before the end. With 20 seconds or more, every client has then run an
-/// operation.
+/// Measures five seconds before the end. If `seconds` is at least 20, every client has run an
+/// operation before the measurement.
 pub async fn idle(testbed: &StormTestbed, clients: usize, seconds: u64) -> Idle {
     let process = testbed.seawall_id().expect("Seawall runs");
     let before = resident_bytes(process).expect("Seawall runs");

@@ -125,7 +125,7 @@ pub fn write_certificates(scratch: &Scratch) {
         let mut command = Command::new("openssl");
         command
             .args(["req", "-x509", "-nodes", "-config", "/dev/null"])
-            // With an extension, the certificate has version 3.
+            // With an extension, the certificate has version 3. rustls refuses older versions.
             .args(["-addext", "subjectAltName=DNS:localhost"])
             .args(["-subj", "/CN=localhost", "-newkey"])
             .args(key.algorithm())

@@ -39,8 +39,8 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 pub struct StormTestbed {
     /// The replica set. Its primary stays primary during a run.
     pub set: ReplicaSet,
-    /// A client of the set that connects before any storm. During a storm it might not get a
-    /// connection.
+    /// A client of the set that connects before any storm. A client that connects during a storm
+    /// might not get a connection.
     control: Client,
     primary: SocketAddr,
     binary: PathBuf,

@@ -29,7 +29,7 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
 /// Time that the final check waits for bytes on each open connection.
 const FINAL_CHECK_TIME: Duration = Duration::from_millis(100);
 
-/// After its phase, an attack may continue for this time until an attempt has ended as expected. A
+/// Maximum time that an attack continues after its phase if no attempt has ended as expected yet. A
 /// busy machine may not complete any attempt within the phase of a quick run.
 const FIRST_ENDING_LIMIT: Duration = Duration::from_secs(30);
 

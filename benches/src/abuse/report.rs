@@ -157,8 +157,8 @@ impl Row {
         }
     }
 
-    /// The reasons why the attack or Seawall did not behave as expected. Compares only
-    /// numbers, never durations.
+    /// The reasons why the attack or Seawall did not behave as expected. Checks counts and endings,
+    /// but no durations.
     pub fn faults(&self, attack: &Attack) -> Vec<String> {
         let mut faults = Vec::new();
         let mut check = |holds: bool, fault: String| {

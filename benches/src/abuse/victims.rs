@@ -40,7 +40,7 @@ const LOGIN_EVERY: Duration = Duration::from_millis(50);
 /// Every n-th login is the first login of its user.
 const FIRST_LOGIN_EVERY: u32 = 10;
 
-/// Time limit of an operation: longer than drivers wait for a connection.
+/// Time limit of a login or of another operation.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The durations of one kind of operation.

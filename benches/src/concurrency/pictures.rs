@@ -87,8 +87,8 @@ fn draw_throughput(trace: &Trace, area: &Area<'_>) -> Result<(), DrawError> {
     Ok(())
 }
 
-/// Draws the axes of a panel, and a line for each change of conditions. `value` is the highest
-/// value of a sample.
+/// Draws the axes of a panel, and a line for each change of conditions. `value` returns the highest
+/// value that the panel shows for a sample.
 fn panel<'a, 'p>(
     trace: &Trace,
     area: &'a Area<'p>,

@@ -20,7 +20,7 @@ use crate::{
 /// The delay of commands between Seawall and the server in [`Situation::Delay`].
 const DELAY: Duration = Duration::from_millis(5);
 
-/// How long the server keeps a slow operation in [`Situation::Slow`].
+/// How long the server blocks a slow operation in [`Situation::Slow`], in milliseconds.
 const SLOW_MS: i32 = 200;
 
 /// Seawall's settings besides the limit.
@@ -28,8 +28,8 @@ const SLOW_MS: i32 = 200;
 /// - The pool must allow at least as many operations as the largest fixed limit. By default, a
 ///   server gets at most 500 connections, so `off` means at most 500 operations.
 /// - All server connections must be established in the warm-up.
-/// - With a low limit and 4,000 clients, an operation waits longer than the default limit of ten
-///   seconds.
+/// - With a low limit and 4,000 clients, an operation waits longer than the default of
+///   `pool.wait_queue_timeout_ms`, ten seconds.
 const SETTINGS: &str = "\
 pool.max_pool_size = 500
 pool.max_server_connections = 500

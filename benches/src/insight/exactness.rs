@@ -247,7 +247,7 @@ fn report(sent: &Sent, reported: &Reported, logged: &Logged, log: &Path, plan: &
     let all: u64 = sent.shapes.iter().sum();
     for command in COMMANDS {
         let sent = sent.commands.get(command).copied().unwrap_or(0);
-        let what = format!("`{command}` in `seawall_operations_total`, operations");
+        let what = format!("operations `{command}` in `seawall_operations_total`");
         table.same(&what, sent, counted(&reported.metrics, command), sent);
     }
     table.same("lines of the slow log", all, float(logged.lines), all);
@@ -329,8 +329,8 @@ fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: 
         .iter()
         .filter(|(id, _)| !fine.contains_key(id.as_str()));
     let without = float(count(without.count()));
-    // Each second, at most one shape per coarse shape can replace another shape. A quick run is too
-    // short for all replacements.
+    // In each second, at most one shape of a coarse shape can replace a lighter shape. A quick run
+    // is too short for all replacements.
     match plan.is_quick {
         true => say(&format!(
             "| heaviest shapes without a row | {HEAVIEST} | {without} | – |"
@@ -350,7 +350,7 @@ fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: 
     for (row, raw) in &whole {
         sums.add(row.total_time_ms, raw.sum_ms());
     }
-    table.exact("total times by shape", sums);
+    table.exact("total times of shapes", sums);
 }
 
 fn compare_namespaces(table: &mut Table, reported: &Reported, logged: &Logged) {
@@ -386,7 +386,7 @@ fn compare_rows(table: &mut Table, of: &str, rows: &[(u64, Latency, &Durations)]
     let unequal = rows.iter().filter(|(count, _, raw)| *count != raw.count());
     let unequal = float(count(unequal.count()));
     table.same(
-        &format!("wrong counts by {of}"),
+        &format!("{of} rows with a wrong count"),
         count(rows.len()),
         unequal,
         0,

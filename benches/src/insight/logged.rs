@@ -27,7 +27,8 @@ const MAX_EMPTY_READS: u32 = 50;
 struct Operation {
     collection: String,
     command: String,
-    /// The id of the operation's own shape; `None` if the row counts only one shape.
+    /// The id of the operation's own shape, if its row counts several shapes. Otherwise `None`,
+    /// because `shape` then has this id.
     fine_shape: Option<String>,
     outcome: String,
     /// The durations of the phases in milliseconds. They add up to the total time.

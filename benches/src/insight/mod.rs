@@ -70,7 +70,7 @@ impl Machine {
         let (busy, all) = (now.busy - before.busy, now.all - before.all);
         let percent = 100.0 * float(busy) / float(all.max(1));
         say(&format!(
-            "The machine was busy for {percent:.0} % of the time, with all its processes."
+            "All processes of the machine together used {percent:.0} % of its CPU time."
         ));
     }
 }

@@ -54,7 +54,7 @@ pub(super) async fn unfinished(arena: Arena) {
 }
 
 pub(super) async fn claimed(arena: Arena) {
-    // The attack uses only victims that log in for the first time during the attack, or shortly
+    // The attack uses only names of victims whose first login is during the attack, or shortly
     // before it.
     let (skipped, claimed) = arena.either((8, 16), (0, 4));
     let newcomers = arena.users.newcomers.iter().skip(skipped).take(claimed);
@@ -250,7 +250,7 @@ async fn pipeline(arena: Arena, number: u32) -> Result<Ending, RawError> {
         last = Ending::from(client.read_reply().await);
         if part > 0 && last == Ending::Answered {
             return Ok(Ending::Breach(
-                "a command was served before the login was proven",
+                "a command was served before the login succeeded",
             ));
         }
         if last == Ending::Closed {
@@ -393,7 +393,7 @@ async fn interleave(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let outcome = finished_on.finish_login(&own).await?;
     if outcome.is_authenticated() {
         return Ok(Ending::Breach(
-            "a login was finished in another's conversation",
+            "a login succeeded in the conversation of another login",
         ));
     }
     match read_as_alice(&mut finished_on).await {

@@ -158,8 +158,8 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     };
     let mut message = header.to_bytes().to_vec();
     if op_code == OP_COMPRESSED {
-        // The header of a compressed message also has the opcode and size of the original, and the
-        // compressor.
+        // The header of a compressed message also has the opcode and size of the original message,
+        // and the number of the compressor.
         message.extend(OP_MSG.to_le_bytes());
         message.extend(i32::try_from(bytes - 100).unwrap_or(i32::MAX).to_le_bytes());
         message.push(SNAPPY);

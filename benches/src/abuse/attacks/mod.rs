@@ -126,7 +126,7 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "interleaved-logins",
-        description: "100 logins per second that are not finished until a victim's login has begun, on the same or on another connection; the first login is then finished on that connection",
+        description: "100 logins per second; the attacker begins its own login, then a victim's login on the same or another connection, and there sends the proof of its own login",
         toml: "",
         expected: &[Refused(AUTHENTICATION_FAILED)],
         run: run!(logins::interleaved),
@@ -245,7 +245,7 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "relay-guard",
-        description: "100 commands per second before a login: plain, wrapped, compressed, or X.509 logins; Seawall runs in relay mode",
+        description: "100 commands per second before a login: plain, inside another document, compressed, or an X.509 login; Seawall runs in relay mode",
         toml: "deployment.mode = \"relay\"\n",
         expected: &[Refused(UNAUTHORIZED)],
         run: run!(relays::guard),
