@@ -207,7 +207,7 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
     let second = Seawall::start(&server.uri()).await;
     let _more_clients = shop(&second).await;
     wait_for_history(&second).await;
-    // The second instance shows the first one too, and a third one that does not reply.
+    // The second instance also shows the first instance, and a third one that does not reply.
     let peers = format!("{},127.0.0.1:1", seawall.app.admin_address().unwrap());
     second
         .reload(&format!("admin.peers = {peers:?}\n"))

@@ -1,5 +1,5 @@
-//! Checks that the documents list every metric, warning and error, that the sources and tests that
-//! they name exist, and that the commands in them are valid.
+//! Checks that the documents list every metric, warning and error. Also checks that the sources and
+//! tests named in the documents exist, and that the commands in the documents are valid.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -64,7 +64,7 @@ enum Better {
     Less,
 }
 
-/// A value of one target and case in all rounds.
+/// The median, worst and best round of one value, for one target in one case.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Value {
     median: f64,
@@ -189,7 +189,7 @@ impl Medians {
         lines
     }
 
-    /// A line for each value of Seawall that is worse than before.
+    /// A line for each value of Seawall that is worse than in the previous run.
     fn worse_than(&self, previous: &Self) -> Vec<String> {
         let is_reference = |case: &str| {
             let target = case.rsplit(' ').next();
@@ -285,7 +285,7 @@ impl Values {
 }
 
 impl Value {
-    /// The value of each round. Values that are not finite are ignored.
+    /// Summarises the values of the rounds. Values that are not finite are ignored.
     fn of(values: impl Iterator<Item = f64>, better: Better) -> Self {
         let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);

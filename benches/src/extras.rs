@@ -46,7 +46,7 @@ pub async fn calls(testbed: &StormTestbed, clients: usize, seconds: u64) -> Opti
     Some(LoginCalls { logins, calls })
 }
 
-/// Memory and connections with idle clients that have logged in.
+/// Seawall's memory and connections while clients that have logged in are idle.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
     /// Number of connected clients at the time of the measurement.

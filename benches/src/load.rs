@@ -155,7 +155,7 @@ fn first(body: &[u8], name: &str) -> Option<i64> {
 /// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Operations whose reply was right.
+    /// Number of operations whose reply was right.
     pub operations: u64,
     /// Time from the start of the first operation to the end of the last.
     pub elapsed: Duration,

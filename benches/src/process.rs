@@ -86,7 +86,7 @@ pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     read_cpu(pid).map(|(user, system)| user + system)
 }
 
-/// User and system time of a process since its start. Zero if the process has ended.
+/// User and system CPU time of a process since its start. Zero if the process has ended.
 pub fn cpu_split(pid: u32) -> (Duration, Duration) {
     read_cpu(pid).unwrap_or_default()
 }

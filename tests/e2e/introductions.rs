@@ -328,7 +328,7 @@ async fn conversation_codes(client: &mut RawClient, users: &[NewUser; 3]) -> Vec
     let outcome = client.login(&same_db.login()).await.unwrap();
     note("another user", outcome.replies.last().unwrap());
     assert_eq!(users_of(client).await, [same_db.name.as_str()]);
-    note("the first one's data", &find(client, &own.name).await);
+    note("data of the first user", &find(client, &own.name).await);
     codes
 }
 

@@ -174,8 +174,7 @@ async fn a_reload_can_add_change_and_remove_configured_users() {
         .await
         .unwrap();
     assert_eq!(find(&mut early).await, None);
-    // Seawall uses keys that it read within the last second without reading them from the server
-    // again.
+    // Seawall does not read keys again that it has read within the last second.
     let is_known = async || {
         let mut client = connect(seawall.address()).await;
         log_in(&mut client, &kept, "new").await.is_authenticated()

@@ -272,7 +272,7 @@ async fn broken_configurations_under_load_change_nothing_and_fail_no_operation()
                 fs::remove_dir(&served.file).unwrap();
             }
         }
-        // Under the same load, users are changed by reloads.
+        // Under the same load, reloads change users.
         for other in others {
             load.proceeds().await;
             served.write(&running(other));

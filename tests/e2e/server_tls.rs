@@ -77,8 +77,8 @@ impl Scene {
             toml: self.toml(&toml),
             ..Options::default()
         };
-        // A deployment whose certificates are refused is never ready, so `launch` is called, which
-        // does not wait for it.
+        // A deployment whose certificates are refused never becomes ready. `launch` does not wait
+        // until the deployment is ready.
         Seawall::launch(&uri, options).await.unwrap()
     }
 }

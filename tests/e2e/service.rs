@@ -132,8 +132,8 @@ async fn watchdog_notifications_continue_during_a_flood_and_end_if_the_process_i
 /// Maximum number of connections of the flood.
 const MAX_FLOOD: usize = 20_000;
 
-/// Binds a TCP and a unix socket, passes them on as a service manager does, and becomes the program
-/// in the other arguments.
+/// Binds a TCP and a unix socket, passes them on as a service manager does, and replaces itself
+/// with the program in the other arguments.
 const ACTIVATE: &str = r#"
 import os, socket, sys
 path = sys.argv[1]

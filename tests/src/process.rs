@@ -98,8 +98,8 @@ impl Process {
         Self::start(&mut command).await
     }
 
-    /// Like [`Self::serve`], but `launcher` is a program that becomes Seawall: it gets Seawall's
-    /// command line as its last arguments.
+    /// Like [`Self::serve`], but starts the program `launcher`. The program gets Seawall's command
+    /// line as its last arguments, and must replace itself with Seawall.
     ///
     /// # Panics
     /// In the same cases as [`Self::serve`].

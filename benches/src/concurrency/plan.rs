@@ -31,7 +31,7 @@ pub enum Situation {
     Delay,
     /// Small finds. A tenth of them take 200 ms at the server.
     Slow,
-    /// Small finds of a number of clients that changes.
+    /// Small finds. The number of clients changes.
     Change,
 }
 
@@ -98,7 +98,7 @@ pub struct Times {
     pub warm_up: Duration,
     /// Time before a measurement with `auto`, in which Seawall finds the limit.
     pub auto_warm_up: Duration,
-    /// How long a cell is measured: one limit with one number of clients.
+    /// How long a cell (one limit with one number of clients) is measured.
     pub cell: Duration,
     /// The length of each phase of a change of load.
     pub phase: Duration,
@@ -185,7 +185,7 @@ impl Plan {
         }
     }
 
-    /// True if this part of the bench is to run.
+    /// True if the options do not exclude this part of the bench.
     pub fn wants(&self, part: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only == part)
     }

@@ -115,7 +115,7 @@ impl Testbed {
     /// Establishes client connections to Seawall.
     ///
     /// # Panics
-    /// If Seawall refuses one.
+    /// If Seawall refuses a connection.
     pub async fn connect(&self, seawall: &Seawall, count: usize) -> Vec<Connection> {
         let address = seawall.address().to_string();
         let address: ServerAddress = address.parse().expect("the address is valid");

@@ -30,7 +30,7 @@ use crate::{output::say, process::cpu_split, spread::Spread};
 
 const CONNECTIONS: usize = 64;
 
-/// Number of different projections. Each one makes one shape of a find by `_id`.
+/// Number of different projections. A find by `_id` has a different shape with each projection.
 const SHAPES: usize = 30;
 
 /// Pause after a round, in which Seawall adds the round's last second to the tables. This work is

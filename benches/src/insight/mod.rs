@@ -26,7 +26,7 @@ use crate::output::say;
 pub struct Plan {
     /// Path of the Seawall binary.
     pub binary: PathBuf,
-    /// True for a tenth of a full run. A quick run asserts nothing that depends on timing.
+    /// True for a quick run, a tenth of a full run. It asserts nothing that depends on timing.
     pub is_quick: bool,
 }
 

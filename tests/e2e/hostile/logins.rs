@@ -1,5 +1,5 @@
-//! Logins by which a client tries to get access without the right to it, for example with an old
-//! password.
+//! Logins with which a client tries to get more access than its rights allow, for example with an
+//! old password.
 
 use std::time::Duration;
 

@@ -22,10 +22,13 @@ use super::{
 /// The commands that a server runs before a login, by the names in its counters. Each row says if a
 /// relay forwards the command.
 const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
-    ("_isSelf", Relay::Refuses("only members of a set send it")),
+    (
+        "_isSelf",
+        Relay::Refuses("only members of a set send this command"),
+    ),
     (
         "authenticate",
-        Relay::Refuses("the certificate is Seawall's"),
+        Relay::Refuses("an X.509 login would use Seawall's certificate"),
     ),
     ("buildInfo", Relay::Passes),
     ("configureFailPoint", Relay::Refuses(FOR_TESTS)),
@@ -38,13 +41,16 @@ const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
     ("getnonce", Relay::Passes),
     ("hello", Relay::Passes),
     ("isMaster", Relay::Passes),
-    ("listCommands", Relay::Refuses("no driver sends it")),
+    (
+        "listCommands",
+        Relay::Refuses("no driver sends this command"),
+    ),
     ("pinHistoryReplicated", Relay::Refuses(FOR_TESTS)),
     ("ping", Relay::Passes),
     ("refreshLogicalSessionCacheNow", Relay::Refuses(FOR_TESTS)),
     (
         "resetError",
-        Relay::Refuses("no supported driver sends it; MongoDB 4.4 is the last to have it"),
+        Relay::Refuses("no supported driver sends this command, which MongoDB 5.0 does not have"),
     ),
     ("saslContinue", Relay::Passes),
     ("saslStart", Relay::Passes),
@@ -55,7 +61,7 @@ const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
 ];
 
 /// The reason for commands that only test servers have.
-const FOR_TESTS: &str = "only test servers have it";
+const FOR_TESTS: &str = "only test servers have this command";
 
 /// The commands that a relay forwards before a login, by the names that clients send.
 const FORWARDED_BY_RELAY: &[&str] = &[

@@ -102,7 +102,7 @@ fn malformed() -> Vec<(&'static str, Vec<u8>, Expected)> {
         ("$db with a blank", on_db("a b".into()), Answers(73)),
         ("$db twice", duplicate_db(), Answers(40413)),
         (
-            "sequence also in the body",
+            "field in a sequence and in the body",
             message(vec![body(insert), sequence("documents")]),
             Answers(40433),
         ),

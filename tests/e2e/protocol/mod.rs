@@ -5,7 +5,7 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::too_many_lines,
-    reason = "test helpers may panic, as tests do, and a table is as long as its cases"
+    reason = "test helpers may panic, as tests do, and a table of cases may be long"
 )]
 
 pub(crate) mod compression;
