@@ -195,7 +195,7 @@ async fn clients_get_a_certificate_for_their_host_name_with_a_key_type_that_they
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_clients_with_a_valid_certificate_are_served_if_it_is_required() {
+async fn only_clients_with_a_valid_certificate_are_served_if_a_certificate_is_required() {
     let scene = Scene::start(REQUIRED).await;
     let good = scene.client("good");
     let revoked = scene.client("revoked");

@@ -205,7 +205,7 @@ async fn a_truncated_large_request_has_no_effect() {
 }
 
 #[tokio::test]
-async fn a_client_gets_an_error_and_stays_connected_if_the_server_closes_during_a_large_write() {
+async fn a_large_write_that_loses_its_server_connection_fails_and_its_client_stays_connected() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let db = unique_name("large");

@@ -174,7 +174,7 @@ async fn a_session_of_one_listener_is_not_resumed_at_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_listener_refuses_clients_and_other_listeners_serve_until_the_common_limit() {
+async fn a_full_listener_refuses_clients_while_other_listeners_serve_up_to_the_common_limit() {
     let toml = |max: usize| {
         let limit = format!("max_client_connections = {max}");
         "listen.max_client_connections = 4\n".to_owned() + &listener(1, &limit) + &listener(2, "")

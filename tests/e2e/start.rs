@@ -140,7 +140,7 @@ async fn clients_that_connect_before_the_server_is_up_are_served_later_if_no_log
 }
 
 #[tokio::test]
-async fn check_validates_the_configuration_and_the_flag_connect_also_tries_the_deployment() {
+async fn check_validates_the_configuration_and_check_connect_also_connects_to_the_deployment() {
     let server = shared_standalone().await.unwrap();
     let (up, down) = (server.uri(), "mongodb://127.0.0.1:1/".to_owned());
     let plain = run(&["check", "--deployment", &down]).await;

@@ -159,8 +159,8 @@ impl Seawall {
         self.request("POST", path, &headers).await
     }
 
-    /// Starts a capture of at most ten minutes and returns its id. `members` are more members of
-    /// the request in JSON, each after a comma.
+    /// Starts a capture of at most ten minutes and returns its id. `members` is JSON with more
+    /// members of the request. The text begins with a comma, or is empty.
     pub async fn start_capture(&self, members: &str) -> String {
         let json = format!(r#"{{ "duration_ms": 600000{members} }}"#);
         let (status, body) = self.post("/api/v1/captures", &json).await;

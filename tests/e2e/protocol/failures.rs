@@ -15,7 +15,7 @@ fn retryable(mut command: Document) -> Document {
 }
 
 #[tokio::test]
-async fn safe_commands_are_repeated_after_not_primary_errors_and_others_get_code_6() {
+async fn safe_commands_are_repeated_after_not_primary_errors_and_other_commands_get_code_6() {
     let rig = Rig::start("").await;
     let mut direct = rig.direct().await;
     let mut through = rig.through().await;
@@ -122,7 +122,7 @@ async fn errors_reach_clients_unchanged_if_deployment_repeat_is_false() {
 }
 
 #[tokio::test]
-async fn no_client_is_closed_when_a_server_closes_its_connection_during_an_operation() {
+async fn no_client_is_closed_when_a_server_connection_closes_during_an_operation() {
     let rig = Rig::start("").await;
     let mut through = rig.through().await;
     let close = |command: &str| doc! {"failCommands": [command], "closeConnection": true};

@@ -132,7 +132,7 @@ async fn without_access_control_hello_carries_the_dummy_signature_of_the_server(
 }
 
 #[tokio::test]
-async fn hello_in_front_of_a_set_returns_the_reply_of_a_router() {
+async fn in_front_of_a_set_hello_returns_the_reply_of_a_router() {
     let rig = Rig::shared().await;
     let mut through = rig.through().await;
     cluster_time(&rig.seawall).await;
@@ -220,7 +220,7 @@ async fn hello_fails_with_command_not_found_if_the_server_does_not_know_hello() 
 }
 
 #[tokio::test]
-async fn hello_in_front_of_a_standalone_returns_the_reply_of_a_standalone() {
+async fn in_front_of_a_standalone_hello_returns_the_reply_of_a_standalone() {
     let server = shared_standalone().await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let hello = newest_hello(&mut connect(&seawall).await).await;
