@@ -58,9 +58,9 @@ const RUNS: usize = 20;
 const HELD_ID: i32 = -1;
 
 /// There is one connection and one slot, so a second operation waits for both. If a connection were
-/// free, the second operation would run as soon as Seawall no longer counts the first, long
-/// operation. With the large threshold, all servers are suitable even if their round-trip times
-/// differ.
+/// free, the second operation would run as soon as the first, long operation no longer counts
+/// towards the concurrency limit. With the large threshold, all servers are suitable even if their
+/// round-trip times differ.
 const CONFIGURATION: &str = "auth.credentials = \"none\"
 deployment.local_threshold_ms = 60000
 pool.max_pool_size = 1

@@ -313,8 +313,8 @@ impl Value {
         }
     }
 
-    /// A difference to an earlier value is reported only if it is larger than this value: the noise
-    /// of both runs, but at least [`LEAST_CHANGE`].
+    /// The difference from an earlier value above which the change is reported: the noise of both
+    /// runs, but at least [`LEAST_CHANGE`] of the earlier median.
     fn noise_with(self, before: Self) -> f64 {
         let least = before.median.abs() * LEAST_CHANGE;
         least.max(self.noise + before.noise)
@@ -340,7 +340,7 @@ fn cpu_ratio(rounds: &[Vec<Row>], index: usize, other: &str) -> Option<Value> {
     let cpu = |row: &Row| row.micros(row.cpu());
     let ratios = pairs.iter().map(|&(row, other)| cpu(row) / cpu(other));
     let ratio = Value::of(ratios, Better::Less);
-    // A few operations take only a few ticks of CPU time, so that one tick changes the ratio much.
+    // A few operations take only a few ticks of CPU time, so one tick changes the ratio much.
     let tick = |row: &Row| CPU_TICK.as_secs_f64() / row.cpu().as_secs_f64();
     let ticks = pairs.iter().map(|&(row, other)| tick(row) + tick(other));
     let resolution = ratio.median * Value::of(ticks, Better::Less).median;

@@ -314,7 +314,8 @@ impl BusyThreads {
             let stop = Arc::clone(&stop);
             thread::spawn(move || {
                 yield_to_others();
-                // This is not a spin loop, because hypervisors stop a core that spins.
+                // The loop has no spin hint, because hypervisors stop a core that executes spin
+                // hints.
                 let mut count = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
                     count = black_box(count.wrapping_add(1));

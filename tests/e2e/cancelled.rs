@@ -71,7 +71,7 @@ async fn cancel_everywhere(
     panic!("the script did not end in {MAX_POLLS} polls");
 }
 
-/// Waits until Seawall has no client, no used connection and no queued operation.
+/// Waits until Seawall has no client, no connection in use and no queued operation.
 async fn wait_until_nothing_is_held(seawall: &Seawall) {
     let is_free = async || {
         let snapshot = seawall.app.topology().snapshot();

@@ -432,7 +432,7 @@ async fn peers_that_fail_are_named_and_the_others_are_shown() {
     assert_eq!(again.instances[2], reply.instances[2]);
     assert_eq!(hanging.connections.load(Ordering::Relaxed), connections);
 
-    // With the right token, the guarded peer replies. The token may only read.
+    // With the right token, the guarded peer replies. The token gives only the right to read.
     let toml = format!(
         "admin.peers = {:?}\nadmin.peer_token_file = {token:?}\n",
         address(&guarded)

@@ -283,8 +283,7 @@ fn bytes_of(read: &Read) -> Vec<u8> {
 /// The search first compares this number of bytes at the start of each value. No value is shorter.
 const START: usize = 8;
 
-/// The descriptions of the values that the bytes contain, and of the values that they do not
-/// contain.
+/// The descriptions of the values that the bytes contain, and of the values that are missing.
 fn found_and_missing<'v>(bytes: &[u8], values: &'v [Value]) -> (Vec<&'v str>, Vec<&'v str>) {
     let mut by_start: HashMap<&[u8], Vec<usize>> = HashMap::new();
     for (number, (_, value)) in values.iter().enumerate() {

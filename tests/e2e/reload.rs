@@ -341,7 +341,7 @@ async fn the_format_of_the_log_changes_at_a_reload() {
     let lines_with = |text: &str, is_json: bool| {
         let log = process.log();
         let lines = log.lines().filter(|line| line.contains(text));
-        // The fixture keeps lines that are not JSON objects as JSON strings.
+        // The fixture stores a line that is not a JSON object as a JSON string.
         lines
             .filter(|line| line.starts_with('{') == is_json)
             .count()

@@ -51,7 +51,7 @@ struct Readers {
 }
 
 impl Readers {
-    /// Watches the readers of the file at `path`, which is not a symbolic link.
+    /// Watches the readers of the file at `path`, which must not be a symbolic link.
     fn of(path: &Path) -> Self {
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
         inotify::add_watch(&events, path, WatchFlags::CLOSE_NOWRITE).unwrap();

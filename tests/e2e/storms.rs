@@ -365,7 +365,7 @@ async fn an_unacknowledged_write_completes_if_it_was_sent_while_the_process_was_
     eventually(LIMIT, serves).await.unwrap();
     let direct = set.client().await.unwrap();
     let things = direct.database("left").collection::<Document>("things");
-    // The process is suspended three times for half a second. Clients connect during each pause.
+    // The process is suspended three times for half a second. Clients connect during this time.
     for round in 0..3_u32 {
         process.signal(Signal::STOP);
         let mut arrivals = interval(Duration::from_millis(10));

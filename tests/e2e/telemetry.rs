@@ -192,8 +192,8 @@ impl Export {
         of_db.cloned().collect()
     }
 
-    /// Returns the values of `attributes` and the number of operations, for the operations of `db`.
-    /// Commands on sessions are excluded.
+    /// Counts the operations of `db` by the values of `attributes`. Returns each combination of
+    /// values with its number of operations. Commands on sessions are excluded.
     fn counts(&self, db: &str, attributes: &[&str]) -> Vec<(String, u64)> {
         let points = self.operations(db).into_iter().map(|point| {
             let buckets = point.positive.as_ref().unwrap();

@@ -152,8 +152,8 @@ impl Language {
 }
 
 async fn java(version: Option<&str>, arguments: &[&str]) -> Program {
-    // Two concurrent builds would write the same files of Maven's local repository. Each program is
-    // built once, because another test may run it.
+    // The lock is needed because two concurrent builds would write the same files of Maven's local
+    // repository. A program is not built again, because another test may be running it.
     static BUILT: Mutex<Vec<PathBuf>> = Mutex::const_new(Vec::new());
     let mut built = BUILT.lock().await;
     let folder = installed(&versioned("java", version));

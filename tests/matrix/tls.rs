@@ -45,7 +45,8 @@ async fn other_drivers_connect_only_with_valid_certificates() {
     }
 }
 
-/// Each combination of TLS for clients and servers, and certificates for the clients.
+/// A Seawall for each combination of clients and servers with and without TLS, and certificates for
+/// the clients.
 struct Scene {
     scratch: Scratch,
     /// The two servers, each with two instances of Seawall in front of it. The second instance

@@ -54,7 +54,7 @@ pub struct Options {
     pub tags: Vec<Vec<(String, String)>>,
     /// The priority of each member, in the order of the members. Members beyond the list have 1.
     pub priorities: Vec<u16>,
-    /// Election timing of a set. The default is faster than mongod's own default.
+    /// Election timing of a set. The default times are shorter than mongod's own defaults.
     pub settings: Settings,
 }
 

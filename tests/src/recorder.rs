@@ -1,4 +1,4 @@
-//! A forwarder between a client and a server, which records every byte and can disturb connections.
+//! A forwarder between a client and a server. It records every byte and can disturb connections.
 
 use std::io;
 use std::net::SocketAddr;

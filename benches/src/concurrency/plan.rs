@@ -22,7 +22,7 @@ const PARTIAL: [&str; 5] = [
     "--seconds",
 ];
 
-/// A load and a server behaviour with which the limits are compared.
+/// A load and the behaviour of the server, under which the limits are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Situation {
     /// Small finds.
