@@ -34,7 +34,7 @@ pub(super) async fn list(
     }))
 }
 
-/// Adds a deploy. The other kinds are events that Seawall detects itself.
+/// Adds an annotation of the kind `deploy`. Seawall detects the events of all other kinds itself.
 pub(super) async fn add(
     State(window): State<Arc<Window>>,
     Json(new): Json<NewAnnotation>,

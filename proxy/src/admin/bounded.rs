@@ -108,7 +108,7 @@ impl Listener for Bounded {
                         continue;
                     }
                     Err(error) => {
-                        tracing::debug!(%error, "TLS handshake with a caller ended");
+                        tracing::debug!(%error, "task of a TLS handshake failed");
                         continue;
                     }
                 },
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_closed_when_nothing_has_arrived_for_the_maximum_time() {
+    async fn a_connection_is_closed_after_the_maximum_idle_time() {
         let (mut listener, address) = listener().await;
         let mut caller = TcpStream::connect(address).await.unwrap();
         let (mut connection, _) = listener.accept().await;

@@ -142,7 +142,7 @@ struct Content {
 /// The next bytes of a streamed capture.
 enum Piece {
     Bytes(Bytes),
-    /// The capture may still grow.
+    /// There are no new bytes yet, but the capture may still grow.
     Wait,
     End,
 }

@@ -26,9 +26,9 @@ use super::{Window, guard};
 /// Maximum size of the request that begins a session. It contains a token.
 const MAX_SESSION_REQUEST_BYTES: usize = 8 << 10;
 
-/// The policy that limits what the page may load and do. Shapes and application names are input of
-/// clients: even if one of them became part of the page, no script in it would run, and nothing
-/// would leave the page.
+/// The policy that limits what the page may load and do. Shapes and application names come from
+/// clients. Even if such a text became part of the page as HTML, no script in the text would run,
+/// and no data would leave the page.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";

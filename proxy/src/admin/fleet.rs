@@ -1,12 +1,12 @@
 //! Several instances: answers requests with `instances=all` with the merged figures of this
 //! instance and of its peers.
 //!
-//! Seawall builds its own reply first. That request must pass the guard, so a caller without access
-//! cannot make Seawall send requests to peers. Then the same request, without `instances`, goes to
-//! all peers at the same time. All of this runs on the control plane, and everything has a limit:
-//! the time and the size of a peer's reply, the requests in flight per peer, the memory for all
-//! replies, and the number of merges. A peer that did not reply is not asked again for some
-//! seconds, so that it does not delay each request.
+//! Seawall builds its own reply first. For this, the request must pass the guard. So a caller
+//! without access cannot make Seawall send requests to peers. Then the same request, without
+//! `instances`, goes to all peers at the same time. All of this runs on the control plane, and
+//! everything has a limit: the time and the size of a peer's reply, the requests in flight per
+//! peer, the memory for all replies, and the number of merges. A peer that did not reply is not
+//! asked again for some seconds, so that it does not delay every further request.
 
 mod endpoints;
 mod live;
@@ -62,13 +62,14 @@ const MAX_MERGED: usize = 8;
 /// each of them. Further rows are in `other`.
 const ROWS_OF_INSTANCE: usize = 1_000;
 
-/// The name of the instance that was asked.
+/// The name of this instance in merged replies, which list peers by their addresses.
 const OWN: &str = "this instance";
 
 /// The other instances of this deployment.
 pub struct Fleet {
     peers: Vec<Peer>,
-    /// The random name that this instance sends in its requests.
+    /// The random name that this instance sends in its requests to peers. If a request with this
+    /// name arrives, the instance is its own peer.
     name: String,
     memory: Arc<Semaphore>,
     requests: Semaphore,

@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_dashboard_need_a_known_host_or_configured_tokens() {
+    fn dashboard_files_need_a_known_host_unless_tokens_are_configured() {
         let uri = "/".parse().unwrap();
         let foreign = [(header::HOST, HeaderValue::from_static("evil.example"))];
         let foreign = Presented {

@@ -130,7 +130,7 @@ pub struct Window {
 pub struct ReloadRequest {
     /// True if the changes are only reported and not applied.
     pub is_dry_run: bool,
-    /// Receives the channel for the result when the reload begins.
+    /// When the reload begins, this channel passes the receiver of the result to the caller.
     taken: oneshot::Sender<oneshot::Receiver<seawall_api::Reload>>,
 }
 

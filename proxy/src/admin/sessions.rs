@@ -1,5 +1,5 @@
-//! The sessions of browsers. A browser cannot send a token with an event stream or a page, so it
-//! exchanges the token for a cookie.
+//! The sessions of browsers. A browser cannot send a token when it requests a page or an event
+//! stream, so it exchanges the token for a cookie.
 //!
 //! A session keeps the token that began it, and the guard looks that token up for every request. So
 //! a session ends when its token is removed or replaced, and never has more rights than its token.

@@ -533,7 +533,8 @@ async fn column_sums_of_a_heat_map_equal_the_counts_of_the_timeline() {
 #[tokio::test]
 async fn heat_map_area_lists_only_shapes_with_operations_in_the_area() {
     let window = Arc::new(window());
-    // In the second half, the shape without a row takes 12 ms, except in one second of a minute.
+    // In the second half, only operations of the shape without a row take 12 ms. All other
+    // operations take 2 ms, or 2 s in one second of each minute.
     let area = format!(
         "from={}&until={}&gt_seconds=0.01&le_seconds=0.02",
         START + 900,

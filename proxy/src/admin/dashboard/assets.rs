@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn file_is_compressed_if_the_client_accepts_gzip_and_not_sent_if_the_client_has_it() {
+    async fn files_are_compressed_if_gzip_is_accepted_and_not_sent_again_if_unchanged() {
         let assets = Assets::default();
         let plain = reply(&assets, PAGE, &HeaderMap::new());
         assert!(!plain.headers().contains_key(header::CONTENT_ENCODING));

@@ -87,7 +87,7 @@ pub(in crate::admin) struct TickOptions {
     distributions: bool,
 }
 
-/// One update. Other instances request it to merge the updates of all.
+/// Serves one update. Other instances request it when they merge the updates of all instances.
 pub(in crate::admin) async fn latest(
     State(window): State<Arc<Window>>,
     Query(options): Query<TickOptions>,
@@ -159,7 +159,7 @@ pub(in crate::admin) fn event(tick: &[u8]) -> Option<Bytes> {
 struct Subscription {
     updates: watch::Receiver<Option<Bytes>>,
     window: Arc<Window>,
-    /// The request, which is admitted again before each update.
+    /// The request that opened the stream. The guard checks the request again before each update.
     request: Parts,
     _place: OwnedSemaphorePermit,
 }

@@ -111,7 +111,7 @@ async fn a_session_ends_when_its_token_is_no_longer_valid() {
         status(&[named[0], named[1], foreign]).await,
         StatusCode::FORBIDDEN
     );
-    // The token may only read, and so may its session.
+    // The token only has the right to read, so its session may only read too.
     let drain = send(&window, (Method::POST, "/api/v1/drain"), &named, "").await;
     assert_eq!(drain.status(), StatusCode::FORBIDDEN);
     // A reload with the same token keeps the session.
@@ -127,7 +127,7 @@ async fn a_session_ends_when_its_token_is_no_longer_valid() {
 }
 
 #[tokio::test]
-async fn a_session_needs_a_valid_token_from_a_page_of_this_address() {
+async fn a_session_begins_only_with_a_valid_token_on_a_page_of_this_address() {
     let window = guarded();
     let begin = (Method::POST, "/api/v1/session");
     let wrong = send(&window, begin.clone(), &[HOST, JSON], r#"{"token":"x"}"#).await;
@@ -188,12 +188,12 @@ async fn next(
     stream: &mut (impl futures_util::Stream<Item = Result<axum::body::Bytes, axum::Error>> + Unpin),
 ) -> Option<String> {
     let event = timeout(Duration::from_secs(10), stream.next()).await;
-    let event = event.expect("the stream continues or ends")?;
+    let event = event.expect("the stream sends an update or ends")?;
     Some(String::from_utf8(event.unwrap().to_vec()).unwrap())
 }
 
 #[tokio::test]
-async fn streams_are_bounded_and_end_with_their_session_and_with_seawall() {
+async fn the_number_of_streams_is_limited_and_streams_end_at_logout_and_at_shutdown() {
     let window = guarded();
     let cookie = log_in(&window).await;
     let stop = CancellationToken::new();

@@ -83,8 +83,8 @@ fn report_on(
     }
 }
 
-/// The servers of a period, without `answer_ms`: the history keeps no distribution of the time
-/// until a server's reply begins. It keeps only the durations of the phases.
+/// The servers of a period, without `answer_ms`: the history keeps the durations of the phases, but
+/// not the time until a server's reply begins.
 fn servers(period: &Period, is_full: bool) -> Vec<seawall_api::Server> {
     let servers = period
         .series
