@@ -25,7 +25,7 @@ pub struct Checkout {
     held: Option<(Box<Connection>, Slot)>,
     perished: Option<CloseReason>,
     checked_out_at: Instant,
-    /// When the last exchange ended; `None` during an exchange and before the first one.
+    /// When the last exchange ended; `None` during an exchange and before the first exchange.
     finished_at: Option<Instant>,
     latency: Option<Duration>,
     is_late: bool,

@@ -227,7 +227,7 @@ impl ServerPool {
 
 impl KillOpWorker<'_> {
     /// The user whose reads are ended first: the user of the extra connection, while no new login
-    /// is allowed. `None` if a login is allowed.
+    /// is allowed. `None` if a login is allowed, or if there is no extra connection.
     fn first(&self) -> Option<IdentityId> {
         let has_to_wait = Instant::now() < self.next_login;
         self.kept

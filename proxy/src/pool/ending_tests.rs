@@ -143,7 +143,7 @@ async fn several_abandoned_reads_of_a_user_are_ended_over_one_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_later_abandoned_read_is_ended_over_the_connection_that_was_kept() {
+async fn a_later_abandoned_read_is_ended_over_the_kept_extra_connection() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
@@ -153,7 +153,7 @@ async fn a_later_abandoned_read_is_ended_over_the_connection_that_was_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_connection_that_ends_abandoned_reads_is_replaced_after_a_minute() {
+async fn the_extra_connection_for_kill_op_is_replaced_after_a_minute() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;

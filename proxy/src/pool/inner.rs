@@ -113,8 +113,8 @@ pub(super) struct Inner {
     /// Number of all users' connections that are in use.
     in_use: usize,
     next_ticket: u64,
-    /// No waiter has a deadline before this time. `None` only if no operation waits. The waiter
-    /// with this deadline may have been served or have left.
+    /// No waiter has a deadline before this time, but all deadlines may be later, because waiters
+    /// are served or leave. `None` only if no operation waits.
     expires_at: Option<Instant>,
     /// When the pool last became suspect; `None` if it never did.
     last_suspected: Option<Instant>,

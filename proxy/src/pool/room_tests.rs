@@ -60,7 +60,7 @@ async fn full_queue_refuses_a_user_if_no_other_user_has_at_least_two_waiters_mor
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_user_loses_a_connection_only_to_a_user_with_at_least_two_fewer() {
+async fn a_busy_user_loses_a_connection_only_to_a_user_with_at_least_two_fewer_connections() {
     let now = Instant::now();
     let [own, other] = ["own", "other"].map(identity);
     for (count, is_closed) in [(2, false), (3, true)] {
@@ -79,7 +79,7 @@ async fn a_busy_user_loses_a_connection_only_to_a_user_with_at_least_two_fewer()
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_connection_is_closed_for_another_user_below_the_connection_limit_of_the_server() {
+async fn below_the_connection_limit_no_connection_is_closed_for_another_user() {
     let (mut inner, now) = (inner(limits()), Instant::now());
     let users = ["one", "other"].map(identity);
     let held = obtain(&mut inner, &users[0], now);

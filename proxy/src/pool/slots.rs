@@ -24,9 +24,10 @@ use seawall_concurrency::{
 /// Time between two updates of the limit.
 pub(super) const WINDOW: Duration = Duration::from_millis(100);
 
-/// Number of reserved slots: operations that may run although all slots are taken. Operations that
-/// wait for a transaction's locks may fill all slots, and they end only after the commit. The
-/// number is small, because the operations in reserved slots load the server too.
+/// Number of reserved slots. Some operations may use a reserved slot while all slots are taken, for
+/// example a commit: operations that wait for the locks of its transaction may fill all slots, and
+/// they end only after the commit. The number is small, because the operations in reserved slots
+/// load the server too.
 pub(super) const RESERVE: usize = 8;
 
 /// Minimum time between two searches for long operations.
@@ -395,7 +396,7 @@ impl Slots {
         }
     }
 
-    /// No longer counts the hold of an operation of `user`.
+    /// Removes the hold of an operation of `user` from the counts.
     fn remove_hold(&mut self, hold: Hold, user: IdentityId) {
         if let Some(count) = self.count_mut(hold) {
             *count -= 1;

@@ -311,7 +311,7 @@ async fn updates_of_the_concurrency_limit_stop_without_operations_and_resume_wit
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_of_a_user_that_has_its_share_of_the_slots_are_reported_only_for_that_user() {
+async fn waits_of_a_user_with_its_full_share_of_slots_are_reported_only_for_this_user() {
     let [greedy, other] = ["greedy", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, _held) = full(4, &[&greedy], now);

@@ -278,7 +278,7 @@ pub(super) fn suspect(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_connection_has_ended_no_other_is_handed_out_until_a_probe_gets_a_reply() {
+async fn an_ended_connection_stops_checkouts_until_the_server_replies_to_a_probe() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut held = held.into_iter();
@@ -300,7 +300,7 @@ async fn after_a_connection_has_ended_no_other_is_handed_out_until_a_probe_gets_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_counts_as_failed_if_connections_of_two_users_or_available_connections_end() {
+async fn a_server_has_failed_if_connections_of_two_users_end_or_an_available_connection_ends() {
     let (one, other, now) = (identity("one"), identity("other"), Instant::now());
     let mut inner = inner(limits());
     assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);
@@ -323,7 +323,7 @@ fn obtain_after_recovery(inner: &mut Inner, user: &Arc<Identity>, now: Instant) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn ended_connections_pause_checkouts_of_other_connections_at_most_ten_times_a_second() {
+async fn ended_connections_pause_checkouts_at_most_ten_times_a_second() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let mut pauses = 0;
     for ms in 0..1000 {
@@ -359,7 +359,7 @@ async fn ended_connection_of_an_earlier_generation_is_ignored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_connection_is_closed_for_another_user_at_the_connection_limit_of_the_server() {
+async fn at_the_connection_limit_an_idle_connection_is_closed_for_another_user() {
     let now = Instant::now();
     let mut inner = inner(limits());
     let users: Vec<_> = (0..5).map(|n| identity(&format!("u{n}"))).collect();
@@ -426,7 +426,7 @@ async fn connections_of_a_user_that_no_longer_exists_are_closed_and_not_counted(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_connection_attempt_fails_one_waiter_and_refused_keys_fail_all_waiters() {
+async fn a_failed_connection_attempt_fails_one_waiter_and_a_refused_login_fails_all_waiters() {
     use seawall_transport::connection::EstablishError;
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let waits: Vec<_> = (0..3)
@@ -519,7 +519,7 @@ async fn addresses_of_one_user_get_connections_in_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_drops_a_waiter_for_another_address_or_another_user() {
+async fn a_full_queue_drops_a_waiter_to_make_room_for_another_address_or_user() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
     let _waits: Vec<_> = (0..8)
@@ -550,7 +550,7 @@ async fn a_full_queue_drops_a_waiter_for_another_address_or_another_user() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn users_get_connections_in_turn_at_the_connection_limit_of_the_server() {
+async fn at_the_connection_limit_users_get_connections_in_turn() {
     let now = Instant::now();
     let mut inner = inner(Limits {
         max_pool_size: 4,
@@ -572,7 +572,7 @@ async fn users_get_connections_in_turn_at_the_connection_limit_of_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn users_with_equally_many_connections_keep_them_at_the_connection_limit_of_the_server() {
+async fn at_the_connection_limit_users_with_equal_numbers_of_connections_keep_them() {
     let (mut inner, now) = (inner(limits()), Instant::now());
     let users = ["one", "other"].map(identity);
     let held: Vec<_> = [0, 0, 1, 1]

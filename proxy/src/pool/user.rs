@@ -63,7 +63,7 @@ impl User {
     }
 
     /// Number of connections that the waiters could use. A waiter that has to wait for a slot does
-    /// not need a connection yet. But a user without its share of the slots needs connections
+    /// not need a connection yet. But a user with fewer slots than its share needs connections
     /// before slots can pass to it.
     pub(super) fn needed(&self, room: Room) -> usize {
         let [nothing, lane, urgent, slot] = Need::ALL.map(|need| self.waiters.len_of(need));

@@ -44,9 +44,9 @@ impl Inner {
         self.slots.has_room(need, now) || (!has_older && self.slots.may_exceed(id))
     }
 
-    /// Hands available connections to waiters. Waiters of user `id` that need no slot get
-    /// connections first. As long as slots are free, waiters of all users that need a slot get
-    /// connections. Each waiter gets a connection of its own user.
+    /// Hands available connections to waiters. First, waiters of user `id` that need no slot get
+    /// connections. Then, while slots are free, waiters for a slot get connections: these waiters
+    /// may belong to any user. Each waiter gets a connection of its own user.
     pub(super) fn hand_over(&mut self, id: IdentityId, now: Instant, todo: &mut Todo) {
         if self.state != PoolState::Ready || self.waiting == 0 {
             return;
@@ -66,7 +66,8 @@ impl Inner {
 
     /// The need of the user's next waiter that needs no slot, if a connection is available for it.
     /// A command of Seawall itself comes first. A waiter with a permit of the lane is next only if
-    /// no waiter for a slot is older. `None` if no waiter without a slot can be served next.
+    /// no waiter for a slot is older. `None` if there is no such waiter, if a waiter for a slot is
+    /// older, or if no connection is available.
     fn next_without_slot(&self, id: IdentityId) -> Option<Need> {
         let user = self.users.get(&id)?;
         if user.is_ready(Need::Nothing) {

@@ -21,8 +21,8 @@ const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 const MAX_USERS_TRIED: usize = 8;
 
 impl Inner {
-    /// True if the connection of user `id` must be closed, so that another user can get a
-    /// connection. This happens only at `max_server_connections`.
+    /// True if `connection`, which belongs to user `id`, must be closed so that another user can
+    /// get a connection. This happens only at `max_server_connections`.
     pub(super) fn must_close_for_other_user(
         &mut self,
         id: IdentityId,

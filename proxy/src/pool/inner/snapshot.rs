@@ -15,8 +15,8 @@ use seawall_auth::Identity;
 #[derive(Debug, Default)]
 pub struct Waits {
     /// The longest wait of each user that already has its full share of the slots or
-    /// `max_pool_size` connections. The user's waiting operations wait for its own running
-    /// operations.
+    /// `max_pool_size` connections. The waiting operations of such a user wait for other operations
+    /// of the same user.
     pub for_own: Vec<(Arc<Identity>, Duration)>,
     /// The longest wait of all other users' operations. These operations wait for the server, or
     /// until connections of other users are closed.

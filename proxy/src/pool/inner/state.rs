@@ -30,8 +30,8 @@ pub(super) enum PoolState {
 /// The conclusion about a server whose connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspicion {
-    /// No conclusion, because the pool was cleared after the connection was established, or is
-    /// closed.
+    /// No conclusion, because the connection belongs to an earlier generation of the pool, or
+    /// because the pool is paused or closed.
     Outdated,
     /// The server may have failed. The caller has to send a probe.
     Probe,
@@ -95,8 +95,8 @@ impl Inner {
         }
     }
 
-    /// Records that the server replied to a probe that was sent at `asked_at`. This ends a
-    /// suspicion that began earlier, but not one that began later.
+    /// Records that the server replied to a probe that was sent at `asked_at`. The pool then
+    /// becomes ready, unless it is closed or a suspicion began after `asked_at`.
     pub(in super::super) fn recover(&mut self, asked_at: Instant, now: Instant) -> Todo {
         let mut todo = Todo::default();
         let was_suspect = match self.state {
