@@ -28,7 +28,8 @@ struct Asset {
     compressed: OnceLock<Option<Compressed>>,
 }
 
-/// A compressed file, and the common part of the entity tags of its plain and its compressed form.
+/// A compressed file. `tag` is the common part of the two entity tags of the file: one for its
+/// plain form, and one for its compressed form.
 #[derive(Clone)]
 struct Compressed {
     bytes: Bytes,

@@ -49,8 +49,8 @@ impl Parameters {
         time(self.since.as_deref())
     }
 
-    /// The requested period: from `from` until `until` (until now, if `until` is missing), or of
-    /// the length `since` until now. `None` if the request has none of these parameters.
+    /// The requested period: either the time from `from` until `until` (default: now), or the time
+    /// of length `since` that ends now. `None` if the request has none of these parameters.
     pub(super) fn range_if_any(&self, now: SystemTime) -> Result<Option<Range>, Refused> {
         let (since, from, until) = (self.since()?, self.from, self.until);
         let range = match (since, from, until) {
