@@ -42,7 +42,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 pub struct Settings {
     /// Time between two samples of a server.
     pub interval: Duration,
-    /// Time after which the first sample without a reply is recorded for a command.
+    /// Maximum wait for a reply before the first sample without a reply is recorded.
     pub timeout: Duration,
 }
 
@@ -206,8 +206,8 @@ impl Server {
                     let round_trip = now.duration_since(sent_at);
                     self.record_reply(values, round_trip);
                     before = Some((reading, now));
-                    // The next tick may be due at once. A rate over such a short time would not be
-                    // meaningful.
+                    // After a slow reply, the next tick may be due at once. Wait a whole interval
+                    // instead, because a rate over a very short time is not meaningful.
                     if round_trip > self.settings.interval / 2 {
                         ticks.reset();
                     }

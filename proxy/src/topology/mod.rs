@@ -53,8 +53,8 @@ use self::{monitor::DriverOptions, published::Published};
 /// Settings of the whole deployment.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Width of the latency window. A suitable server's round-trip time may exceed the shortest one
-    /// by this time.
+    /// Width of the latency window. The round-trip time of a selected server exceeds the shortest
+    /// round-trip time of the suitable servers by at most this time.
     pub local_threshold: Duration,
     /// Time between two heartbeats of a server.
     pub heartbeat_frequency: Duration,
@@ -388,9 +388,9 @@ impl Topology {
         });
     }
 
-    /// Handles the end of a connection of `generation` during an operation. The cause may be the
-    /// server, but also the client's request. So the pool hands out no connection until a probe
-    /// gets a reply. The pool is cleared only if the server has failed.
+    /// Handles the end of a connection of `generation` during an operation. The server may be the
+    /// cause, but also the client's command. So the pool hands out no connection until a probe gets
+    /// a reply. The pool is cleared only if the server has failed.
     pub(crate) fn report_connection_ended(&self, checkout: &Checkout, generation: Generation) {
         let pool = checkout.pool();
         match pool.suspect(generation, checkout.identity()) {
