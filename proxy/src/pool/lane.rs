@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn users_get_lane_permits_in_turn_and_so_do_the_addresses_of_each_user() {
+    async fn lane_permits_pass_in_turn_to_users_and_to_the_addresses_of_each_user() {
         let lane = Lane::new(4);
         let held = lane.enter(USER).await;
         let elsewhere = (1, Sharer::at(Some([192, 0, 2, 1].into())));

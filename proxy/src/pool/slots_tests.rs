@@ -293,7 +293,7 @@ async fn clearing_the_pool_or_a_new_server_role_resets_the_concurrency_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn updates_of_the_concurrency_limit_stop_without_operations_and_resume_with_the_next_one() {
+async fn the_concurrency_limit_is_updated_only_while_there_are_operations() {
     let user = identity("u");
     let mut now = Instant::now();
     let mut inner = limited(Concurrency::Auto);
