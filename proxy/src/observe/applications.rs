@@ -1,7 +1,8 @@
 //! The names of applications, and the number of operations by application.
 //!
-//! Clients choose their names freely, so both numbers of names are bounded: a shape counts at most
-//! [`APPLICATIONS`] names separately, and the table of names contains only names that are in use.
+//! Clients choose their names freely, so the number of names is limited in two places: a shape
+//! counts at most [`APPLICATIONS`] names separately, and the table of names contains only names
+//! that are in use.
 
 use std::{collections::HashSet, sync::Arc};
 

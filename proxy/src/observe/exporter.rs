@@ -373,9 +373,9 @@ impl Exporter {
         }
     }
 
-    /// Exports errors by code. `sums` are the totals. They keep a limited number of codes per
-    /// namespace and count all further codes as `other`. The metric then uses the label `other`
-    /// too.
+    /// Exports errors by code. `sums` are the totals: they count a limited number of codes per
+    /// namespace separately, and all further codes as `other`. The metric has the label value
+    /// `other` for the same codes.
     fn export_codes(
         &self,
         namespaces: &[Namespace],

@@ -79,8 +79,8 @@ impl NameTable {
 impl NameState {
     fn add_and_check_limit(&mut self, prefix: Prefix, name: ChildName) -> bool {
         if !self.watched.contains_key(&prefix) && self.watched.len() >= MAX_WATCHED {
-            // Drop the prefixes with only one name, which are most prefixes. A prefix with many
-            // names soon gets more, so a dropped count only delays learning.
+            // Drop the prefixes with only one name, because most prefixes have only one. If the
+            // names below a dropped prefix are data, the prefix is only learned later.
             self.watched.retain(|_, names| names.len() > 1);
             if self.watched.len() >= MAX_WATCHED {
                 self.watched.clear();

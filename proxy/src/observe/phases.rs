@@ -30,8 +30,9 @@ pub(super) struct PhaseTally {
 struct ServerTally {
     /// All phases except [`Phase::Server`].
     phases: PerPhase<DenseDistribution>,
-    /// The times in [`Phase::Server`], in finer buckets than the other phases, because `take` also
-    /// passes these times to its caller. Each time is recorded only once.
+    /// The times in [`Phase::Server`]. Their buckets are finer than the buckets of the other
+    /// phases, because `take` passes the fine distribution to its caller. `take` computes the
+    /// coarse distribution from the fine one, so each time is recorded only once.
     server: DenseDistribution<32>,
 }
 

@@ -34,7 +34,7 @@ pub struct CaptureCounts {
     pub kept_bytes: u64,
 }
 
-/// The losses of the history.
+/// Counts of lost steps and failed writes of the history since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLosses {
     /// Steps dropped before the end of their retention.

@@ -297,8 +297,8 @@ impl MetricFamily {
                 (text(&pair.name), text(&pair.value))
             });
             let native = natives.find(&name, labels.collect());
-            // Skip different counts: a scraper refuses a histogram whose classic and native counts
-            // differ.
+            // Add no native buckets if their count differs: a scraper refuses a histogram whose
+            // classic and native counts differ.
             if let (Some(native), Some(histogram)) = (native, &mut metric.histogram)
                 && histogram.sample_count == Some(native.count())
             {

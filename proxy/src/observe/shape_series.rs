@@ -155,7 +155,7 @@ pub(super) fn exported_text(shape: &Shape) -> &str {
     shape.text.get(..end).unwrap_or_default()
 }
 
-/// Estimated bytes of one series: its labels, and the text of its values and buckets, twice.
+/// Estimated bytes of one series: its labels, and two copies of the text of its values and buckets.
 const BYTES_OF_SERIES: usize = 4 * 1024;
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use super::{
     rows::{merge_rows, row},
 };
 
-/// Maximum number of different shapes without a row that a thread counts separately from one
-/// collection of the sums to the next.
+/// Maximum number of shapes without a row whose times a thread counts between two collections of
+/// the sums. The times of further shapes are not counted.
 const FOLDED_SHAPES: usize = 1_024;
 
 /// Maximum number of error codes counted separately per namespace. Further codes are counted
@@ -27,7 +27,8 @@ const ERROR_CODES: usize = 32;
 /// Maximum number of error codes counted separately per shape.
 const SHAPE_ERROR_CODES: usize = 16;
 
-/// Maximum number of kinds of failures per namespace whose codes are counted separately.
+/// After this number of kinds of failures in a namespace, further kinds are counted without their
+/// code.
 const FAILURES: usize = 16;
 
 /// The code under which further codes are counted.

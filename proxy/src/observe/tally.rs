@@ -15,10 +15,9 @@ use super::{
 /// operation.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// All sums of operations that are not plain, with these exceptions: `phases` and `checkouts`
-    /// hold [`Sums::phases`], [`ServerSums::durations`] and [`Sums::checkouts`], and
-    /// [`Tally::take`] computes the part of [`Sums::whole`] with operations that were sent to a
-    /// server.
+    /// The sums of operations that are not plain. Four parts are missing until [`Tally::take`] adds
+    /// them: [`Sums::phases`] and [`ServerSums::durations`] from `phases`, [`Sums::checkouts`] from
+    /// `checkouts`, and the operations that were sent to a server in [`Sums::whole`].
     sums: Sums,
     plain: PlainTally,
     phases: PhaseTally,

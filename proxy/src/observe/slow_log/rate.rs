@@ -64,8 +64,8 @@ fn group_of(user: u64) -> usize {
 struct Lines(AtomicU64);
 
 impl Lines {
-    /// The number of lines counted so far in the second in which a line of `second` is counted.
-    /// That is the current second, or a new second with 0 lines.
+    /// The number of lines counted so far in the second in which a line of `second` would be
+    /// counted; 0 if the line would begin a new second.
     fn count(&self, second: u64) -> u64 {
         let (current, lines) = halves(self.0.load(Ordering::Relaxed));
         match is_same(second, current) {
