@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_notified_receiver_gets_the_new_value_and_current_returns_it() {
+    async fn a_notified_receiver_and_the_function_current_get_the_new_value() {
         let published = Arc::new(Published::<u32>::default());
         let mut receiver = published.subscribe();
         let writer = Arc::clone(&published);

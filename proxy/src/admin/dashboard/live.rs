@@ -187,7 +187,7 @@ pub(super) async fn stream(
     request: Parts,
 ) -> Response {
     let Ok(place) = Arc::clone(&window.live.places).try_acquire_owned() else {
-        let why = format!("at most {MAX_STREAMS} streams\n");
+        let why = format!("at most {MAX_STREAMS} streams may be open\n");
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
     let subscription = Subscription {

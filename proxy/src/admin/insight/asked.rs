@@ -165,14 +165,16 @@ impl Parameters {
                 phase,
             }),
             _ => Err(bad_request(
-                "phases have series only for all operations and for each server".to_owned(),
+                "phase can be combined only with server".to_owned(),
             )),
         }
     }
 
     pub(super) fn series(self) -> Result<SeriesFilter, Refused> {
         if self.phase.is_some() {
-            return Err(bad_request("only /api/v1/heatmap has phases".to_owned()));
+            return Err(bad_request(
+                "only /api/v1/heatmap supports phase".to_owned(),
+            ));
         }
         let is_named_twice = self.db.is_some() || self.collection.is_some();
         let (db, collection) = match self.namespace.as_deref() {
