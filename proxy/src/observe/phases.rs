@@ -142,7 +142,7 @@ mod tests {
         let fine_4 = |index, count| (index, u64::from(count), Duration::from_millis(4) * count);
         assert_eq!(fine, [fine_4(0, 1), fine_4(2, 2)]);
         // Nothing is returned twice, and servers without operations take no memory.
-        let again = tally.take(|_, _| panic!("there are no more times"));
+        let again = tally.take(|_, _| panic!("the times were already returned"));
         assert_eq!(server_time(&again.whole), (0, Duration::ZERO));
         assert!(again.servers.iter().all(Option::is_none));
     }

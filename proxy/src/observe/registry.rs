@@ -8,8 +8,9 @@
 //! A namespace without a row is counted in the `other` row of its command.
 //!
 //! The heaviest shapes keep their rows: a shape's weight is the time of its operations. The
-//! registry watches the weights of shapes without a row. A shape that becomes heavier than the
-//! lightest row replaces it. The sums of an evicted row are added to the row of its coarse shape.
+//! registry watches the weights of shapes without a row. If a shape without a row becomes heavier
+//! than the lightest row, the shape replaces that row. The sums of an evicted row are added to the
+//! row of its coarse shape.
 //!
 //! The rules are R1 to R4 and R6 of the fingerprint version `fp1`. A Space-Saving sketch limits the
 //! memory of watched shapes: Metwally, Agrawal, El Abbadi, "Efficient Computation of Frequent and

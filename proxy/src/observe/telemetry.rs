@@ -136,7 +136,7 @@ fn pair(name: &str, value: impl Into<String>) -> (String, String) {
     (name.to_owned(), value.into())
 }
 
-/// The command and its collection, which is all that a summary may contain.
+/// The command and its collection. A summary may contain nothing else.
 fn summary(command: &str, collection: &str) -> String {
     let summary = format!("{command} {collection}");
     summary

@@ -131,7 +131,7 @@ pub enum Overload {
     #[error("the wait queue is full")]
     QueueFull,
     /// No connection became available in time, or the limit of concurrent operations was reached.
-    #[error("timed out waiting for a connection or for the limit of concurrent operations")]
+    #[error("timed out because no connection was free or too many operations were running")]
     TimedOut,
 }
 

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_a_long_pause_at_most_a_burst_of_connections_begins_at_once() {
+    async fn after_a_long_pause_only_a_small_burst_of_connections_begins_at_once() {
         let mut pace = Pace::new(NonZeroU32::new(100), 0.25);
         let now = Instant::now();
         turns(&mut pace, 50, now);

@@ -68,8 +68,8 @@ pub struct ConcurrencySnapshot {
     pub exempt: usize,
     /// Number of operations that need a slot, and wait for it or for a connection.
     pub waiting: usize,
-    /// The reason of the controller's last decision; `None` before the first one and if the mode is
-    /// not `auto`.
+    /// The reason of the controller's last decision; `None` before the first decision, and if the
+    /// mode is not `auto`.
     pub reason: Option<Reason>,
 }
 

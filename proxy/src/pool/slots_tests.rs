@@ -547,7 +547,7 @@ async fn operations_that_wait_for_data_do_not_count_towards_the_share_of_slots()
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_connections_are_closed_for_another_user_if_no_slot_is_free_to_use_them() {
+async fn without_free_slots_idle_connections_are_closed_for_another_user() {
     let [busy, other] = ["busy", "other"].map(identity);
     let now = Instant::now();
     let mut inner = inner(Limits {

@@ -241,7 +241,7 @@ async fn a_dirty_connection_is_closed_and_a_waiter_gets_a_new_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clear_fails_waiters_and_ignores_failures_of_an_earlier_generation() {
+async fn a_clear_ends_all_waits_and_ignores_failures_of_an_earlier_generation() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (_start, _) = inner.check_out(&user, CLIENT, now, now + WAIT);
     let first = inner.generation();

@@ -116,7 +116,7 @@ fn operations_have_opentelemetry_attributes_and_each_is_in_one_series() {
 }
 
 #[test]
-fn shapes_have_their_text_and_the_start_of_their_own_series() {
+fn a_series_of_a_shape_has_the_text_of_the_shape_and_its_own_start_time() {
     let observer = observer();
     let find = doc! {"find": "orders", "filter": {"a": 1}, "$db": "shop"};
     record(&observer, &find, Ok(&doc! {"ok": 1}), 5);
