@@ -21,7 +21,7 @@ use super::{
 /// Maximum age of an added event: the time for which the history is kept.
 const OLDEST: Duration = Duration::from_secs(8 * 86_400);
 
-/// How far in the future an added event may be, because clocks differ.
+/// An added event may be at most this far in the future, because the clocks of machines differ.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(60);
 
 pub(super) async fn list(

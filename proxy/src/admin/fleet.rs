@@ -1,5 +1,5 @@
-//! Several instances: answers requests with `instances=all` with the merged figures of this
-//! instance and of its peers.
+//! Several instances: a request with `instances=all` gets the merged figures of this instance and
+//! of its peers.
 //!
 //! Seawall builds its own reply first. For this, the request must pass the guard. So a caller
 //! without access cannot make Seawall send requests to peers. Then the same request, without
@@ -51,7 +51,7 @@ const MAX_REPLY_BYTES: usize = 16 << 20;
 /// is parsed, and replies are parsed one at a time.
 const MAX_REPLY_OBJECTS: usize = 250_000;
 
-/// Memory for the replies of all peers that have not been merged yet.
+/// Maximum memory for replies of peers that have not been merged yet, in bytes.
 const MAX_MEMORY_BYTES: usize = 64 << 20;
 
 /// Maximum number of requests that are merged at the same time. Further requests wait.

@@ -544,7 +544,7 @@ async fn heat_map_area_lists_only_shapes_with_operations_in_the_area() {
     let all: seawall_api::HeatmapShapes = get(&window, &path).await;
     let shapes = all.shapes.iter().map(|shape| (&*shape.id, shape.count));
     assert_eq!(shapes.collect::<Vec<_>>(), [("without_a_row", 20 * 900)]);
-    // In this test, no operation of this area is in the series of all operations.
+    // In this test, the series of all operations has no operation in this area.
     assert_eq!((all.count, all.other), (0, 0));
     let path = format!("/api/v1/heatmap/shapes?{area}&shape=without_a_row");
     let one: seawall_api::HeatmapShapes = get(&window, &path).await;

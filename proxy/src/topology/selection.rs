@@ -356,8 +356,8 @@ mod tests {
                 }
             }
         }
-        // `select_only` decides for two topology types with all five modes, and for the primary of
-        // a set, each with one usable server.
+        // `select_only` decides in eleven cases: for two topology types in all five modes, and for
+        // the primary of a replica set. In each case, three lists have exactly one usable server.
         assert_eq!(decided, 3 * (2 * 5 + 1));
     }
 
