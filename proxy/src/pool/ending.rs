@@ -45,9 +45,10 @@ const REPLY_LIMIT: Duration = Duration::from_secs(10);
 pub struct EndRequest(Arc<Notify>);
 
 impl EndRequest {
-    /// Completes if the worker cannot end the read. This happens if the pool is closed, or if the
-    /// read's connection is stale, because a new connection may have the same id. The caller can
-    /// close the read's connection instead. This ends the read if the server process still exists.
+    /// Completes if the worker cannot end the read. This happens if the pool is closed. It also
+    /// happens if the read's connection is stale: a new connection may then have the same id. The
+    /// caller can close the read's connection instead. This ends the read if the server process
+    /// still exists.
     pub async fn refused(&self) {
         self.0.notified().await;
     }

@@ -1,7 +1,7 @@
 //! Tests of ending reads, with a scripted server that runs one read on each connection.
 //!
-//! The clock is paused. Without calls of `advance`, it advances only when all tasks are idle. So it
-//! does not move while a test polls the list of ended operations.
+//! The clock is paused. Without calls of `advance`, the clock advances only when all tasks are
+//! idle. So the time does not change while a test polls the list of ended operations.
 
 use std::{sync::Arc, time::Duration};
 

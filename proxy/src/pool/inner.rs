@@ -124,8 +124,8 @@ pub(super) struct Inner {
 
 impl Inner {
     /// Creates a paused pool. `has_ended` is true for a connection that has ended while it was
-    /// available. `seed` differs for each proxy and server, so that they try other concurrency
-    /// limits at different times.
+    /// available. `seed` differs for each proxy and server, so that their controllers try other
+    /// concurrency limits at different times.
     pub(super) fn new(
         limits: Limits,
         has_ended: fn(&mut Connection) -> bool,

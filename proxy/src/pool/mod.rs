@@ -88,7 +88,7 @@ pub struct Limits {
     /// Maximum number of operations that run on one server at a time.
     pub concurrency: Concurrency,
     /// Maximum number of long operations on one server that `concurrency` does not count; `None`
-    /// for the current limit.
+    /// for the current limit of `concurrency`.
     pub max_exempt_operations: Option<NonZeroU32>,
     /// Maximum time that a connection may stay unused; `None` for no limit.
     pub max_idle_time: Option<Duration>,
@@ -246,7 +246,7 @@ pub struct UserSnapshot {
 /// than its deadline, by at most this time.
 const MIN_EXPIRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The pool size from which the number of permits of the lane is computed.
+/// The pool size that determines the number of permits of the lane.
 fn lane_size(limits: &Limits) -> usize {
     limits.max_pool_size.min(limits.max_server_connections)
 }

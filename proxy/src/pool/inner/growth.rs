@@ -117,9 +117,9 @@ impl Inner {
         }
     }
 
-    /// Makes room for a connection of user `id`: closes an available connection of another user
-    /// that no waiter can use. Of several such connections, closes the connection that has been
-    /// unused for longest. Returns false if there is no such connection.
+    /// Makes room for a connection of user `id`: closes an available connection that belongs to
+    /// another user and that no waiter can use. Of several such connections, closes the connection
+    /// that has been unused for longest. Returns false if there is no such connection.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
         let others = self.users.values().filter(|user| {
             let other = user.identity.id();
