@@ -110,8 +110,8 @@ impl<'a> Observation<'a> {
         self.since
     }
 
-    /// Marks the command as streamed: Seawall forwards it while it arrives. Its time then starts at
-    /// its first byte instead of its last.
+    /// Marks the command as streamed: Seawall forwards it while it arrives. The time of the
+    /// operation then starts at the first byte of the command instead of the last byte.
     pub(crate) fn mark_streamed(&mut self) {
         self.record.is_streamed = true;
     }

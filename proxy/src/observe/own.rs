@@ -46,8 +46,8 @@ pub(super) struct CpuTimes {
 impl CpuTimes {
     /// Adds the time since the last call.
     pub(super) fn measure(&mut self) {
-        // `ended` is the process's time without the threads' times. The process is measured first,
-        // so that `ended` never includes the time of a live thread.
+        // `ended` is the CPU time of the process minus the CPU times of its threads. The process is
+        // measured first, so that `ended` never includes the time of a live thread.
         let process = process_cpu();
         self.add(process, threads());
     }

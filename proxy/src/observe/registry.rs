@@ -134,7 +134,8 @@ pub(super) struct Registry {
     /// Number of fine rows and reserved rows by coarse shape.
     siblings: HashMap<ShapeId, u32>,
     sketch: Sketch,
-    /// Shapes for which a row is reserved, each with its coarse shape and the seconds left.
+    /// Shapes for which a row is reserved, each with its coarse shape and the number of seconds
+    /// until the reservation ends.
     promoted: HashMap<ShapeId, (ShapeId, u32)>,
     evicted: u64,
     /// True if rows were evicted and the caches of the threads are not invalidated yet.

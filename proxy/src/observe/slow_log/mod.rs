@@ -3,10 +3,10 @@
 //! Two checks come before a line is built: does the operation pass the filter, and does the queue
 //! accept its line? The checks need no lock and no system call. A line is dropped if the queue is
 //! full or the limit of lines per second is reached. A dropped line costs almost no CPU time. The
-//! log counts dropped lines and reports the count in the next line, or in a separate line if none
-//! follows within a second. The caller builds the line, and a separate thread writes it, so no
-//! operation waits for a disk. Lines contain values of commands only if the configuration allows
-//! it, and never values that may be secrets. This module does not measure operations.
+//! log counts dropped lines and reports the count in the next line, or in a separate line if no
+//! other line follows within a second. The caller builds the line, and a separate thread writes it,
+//! so no operation waits for a disk. Lines contain values of commands only if the configuration
+//! allows it, and never values that may be secrets. This module does not measure operations.
 
 mod line;
 mod rate;
@@ -99,7 +99,8 @@ impl SlowLog {
         destination: Destination,
         quiet: Duration,
     ) -> io::Result<Self> {
-        // One entry more than lines, so that a flush always fits into the queue.
+        // The queue has one entry more than its maximum number of lines, so that a flush always
+        // fits.
         let (queue, queued) = sync_channel(QUEUED_LINES + 1);
         let counts = Arc::<QueueCounts>::default();
         let writers = Arc::clone(&counts);

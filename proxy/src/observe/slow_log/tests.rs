@@ -512,7 +512,7 @@ fn dropped_lines_are_reported_when_no_other_line_follows() {
     for _ in 0..4 {
         write(&log, &entry());
     }
-    // Reports may be written while lines are still being dropped, so there may be several.
+    // A report may be written while lines are still being dropped, so there may be several reports.
     let mut left_out = 0;
     while left_out < 4 {
         let line: Value = lines.recv_timeout(LIMIT).unwrap();
