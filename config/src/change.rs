@@ -193,8 +193,8 @@ const USERS: &str = "auth.users";
 
 const URI: &str = "deployment.uri";
 
-/// When a change of the key or section at `path` takes effect. A section is live only if all its
-/// keys are.
+/// Returns when a change of the key or section at `path` takes effect. A section is live only if
+/// all its keys are live.
 pub(crate) fn of_path(path: &str) -> Change {
     let list = format!("{path}{LIST}");
     let is_in = |of: &str, section: &str| {
@@ -232,8 +232,8 @@ fn adopt_optional<T: Reloadable + Clone>(path: &str, section: &mut Option<T>, ne
 }
 
 /// The changes between two lists of listeners. Two listeners are compared if they have the same
-/// position and the same addresses. A listener with other addresses begins at the next start. Until
-/// then, the running listener at its position keeps all its settings.
+/// position and the same addresses. If the addresses differ, the new listener takes effect at the
+/// next start. Until then, the running listener at this position keeps all its settings.
 fn changed_listeners(newer: &[Listener], running: &[Listener]) -> Vec<Changed> {
     let mut changes = Vec::new();
     for index in 0..newer.len().max(running.len()) {
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_with_changed_addresses_begin_at_the_next_start() {
+    fn listeners_with_changed_addresses_take_effect_at_the_next_start() {
         let tls = with_tls("listeners.tls");
         let running = listener("a:1", &tls) + &listener("b:2", "");
         // The listener `b:2` moves to the first position. The running listener there must not lose
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_listener_keeps_tls_until_a_restart_replaces_it_by_several_listeners() {
+    fn a_change_from_listen_to_listeners_keeps_tls_until_the_restart() {
         let running = with_tls("listen.tls");
         let (changes, settings) = reload(&running, &listener("127.0.0.1:27018", ""));
         let expected = ["listen", "listeners"].map(|path| (path.to_owned(), Change::Restart));

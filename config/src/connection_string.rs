@@ -55,8 +55,9 @@ pub(crate) fn read(deployment: &mut Part<'_>) -> Option<Secret> {
     Some(uri.unwrap_or_else(|| Secret::new(String::new())))
 }
 
-/// The scheme with the user, and the hosts with the options. `None` if the string has no password.
-/// In a password, `@`, `:` and `/` are always escaped (Connection String specification).
+/// Splits a connection string around its password: returns the text before the password (scheme and
+/// user) and the text after it (hosts and options). `None` if the string has no password. In a
+/// password, `@`, `:` and `/` are always escaped (Connection String specification).
 pub(crate) fn without_password(uri: &str) -> Option<(&str, &str)> {
     let authority = uri.find("://")? + "://".len();
     let end = uri[authority..]

@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// A file that was read together with the configuration, for example a certificate. Two such values
-/// are equal only if their contents are equal.
+/// A file that was read together with the configuration, for example a certificate. Two values of
+/// this type are equal only if the contents of their files are equal.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReadFile {
     path: PathBuf,

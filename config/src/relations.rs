@@ -78,7 +78,7 @@ fn certificates_fit(section: &str, tls: &Tls, problems: &mut Problems) {
         problems.add(Problem::new(
             &format!("{section}.key_file"),
             &format!("({keys} files)"),
-            &format!("must be as many files as in {section}.certificate_file, {certificates}"),
+            &format!("must be {certificates} files, as many as in {section}.certificate_file"),
         ));
     }
     let is_requested = tls.client_certificate != ClientCertificate::None;
@@ -229,14 +229,15 @@ fn telemetry_fits(telemetry: &Telemetry, problems: &mut Problems) {
     let is_any_given = files.iter().any(|(_, file)| file.is_some());
     for (key, file) in files {
         if file.is_none() && is_any_given && !problems.has(key) {
-            let allowed =
-                "must be given if telemetry has the other of certificate_file and key_file";
+            let allowed = "must be given if the other of telemetry.certificate_file and \
+                           telemetry.key_file is given";
             problems.add(Problem::without_value(key, allowed));
         }
     }
 }
 
-/// Ordered pseudonyms need a key, because a redacted copy of the data must get the same pseudonyms.
+/// Checks that ordered pseudonyms have a key, and that a key is long enough. With a random key, a
+/// redacted copy of the data would get other pseudonyms than the capture.
 fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
     let key = "capture.redact_key_file";
     match &capture.redaction_key {
@@ -252,7 +253,8 @@ fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
     }
 }
 
-/// Checks that no event begins a capture in relay mode, in which no client is captured.
+/// Checks that relay mode has no events that begin captures, because no client is captured in this
+/// mode.
 fn events_have_clients(settings: &Settings, problems: &mut Problems) {
     if settings.deployment.mode == Mode::Relay && !settings.capture.on.is_empty() {
         let allowed = r#"must be absent if deployment.mode is "relay""#;

@@ -75,7 +75,7 @@ pub(crate) fn decode(text: &str) -> Result<Vec<u8>, String> {
     })
 }
 
-/// A secret that was read from a file of its own.
+/// A secret that was read from a separate file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretFile {
     /// The path of the file. It identifies the secret in logs.

@@ -528,16 +528,16 @@ section! {
     /// commas; without events, only operators begin captures.
     on: Vec<CaptureEvent> = key("capture.on",
         Kind::Text, Live, example "storm,stall");
-    /// How long before an event of `on` a capture begins: it also contains the operations of this
-    /// time.
+    /// Captures that begin at an event of `on` also contain the operations of this time before the
+    /// event.
     lead: Duration = key("capture.lead_ms",
         TIME_OR_0, Live, default 10000, unit "ms");
     /// Maximum memory of the operations before an event; the oldest are dropped first.
     lead_bytes: usize = key("capture.lead_bytes",
         Kind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live, default 33554432, unit "bytes");
     /// Pseudonyms that replace the values of users in every capture; `ordered` needs
-    /// `redact_key_file`; a request may choose a stronger mode, in the order `none`, `ordered`,
-    /// `equality`.
+    /// `redact_key_file`; a request may choose a stronger mode; from weak to strong, the modes are
+    /// `none`, `ordered` and `equality`.
     redaction: CaptureRedaction = key("capture.redact",
         CaptureRedaction::KIND, Live, default "none");
     /// File with the key of the pseudonyms, at least 16 bytes; without it, each capture with

@@ -58,7 +58,7 @@ impl Setting for Headers {
         if pairs.is_none() {
             given.add_hidden(
                 "must be headers such as name=value, with percent-encoded values, separated by \
-                 commas, and none of the headers that Seawall sets",
+                 commas; must not be headers that Seawall itself sets",
             );
         }
         pairs.map(Self)
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_percent_decoded_and_their_spaces_removed() {
+    fn pairs_are_percent_decoded_and_spaces_around_them_are_removed() {
         let decoded = pairs("a = 1%2C2 ,, b=x%3Dy=z\nc=").unwrap();
         let decoded: Vec<_> = decoded.iter().map(|(n, v)| (&**n, &**v)).collect();
         assert_eq!(decoded, [("a", "1,2"), ("b", "x=y=z"), ("c", "")]);

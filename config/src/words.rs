@@ -52,7 +52,10 @@ impl Setting for Vec<CaptureEvent> {
         for text in parts(given.text(value)?) {
             match CaptureEvent::named(text) {
                 Some(event) => events.push(event),
-                None => given.add(text, "must be storm, stall or change, joined by commas"),
+                None => given.add(
+                    text,
+                    "must be one or more of storm, stall and change, joined by commas",
+                ),
             }
         }
         Some(events)
@@ -150,7 +153,7 @@ words! {
 words! {
     /// Handling of clients that log in by a mechanism other than SCRAM.
     OtherMechanisms {
-        /// The client gets an error, which says that the mechanism is not enabled.
+        /// The client gets the error that the mechanism is not enabled.
         Refuse = "refuse",
         /// The client gets its own server connection. Its login and all other messages pass
         /// unchanged.

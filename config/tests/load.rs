@@ -45,7 +45,7 @@ fn without_listeners_the_section_listen_describes_the_only_listener() {
     assert_eq!(listeners[0].path, "listen");
     assert_eq!(listeners[0].backlog.get(), 7);
     assert_eq!(listeners[0].addresses, settings.listen.addresses);
-    // The limit of all clients does not also become a limit of this listener.
+    // The limit for the clients of all listeners is not a limit of this listener.
     assert_eq!(listeners[0].max_client_connections, None);
 }
 
@@ -124,7 +124,7 @@ fn precedence_is_command_line_then_environment_then_file_then_default() {
 }
 
 #[test]
-fn a_uri_or_uri_file_replaces_a_uri_or_uri_file_of_lower_precedence() {
+fn uri_and_uri_file_override_both_keys_in_sources_of_lower_precedence() {
     let scratch = Scratch::new("either_form");
     let uri = scratch.file("uri", "mongodb://secret-file/\n");
     let with_file = scratch.file("a.toml", &format!("deployment.uri_file = {uri:?}\n"));

@@ -238,8 +238,8 @@ fn each_certificate_needs_a_key_and_client_certificates_need_an_authority() {
     assert_eq!(
         problems("certificate_file = \"FILE, FILE\"\nkey_file = \"FILE\"\n"),
         [
-            "listen.tls.key_file = (1 files): must be as many files as in \
-             listen.tls.certificate_file, 2"
+            "listen.tls.key_file = (1 files): must be 2 files, as many as in \
+             listen.tls.certificate_file"
         ]
     );
     assert_eq!(
@@ -449,7 +449,7 @@ fn all_problems_of_all_sources_are_reported_at_once() {
 }
 
 #[test]
-fn a_problem_names_its_variable_or_flag() {
+fn a_problem_contains_the_name_of_its_variable_or_flag() {
     let problems = load(&Sources {
         environment: vec![("SEAWALL_POOL__MAX_POOL_SIZE".to_owned(), "many".to_owned())],
         overrides: Overrides {
@@ -468,7 +468,7 @@ fn a_problem_names_its_variable_or_flag() {
 }
 
 #[test]
-fn the_problem_of_a_wrong_value_in_a_variable_names_all_allowed_words_and_numbers() {
+fn a_wrong_value_in_a_variable_is_reported_with_all_allowed_words_and_numbers() {
     for value in ["0", "-1", "1000001", "1.5", "on", "AUTO", ""] {
         let problems = load(&Sources {
             environment: vec![

@@ -88,7 +88,7 @@ fn standard_variables_set_keys_if_the_export_is_on() {
 }
 
 #[test]
-fn an_opentelemetry_variable_for_metrics_overrides_the_one_for_all_signals() {
+fn an_opentelemetry_variable_for_metrics_overrides_the_variable_for_all_signals() {
     let settings = settings(&[
         ("EXPORTER_OTLP_ENDPOINT", "http://all:1"),
         ("EXPORTER_OTLP_METRICS_ENDPOINT", "http://metrics:2/v9"),
