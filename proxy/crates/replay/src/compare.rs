@@ -58,7 +58,7 @@ pub enum ChangeKind {
 /// The names of a shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Names {
-    /// The id; empty for all shapes at once.
+    /// The id of the shape; empty if the names stand for all shapes at once.
     pub id: String,
     /// The command's name.
     pub command: String,
@@ -79,7 +79,9 @@ pub struct Change {
     pub shape: Names,
     /// The changed facts, one text per fact, without values of commands.
     pub facts: Vec<String>,
-    /// The later median divided by the earlier one; only for slower and faster.
+    /// The median duration in the later report, divided by the median duration in the earlier
+    /// report. For all shapes at once, the median of the shapes' ratios. `None` for `Failed` and
+    /// `Different`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     /// The sort key within the kind, the largest first: for `Failed`, the number of additional
@@ -93,7 +95,8 @@ pub struct Change {
 pub struct Missed {
     /// The names of the shape.
     pub shape: Names,
-    /// The later median divided by the earlier one.
+    /// The median duration in the later report, divided by the median duration in the earlier
+    /// report.
     pub ratio: f64,
 }
 
@@ -104,7 +107,7 @@ pub struct Comparison {
     pub seawall_replay_comparison: u32,
     /// The changes, by kind and then by cost.
     pub changes: Vec<Change>,
-    /// Limits of the comparison that a reader must know.
+    /// Reasons why the comparison may be incomplete or may mislead the reader.
     pub caveats: Vec<String>,
     /// The shapes that exceed the maximum slowdown, if a maximum was set.
     pub missed: Vec<Missed>,
@@ -404,11 +407,12 @@ fn period(report: &Report) -> Period {
     period
 }
 
-/// The shapes whose median is longer by more than `share`, by a significant amount.
+/// The shapes whose median duration increased by more than `share` (0.2 is 20 %), if the increase
+/// is statistically significant.
 fn missed(pairs: &[Pair<'_>], share: f64) -> Vec<Missed> {
     let shapes = float(u64::try_from(pairs.len()).unwrap_or(u64::MAX));
     let min_z = (2.0 * (shapes / ALPHA).ln()).sqrt();
-    // There are eight buckets per octave.
+    // The slowdown as a number of buckets. Distributions have eight buckets per factor of two.
     let shift = whole((8.0 * (1.0 + share).ln() / LN_2).floor());
     let mut missed: Vec<Missed> = pairs
         .iter()
@@ -438,8 +442,7 @@ fn whole(number: f64) -> i64 {
     number as i64
 }
 
-/// The exclusions that a comparison mentions, each with a text that says what the excluded commands
-/// do.
+/// The exclusions that a comparison reports, each with a text about the excluded commands.
 const EXCLUSIONS: [(Exclusion, &str); 3] = [
     (Exclusion::Volatile, "use the time or random numbers"),
     (
@@ -690,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn awaiting_cursors_are_compared_by_events_only() {
+    fn awaiting_cursors_are_compared_by_event_count_and_not_by_duration() {
         let watch = |events, ms| {
             changed(|shape| {
                 shape.is_awaiting = true;

@@ -93,7 +93,8 @@ pub(crate) async fn run(
         let result = match connected {
             Ok(mut connected) => {
                 let result = send(&endpoint, &mut connected, &job).await;
-                // After a failure, the rest of a reply may still arrive on the connection.
+                // After a failure, the connection is closed, because the rest of a reply may still
+                // arrive on it.
                 link = result.is_ok().then_some(connected);
                 result
             }
@@ -134,7 +135,8 @@ async fn send(
     received.await.map(Some)
 }
 
-/// Fetches missing events until all are there, or a `getMore` returns none. Returns their number.
+/// Fetches missing events until none are missing or a `getMore` returns no event. Returns the
+/// number of fetched events.
 pub(crate) async fn catch_up(
     endpoint: &Endpoint,
     link: &mut Link,

@@ -179,7 +179,7 @@ struct Hasher {
 }
 
 impl Hasher {
-    /// The first eight bytes of the SHA-256 of a value: its type, and its content.
+    /// The first eight bytes of the SHA-256 of a value's type and content.
     fn hash(self, kind: u8, value: &[u8]) -> u64 {
         let mut hash = Sha256::new();
         self.add(&mut hash, kind, value, 0);

@@ -33,19 +33,20 @@ pub struct Choice {
 /// The reason why a command is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum SkipReason {
-    /// The command writes, and writes were not asked for.
+    /// The command writes, and the user did not choose to send writes.
     Write,
     /// The command is not about data: it is about users, servers, sessions or the deployment.
     Admin,
     /// The command may have secrets.
     Secret,
-    /// The command belongs to the connection: handshake and login.
+    /// The command is part of a connection's handshake or login.
     Handshake,
     /// The user chose other shapes.
     NotChosen,
     /// The driver sent an earlier write again.
     Retry,
-    /// The command's transaction began before the capture, or its first command was skipped.
+    /// The command's transaction began before the capture, or the first command of this transaction
+    /// was skipped.
     TransactionUnknown,
     /// The command's cursor was opened before the capture, or by a command that was skipped.
     CursorUnknown,
@@ -129,16 +130,16 @@ pub(crate) enum Decision {
     Skip(SkipReason),
 }
 
-/// The numbers of a session that the planner remembers.
+/// The transaction numbers (`txnNumber`) that the planner remembers for one session.
 #[derive(Clone, Copy, Debug, Default)]
 struct Session {
     last_write: Option<i64>,
     last_end: Option<i64>,
-    /// The transaction whose first command was sent.
+    /// The number of the transaction whose first command was sent.
     transaction: Option<i64>,
 }
 
-/// Decides about commands, in the order of their records.
+/// Decides which commands are sent, in the order of their records.
 #[derive(Debug)]
 pub(crate) struct Planner {
     choice: Choice,
@@ -159,7 +160,7 @@ impl Planner {
         }
     }
 
-    /// Decides about the next captured message.
+    /// Decides if the next captured message is sent.
     pub(crate) fn decide(&mut self, message: &[u8]) -> Decision {
         let Some(parsed) = op_msg(message) else {
             return Decision::Skip(SkipReason::Invalid);
@@ -236,9 +237,9 @@ impl Planner {
         }
     }
 
-    /// Checks the command against earlier commands of its session, and remembers it: a retried
-    /// write is skipped, and a transaction is sent only from its first command on. `chosen` is the
-    /// decision about the command itself.
+    /// Compares the command with earlier commands of its session, and remembers its transaction
+    /// number. Skips a retried write, and skips a transaction if its first command was not sent.
+    /// `chosen` is the result of the user's choice for this command.
     fn check_session(
         &mut self,
         command: &Command<'_>,
@@ -451,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_the_driver_sent_again_is_sent_once() {
+    fn a_write_that_the_driver_retried_is_replayed_once() {
         let mut planner = planner();
         let insert =
             |session, number: i64| doc! {"insert": "c", "lsid": lsid(session), "txnNumber": number};

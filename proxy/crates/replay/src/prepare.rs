@@ -58,7 +58,7 @@ pub(crate) enum ToRewrite {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CapturedEnd {
     pub operation: OperationId,
-    /// The code of an error; 0 without one.
+    /// The error code of the reply; 0 if the reply is not an error.
     pub code: i32,
     /// The captured id of the operation's cursor; 0 without one.
     pub cursor_id: i64,

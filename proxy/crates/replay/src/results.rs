@@ -18,7 +18,7 @@ use crate::{Planned, digest::Exclusion, plan::op_msg, timing::Timing};
 /// Maximum number of shapes with their own results. All others share one row.
 const MAX_SHAPES: usize = 5_000;
 
-/// Maximum number of error codes per shape. Further codes are counted as 0.
+/// Maximum number of error codes per shape. Errors with further codes are counted under the code 0.
 const MAX_CODES: usize = 64;
 
 /// The version of the format of reports.
@@ -321,7 +321,8 @@ impl Results {
         {
             self.by_shape.insert(planned.shape, RowId(self.rows.len()));
             self.rows.push(Row {
-                // Events have resume tokens, which differ between deployments.
+                // Events have no digest, because they contain resume tokens, which differ between
+                // deployments.
                 lacks_digest: description.is_awaiting,
                 result: *description,
                 ..Row::default()
@@ -555,7 +556,7 @@ mod tests {
         results.row(&planned, description)
     }
 
-    /// The row of a command in results without other shapes.
+    /// The row of a command, in results that contain no other shape.
     fn only_row(results: &mut Results, command: &Document) -> RowId {
         row_of((results, &mut Descriptions::default()), command)
     }
@@ -633,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_and_codes_have_limits() {
+    fn the_numbers_of_shapes_and_error_codes_are_limited() {
         let (mut results, mut descriptions) = (Results::default(), Descriptions::default());
         for number in 0..MAX_SHAPES + 10 {
             // Names with digits count as data, so the name has letters only.

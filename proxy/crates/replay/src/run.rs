@@ -37,7 +37,7 @@ use crate::{
     timing::Sent,
 };
 
-/// How far records are read ahead of their time.
+/// Records are read at most about this long before they are due.
 const HORIZON: Duration = Duration::from_secs(1);
 
 /// The time before the first command is due. Connections are established in this time.
@@ -91,8 +91,8 @@ pub async fn run(
 ) -> Result<Report, EndpointError> {
     let endpoint = Endpoint::new(replay.target.clone())?;
     let header = source.header();
-    // The header of a converted recording may name no servers. Then there is nothing to compare
-    // with.
+    // The header of a converted recording may name no servers. Then the target cannot be compared
+    // with the captured servers.
     let must_identify =
         replay.choice.with_writes && !replay.writes_to_unidentified && !header.servers.is_empty();
     let description = endpoint.describe(header, must_identify).await?;
@@ -302,12 +302,13 @@ impl Conductor {
         self.last.is_some() && self.schedule.is_empty()
     }
 
-    /// True if the next record may be read: it is not too far ahead of its time.
+    /// True if the next record may be read: the capture has not ended, and the last added operation
+    /// is due at `horizon` or earlier.
     fn wants_more(&self, horizon: Duration) -> bool {
         self.last.is_none() && self.schedule.last_due().is_none_or(|due| due <= horizon)
     }
 
-    /// Time since the replay began; zero before.
+    /// Time since the replay began; zero before the beginning.
     fn now(&self) -> Duration {
         Instant::now().saturating_duration_since(self.began)
     }
@@ -616,7 +617,8 @@ impl Conductor {
         if missing.is_empty() {
             return;
         }
-        // Without a connection, the comparison reports the missing events as a difference.
+        // If the connection fails, the events stay missing, and the comparison reports them as a
+        // difference.
         let Ok(mut link) = self.endpoint.connect(0).await else {
             return;
         };

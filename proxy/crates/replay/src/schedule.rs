@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn in_strict_order_an_operation_waits_for_all_that_ended_before_it_in_the_capture() {
+    fn in_strict_order_an_operation_starts_after_operations_that_ended_earlier_in_the_capture() {
         // In the capture, operations 0 and 1 overlap, and operation 2 began after the end of 0 and
         // before the end of 1.
         let mut schedule = Schedule::new(true);

@@ -1,14 +1,14 @@
 //! Assigns the clients of a capture to the connections of the replay.
 //!
 //! Each client has a connection of its own, as long as the limit allows. Further clients share
-//! connections. A slot is a connection or the room for one.
+//! connections. A slot is a connection, or room for a connection.
 
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-/// Maximum number of clients that are remembered. Further clients are assigned to connections by
-/// their number.
+/// Maximum number of clients whose slots are remembered. The slot of a further client depends only
+/// on the client's number.
 const MAX_CLIENTS: usize = 1_000_000;
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -33,9 +33,10 @@ use crate::{
 enum Conduct {
     /// Replies to all commands.
     Serve,
-    /// Closes the connection at the third command, and all connections after it.
+    /// Replies to this number of commands in total. Then closes each connection that sends a
+    /// further command.
     FailAfter(usize),
-    /// Replies to a find only after another command with the name `ping` arrived.
+    /// Replies to a find only after a `ping` has arrived.
     HoldFinds,
     /// Replies to all commands, without the id of its process, as a proxy does.
     Conceal,
@@ -371,7 +372,7 @@ async fn results_per_shape_equal_those_of_the_capture() {
 }
 
 #[tokio::test]
-async fn cursors_of_the_target_are_used_and_ended_cursors_are_not() {
+async fn cursor_ids_of_the_target_are_sent_and_commands_on_ended_cursors_are_skipped() {
     let stub = Stub::start(Conduct::Serve).await;
     let mut capture = Capture::new();
     let opened = capture.command(1, doc! {"find": "long"});
@@ -702,7 +703,7 @@ async fn a_target_that_does_not_run_is_an_error() {
 }
 
 #[test]
-fn a_dry_run_counts_what_would_be_sent_and_skipped() {
+fn a_dry_run_counts_commands_that_would_be_sent_or_skipped() {
     let report = dry_run(source(mixed()), &Choice::default());
     assert_eq!(report.kind, Kind::DryRun);
     assert_eq!(report.sent, 12);
