@@ -157,8 +157,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The shape of one of the `ops` of a `bulkWrite`, with its namespace if the command has
-    /// several.
+    /// The shape of one op of a `bulkWrite`, with the op's namespace if the command has several
+    /// namespaces.
     fn bulk_op(
         &mut self,
         op: Document<'_>,

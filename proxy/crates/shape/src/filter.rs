@@ -115,7 +115,8 @@ impl<F: Form> Walk<'_, F> {
     }
 
     /// The role and the form of one operator's argument at `depth`. `None` for `$options`, because
-    /// it is part of the form of `$regex`, which is one of the `siblings`.
+    /// the form of the sibling `$regex` contains the options. `siblings` is the document that
+    /// contains the operator.
     fn operator_argument(
         &mut self,
         field: &Field<'_>,

@@ -103,8 +103,8 @@ impl<'n> Names<'n> {
         is_name(name) && self.learned.prefixes.contains(&prefix)
     }
 
-    /// Extends a prefix by one printed component. `None` is the prefix of the first component. Also
-    /// adds the component to the collected names, if names are collected.
+    /// Extends a prefix by one printed component. `prefix` is `None` for the first component of a
+    /// path. Also adds the component to the collected names, if names are collected.
     pub(super) fn descend(&self, prefix: Option<Prefix>, printed: &[u8]) -> Prefix {
         let child = Digest::of_bytes(printed).as_u64();
         if let (Some(prefix), Some(collected)) = (prefix, &self.collected)

@@ -13,13 +13,13 @@ use crate::walk::META_NAMES;
 pub(super) enum Part {
     /// A document whose names are operators.
     Operators,
-    /// A document whose names are paths or arguments, each with an expression.
+    /// A document whose names are paths or names of arguments, and whose values are expressions.
     Object,
     /// An array of expressions.
     List,
     /// The arguments of an operator. Some of them are options.
     Options,
-    /// An array of expressions in which numbers from this index on are positions.
+    /// An array of expressions. Numbers at this index and after it are positions.
     Positions(u8),
     /// An array of numbers.
     Counts,
@@ -69,7 +69,7 @@ impl Part {
             Self::Options if name == b"sortBy" => sort_by(value),
             Self::Options => expression(value),
             Self::Positions(first) => match (value.number(), name) {
-                // The index has one digit: no operator has more arguments.
+                // The index has one digit, because these operators have only a few arguments.
                 (Some(_), &[digit @ b'0'..=b'9']) if digit - b'0' >= first => Treatment::Keep,
                 _ => expression(value),
             },
@@ -222,7 +222,7 @@ fn meta(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// The treatment of an operator's sort, which consists of keys or is a direction.
+/// The treatment of the argument `sortBy` of an operator: sort keys, or one direction.
 fn sort_by(value: &Value<'_>) -> Treatment {
     match value {
         Value::Document(_) => inside_document(value, Inner::Keys),

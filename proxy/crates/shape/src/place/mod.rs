@@ -74,7 +74,7 @@ enum Inner {
     Reply(ReplyForm, reply::Part),
 }
 
-/// The modifiers of an update whose changes have rules of their own.
+/// The modifiers of an update, by the rule for the changes in their argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Modifier {
     Push,
@@ -146,7 +146,8 @@ impl Place {
     }
 }
 
-/// The treatment of a command's first field: its target, or another command.
+/// The treatment of a command's first field, whose value is a target, an option, a list of sessions
+/// or another command.
 fn first_field(known: &'static KnownCommand, value: &Value<'_>) -> Treatment {
     match (known.first_field, value) {
         (FirstField::Command, &Value::Document(inner)) => {

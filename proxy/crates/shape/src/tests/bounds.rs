@@ -86,7 +86,8 @@ fn sets_with_too_many_members_print_only_dots() {
     // The limit for members of a set does not apply to sequences.
     assert_eq!(shape(&find("sort", fields(65))).matches(":1").count(), 65);
 
-    // The limit is for conjuncts, not for paths: 33 paths with two operators each have too many.
+    // The limit applies to conjuncts and not to paths: 33 paths with two operators each are 66
+    // conjuncts.
     let ranges = |count| -> Document {
         names(count)
             .map(|name| (name, Bson::from(doc! { "$gt": 1, "$lt": 2 })))
@@ -126,7 +127,7 @@ fn elements_and_fields_beyond_the_limit_are_not_read() {
     assert_ne!(hashed(&hint(256)), hashed(&hint(257)));
     assert_eq!(hashed(&hint(257)), hashed(&hint(258)));
 
-    // All names but the last are printed alike, and the last is beyond the limit.
+    // The first 256 names are all printed as `a.*`, and the last name is beyond the limit.
     let alike = (0..256).map(|number| format!("a.{number}"));
     let wide = alike
         .chain(["z".to_owned()])
