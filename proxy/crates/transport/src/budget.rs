@@ -220,8 +220,8 @@ impl Inner {
         holder.progress.pause(now);
         let (sharer, is_alone) = (holder.sharer, self.used == holder.bytes);
         if let Some((since, left)) = holder.waits.take() {
-            // The wait for memory does not count as silence, unless Seawall waited for bytes of the
-            // peer at the same time.
+            // The wait for memory does not count as silence of the peer, unless Seawall also waited
+            // for bytes of the peer during this time.
             if !owed {
                 holder.progress_at += now.saturating_duration_since(since);
             }
@@ -362,8 +362,8 @@ impl Inner {
             // last to get the reserve is evicted.
             victims.extend(self.last_in_order(waiter));
         }
-        // The memory of holders that were evicted earlier may not have been released yet, so it
-        // counts as freed.
+        // Holders that were evicted earlier will release their memory soon, so their memory counts
+        // as freed.
         let closed = self.holders.values().filter(|holder| holder.is_evicted);
         let mut freed: usize = closed.map(|holder| holder.bytes).sum();
         for id in victims {

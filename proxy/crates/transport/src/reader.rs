@@ -168,7 +168,8 @@ impl MessageReader {
     ///
     /// # Errors
     /// See [`ReadError`]. The caller must close the stream after any error except
-    /// [`ReadError::Frame`]. After that error, it may also call again with another limit.
+    /// [`ReadError::Frame`]. After [`ReadError::Frame`], the caller may instead call `next` again
+    /// with another limit.
     pub async fn next<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
@@ -186,8 +187,7 @@ impl MessageReader {
                     if let Some(ahead) = self.buffer.len().checked_sub(header.message_length) {
                         if ahead > FREE_BYTES {
                             let grown = self.share(budget).grow(ahead, ahead);
-                            // The future is boxed, like all futures that idle connections do not
-                            // need.
+                            // The future is boxed, so that idle connections use no memory for it.
                             let grown = Box::pin(timeout(MESSAGE_LIMIT, grown)).await;
                             grown.map_err(|_| ReadError::Stalled)??;
                         }
@@ -195,7 +195,7 @@ impl MessageReader {
                     }
                     let is_headed = self.is_headed(header);
                     if is_headed && self.buffer.len() >= HEAD_BYTES {
-                        // The pieces that are read later also need memory.
+                        // `left` includes the memory for the pieces that are read later.
                         let left = STREAM_SHARE_BYTES - HEAD_BYTES;
                         let share = self.share(budget);
                         Box::pin(share.grow(STREAM_SHARE_BYTES, left)).await?;
@@ -593,7 +593,7 @@ mod tests {
             let mut piece = Vec::new();
             let mut rest = RestOfMessage::of(&head, &|| false);
             for _ in 0..pieces {
-                // The reader is polled for bytes sent ahead between two pieces.
+                // Between two pieces, the reader is polled for bytes sent ahead.
                 let gone = poll_fn(|cx| Poll::Ready(reader.poll_gone(cx, &mut near))).await;
                 assert!(gone.is_pending());
                 let next = rest.next_piece(&mut reader, &mut near, &mut piece);
@@ -681,7 +681,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn poll_gone_detects_that_a_peer_has_closed_after_it_sent_another_request() {
+    async fn poll_gone_detects_a_closed_stream_even_after_a_request_was_sent_ahead() {
         let (mut near, mut far) = tokio::io::duplex(1 << 16);
         far.write_all(&request(5, 30)).await.unwrap();
         let mut reader = MessageReader::default();

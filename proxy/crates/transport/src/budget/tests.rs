@@ -134,7 +134,7 @@ async fn only_slow_memory_holders_are_evicted_for_a_message_of_the_same_address(
     let (mut inner, now) = inner();
     let [slow, fast] = [1, 1].map(|last| holder(&mut inner, sharer(last), 400_000, now));
     for id in [slow, fast] {
-        // The measurement of the rate begins again, so that the bytes that arrived at once do not
+        // The measurement of the rate begins again here, so that the first 400,000 bytes do not
         // count.
         let mut owing = Progress::default();
         owing.mark_owing(now);

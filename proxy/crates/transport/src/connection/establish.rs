@@ -303,8 +303,8 @@ impl Connector {
         self.within_limit(address, connecting).await
     }
 
-    /// Connects but sends no `hello`, because the client will send its own. Also returns true if
-    /// the server requires clients to log in. `header` is sent first, before TLS.
+    /// Connects but sends no `hello`, because the client will send its own. The returned flag is
+    /// true if the server requires clients to log in. `header` is sent first, before TLS.
     ///
     /// # Errors
     /// See [`EstablishError`].

@@ -76,8 +76,8 @@ pub struct TlsSettings<'a> {
     /// A file with Seawall's own certificate chain and its key; `None` if Seawall has no
     /// certificate.
     pub identity: Option<Pem<'a>>,
-    /// Files with revocation lists. If there are any, a server's certificate is accepted only if
-    /// there is a list of its issuer.
+    /// Files with revocation lists. With at least one file, a server's certificate is accepted only
+    /// if a file contains a list of the certificate's issuer.
     pub revocation_lists: Vec<Pem<'a>>,
     /// How certificates are verified.
     pub verification: Verification,

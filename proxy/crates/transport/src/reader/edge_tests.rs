@@ -139,7 +139,7 @@ async fn a_declared_message_length_uses_no_memory_before_its_bytes_arrive() {
 }
 
 #[tokio::test]
-async fn memory_is_counted_for_the_user_that_was_set_last() {
+async fn memory_is_charged_to_the_sharer_that_was_set_last() {
     let budget = budget();
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::new(Sharer::User(1));
