@@ -53,7 +53,7 @@ pub struct Instrument<'a> {
     pub description: &'a str,
 }
 
-/// A histogram with explicit bounds, in the form of a metrics library.
+/// A histogram with explicit bounds, as metrics libraries represent it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Buckets {
     /// Number of values.

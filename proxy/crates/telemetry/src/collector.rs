@@ -94,7 +94,7 @@ pub(crate) enum Response {
     Retryable {
         /// The cause.
         reason: String,
-        /// The wait that the collector asked for.
+        /// The wait that the collector asked for; `None` if it asked for none.
         after: Option<Duration>,
     },
     /// The collector refused the message.
@@ -202,7 +202,8 @@ fn accepted(body: &Bytes) -> Response {
     }
 }
 
-/// Source: OTLP, "Retryable Response Codes" and "OTLP/HTTP Throttling".
+/// The result for a response whose status is an error. Source: OTLP, "Retryable Response Codes" and
+/// "OTLP/HTTP Throttling".
 fn refused(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Response {
     let is_retryable = matches!(
         status,

@@ -57,7 +57,8 @@ pub struct Exported {
     pub reason: String,
     /// Number of points that the collector refused in a partial success.
     pub rejected: u64,
-    /// The collector asked Seawall to send no request before this time.
+    /// For `Overtaken`: the time until which the collector asked Seawall to wait; `None` if it did
+    /// not ask for a wait.
     pub not_before: Option<Instant>,
 }
 

@@ -19,8 +19,8 @@ use crate::collector::Address;
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// A collector that replies to each request with the next of these responses. After the last
-/// response, it repeats that one.
+/// A collector with a list of responses. Each request gets the next response in the list; after the
+/// end of the list, each request gets the last response.
 struct Fake {
     address: String,
     requests: Arc<AtomicUsize>,
@@ -97,9 +97,9 @@ fn busy(after: Option<u64>) -> Response {
     }
 }
 
-/// Runs an export that gets these responses one after another, and then the last one repeatedly.
-/// Returns the result and the times of the requests. The clock is paused, so waits have exact
-/// lengths and take no real time.
+/// Runs an export that gets these responses one after another, and then the last response
+/// repeatedly. Returns the result and the times of the requests. The clock is paused, so waits have
+/// exact lengths and take no real time.
 async fn scripted(responses: Vec<Response>, limit: u64) -> (Exported, Vec<Duration>) {
     let began = Instant::now();
     let mut times = Vec::new();
