@@ -1,5 +1,5 @@
-//! The corpora: a few inputs for each target, in the format that it takes. They are generated here
-//! and kept in the repository.
+//! The corpora: a few inputs for each target, in the input format of the target. This module
+//! generates the corpora; the repository contains the generated files.
 
 mod captures;
 
