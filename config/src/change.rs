@@ -40,8 +40,8 @@ impl Changed {
 }
 
 impl Deployment {
-    /// True if only the password of the service account differs between this connection string and
-    /// the one of `other`.
+    /// True if this connection string and the connection string of `other` differ only in the
+    /// password of the service account.
     pub fn changes_only_password(&self, other: &Self) -> bool {
         let (own, other) = (self.uri.expose(), other.uri.expose());
         match (without_password(own), without_password(other)) {

@@ -22,14 +22,14 @@ section! {
     /// Address to which clients connect, or a list of addresses.
     addresses: Vec<ListenAddress> = key("listen.address",
         Kind::Addresses, Restart, default "127.0.0.1:27018");
-    // Descriptor limits of 20,000 and more are common. Servers, files and the admin address also
-    // need descriptors.
+    // With a common limit of 20,000 descriptors, the default leaves 2,000 for connections to
+    // servers, for files and for the admin address.
     /// Maximum number of client connections of all listeners; further ones are refused. Each needs
     /// a file descriptor.
     max_client_connections: NonZeroUsize = key("listen.max_client_connections",
         CONNECTIONS, Live, default 18000, unit "connections");
-    // In a reconnect storm, connections wait in the backlog instead of being reset. The kernel may
-    // limit the number (`net.core.somaxconn`).
+    // In a reconnect storm, connections wait in the backlog, and the kernel does not reset them.
+    // The kernel may limit the backlog further (`net.core.somaxconn`).
     /// Maximum number of connections that wait in the kernel, per address, until Seawall accepts
     /// them.
     backlog: NonZeroU32 = key("listen.backlog",
@@ -105,7 +105,8 @@ section! {
     /// Address to which clients connect, or a list of addresses; required in `[[listeners]]`.
     addresses: Vec<ListenAddress> = key("listeners[].address",
         Kind::Addresses, Restart, example "0.0.0.0:27018");
-    // One application's listener must not use up the connections of the others.
+    // With this limit, one application's listener cannot use up the connections of the other
+    // listeners.
     /// Maximum number of client connections of this listener; further ones are refused; 0 for no
     /// limit of its own; `listen.max_client_connections` limits all listeners together.
     max_client_connections: Option<NonZeroUsize> = key("listeners[].max_client_connections",

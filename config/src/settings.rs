@@ -269,7 +269,7 @@ section! {
     /// Maximum number of connections of one user to one server.
     max_pool_size: NonZeroUsize = key("pool.max_pool_size",
         CONNECTIONS, Live, default 100, unit "connections");
-    // Each connection costs the server a thread and about 1 MiB.
+    // The limit protects the server, which needs a thread and about 1 MiB for each connection.
     /// Maximum number of connections of all users to one server.
     max_server_connections: NonZeroUsize = key("pool.max_server_connections",
         CONNECTIONS, Live, default 500, unit "connections");
@@ -309,7 +309,8 @@ section! {
     /// How long an operation waits for a connection before Seawall refuses it with an error.
     wait_queue_timeout: Duration = key("pool.wait_queue_timeout_ms",
         TIMEOUT, Live, default 10000, unit "ms");
-    // Every client can wait with one operation, and a client runs only one at a time.
+    // By default, all clients can wait at the same time, because each client has only one
+    // operation.
     /// Maximum number of operations that wait for connections to one server.
     wait_queue_size: NonZeroUsize = key("pool.wait_queue_size",
         ENTRIES, Live, default 20000, unit "operations");
@@ -359,7 +360,7 @@ section! {
     /// Maximum number of first logins that exchange messages with servers at a time.
     introductions: NonZeroUsize = key("limits.introductions",
         Kind::Integer { min: 1, max: 1_000 }, Live, default 8, unit "logins");
-    // Clients that never send their proofs must not block others.
+    // Clients that never send their proofs must not block the first logins of other clients.
     /// Maximum number of first logins that wait for the client's proof, each on its own server
     /// connection; at the limit, Seawall ends the oldest of these logins from the client address
     /// that has most of them.
@@ -511,7 +512,7 @@ section! {
     max_bytes_per_second: u64 = key("capture.max_bytes_per_second",
         Kind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live,
         default 100000000, unit "bytes per second");
-    // The smallest queue has room for the largest message.
+    // The minimum is enough for the largest message.
     /// Maximum memory of commands and replies that wait for the disk; further ones are omitted and
     /// counted.
     queue_bytes: usize = key("capture.queue_bytes",
@@ -523,7 +524,7 @@ section! {
     /// Maximum duration of a capture.
     max_duration: Duration = key("capture.max_duration_ms",
         TIMEOUT, Live, default 3600000, unit "ms");
-    // Off by default, because the latest operations are then copied all the time.
+    // Off by default, because Seawall must otherwise copy the latest operations all the time.
     /// Events that begin a capture of all clients: `storm`, `stall` and `change`, separated by
     /// commas; without events, only operators begin captures.
     on: Vec<CaptureEvent> = key("capture.on",
@@ -607,7 +608,8 @@ section! {
     /// Address of metrics, health and the API.
     address: AdminAddress = key("admin.address",
         Kind::AdminAddress, Restart, default "127.0.0.1:9909");
-    // Prometheus and kubelet come from other hosts, and have no token.
+    // The address is for Prometheus and the kubelet, which connect from other hosts without a
+    // token.
     /// Further address that serves only /metrics and the health checks, without a token; `"off"`
     /// for none.
     metrics_address: AdminAddress = key("admin.metrics_address",
