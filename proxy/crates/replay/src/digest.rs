@@ -120,7 +120,8 @@ fn search(document: &[u8], is_redacted: bool, depth: usize) -> Option<Exclusion>
     })
 }
 
-/// True if a command reads the data of a given time, as later commands of a snapshot session do.
+/// True if a command reads the data of a given time. All commands of a snapshot session except the
+/// first command do this.
 fn reads_at_time(body: &[u8]) -> bool {
     let mut concerns = elements(body).filter(|element| element.name == b"readConcern");
     concerns.any(|concern| elements(concern.value).any(|of| of.name == b"atClusterTime"))

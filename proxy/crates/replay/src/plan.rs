@@ -17,7 +17,7 @@ use crate::{
 /// Maximum number of sessions, and of cursors, in each generation of the planner's memory.
 const MAX_REMEMBERED: usize = 50_000;
 
-/// Maximum number of cursors that one `killCursors` may name.
+/// Maximum number of cursors that the planner reads from one `killCursors`.
 const MAX_KILLED: usize = 1_000;
 
 /// The commands that a user wants to send.
@@ -81,7 +81,7 @@ pub(crate) struct Origin {
     pub shape: ShapeId,
     /// True if the cursor waits for data: a change stream or a tailable cursor.
     pub is_awaiting: bool,
-    /// The reason why the results are not compared.
+    /// The reason why the results are not compared; `None` if they are compared.
     pub exclusion: Option<Exclusion>,
 }
 
@@ -101,10 +101,10 @@ pub(crate) enum CursorUse {
 pub(crate) struct Planned {
     /// The fingerprint.
     pub shape: ShapeId,
-    /// The operation that opened the command's cursor: for a `getMore`, an earlier one; for others,
-    /// the command itself.
+    /// The operation that opened the command's cursor: for a `getMore`, an earlier command; for all
+    /// other commands, the command itself.
     pub origin: Origin,
-    /// The captured id of the session.
+    /// The captured id of the session; `None` if the command has no session.
     pub session: Option<[u8; 16]>,
     /// The cursors that the command uses.
     pub cursors: CursorUse,
@@ -135,7 +135,8 @@ pub(crate) enum Decision {
 struct Session {
     last_write: Option<i64>,
     last_end: Option<i64>,
-    /// The number of the transaction whose first command was sent.
+    /// The number of the last transaction; `None` if the session had no transaction, or if the
+    /// first command of the last transaction was skipped.
     transaction: Option<i64>,
 }
 

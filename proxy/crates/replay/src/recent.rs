@@ -33,7 +33,7 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         self.young.insert(key, value);
     }
 
-    /// The value of a key. The entry counts as used.
+    /// Returns the value of a key, and marks the entry as used.
     pub(crate) fn find(&mut self, key: K) -> Option<&mut V>
     where
         K: Copy,

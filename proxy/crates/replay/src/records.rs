@@ -35,7 +35,7 @@ const _: () =
 #[derive(Debug)]
 pub(crate) struct Read {
     pub record: Prepared,
-    /// The record's share of the window.
+    /// The share of the window that a command uses; `None` for other records.
     pub permit: Option<OwnedSemaphorePermit>,
 }
 

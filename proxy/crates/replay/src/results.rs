@@ -55,14 +55,14 @@ pub struct Report {
     pub unexpected_errors: u64,
     /// How late commands were sent.
     pub lag: Durations,
-    /// The differences between the intervals of consecutive commands on a connection, and the
-    /// intervals at which they were due.
+    /// For each two consecutive commands on a connection: the difference between the interval at
+    /// which they were sent and the interval at which they were due.
     #[serde(default)]
     pub interval_error: Durations,
-    /// The reason why the replay was stopped before its end.
+    /// The reason why the replay was stopped before its end; `None` if it reached its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
-    /// The reason why the capture could not be read to its end.
+    /// The reason why the capture could not be read to its end; `None` if it was read to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<String>,
     /// The results per shape, by total time, the largest first.
@@ -135,7 +135,7 @@ pub struct ShapeResult {
     /// possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// The reason why results of this shape are not compared.
+    /// The reason why results of this shape are not compared; `None` if they are compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excluded: Option<Exclusion>,
     /// The durations of the operations.

@@ -207,7 +207,8 @@ struct Operation {
 /// The end of an operation in the replay.
 #[derive(Clone, Copy)]
 struct ReplayedEnd {
-    /// The code of an error; 0 without one; `None` if the connection failed.
+    /// The error code of the reply; 0 if the reply is not an error; `None` if the connection
+    /// failed.
     code: Option<i32>,
     cursor_id: i64,
     documents: u64,
@@ -215,7 +216,7 @@ struct ReplayedEnd {
 
 struct Connection {
     jobs: mpsc::Sender<Job>,
-    /// The last command.
+    /// The last command that was sent on the connection; `None` if no command was sent yet.
     last: Option<Sent>,
 }
 
@@ -227,7 +228,8 @@ struct Conductor {
     digest_until_s: Option<u64>,
     is_redacted: bool,
     began: Instant,
-    /// The time of the first record, in microseconds since the capture began.
+    /// The time of the first record, in microseconds since the capture began; `None` before this
+    /// record.
     first_us: Option<u64>,
     /// The records that were read and not accepted yet.
     read: VecDeque<Item>,

@@ -58,15 +58,16 @@ pub(crate) enum Lane {
 #[derive(Debug, Default)]
 struct Entry {
     lanes: Vec<Lane>,
-    /// Number of operations that this one waits for.
+    /// Number of operations for which this operation waits.
     waits_for: usize,
-    /// The operations that wait for this one.
+    /// The operations that wait for this operation.
     followers: Vec<OperationId>,
     is_due: bool,
-    /// In strict order, this operation waits for all captured ends with a lower number: their
-    /// operations must have ended in the replay, too.
+    /// In strict order, this operation starts only after all operations whose captured end has a
+    /// lower number than the barrier have also ended in the replay.
     barrier: u64,
-    /// The number of this operation's end in the capture.
+    /// The number of this operation's end in the order of the capture; `None` if the end was not
+    /// read yet, or if the order is not strict.
     captured_end: Option<u64>,
 }
 

@@ -401,7 +401,7 @@ async fn cursor_ids_of_the_target_are_sent_and_commands_on_ended_cursors_are_ski
 }
 
 #[tokio::test]
-async fn all_captured_events_are_fetched_even_if_they_come_in_more_batches() {
+async fn all_captured_events_are_fetched_even_if_the_target_returns_them_in_more_batches() {
     for kills in [false, true] {
         let stub = Stub::start(Conduct::Serve).await;
         let mut capture = Capture::new();

@@ -13,8 +13,9 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// The difference between two intervals from an earlier command of the same connection to this
-    /// one: the interval in which they were sent, and the interval in which they were due.
+    /// Compares this command with an earlier command (`before`) on the same connection. Returns the
+    /// difference between the interval at which they were sent and the interval at which they were
+    /// due.
     fn interval_error(self, before: Self) -> Duration {
         let passed = self.at.saturating_duration_since(before.at);
         let captured = self.due.saturating_duration_since(before.due);
