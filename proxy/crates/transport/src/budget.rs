@@ -402,7 +402,7 @@ impl Inner {
         slow.into_iter().rev().map(|(_, _, id)| id).collect()
     }
 
-    /// Returns the waiting message that would be the last to use the reserve, other than `except`.
+    /// Returns the waiting message, other than `except`, that would be the last to use the reserve.
     fn last_in_order(&self, except: HolderId) -> Option<HolderId> {
         let waiting = self.holders.iter().filter_map(|(id, holder)| {
             let (_, left) = holder

@@ -1,4 +1,4 @@
-//! The admin address: requests through the router and everything behind it.
+//! The admin address: requests that the router and the handlers of its routes process.
 //!
 //! Input, in this order:
 //!
@@ -99,7 +99,7 @@ struct Access {
 impl Access {
     fn of(request: &Request<Body>) -> Self {
         let text = |name: &str| request.headers().get(name)?.to_str().ok();
-        // A host is a name with an optional user in front and an optional port behind.
+        // The header `host` is a name, optionally with a user before it and a port after it.
         let host = text("host").map(|host| host.rsplit('@').next().unwrap_or_default());
         let host = host.map(|host| host.split(':').next().unwrap_or_default());
         Self {

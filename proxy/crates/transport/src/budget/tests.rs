@@ -159,7 +159,7 @@ async fn only_slow_memory_holders_are_evicted_for_a_message_of_the_same_address(
 }
 
 #[tokio::test(start_paused = true)]
-async fn message_larger_than_the_budget_gets_memory_if_no_other_message_holds_any() {
+async fn message_larger_than_the_budget_gets_memory_if_no_other_message_holds_memory() {
     let (mut inner, now) = inner();
     let large = inner.open(sharer(1), now);
     let bytes = 2 * (ALL + RESERVE);
