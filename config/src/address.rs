@@ -175,7 +175,8 @@ fn check_host_and_port(text: &str) -> Result<(), AddressError> {
 
 fn is_loopback(address: &str) -> bool {
     if let Ok(address) = address.parse::<SocketAddr>() {
-        // An IPv4 address may be written as an IPv6 address, such as `[::ffff:127.0.0.1]`.
+        // Converts an IPv4 address that is written as an IPv6 address, such as
+        // `[::ffff:127.0.0.1]`.
         let ip: IpAddr = address.ip().to_canonical();
         return ip.is_loopback();
     }

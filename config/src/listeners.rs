@@ -42,7 +42,7 @@ section! {
     /// other connections are closed. Required with `proxy_protocol = "accept"`.
     proxy_networks: Vec<IpNet> = key("listen.proxy_networks",
         Kind::Text, Restart, example "10.0.0.0/8,192.0.2.7");
-    // A server accepts the same compressors by default, in the same order.
+    // The default is the same as the default of servers, also in its order.
     /// Compressors that clients may use, separated by commas, or `disabled` for none; connections
     /// to servers use the compressors in the connection string.
     compressors: Vec<Compressor> = key("listen.compressors",
@@ -67,8 +67,8 @@ section! {
     /// of the certificates, are separated by commas.
     key_files: Vec<ReadFile> = key("listen.tls.key_file",
         Kind::ReadableFiles, Live, example "/etc/seawall/key.pem");
-    // `prefer` accepts clients that do not know yet that they must use TLS, as a server with the
-    // mode `preferTLS` does.
+    // `prefer` also accepts clients that are not configured for TLS yet, as a server with the mode
+    // `preferTLS` does.
     /// Clients must use TLS, or may use it.
     mode: TlsMode = key("listen.tls.mode",
         TlsMode::KIND, Live, default "require");

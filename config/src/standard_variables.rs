@@ -91,7 +91,7 @@ pub(crate) fn table(
         variables.find_map(|(other, value)| (other == name).then_some(value.as_str()))
     };
     let mut values = Table::new();
-    // Source: only the word "true", in any case, is true; all other values are false.
+    // By the specification, only the word "true" (in upper or lower case) counts as true.
     if variable(DISABLED).is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         values.insert("enabled".to_owned(), Value::Boolean(false));
     } else {

@@ -267,7 +267,8 @@ fn the_full_example_is_valid_when_its_keys_are_uncommented() {
         .map(|line| format!("{}\n", line.strip_prefix("# ").unwrap_or(line)))
         .collect();
     let problems = Settings::from_toml(&text).unwrap_err();
-    // The files do not exist, the SCRAM keys are not base64, and some keys exclude each other.
+    // These problems are expected: the files do not exist, the SCRAM keys are not base64, and some
+    // keys exclude each other.
     for problem in &problems {
         let is_expected = problem.key.ends_with("_file")
             || problem.key.ends_with("_key")
