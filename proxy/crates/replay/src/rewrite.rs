@@ -34,7 +34,7 @@ impl SessionKey {
     /// different ids, because each step can be reversed.
     pub(crate) fn session(&self, captured: [u8; 16]) -> [u8; 16] {
         let mixed = u128::from_le_bytes(captured) ^ u128::from_le_bytes(self.0);
-        // An odd multiplier is invertible modulo 2^128.
+        // The multiplication can be reversed, because an odd multiplier is invertible modulo 2^128.
         let mixed = mixed.wrapping_mul(ODD);
         (mixed ^ (mixed >> 64)).to_le_bytes()
     }

@@ -2,8 +2,8 @@
 //! and collects the results.
 //!
 //! One task makes all decisions. Each connection has a task of its own, which has at most one
-//! command at a time. All these tasks are spawned, so they share a thread if the runtime has one
-//! worker: then no command wakes another thread.
+//! command at a time. All these tasks are spawned. So they share one thread if the runtime has one
+//! worker, and then no command wakes another thread.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -317,7 +317,7 @@ impl Conductor {
 
     fn next_due(&self) -> Option<Instant> {
         let due = self.schedule.next_due()?;
-        // Without a limit, the sum could overflow.
+        // The time is limited to a year, because the sum could otherwise overflow.
         Some(self.began + due.min(Duration::from_hours(24 * 365)))
     }
 
@@ -581,7 +581,7 @@ impl Conductor {
             return;
         }
         self.forget(operation);
-        // The usual case: the operation is the newest or the oldest one.
+        // Usually, the operation is the newest or the oldest operation in the list.
         if self.unmatched.back() == Some(&operation) {
             self.unmatched.pop_back();
         }

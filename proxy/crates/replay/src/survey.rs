@@ -152,7 +152,7 @@ impl Survey {
             }
         }
         let whole = OpMsg::parse(&reply.message).ok();
-        // Without the whole reply there is no digest, so the row gets no digest.
+        // A digest needs whole replies, so the row gets no digest if a reply is incomplete.
         if self.recent_s.is_some() && whole.is_none() && reply.bytes > 0 {
             self.results.without_digest(entry.row);
         }

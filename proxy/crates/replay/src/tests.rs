@@ -153,8 +153,7 @@ fn reply(name: &str, command: &Document) -> Document {
             doc! {"topologyVersion": {"processId": process_id}, "setName": "rs", "ok": 1.0}
         }
         "buildInfo" => doc! {"version": "6.0.5", "ok": 1.0},
-        // A find on the collection `long` returns two batches, a find on any other collection
-        // returns one.
+        // A find on the collection `long` returns two batches; any other find returns one batch.
         "find" => {
             let id: i64 = if matches!(command.get_str("find"), Ok("long")) {
                 900

@@ -182,7 +182,8 @@ async fn finish(
                 bytes.extend_from_slice(&piece);
             }
         }
-        // The length of a head depends on the sizes of the pieces.
+        // Only the headers are compared, because the length of a head depends on the sizes of the
+        // pieces.
         Treatment::PassOver => Ok(message.header.to_bytes().to_vec()),
     }
 }

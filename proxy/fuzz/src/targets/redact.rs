@@ -118,7 +118,8 @@ fn check_value(value: &Bson) {
         }
         _ => return,
     };
-    // Paths in expressions begin with `$`.
+    // A string that begins with `$` is a path in an expression. Paths are names, so they may have
+    // the text.
     assert!(text.starts_with('$') || !text.contains(planted), "{text}");
 }
 
