@@ -70,8 +70,8 @@ impl Value<'_> {
         }
     }
 
-    /// The value as a flag, read as the server reads it: false for false, null, undefined and zero,
-    /// otherwise true.
+    /// The value as a flag, by the server's rule: false, null, undefined and zero are false, and
+    /// all other values are true.
     pub(super) fn truth(&self) -> bool {
         match *self {
             Self::Null | Self::False => false,

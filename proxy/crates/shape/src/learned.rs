@@ -5,8 +5,8 @@
 //! grows with its data. The caller counts the names and passes prefixes with too many names to
 //! [`LearnedNames::learn`]. From then on, the names directly below these prefixes are printed as
 //! `*` (rule R5 of `fp1`). A prefix belongs to one collection. The first component of a path has no
-//! prefix: a collection may have a hundred top-level fields, and its shapes would be useless
-//! without their names.
+//! prefix, so the names of top-level fields are never learned: a collection may have a hundred of
+//! them, and its shapes would be useless without these names.
 
 use std::{
     cell::{Cell, RefCell},

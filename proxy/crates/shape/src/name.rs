@@ -257,7 +257,7 @@ fn runs(
                 result |= 1 << (start + index);
             }
         }
-        // The byte after a run belongs to no run.
+        // The byte after a run belongs to no run, so it is skipped.
         start += length + 1;
     }
     result

@@ -25,7 +25,10 @@ use prost::Message as _;
 
 use seawall_stats::{Distribution, float};
 
-#[expect(clippy::as_conversions, reason = "gives the number of a variant")]
+#[expect(
+    clippy::as_conversions,
+    reason = "the cast gives the number of the variant"
+)]
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 
 /// Names and values that identify a series within its metric. Each name occurs once.

@@ -9,8 +9,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc2822};
 /// The longest accepted wait. A collector must not stop the export for days.
 const MAX_WAIT: Duration = Duration::from_secs(3_600);
 
-/// The wait from `now`, at most an hour: a number of seconds or a date. `None` if the value is
-/// neither.
+/// Returns the wait from `now`, at most an hour. `None` if `value` is neither a number of seconds
+/// nor a date.
 pub(crate) fn parse(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     let wait = match value.parse::<u64>() {

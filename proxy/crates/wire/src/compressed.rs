@@ -150,7 +150,8 @@ impl CompressedHead {
 }
 
 fn inflate_snappy(compressed: &[u8], content: &mut [u8]) -> io::Result<()> {
-    // The block begins with its own size. The decoder does not write beyond the end of `content`.
+    // The block begins with the size of its inflated content. The decoder does not write beyond the
+    // end of `content`.
     if snap::raw::decompress_len(compressed)? != content.len() {
         return Err(wrong_size());
     }

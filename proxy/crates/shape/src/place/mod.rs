@@ -1,10 +1,10 @@
 //! Finds the values of users in a command, a reply or a document.
 //!
 //! A shape prints names and replaces values. Redaction needs the same distinction for every element
-//! of a message, without the limits of a fingerprint. A [`Place`] is the place of a document or an
-//! array, and determines the treatment of each element in it. The rules use the tables of the
-//! fingerprint: the clauses of commands, the stages and their arguments. Elements that no rule
-//! knows are values.
+//! of a message, without the limits of a fingerprint. A [`Place`] says which part of a message a
+//! document or an array is, and determines the treatment of each element in it. The rules use the
+//! tables of the fingerprint: the clauses of commands, the stages and their arguments. Elements
+//! that no rule knows are values.
 //!
 //! This module changes no bytes. It reads only the element and, if the element is a document, the
 //! document's first name.

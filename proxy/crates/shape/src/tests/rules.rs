@@ -72,7 +72,7 @@ fn filters_are_printed_by_the_shape_rules() {
 }
 
 #[test]
-fn regex_prints_a_caret_only_with_a_literal_prefix() {
+fn a_regex_is_printed_with_a_caret_only_if_it_has_a_literal_prefix() {
     let narrow = ["^a", "\\Aa", "^\\-", "^\\Qa?", "^ab*", "^é", "^a+", "^]"];
     let wide = [
         "a", "^", "^.", "^a?", "^a*", "^a{2}", "^a|b", "^\\d", "^\\", "^(a)", "^[a]", "^^", "^é*",
