@@ -493,8 +493,8 @@ impl App {
         self.telemetry.close(&self.feed.exporter).await;
         self.shared.recorder.flush_slow_log();
         captures::close(&self.shared).await;
-        // The reply to the request that started the drain may not be sent yet, so the tasks that
-        // serve HTTP get some time to end.
+        // Give the tasks that serve HTTP some time to end: one of them may still have to send the
+        // reply to the request that started the drain.
         self.stop.cancel();
         self.admin_tasks.close();
         drop(timeout(ADMIN_END_LIMIT, self.admin_tasks.wait()).await);

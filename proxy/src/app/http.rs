@@ -46,7 +46,7 @@ impl Content {
 /// The parts that serve HTTP requests.
 pub(super) struct Http<'a> {
     pub(super) window: Arc<Window>,
-    /// Prepares the connections to [`Content::All`].
+    /// Performs the handshake of each connection to an address with [`Content::All`].
     pub(super) handshake: Handshake,
     pub(super) stop: CancellationToken,
     pub(super) tasks: &'a TaskTracker,
@@ -97,7 +97,7 @@ impl Http<'_> {
     }
 }
 
-/// True if another process may release the address later.
+/// True if the address cannot be bound now, but perhaps later.
 fn is_taken(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -134,7 +134,7 @@ impl Destination {
         }
     }
 
-    /// Exports the figures of this moment, with further attempts until `until`. Cancel safe.
+    /// Exports the current figures. After a failure, tries again until `until`. Cancel safe.
     async fn export(&self, exporter: &Arc<Exporter>, until: Instant) -> Exported {
         let (exporter, resource) = (Arc::clone(exporter), self.resource.clone());
         // Reading all figures takes some milliseconds, and other tasks do not wait for it.
@@ -152,7 +152,7 @@ impl Destination {
 }
 
 /// Counts an export. The first of several failures in a row is logged as a warning, and each
-/// further failure only for debugging.
+/// further failure at the level `debug`.
 fn note(exporter: &Exporter, exported: &Exported, is_failing: &mut bool) {
     let Exported {
         outcome,

@@ -56,7 +56,8 @@ impl CaptureId {
         Self(format!("{time}-{random:08x}"))
     }
 
-    /// Parses an id; `None` if the text is not an id. So an id never leads to another directory.
+    /// Parses an id; `None` if the text is not an id. An id has no path separator, so it cannot
+    /// lead to another directory.
     pub fn parse(text: &str) -> Option<Self> {
         let has_form = text.len() == ID_LENGTH
             && text.bytes().enumerate().all(|(index, byte)| match index {
@@ -97,7 +98,7 @@ pub(super) struct Summary {
     pub(super) whole_replies: bool,
     /// How values are replaced. `None` in summaries of earlier versions, which replaced no values.
     pub(super) redaction: Option<String>,
-    /// Share of the clients.
+    /// Share of the clients that are captured, above 0 and at most 1.
     pub(super) sample: f64,
     /// The selected namespaces.
     pub(super) namespaces: Vec<String>,

@@ -53,7 +53,7 @@ enum Part {
 /// A command that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived<'a> {
-    /// The whole message, not compressed.
+    /// The message, not compressed; only its head if `is_whole` is false.
     pub message: &'a [u8],
     /// False if only the head of the message was read.
     pub is_whole: bool,

@@ -87,7 +87,7 @@ pub struct CaptureSettings {
     pub max_duration: Duration,
     /// The events that begin a capture.
     pub on: Vec<EventKind>,
-    /// A capture also contains the operations of this time before the event.
+    /// A capture that an event begins also contains the operations of this period before the event.
     pub lead: Duration,
     /// Maximum memory of the records before an event, in bytes.
     pub lead_bytes: usize,
@@ -295,7 +295,7 @@ impl Captures {
         captures
     }
 
-    /// Like [`Self::new`], for a process that relays all clients: no capture can start, and earlier
+    /// Like [`Self::new`], for a process that relays all clients: no capture can start, but earlier
     /// captures can be read and deleted.
     pub(crate) fn without_clients(
         settings: Option<CaptureSettings>,
@@ -323,7 +323,7 @@ impl Captures {
     /// Starts a capture. Blocks for some file operations.
     ///
     /// # Errors
-    /// If captures are off or all clients are relayed, a capture runs, the duration or the
+    /// If captures are off, all clients are relayed, another capture runs, the duration or the
     /// redaction is not allowed, or the directory is full or cannot be used.
     pub fn start(&self, plan: Plan) -> Result<CaptureState, CaptureError> {
         if let Some(obstacle) = self.obstacle() {

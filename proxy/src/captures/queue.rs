@@ -151,7 +151,7 @@ struct State {
     /// Memory of `records`.
     bytes: usize,
     counts: Counts,
-    /// The latest number of a client and of an operation.
+    /// The last numbers that were given to a client and to an operation.
     numbered: Numbered,
     /// Set while the queue keeps only the latest records.
     ring: Option<Ring>,
@@ -553,7 +553,8 @@ impl State {
         self.widen_gap(reason, operations, bytes, at_us);
     }
 
-    /// Adds a record that is not written to the gaps, so that a later record reports it.
+    /// Adds the operation of a dropped record to the gaps, so that a later record reports it as
+    /// omitted.
     fn skip(&mut self, record: &Content, totals: &Totals) {
         let (reason, at_us, operations, bytes) = match record {
             Content::Command(command) => {
@@ -636,7 +637,7 @@ impl State {
         dropped
     }
 
-    /// Adds a record for each gap. There are at most as many gaps as other records.
+    /// Adds a record for each gap: at most one for each reason.
     fn report_gaps(&mut self) {
         for (reason, gap) in REASONS.into_iter().zip(&mut self.gaps) {
             if gap.bytes > 0 {

@@ -546,7 +546,7 @@ impl Write for InMemory {
 }
 
 #[test]
-fn capture_without_operations_writes_quiet_events_at_intervals() {
+fn capture_without_operations_reports_the_quiet_time() {
     let capture = written(1 << 20);
     capture.session.queue.end(EndReason::Stopped);
     let limits = FileLimits {
@@ -647,7 +647,7 @@ fn event_begins_a_capture_with_the_operations_before_it() {
 }
 
 #[test]
-fn operator_takes_precedence_over_a_capture_that_waits_for_an_event() {
+fn operator_can_start_a_capture_while_a_session_waits_for_an_event() {
     let folder = Folder::new("precedence");
     let captures = folder.captures(|settings| settings.on = vec![EventKind::Stall]);
     captures.prepare();
@@ -663,7 +663,7 @@ fn operator_takes_precedence_over_a_capture_that_waits_for_an_event() {
 }
 
 #[test]
-fn captures_begun_by_operators_and_events_have_only_pseudonyms() {
+fn captures_of_operators_and_of_events_contain_pseudonyms_instead_of_values() {
     let folder = Folder::new("redaction");
     let captures = folder.captures(|settings| {
         settings.on = vec![EventKind::Storm];

@@ -41,9 +41,9 @@ pub(super) const QUIET: Duration = Duration::from_secs(30);
 /// Limits of the files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileLimits {
-    /// A part is ended when it has this number of bytes.
+    /// Size in bytes at which a part ends and the next part begins.
     pub(super) max_part_bytes: u64,
-    /// The capture is ended when its parts have this number of bytes.
+    /// Total size of all parts, in bytes, at which the capture ends.
     pub(super) max_bytes: u64,
     /// After this time without records, the thread writes a record that reports the quiet time.
     pub(super) quiet: Duration,
@@ -196,7 +196,8 @@ impl<P: Parts> Output<'_, P> {
         })
     }
 
-    /// Writes records until the capture reaches its limit. Returns true if it has reached it.
+    /// Writes records until none is left or the capture reaches its limit of bytes. Returns true if
+    /// the limit is reached.
     fn write(&mut self, records: &mut VecDeque<Content>) -> Result<bool, WriteError> {
         while !self.has_reached_limit()? {
             let Some(mut content) = records.pop_front() else {

@@ -14,7 +14,7 @@ pub(super) struct Arguments {
     /// Directory or file of a capture, or a file of mongod's traffic recorder; - is standard input.
     source: PathBuf,
     /// Connection string of the target, with the user to log in as. The captured deployment is
-    /// refused: by the addresses of its servers, and by the ids of their processes.
+    /// refused; the addresses and the process ids of its servers identify it.
     #[arg(long, value_name = "URI", required_unless_present = "dry_run")]
     target: Option<String>,
     /// Send commands this many times as fast as they were captured.
@@ -58,8 +58,8 @@ pub(super) struct Arguments {
     /// Do not print progress on standard error.
     #[arg(long)]
     quiet: bool,
-    /// Allow a target that is not on this machine, and writes to a target that may belong to the
-    /// captured deployment, because it has no process id (for example a proxy).
+    /// Allow a target that is not on this machine. Also allow writes to a target without a process
+    /// id (for example a proxy), which may belong to the captured deployment.
     #[arg(long)]
     yes_i_own_this: bool,
 }

@@ -281,8 +281,8 @@ fn record(app: &App, reload: &api::Reload) {
 mod tests {
     use super::*;
 
-    /// Returns the contents that are due, one for each check at most. A reload attempts all
-    /// contents that are due.
+    /// Passes one content to each check, and returns the contents that were due for a reload. Each
+    /// of these contents counts as the content of the last reload.
     fn due(checks: &[&'static str]) -> Vec<&'static str> {
         let mut watch = Watch::new("start");
         let mut due = Vec::new();

@@ -56,8 +56,8 @@ const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a thread that feeds the watchdog while the threads of `app` make progress, if the service
 /// manager has a watchdog. The thread is separate, so that a busy machine does not delay it more
-/// than necessary. Checks are one second apart, so the threads must stop for nearly the whole time
-/// limit of the watchdog before it ends the process.
+/// than necessary. Checks are one second apart, so the service manager ends the process only if the
+/// threads stop for nearly the whole time limit of the watchdog.
 ///
 /// # Errors
 /// If the thread cannot be started.
