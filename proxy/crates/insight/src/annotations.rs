@@ -1,9 +1,8 @@
 //! Annotations: events that explain a change in the figures, such as a deploy or a failover.
 //!
 //! At most [`MAX_ANNOTATIONS`] are kept. At this limit, the oldest annotation of the most frequent
-//! kind is removed. So many annotations of one kind cannot displace those of other kinds.
-//! Annotations are stored in the history file. This module reads no clock: the caller passes all
-//! times.
+//! kind is removed, so a frequent kind cannot displace the annotations of other kinds. Annotations
+//! are stored in the history file. This module reads no clock: the caller passes all times.
 
 use std::{
     collections::BTreeMap,
@@ -92,7 +91,7 @@ impl Annotation {
         }
     }
 
-    /// True if the event is at or after `from` and before `to`, at least in part.
+    /// True if a part of the event is at or after `from` and before `to`.
     fn is_within(&self, from: SystemTime, to: SystemTime) -> bool {
         self.at < to && self.end.unwrap_or(self.at) >= from
     }
@@ -171,7 +170,7 @@ impl Annotations {
         number
     }
 
-    /// The annotations with this number or a higher one, and the number of the next one.
+    /// The annotations with at least this number, and the number that the next new annotation gets.
     pub(super) fn since(&self, number: u64) -> (Vec<Annotation>, u64) {
         let added = self.kept.range(number..).map(|(_, of)| of.clone());
         (added.collect(), self.next)

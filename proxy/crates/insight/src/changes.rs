@@ -8,9 +8,9 @@
 //! terms. A change of all shapes at once is reported once, with the label [`Label::Whole`].
 //!
 //! Durations are compared by a rank test (see `ranks`), which assumes no distribution and is not
-//! misled by a single stall. The reported ratio is that of the medians: one operation of 3 s among
-//! a hundred of 1 ms makes their mean thirty times as long. So a shape is not reported if only its
-//! slowest operations became slower.
+//! misled by a single stall. The reported ratio compares the medians, not the means, because one
+//! operation of 3 s among a hundred operations of 1 ms makes the mean thirty times as long. A shape
+//! is therefore not reported if only its slowest operations became slower.
 
 use std::{collections::BTreeSet, f64::consts::LN_2, sync::Arc, time::Duration};
 
@@ -145,17 +145,17 @@ const COSTLY_SHARE: f64 = 0.1;
 /// or gone.
 const MIN_LENGTH: Duration = Duration::from_secs(30);
 
-/// Minimum ratio of bytes or documents per operation.
+/// Minimum ratio of the later to the earlier bytes or documents per operation in a reported change.
 const MIN_WEIGHT_RATIO: f64 = 2.0;
 
 /// Assumed standard deviation of bytes and documents per operation, divided by the mean. It cannot
 /// be measured, because the history keeps only sums.
 const WEIGHT_DEVIATION: f64 = 2.0;
 
-/// Minimum difference in bytes per operation.
+/// Minimum increase of the bytes per operation in a reported change.
 const MIN_BYTES: f64 = 512.0;
 
-/// Minimum difference in documents per operation.
+/// Minimum increase of the documents per operation in a reported change.
 const MIN_DOCUMENTS: f64 = 1.0;
 
 /// The changes from `before` to `now`, the costliest first. Changes of all shapes at once come
@@ -422,8 +422,8 @@ impl<'a> Comparison<'a> {
         ]
     }
 
-    /// The ratio of two sums per operation; `None` unless the later value is larger by a relevant
-    /// amount.
+    /// The later sum per operation, divided by the earlier sum per operation. `None` unless the
+    /// increase is significant, at least `floor` and at least [`MIN_WEIGHT_RATIO`].
     fn weight(&self, pair: &Pair<'_>, before: u64, now: u64, floor: f64) -> Option<f64> {
         if pair.before.count.min(pair.now.count) < MIN_OPERATIONS {
             return None;

@@ -116,7 +116,7 @@ fn take_figures(bytes: &mut &[u8]) -> Result<Figures, Damaged> {
     })
 }
 
-/// How many numbers of a packed series precede the number of its buckets: counts, phases and times.
+/// Number of integers before the bucket count of a packed series: counts, phases and times.
 const NUMBERS: u64 = 6 + 6 + 3;
 
 fn skip_figures(bytes: &mut &[u8]) -> Result<(), Damaged> {
@@ -125,7 +125,7 @@ fn skip_figures(bytes: &mut &[u8]) -> Result<(), Damaged> {
     skip(bytes, buckets.checked_mul(2).ok_or(Damaged)?)
 }
 
-/// Advances past `count` numbers. The last byte of a number has no high bit.
+/// Advances past `count` numbers. Only the last byte of a number has a high bit of 0.
 fn skip(bytes: &mut &[u8], count: u64) -> Result<(), Damaged> {
     let Some(last) = count.checked_sub(1) else {
         return Ok(());

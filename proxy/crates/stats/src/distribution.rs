@@ -483,7 +483,7 @@ mod tests {
         }
 
         #[test]
-        fn merged_distribution_equals_one_with_all_values(
+        fn merged_distribution_equals_the_distribution_of_all_values(
             a in prop::collection::vec(any::<u32>(), 0..50), b in prop::collection::vec(any::<u32>(), 0..50),
         ) {
             let wide = |v: &[u32]| v.iter().map(|n| u64::from(*n)).collect::<Vec<_>>();
@@ -493,7 +493,7 @@ mod tests {
         }
 
         #[test]
-        fn coarse_distribution_equals_one_recorded_with_8_buckets_per_octave(
+        fn coarse_distribution_equals_a_distribution_recorded_with_8_buckets(
             values in prop::collection::vec(any::<u32>(), 0..50),
         ) {
             let wide = values.iter().map(|n| u64::from(*n)).collect::<Vec<_>>();

@@ -92,8 +92,8 @@ const SEVERAL: u64 = 5;
 /// operation in this many is slow, or few operations ended (see [`FALLEN_SHARE`]).
 const SEVERAL_OF: u64 = 50;
 
-/// Few operations ended if their number since the slowest operation began is below this share of
-/// the usual number.
+/// "Few operations ended" means: less than this share of the usual number of operations ended since
+/// the slowest operation began.
 const FALLEN_SHARE: f64 = 0.7;
 
 /// Minimum duration of the longest operation in a stall of fewer than [`SEVERAL`] slow operations.

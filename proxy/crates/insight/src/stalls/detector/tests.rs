@@ -196,9 +196,10 @@ fn a_two_second_stop_every_fifteen_seconds_is_recurring_after_three_stops() {
     }
 }
 
-/// A closed loop: each connection always has one operation, so one operation per connection waits.
+/// In a closed loop, a client sends its next operation only after a reply. So during the stop, only
+/// one operation per connection waits, here eight operations.
 #[test]
-fn stop_under_a_closed_loop_load_is_found() {
+fn stop_is_found_if_only_one_operation_per_connection_waits() {
     let mut random = Random::of(1);
     let mut detector = StallDetector::default();
     let mut found = Vec::new();
