@@ -75,7 +75,8 @@ pub struct SpanFigures {
 pub struct Change {
     /// The figures of the series in the baseline. All are 0 for a new shape.
     pub before: Rates,
-    /// Additional operation time per second, in milliseconds.
+    /// Increase of the operation time per second from the baseline to the current period, in
+    /// milliseconds; 0 if the time decreased.
     pub cost_ms_per_second: f64,
     /// Each operation of the baseline is paired with each operation of the current period. This is
     /// the share of the pairs (0 to 1) in which the operation of the current period took longer;

@@ -28,7 +28,7 @@ pub fn between(before: &Period, now: &Period, against: &str) -> Changes {
     }
 }
 
-/// Compares the merged periods of several instances. The figures of the periods are removed.
+/// Compares the merged periods of several instances, and removes the figures of the periods.
 pub fn compare_merged(changes: &mut Changes) {
     let spans = (changes.baseline.as_mut(), changes.now.as_mut());
     let (Some(before), Some(now)) = spans else {

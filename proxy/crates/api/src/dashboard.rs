@@ -34,7 +34,7 @@ pub struct Tick {
     pub uptime_seconds: f64,
     /// Number of operations that wait for a server connection or for the concurrency limit.
     pub wait_queue: u64,
-    /// Number of operations of `wait_queue` that the concurrency limit applies to.
+    /// Number of the operations in `wait_queue` to which the concurrency limit applies.
     pub waiting: u64,
 }
 

@@ -53,8 +53,7 @@ impl Topic {
         Self::ALL.into_iter().find(|topic| topic.name() == name)
     }
 
-    /// The action on the cluster, in the sense of MongoDB's privileges, that a user needs for the
-    /// topic.
+    /// The privilege action of MongoDB that a user needs on the cluster for the topic.
     pub fn required_action(self) -> &'static str {
         match self {
             Self::Reload => "shutdown",

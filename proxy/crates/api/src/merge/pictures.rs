@@ -22,7 +22,8 @@ fn start_of_step(at: f64, seconds: f64) -> f64 {
 
 impl Merge for Heatmap {
     /// Adds the counts of equal buckets. If the steps of an instance are longer, because its
-    /// history lacks memory, the steps of the other instance are combined to the same length.
+    /// history has too little memory, the steps of the other instance are combined to the same
+    /// length.
     fn merge(&mut self, other: Self) {
         let columns = self.columns.iter().chain(&other.columns);
         let longest = columns.map(|column| column.seconds).fold(0.0, f64::max);

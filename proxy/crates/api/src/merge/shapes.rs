@@ -311,8 +311,8 @@ impl Merge for Timeline {
         self.steps.iter().all(Merge::is_mergeable)
     }
 
-    /// If one instance has only longer steps, because its history lacks memory, the steps of the
-    /// other instance are combined to the same length.
+    /// If one instance has only longer steps, because its history has too little memory, the steps
+    /// of the other instance are combined to the same length.
     fn merge(&mut self, other: Self) {
         let requested = self.step_seconds.max(other.step_seconds);
         self.step_seconds = merge_steps(&mut self.steps, other.steps).max(requested);

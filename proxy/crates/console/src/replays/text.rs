@@ -40,7 +40,7 @@ pub fn summary(report: &Report) -> String {
     ];
     lines.extend(table(&headings, &rows));
     if let Some(more) = report.shapes.len().checked_sub(SHOWN_SHAPES + 1) {
-        lines.push(format!("… and {} shapes more", more + 1));
+        lines.push(format!("… and {} more shapes", more + 1));
     }
     lines.join("\n") + "\n"
 }

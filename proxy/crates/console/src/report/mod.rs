@@ -220,7 +220,7 @@ fn compare_files(arguments: &Compare) -> Exit {
     }
 }
 
-/// The report on a replay in a file; `None` if the file declares something else.
+/// Reads a report on a replay; `None` if the file does not declare itself as such a report.
 fn replayed(file: &Path) -> Result<Option<seawall_replay::Report>, String> {
     let (text, value) = read(file)?;
     if !seawall_replay::Report::is_declared_by(&value) {

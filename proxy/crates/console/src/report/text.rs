@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_of_time_includes_get_mores_and_hidden_shapes_share_one_line() {
+    fn time_shares_include_get_mores_and_one_line_sums_the_hidden_shapes() {
         let mut many = example();
         let shape = many.shapes[0].clone();
         many.shapes = vec![shape.clone(); SHOWN_SHAPES + 3];

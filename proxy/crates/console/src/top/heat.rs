@@ -313,7 +313,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn period_contains_all_columns_whatever_the_clock() {
+    fn period_contains_all_columns_even_if_clocks_differ() {
         let of = |since, now| {
             let period = Period::of(&heatmap(), since, now);
             (period.from, period.until)

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn environment_says_which_colours_are_shown() {
+    fn environment_variables_select_the_colours() {
         let of = |variables: &[(&str, &str)]| {
             let value = |name: &str| variables.iter().find(|(of, _)| *of == name);
             Colours::from_variables(|name| value(name).map(|(_, value)| (*value).to_owned()))

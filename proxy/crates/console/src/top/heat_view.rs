@@ -84,7 +84,7 @@ fn lines(model: &Model, width: usize, height: usize) -> Result<Vec<Line<'static>
     let Some(grid) = Grid::new(&answer.heatmap, period, width - AXIS, room.rows) else {
         return Err("no operation of this selection in this period".to_owned());
     };
-    // Cells grow to the size of the area, by whole characters.
+    // Enlarge the cells by whole characters, so that the map fills the area.
     let wide = ((width - AXIS) / grid.columns).max(1);
     let tall = (room.rows / grid.rows.len()).max(1);
     let mut lines = vec![
