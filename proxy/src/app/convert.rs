@@ -125,7 +125,7 @@ pub(super) fn clients_in_effect(settings: &config::Settings) -> usize {
     room_for_clients(settings).map_or(wanted, |(room, _)| room.min(wanted))
 }
 
-/// Number of clients for which the limit of descriptors is enough, and this limit. `None` if there
+/// Maximum number of clients that the limit of descriptors allows, and this limit. `None` if there
 /// is no limit.
 fn room_for_clients(settings: &config::Settings) -> Option<(usize, u64)> {
     let allowed = raise_descriptor_limit()?;

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn blocked_capture_directory_delays_neither_the_history_nor_its_end() {
+    async fn history_continues_and_closes_while_the_capture_directory_is_blocked() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = Arc::new(feed(&observer, &now));

@@ -151,7 +151,7 @@ pub enum CaptureError {
     #[error("ordered redaction needs a key: set capture.redact_key_file")]
     NoRedactionKey,
     /// The captures in the directory have reached the limit of bytes.
-    #[error("the captures have {bytes} bytes, and capture.max_bytes is {max_bytes}: delete some")]
+    #[error("captures use {bytes} bytes, and capture.max_bytes is {max_bytes}: delete captures")]
     Full {
         /// Bytes of all captures.
         bytes: u64,

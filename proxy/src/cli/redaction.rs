@@ -47,7 +47,7 @@ pub(super) enum KeyError {
         source: io::Error,
     },
     /// The key is too short.
-    #[error("{0}: a key has at least {MIN_REDACTION_KEY_BYTES} bytes")]
+    #[error("{0}: the key must have at least {MIN_REDACTION_KEY_BYTES} bytes")]
     TooShort(PathBuf),
 }
 

@@ -70,7 +70,7 @@ fn settings(key: &Key, variant: usize) -> config::Settings {
     let (section, name) = key.path.rsplit_once('.').unwrap_or_default();
     let needed = match section {
         "fault" if key.path != "fault.delay_ms" => "fault.delay_ms = 7\n".to_owned(),
-        // A certificate needs its key, and the other way round.
+        // A certificate needs its key, and a key needs its certificate.
         "telemetry" if name == "certificate_file" => of_telemetry("key_file"),
         "telemetry" if name == "key_file" => of_telemetry("certificate_file"),
         "slow_log" if key.path != "slow_log.redact" => "slow_log.redact = true\n".to_owned(),
@@ -172,6 +172,6 @@ fn value(key: &Key, variant: usize) -> String {
         | Kind::ConnectionString
         | Kind::Base64 { .. }
         | Kind::Addresses
-        | Kind::AdminAddress => panic!("{}: live keys of this kind need a value here", key.path),
+        | Kind::AdminAddress => panic!("{}: add values for live keys of this kind", key.path),
     }
 }
