@@ -32,9 +32,9 @@ const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 /// Maximum number of characters of an error response that an error message contains.
 const SHOWN_REFUSAL_CHARACTERS: usize = 200;
 
-/// The header with the name of the instance that sends a request to another instance. If an
-/// instance receives its own name, it refuses the request with the status 421: it is configured as
-/// its own peer.
+/// The header with the name of the instance that sends a request to another instance. An instance
+/// that receives its own name is configured as its own peer, and refuses the request with the
+/// status 421.
 pub const INSTANCE_HEADER: &str = "seawall-instance";
 
 /// A client of one proxy's admin address.
@@ -57,7 +57,7 @@ impl fmt::Debug for AdminClient {
 impl AdminClient {
     /// Creates a client, which connects at its first request. `url` is `http://host:port`,
     /// `https://host:port` or `host:port`. `token` is the token that the admin address requires, if
-    /// any. `tls` is used with HTTPS; without it, no certificate is trusted.
+    /// any. `tls` is used with HTTPS; if `tls` is `None`, no certificate is trusted.
     ///
     /// # Errors
     /// If the URL is invalid or has a path, or TLS cannot be set up.
@@ -183,8 +183,8 @@ impl AdminClient {
     }
 
     /// Requests a reply without a time limit, and returns its bytes. `name` is sent in the header
-    /// [`INSTANCE_HEADER`]. `reserve` is called with the size of each part of the body before it is
-    /// kept; if it returns false, the reply is too large.
+    /// [`INSTANCE_HEADER`]. Before a part of the body is kept, `reserve` is called with the part's
+    /// size. If `reserve` returns false, the reply is too large.
     ///
     /// # Errors
     /// If there is no reply, the request is refused, or the reply is too large.

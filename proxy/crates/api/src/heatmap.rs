@@ -1,4 +1,4 @@
-//! The heat map of durations over time: `/api/v1/heatmap`, and the shapes in an area of it:
+//! The heat map of durations over time: `/api/v1/heatmap`, and the shapes in an area of the map:
 //! `/api/v1/heatmap/shapes`.
 
 use serde::{Deserialize, Serialize};

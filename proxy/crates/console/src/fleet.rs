@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_share_one_token_file_or_have_one_each() {
+    fn addresses_share_one_token_file_or_each_address_has_its_own() {
         let two = ["--admin", "a:1,b:2,c:3", "--token-file", "x,y"];
         let error = endpoints(&two).fleet().unwrap_err();
         assert_eq!(

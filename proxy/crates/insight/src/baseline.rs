@@ -86,7 +86,7 @@ pub(super) fn spans(against: Against, window: Window, now: SystemTime) -> Result
         });
     }
     // The baseline has at least two steps, so it can be longer than the window. Rates stay
-    // comparable, because each is computed with the length of its own period.
+    // comparable, because each rate is computed with the length of its own period.
     let reaches = |(step, kept): &&(u64, u64)| ago + length.max(step * 2) <= *kept;
     let step = TIERS.iter().find(reaches).or(TIERS.last());
     let step = step.map_or(1, |(step, _)| *step);

@@ -26,7 +26,8 @@ pub fn add_reply<T: Merge>(sum: &mut Option<T>, address: &str, mut reply: T) -> 
     Ok(())
 }
 
-/// An error with the address of its instance, if the text does not name it yet.
+/// The text of an error with the address of its instance. The address is added only if the text
+/// does not contain it.
 pub fn with_address(address: &str, error: &str) -> String {
     match error.contains(address) {
         true => error.to_owned(),

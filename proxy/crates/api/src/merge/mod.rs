@@ -82,8 +82,8 @@ fn add_limit(sum: &mut Option<u64>, more: Option<u64>) {
     *sum = sum.zip(more).map(|(sum, more)| sum + more);
 }
 
-/// Merges each element of `others` with the element of `list` that has the same key. If `list` has
-/// no such element, adds the element.
+/// Merges each element of `others` into the element of `list` with the same key. Appends the
+/// elements of `others` whose keys are not in `list`.
 fn merge_by<T, K: Eq + Hash>(
     list: &mut Vec<T>,
     others: Vec<T>,

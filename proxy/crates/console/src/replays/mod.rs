@@ -58,7 +58,7 @@ pub(crate) fn capture(path: &Path, now: &Report) -> std::result::Result<Report, 
 pub(crate) fn missed(comparison: &Comparison) -> Option<String> {
     let shapes = comparison.missed.iter().map(|missed| {
         let name = text::name(&missed.shape);
-        format!("{name} is {:.2} times as slow", missed.ratio)
+        format!("{name}: median {:.2} times as long as before", missed.ratio)
     });
     let shapes: Vec<_> = shapes.collect();
     (!shapes.is_empty()).then(|| format!("objectives missed: {}", shapes.join("; ")))

@@ -162,8 +162,8 @@ async fn fetch_one(client: &AdminClient, arguments: &Arguments) -> Exit {
     }
 }
 
-/// Writes the merged report of several instances. If some of them fail, the report contains the
-/// others and the errors, and the exit status is [`Exit::Unavailable`].
+/// Writes the merged report of several instances. If some instances fail, the report contains
+/// the other instances and the errors, and the exit status is [`Exit::Unavailable`].
 async fn fetch_all(fleet: &Fleet, arguments: &Arguments) -> Exit {
     let (report, instances) = merged::fetch(fleet, &arguments.path()).await;
     let mut exit = Exit::Success;

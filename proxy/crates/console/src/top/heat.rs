@@ -278,7 +278,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_operation_is_in_one_cell_whatever_the_size() {
+    fn every_operation_is_in_exactly_one_cell_of_a_grid_of_any_size() {
         for columns in [1, 2, 3, 7, 59, 60, 61, 119, 120, 121, 400] {
             for rows in [1, 2, 5, 20, 89, 200] {
                 let grid = Grid::new(&heatmap(), period(), columns, rows).unwrap();

@@ -82,7 +82,7 @@ pub(super) enum Colours {
 }
 
 impl Colours {
-    /// The colours that the terminal supports, as its environment variables say. `NO_COLOR` turns
+    /// The colours that the terminal supports according to environment variables. `NO_COLOR` turns
     /// colours off (<https://no-color.org>).
     pub(super) fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
         let of = |name| variable(name).unwrap_or_default();

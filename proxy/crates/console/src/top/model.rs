@@ -38,8 +38,8 @@ pub(super) struct Answers {
     pub(super) changes: Option<Changes>,
     pub(super) pools: Option<Pools>,
     pub(super) heatmap: Option<HeatAnswer>,
-    /// The number of operations since the instance's start, and when it was requested, by the
-    /// address of the instance.
+    /// For each instance, by its address: when its number of operations was requested, and its
+    /// number of operations since its start.
     pub(super) operations: BTreeMap<String, (Duration, u64)>,
     /// The first error.
     pub(super) error: Option<String>,

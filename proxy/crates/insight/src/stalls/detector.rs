@@ -71,15 +71,15 @@ const LEARNING: usize = 20;
 /// Number of past seconds whose operation counts are kept, to detect that few operations ended.
 const RECENT: usize = 60;
 
-/// An operation is slow if its duration exceeds the usual 99th percentile by this factor and by
-/// `SPREADS`.
+/// Minimum duration of a slow operation, as a multiple of the usual 99th percentile. The conditions
+/// of [`SPREADS`] and [`FLOOR_SECONDS`] must also hold.
 const FACTOR: f64 = 5.0;
 
-/// An operation is slow if its duration exceeds the usual 99th percentile by this many upward
-/// standard deviations (of logarithms) and by `FACTOR`.
+/// Minimum distance of a slow operation above the usual 99th percentile, in upward standard
+/// deviations of the 99th percentiles. All values are logarithms.
 const SPREADS: f64 = 4.0;
 
-/// An operation is never slow if it is shorter than this.
+/// Minimum duration of a slow operation, in seconds.
 const FLOOR_SECONDS: f64 = 0.02;
 
 /// An episode ends when all durations are below this share of the limit for slow operations.

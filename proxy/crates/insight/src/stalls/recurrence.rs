@@ -1,8 +1,8 @@
 //! Detects recurring episodes: a chain of episodes that start at multiples of one period.
 //!
 //! Three starts are often evenly spaced by chance. So a chain counts only if most episodes since
-//! its first belong to it. A short chain must also follow a time without episodes, and its episodes
-//! must have similar lengths.
+//! its first episode belong to it. A short chain must also follow a time without episodes, and its
+//! episodes must have similar lengths.
 
 use std::time::Duration;
 
