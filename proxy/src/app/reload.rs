@@ -350,8 +350,8 @@ impl App {
     }
 }
 
-/// The changes of values, as text. If only the content of a file or a secret has changed, lists its
-/// key or section with equal values before and after.
+/// The changes of values, as text. A key or section in which only a secret or the content of a file
+/// has changed is listed with equal values before and after.
 fn changes(
     changed: &[Changed],
     before: &[EffectiveValue],

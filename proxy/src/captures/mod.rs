@@ -7,7 +7,7 @@
 //!
 //! One capture runs at a time. While no capture runs, captures cost an operation one relaxed load.
 //! A capture never delays an operation: if the queue or the disk is full, or the rate limit is
-//! reached, operations are omitted, and both the file and the metrics report how many. Logins,
+//! reached, operations are omitted, and the file and the metrics report their number. Logins,
 //! commands that may contain secrets and unknown commands are never recorded, nor are their
 //! replies. If the values of users must be replaced, the writer thread replaces them before it
 //! writes, so no value reaches the disk. This module does not use HTTP and does not select servers.

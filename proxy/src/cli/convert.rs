@@ -24,7 +24,7 @@ pub(super) struct Convert {
     /// The input: a file of mongod's traffic recorder, one part of a capture, or a directory with
     /// the parts of a capture.
     from: PathBuf,
-    /// The file to write; it must not exist.
+    /// The file to write; an existing file is not overwritten.
     #[arg(value_name = "TO")]
     destination: PathBuf,
     /// Format of the file to write; without this option, a recording becomes a capture and a

@@ -372,10 +372,11 @@ impl<'a> Comparison<'a> {
             && cost >= COSTLY_SHARE * load_per_second(all, self.now)
     }
 
-    /// True if, in the period with fewer operations, the missing operations of the shape may be
-    /// counted in [`Label::OtherShapes`] or in a group row of the namespace. Only the heaviest
-    /// shapes have their own rows and series, so a shape that just got its own row must not be
-    /// reported as new. `is_more` is true if the earlier period has fewer operations.
+    /// True if the missing operations of the shape may be hidden: in the period with fewer
+    /// operations, [`Label::OtherShapes`] or a group row of the namespace may have counted them.
+    /// Only the heaviest shapes have their own rows and series, so a shape that just got its own
+    /// row must not be reported as new. `is_more` is true if the earlier period has fewer
+    /// operations.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let ((less, lesser), (more, greater)) = match is_more {
             true => ((pair.before, self.before), (pair.now, self.now)),
@@ -395,8 +396,8 @@ impl<'a> Comparison<'a> {
             && (time(less) + time(&other)) * scale > time(more)
     }
 
-    /// True if a shape seems new or gone, but only its text changed. Once Seawall has learned that
-    /// the names below a prefix are data, all shapes that differed in these names are one shape
+    /// True if a shape seems new or gone, but only its text changed. When Seawall learns that the
+    /// names below a prefix are data, the shapes that differed only in these names become one shape
     /// with a new text.
     fn is_renamed(&self, pair: &Pair<'_>) -> bool {
         let is_new = |pair: &Pair<'_>| pair.before.count == 0;

@@ -337,9 +337,9 @@ impl History {
         std::mem::take(&mut self.delta)
     }
 
-    /// Loads labels and frames from the file. Skips a frame that is damaged, uses an unknown label
-    /// or ends after `now`, and records it in the delta so that it is removed from the file.
-    /// Returns the number of skipped frames.
+    /// Loads labels and frames from the file. Skips frames that are damaged, use an unknown label
+    /// or end after `now`. The next delta removes the skipped frames from the file. Returns the
+    /// number of skipped frames.
     pub fn restore(&mut self, labels: Vec<(u32, Label)>, frames: Vec<Frame>, now: u64) -> usize {
         for (number, label) in labels {
             self.next_label = self.next_label.max(number.wrapping_add(1));

@@ -2,8 +2,8 @@
 //!
 //! [`StallDetector`] gets one second at a time. An operation is counted in the second in which it
 //! *ended*. If a server stops for 2 s, no operation ends in these seconds, and operations that took
-//! up to 2 s end in the second after them. So the start of an episode is computed from the first
-//! slow second: its end minus the longest duration.
+//! up to 2 s end in the next second. So the start of an episode is computed from the first slow
+//! second: the end of this second minus the longest duration.
 //!
 //! The usual values are learned from the seconds outside of episodes: the median and the upward
 //! spread of their 99th percentiles. If operations stay slow for minutes, the episode ends, and the

@@ -60,15 +60,17 @@ const ONE_MISSING_IN: u64 = 3;
 /// Chains with fewer episodes than this must have episodes of similar lengths.
 const LONG_CHAIN: u64 = 5;
 
-/// If other episodes started during a chain or in the quiet time before it ([`ALONE_PERIODS`]), the
-/// chain must have at least this many more episodes than there are other episodes.
+/// An episode is an "other" episode if it started during a chain, or in the quiet time before it
+/// ([`ALONE_PERIODS`]), but is not part of the chain. If there are other episodes, the chain must
+/// have at least this many episodes more than there are other episodes.
 const FEWER_OTHERS: u64 = 4;
 
 /// Maximum share of other episodes (see [`FEWER_OTHERS`]) among all episodes since the start of the
 /// quiet time.
 const MAX_OTHERS: f64 = 0.4;
 
-/// Number of periods before a chain of three that must have no episode. Longer chains need fewer.
+/// Number of periods without an episode before a chain of three episodes. Longer chains need fewer
+/// such periods.
 const ALONE_PERIODS: f64 = 12.0;
 
 /// Two lengths are similar if the longer one is at most this many times the shorter one, or if they
@@ -156,8 +158,8 @@ impl Chain {
             let expected = self.origin + self.period * float(number);
             let later = (index + 1..episodes.len()).filter_map(|later| {
                 let distance = (start(episodes, later)? - expected).abs();
-                // If each of three starts differs from the fit by one tolerance, the third start
-                // differs by up to three tolerances from the time that the first two predict.
+                // If each of three starts is off by one tolerance, the third start is up to three
+                // tolerances away from the time that the first two starts predict.
                 (distance <= 3.0 * self.tolerance()).then_some((later, distance))
             });
             let nearest = later.min_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -205,7 +207,7 @@ impl Chain {
         if (expected - times) * ONE_MISSING_IN > times {
             return false;
         }
-        // The shorter the chain, the longer the time before it that must have no episode.
+        // A short chain needs a longer quiet time before its first episode than a long chain.
         let alone = self.period * ALONE_PERIODS / float((times - MIN_TIMES + 1).pow(2));
         let first = self.links.first().and_then(|link| start(episodes, link.0));
         let since = first.unwrap_or(f64::INFINITY) - alone;
