@@ -57,7 +57,8 @@ pub(crate) use self::{
     tls::tls_problems,
 };
 
-/// At the end of a drain, Seawall closes the remaining clients over this time, not all at once.
+/// At the end of a drain, the times at which Seawall closes the remaining clients are spread over
+/// this duration.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
 
 /// How long HTTP requests may take after the end of a drain.

@@ -390,8 +390,8 @@ impl Queue {
         self.push(&mut state, Content::Reply(reply), bytes);
     }
 
-    /// Counts operations that are not recorded, or the message of a reply (`operations` is 0). A
-    /// later record reports them.
+    /// Counts operations that are not recorded. If `operations` is 0, counts the message of a reply
+    /// that is not recorded. A later record reports the omission.
     pub(super) fn omit(
         &self,
         reason: OmissionReason,

@@ -424,7 +424,8 @@ impl<'a> Comparison<'a> {
     }
 
     /// The later sum per operation, divided by the earlier sum per operation. `None` unless the
-    /// increase is significant, at least `floor` and at least [`MIN_WEIGHT_RATIO`].
+    /// increase is significant and at least `floor`, and the ratio is at least
+    /// [`MIN_WEIGHT_RATIO`].
     fn weight(&self, pair: &Pair<'_>, before: u64, now: u64, floor: f64) -> Option<f64> {
         if pair.before.count.min(pair.now.count) < MIN_OPERATIONS {
             return None;

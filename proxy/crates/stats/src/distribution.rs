@@ -308,8 +308,8 @@ fn scale() -> &'static Scale {
     })
 }
 
-/// How many buckets 1 ns lies below the lower bound of the first bucket: 32 · (log2 10^-9 + 21) =
-/// -284.7.
+/// Number of buckets from 1 ns to the lower bound of the first bucket, rounded up:
+/// 32 · (-21 - log2 10^-9) = 284.7.
 const BUCKETS_BELOW: usize = 285;
 
 fn finest_bucket_of(ns: u64) -> usize {

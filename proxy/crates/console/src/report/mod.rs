@@ -62,8 +62,8 @@ struct Compare {
     /// The later report, which is compared with the earlier one.
     #[arg(value_name = "B")]
     now: PathBuf,
-    /// Exit with status 1 if the median of a shape is slower by more than this share. Only for
-    /// reports on replays.
+    /// Exit with status 1 if the median duration of a shape increased by more than this percentage.
+    /// Only for reports on replays.
     #[arg(long, value_name = "PERCENT", value_parser = slowdown)]
     fail_if_slower: Option<f64>,
     #[command(flatten)]

@@ -198,8 +198,8 @@ fn time_cells(period: Period, step: f64, most: usize) -> (f64, f64, usize) {
     }
 }
 
-/// The latencies that get a label on a logarithmic axis, in seconds: round numbers between two
-/// latencies. The fewer decades the axis has, the more labels each decade gets.
+/// The latencies that get a label on a logarithmic axis, in seconds: round numbers above `low`
+/// and up to `high`. The fewer decades the axis has, the more labels each decade gets.
 pub(super) fn latency_ticks(low: f64, high: f64) -> Vec<f64> {
     let decades = (high / low).log10();
     let factors: &[f64] = match decades {

@@ -44,7 +44,8 @@ impl Dimension {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HeatChoice {
     pub(super) dimension: Dimension,
-    /// The server, namespace, command or id of a shape. `None` selects the first name.
+    /// The selected server, namespace or command, or the id of the selected shape. `None` selects
+    /// the first name.
     pub(super) name: Option<String>,
     /// The phase; `None` for the whole duration.
     pub(super) phase: Option<Phase>,

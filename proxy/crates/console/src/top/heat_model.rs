@@ -114,7 +114,7 @@ mod tests {
     use crate::top::model::tests::model;
 
     #[test]
-    fn the_heat_map_selects_one_server_application_or_shape_by_name() {
+    fn the_heat_map_selects_one_server_namespace_command_or_shape() {
         let mut model = model();
         assert_eq!(model.heat_parameters().unwrap(), "");
         assert_eq!(model.heat_title(), "all operations");

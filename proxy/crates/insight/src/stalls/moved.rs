@@ -59,7 +59,8 @@ const AS_EXTREME_OF: usize = 20;
 
 /// The counters with unusual values during the episodes. `episodes` has the start and the end of
 /// each episode. The highest score is first. Empty if the server did not reply during at least half
-/// of the episodes: in the first reply after a gap, the rates are averages over the whole gap.
+/// of the episodes. Then the rates during the episodes are unknown, because the first reply after a
+/// gap has averages over the whole gap.
 pub(super) fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     let is_seen = |episode: &&(f64, f64)| samples.iter().any(|s| is_within(s, **episode));
     let seen: Vec<_> = episodes.iter().filter(is_seen).copied().collect();

@@ -24,7 +24,7 @@ pub struct Recurrence {
     /// operations lost the most time.
     pub phase: Phase,
     /// True if another episode can be expected, because at most three periods have passed since the
-    /// last.
+    /// last episode.
     pub is_current: bool,
 }
 
