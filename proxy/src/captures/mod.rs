@@ -306,7 +306,7 @@ impl Captures {
         captures
     }
 
-    /// The reason why no capture can start now, whatever its plan; `None` if a capture can start.
+    /// The reason why no capture with any plan can start now; `None` if a capture can start.
     pub(crate) fn obstacle(&self) -> Option<CaptureError> {
         match (self.relays_clients, &*self.settings.load()) {
             (true, _) => Some(CaptureError::Relayed),

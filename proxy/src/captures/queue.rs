@@ -84,7 +84,7 @@ pub(super) const ENDS: [EndReason; 5] = [
     EndReason::Shutdown,
 ];
 
-/// The name of an end's reason in the API and in metrics.
+/// The name of the reason for which a capture ended, in the API and in metrics.
 pub(super) fn end_name(reason: EndReason) -> &'static str {
     match reason {
         EndReason::NextPart => "next_part",

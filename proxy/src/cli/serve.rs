@@ -90,8 +90,8 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     Box::pin(serve_until_signal(&app, signals, reloader)).await
 }
 
-/// The bound HTTP address as text. If an address is configured but not bound, another process uses
-/// it.
+/// The bound HTTP address as text. If the configured address is not bound, the text is `in use`,
+/// because another process uses the address.
 fn bound<'a>(bound: Option<&'a str>, configured: &AdminAddress) -> &'a str {
     bound.unwrap_or(match configured {
         AdminAddress::Tcp(_) => "in use",

@@ -127,8 +127,8 @@ const ALPHA: f64 = 0.001;
 /// the shape is not reported as more or less frequent.
 const MIN_RATE_RATIO: f64 = 3.0;
 
-/// Variance of an operation count, divided by its mean. Independent operations have 1; bursts make
-/// it larger.
+/// Variance of an operation count, divided by its mean. It is 1 for independent operations, and
+/// larger for bursts.
 const OVERDISPERSION: f64 = 5.0;
 
 /// Minimum number of operations of a new shape that is reported because of its cost.
@@ -510,8 +510,8 @@ fn may_include(others: &Label, shape: &Label) -> bool {
     }
 }
 
-/// The amount of drift that is subtracted from a shape's change. A drift opposite to the change is
-/// ignored: subtracting it would make the change look larger.
+/// The amount of drift that is subtracted from a shape's change. A drift in the opposite direction
+/// is ignored, because its subtraction would make the change look larger.
 fn allowed(drift: Option<f64>, change: f64) -> f64 {
     let drift = drift.unwrap_or(0.0);
     if change > 0.0 {

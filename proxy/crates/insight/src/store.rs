@@ -279,8 +279,8 @@ fn write_to(opened: &Database, delta: &Delta) -> Result<(), StoreError> {
         }
         let mut frames = transaction.open_table(FRAMES).map_err(database)?;
         let mut gauges = transaction.open_table(GAUGES).map_err(database)?;
-        // Dropped frames are removed before new ones are added: after the clock was set back, a
-        // step may be in both lists.
+        // Remove dropped frames before adding new frames, because a step may be in both lists after
+        // the clock was set back.
         for (tier, start) in &delta.dropped {
             let key = frame_key(*tier, *start);
             frames.remove(key).map_err(database)?;

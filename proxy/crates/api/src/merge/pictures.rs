@@ -12,7 +12,7 @@ use crate::{
 };
 use seawall_stats::{Distribution, float};
 
-/// The start of the step of this length that contains a time.
+/// The start of the step that contains the time `at`. Steps have a length of `seconds`.
 fn start_of_step(at: f64, seconds: f64) -> f64 {
     match seconds > 0.0 {
         true => (at / seconds).floor() * seconds,
