@@ -264,13 +264,13 @@ mod tests {
         for address in permitted {
             assert!(
                 restrictions.permits(client(address)),
-                "{address} with restrictions {own} {inherited}"
+                "{address} is refused under the restrictions {own} {inherited}"
             );
         }
         for address in refused {
             assert!(
                 !restrictions.permits(client(address)),
-                "{address} with restrictions {own} {inherited}"
+                "{address} is permitted under the restrictions {own} {inherited}"
             );
         }
     }

@@ -9,7 +9,8 @@
 use super::payload::{ClientFinal, ServerFirst, auth_message, parse_server_final};
 use super::{ClientFirst, ClientKey, Key, Mechanism, ScramError, ScramKeys};
 
-/// A conversation whose client-first message has been forwarded. The server-first message is next.
+/// A conversation whose client-first message has been forwarded. The next message is the
+/// server-first message.
 #[derive(Debug)]
 pub struct CarriedConversation {
     mechanism: Mechanism,
@@ -40,7 +41,8 @@ impl CarriedConversation {
     }
 }
 
-/// A conversation whose server-first message has been forwarded. The client's proof is next.
+/// A conversation whose server-first message has been forwarded. The next message has the client's
+/// proof.
 #[derive(Debug)]
 pub struct CarriedChallenge {
     mechanism: Mechanism,
@@ -72,7 +74,7 @@ impl CarriedChallenge {
     }
 }
 
-/// A conversation whose proof has been forwarded. The server's signature is next.
+/// A conversation whose proof has been forwarded. The next message has the server's signature.
 #[derive(Debug)]
 pub struct CarriedProof {
     auth_message: String,

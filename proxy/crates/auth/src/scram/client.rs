@@ -4,7 +4,8 @@ use super::client_first::escape_user_name;
 use super::payload::{ServerFirst, auth_message, encode, is_nonce, parse_server_final};
 use super::{ClientKey, DerivedKeys, Mechanism, ScramError, ScramKeys, derive_from_password};
 
-/// A conversation that Seawall has begun. The server's nonce, salt and iteration count are next.
+/// A conversation that Seawall has begun. The next message has the server's nonce, salt and
+/// iteration count.
 #[derive(Debug)]
 pub struct ClientConversation {
     mechanism: Mechanism,
@@ -97,7 +98,7 @@ impl ClientConversation {
     }
 }
 
-/// A conversation in which Seawall has sent its proof. The server's signature is next.
+/// A conversation in which Seawall has sent its proof. The next message has the server's signature.
 #[derive(Debug)]
 pub struct ClientProofSent {
     auth_message: String,

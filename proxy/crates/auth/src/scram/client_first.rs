@@ -19,9 +19,9 @@ impl ClientFirst {
     /// and extensions after the nonce.
     ///
     /// # Errors
-    /// The payload is malformed, requests channel binding (`p=`), or has a mandatory extension
-    /// (`m=`). It contains the authorization identity of another user, or an escape other than
-    /// `=2C` and `=3D`. Its nonce is shorter than servers accept.
+    /// Fails if the payload is malformed, requests channel binding (`p=`), has a mandatory
+    /// extension (`m=`), contains the authorization identity of another user, or contains an escape
+    /// other than `=2C` and `=3D`. Also fails if the nonce is shorter than servers accept.
     pub fn parse(payload: &[u8]) -> Result<Self, ScramError> {
         let message = ScramMessage::ClientFirst;
         let text = text(message, payload)?;

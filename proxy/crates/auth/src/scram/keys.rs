@@ -375,8 +375,8 @@ pub(super) fn check_iterations(iterations: u32) -> Result<(), ScramError> {
 /// The lowest accepted iteration count, as in drivers. With fewer iterations, an attacker could
 /// guess the password from a proof.
 pub const MIN_ITERATIONS: u32 = 4_096;
-/// The highest accepted iteration count. This number of iterations takes some seconds, so a peer
-/// can occupy a core only for this time. The servers' defaults are 10,000 and 15,000.
+/// The highest accepted iteration count. This number of iterations takes some seconds; without this
+/// limit, a peer could occupy a core for much longer. The servers' defaults are 10,000 and 15,000.
 pub const MAX_ITERATIONS: u32 = 10_000_000;
 
 const _: () = assert!(MIN_ITERATIONS < MAX_ITERATIONS);

@@ -61,8 +61,8 @@ impl ServerFirst {
     /// Parses the payload.
     ///
     /// # Errors
-    /// The payload is malformed, or its nonce does not begin with the client's nonce. In the second
-    /// case it belongs to another conversation.
+    /// Fails if the payload is malformed, or if its nonce does not begin with the client's nonce. A
+    /// payload with another nonce belongs to another conversation.
     pub(super) fn parse(payload: &[u8], client_nonce: &str) -> Result<Self, ScramError> {
         let message = ScramMessage::ServerFirst;
         let text = text(message, payload)?;

@@ -3,7 +3,8 @@
 use super::payload::{ClientFinal, auth_message, encode, is_nonce};
 use super::{ClientFirst, ClientKey, Mechanism, ScramError, ScramKeys};
 
-/// A conversation whose first two messages have been exchanged. The client's proof is next.
+/// A conversation whose first two messages have been exchanged. The next message has the client's
+/// proof.
 #[derive(Debug)]
 pub struct ServerConversation {
     client_first: ClientFirst,
