@@ -121,7 +121,7 @@ pub enum Redaction {
 /// The clients that are captured. A client must match each list that is not empty.
 #[derive(Clone, PartialEq, Message)]
 pub struct Selection {
-    /// Share of the clients, from 0 to 1.
+    /// Share of all clients that the capture selects at random, from 0 to 1.
     #[prost(double, tag = "1")]
     pub sample: f64,
     /// Namespaces, as `database.collection`, or a database alone. A client is captured from its

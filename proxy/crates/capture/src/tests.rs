@@ -103,7 +103,11 @@ fn a_part_that_is_cut_off_at_any_byte_is_reported() {
     let part = part(&[command(1, 300), command(2, 300)]);
     for length in 0..part.len() {
         let (contents, error) = read(&part[..length]);
-        assert!(error.is_some(), "{length} of {} bytes", part.len());
+        assert!(
+            error.is_some(),
+            "no error after {length} of {} bytes",
+            part.len()
+        );
         assert!(
             !contents
                 .iter()

@@ -41,9 +41,10 @@ const MAX_EXHAUST_BYTES: usize = 4096;
 pub struct ImportCounts {
     /// Commands that are in the capture.
     pub operations: u64,
-    /// Commands that contain, or may contain, a secret. The capture records where they are missing.
+    /// Commands that contain, or may contain, a secret. In place of each command, the capture has
+    /// an `Omitted` record.
     pub secret: u64,
-    /// Handshakes and logins (`hello`, `saslStart` and the like), in any opcode.
+    /// Handshakes and logins (`hello`, `saslStart` and the like), of any opcode.
     pub handshakes: u64,
     /// Messages of old opcodes that are not part of a handshake.
     pub legacy: u64,
@@ -427,7 +428,8 @@ impl Parsed {
 
     /// True for an `OP_REPLY`, and for an `OP_MSG` whose body has the field `ok`; no command has
     /// this field. The header does not distinguish replies from commands: a `requestID` may be 0,
-    /// and the commands that a server records for an exhaust cursor respond to the first command.
+    /// and the `getMore`s that a server records for an exhaust cursor have the `requestID` of the
+    /// first command as their `responseTo`.
     fn is_reply(&self) -> bool {
         match self.header.op_code {
             OpCode::Reply => true,

@@ -94,13 +94,13 @@ impl<R: Read> RecorderReader<R> {
     }
 }
 
-/// The size of a packet in bytes, from its bytes without the size.
+/// The size of a packet in bytes, with its size field. `bytes` is the packet without this field.
 fn packet_bytes(bytes: &Bytes) -> u64 {
     u64::try_from(bytes.len() + SIZE_BYTES).unwrap_or(u64::MAX)
 }
 
-/// Reads the bytes of the next packet, without its size; `None` at the end of the source. The inner
-/// error says why the size of the packet is invalid.
+/// Reads the next packet, and returns its bytes without the size field; `None` at the end of the
+/// source. The inner error says why the size of the packet is invalid.
 fn read_packet(
     source: &mut impl Read,
     at_byte: u64,
@@ -127,7 +127,7 @@ fn read_packet(
     Ok(Ok(Some(bytes.into())))
 }
 
-/// Parses the bytes of a packet, without its size.
+/// Parses the bytes of a packet without its size field.
 fn parse(layout: Layout, packet: Bytes) -> Result<Packet, &'static str> {
     let mut rest = packet;
     let event = match layout {

@@ -221,7 +221,7 @@ fn a_message_of_48_mb_is_read() {
 }
 
 #[test]
-fn replies_belong_to_the_commands_to_which_they_respond() {
+fn each_reply_is_matched_to_its_command_by_session_and_response_to() {
     let (records, counts) = import([
         (1, request(1, &hello())),
         (1, reply(50, 1, &doc! { "ok": 1.0 })),
@@ -236,7 +236,7 @@ fn replies_belong_to_the_commands_to_which_they_respond() {
     let Content::ClientBegan(began) = began else {
         panic!("{began:?}");
     };
-    assert!(began.was_active, "its hello is not in the file");
+    assert!(began.was_active, "the client's hello is not in the file");
     let Content::ClientBegan(began) = began_too else {
         panic!("{began_too:?}");
     };
@@ -400,13 +400,13 @@ fn the_address_of_the_server_is_in_the_header() {
 }
 
 #[test]
-fn a_capture_with_facts_only_is_not_exported() {
+fn a_capture_without_whole_replies_cannot_be_exported() {
     let error = Export::new(Layout::Addresses, &Header::default()).unwrap_err();
     assert_eq!(error, ExportError::NoReplies);
 }
 
 #[test]
-fn memory_for_open_commands_is_limited_in_files_without_replies() {
+fn number_of_remembered_commands_is_limited_in_a_file_without_replies() {
     let sessions = (0..200_000).map(|session| (session, request(1, &find(1))));
     let (records, counts) = import(sessions);
     assert_eq!(counts.operations, 200_000);

@@ -20,7 +20,8 @@ impl<W: Write> RecorderWriter<W> {
         }
     }
 
-    /// Writes a packet. The layout `Addresses` has no packets without a message: they are skipped.
+    /// Writes a packet. In the layout `Addresses`, every packet has a message, so this function
+    /// skips packets without a message.
     ///
     /// # Errors
     /// If the destination fails, or if the packet does not fit the format.
