@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_error_code_is_not_counted_if_max_codes_other_codes_are_counted() {
+    fn at_most_max_codes_different_error_codes_are_counted() {
         let mut counts = CodeCounts::default();
         for code in [0, 11000, 0, 11000, 11000, 121] {
             counts.add(code);

@@ -291,7 +291,8 @@ impl<'a> Command<'a> {
     }
 
     /// The session id and the `txnNumber` of a command that a driver retries unchanged: a write
-    /// outside of transactions, or the end of a transaction.
+    /// outside of transactions, or the end of a transaction. `None` for other commands, and if one
+    /// of the two values is missing.
     pub fn numbered(&self) -> Option<([u8; 16], i64)> {
         let is_numbered = match self.class {
             Class::Write => !self.in_transaction,

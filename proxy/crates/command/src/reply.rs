@@ -223,8 +223,8 @@ impl ReplyScanner {
         rest
     }
 
-    /// Applies the beginning of an element. Returns the number of bytes used; `None` if it is
-    /// incomplete.
+    /// Applies the beginning of an element. Returns the number of bytes used; `None` if the
+    /// beginning is incomplete.
     #[inline(always)]
     fn apply(&mut self, head: Head) -> Option<usize> {
         match head {
@@ -675,7 +675,7 @@ mod tests {
                 assert_eq!(
                     scan(form, &bytes, piece),
                     facts,
-                    "{reply} in pieces of {piece}"
+                    "{reply} in pieces of {piece} bytes"
                 );
             }
         }
@@ -691,14 +691,14 @@ mod tests {
     }
 
     #[test]
-    fn reply_with_too_short_code_with_scope_is_marked_opaque_for_any_split_of_its_bytes() {
+    fn a_reply_with_a_too_short_code_with_scope_value_is_marked_opaque() {
         let script = JavaScriptCodeWithScope {
             code: String::new(),
             scope: doc! {},
         };
         let reply = doc! {"r": script, "ok": 1.0}.to_vec().unwrap();
         assert!(!scan(ReplyForm::Plain, &reply, reply.len()).is_opaque);
-        // The length of the script follows the root's length, the type and the name.
+        // The value of `r` begins with its length, at offset 7 of the reply.
         for length in [0_u8, 3, 13] {
             let mut altered = reply.clone();
             altered[7] = length;
@@ -720,7 +720,7 @@ mod tests {
     }
 
     #[test]
-    fn scanning_a_corrupt_reply_never_panics_and_marks_unknown_types_as_opaque() {
+    fn scanning_a_corrupt_reply_never_panics_and_an_unknown_type_makes_it_opaque() {
         for (form, reply, _) in replies() {
             let bytes = reply.to_vec().unwrap();
             for at in 0..bytes.len() {

@@ -100,7 +100,8 @@ fn is_on(body: &[u8], databases: &[&str]) -> bool {
     }
 }
 
-/// True if the array contains the text at any depth, or cannot be read.
+/// True if the field `name` is an array that contains `text` at any depth. Also true if the field
+/// is not an array or cannot be read.
 fn field_contains(body: &RawDocument, name: &str, text: &str) -> bool {
     match body.get(name) {
         Ok(Some(RawBsonRef::Array(array))) => contains(array.as_bytes(), text),

@@ -185,7 +185,7 @@ impl Statements {
     }
 }
 
-/// The fields of a reply that have the results. They depend on the command.
+/// The fields in which a reply contains the results. They depend on the command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplyForm {
     /// Most commands: the results are a number `n` or the batch of a cursor, or there are none.
@@ -212,8 +212,8 @@ pub enum Streaming {
     AfterStatements,
 }
 
-/// The reply to a client that has not logged in, when Seawall pools connections. Servers run these
-/// commands without a login; Seawall replies itself and never forwards them.
+/// Seawall's reply to a command of a client that has not logged in, when Seawall pools connections.
+/// Seawall does not forward the command, even if servers run it without a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyBeforeLogin {
     /// The error 13 `Unauthorized`: the command requires authentication.

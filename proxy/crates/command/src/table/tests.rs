@@ -108,7 +108,8 @@ fn only_the_listed_commands_are_handshake_commands() {
     assert_eq!(answered, BTreeSet::from(expected));
 }
 
-/// The commands that the compression specification lists, and their aliases.
+/// The expected commands are those in the list of the compression specification, with their
+/// aliases.
 #[test]
 fn commands_with_credentials_are_never_compressed() {
     let expected = [
@@ -131,7 +132,7 @@ fn commands_with_credentials_are_never_compressed() {
 }
 
 #[test]
-fn setparameter_usersinfo_unknown_commands_and_commands_with_credentials_are_secret() {
+fn credentials_and_setparameter_and_usersinfo_and_unknown_commands_are_secret() {
     let mut expected = names(|command| !command.may_be_compressed);
     expected.insert("setParameter");
     expected.insert("usersInfo");
