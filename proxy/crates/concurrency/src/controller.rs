@@ -137,7 +137,7 @@ struct Replies {
     in_time: u64,
 }
 
-/// The rate since the limit settled.
+/// The rate at which the limit settled, and the number of consecutive slices with another rate.
 #[derive(Clone, Copy, Debug, Default)]
 struct RateReference {
     value: Option<f64>,
@@ -254,7 +254,8 @@ impl Controller {
         self.like.learn(sample, self.limit);
         let time = sample.server_time().as_secs_f64();
         if time > 0.0 {
-            // Both sums decay together, so each window has the weight of its operations' time.
+            // Both sums forget old windows at the same speed. In their quotient, the weight of a
+            // window is therefore the total time of its operations.
             self.times = self.times * 0.9 + time;
             self.squares = self.squares * 0.9 + sample.server_time_squares;
         }
@@ -427,7 +428,8 @@ impl Controller {
             _ if self.search.is_settled() => SETTLED_SLICE,
             _ => SEARCH_SLICE,
         };
-        // The values of shorter slices would depend on each other.
+        // If a slice were shorter than an operation, the values of neighbouring slices would depend
+        // on each other.
         least.max(self.transit() / 2)
     }
 

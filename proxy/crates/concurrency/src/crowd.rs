@@ -16,8 +16,8 @@ use crate::{like::Slowdown, random::Random, rounded};
 /// operation.
 const CROWDED: f64 = 8.0;
 
-/// If operations take less than this many times as long as without load, the controller raises a
-/// limit that it found by yielding, step by step. The server has room because other clients have
+/// If operations take less than this many times as long as without load, the controller raises,
+/// step by step, a limit that it found by yielding. The server has room because other clients have
 /// left, or because other proxies have yielded later than this one. If all these proxies raised
 /// their limits at once, the server would be crowded again.
 const ROOMY: f64 = 3.0;
@@ -37,7 +37,8 @@ const STEP_TIME: Duration = Duration::from_millis(400);
 const LEAST_STEP: f64 = 0.85;
 const LARGEST_STEP: f64 = 0.5;
 
-/// Each time yielding has reduced the limit to the share `CHECK_AT`, at least the share `KEPT` of
+/// While the controller yields, it checks the throughput each time the limit has fallen to the
+/// share `CHECK_AT` of the limit at the last check, and at the end. At least the share `KEPT` of
 /// the throughput must remain. This share remains if all clients of the server yield, or if this
 /// proxy alone fills the server. If others take the freed share, or if the server is slow for
 /// another reason, only the share `CHECK_AT` of the throughput remains.
@@ -72,11 +73,12 @@ struct Cap {
 
 #[derive(Clone, Copy, Debug)]
 struct Yielding {
-    /// The limit at the check before the last check, or before the first step. If throughput was
-    /// lost, this limit is restored. The limit of the last check may be too low, because the
-    /// smoothed rate showed only a part of the loss at that check.
+    /// The limit at the check before the last check. Until there are two checks, the limit before
+    /// the first step. If throughput was lost, this limit is restored. The limit of the last check
+    /// may be too low, because the smoothed rate showed only a part of the loss at that check.
     earlier_limit: u32,
-    /// The limit and the rate at the last check.
+    /// The limit and the rate at the last check. Until there is a check, those before the first
+    /// step.
     from_limit: u32,
     from_rate: f64,
     next_at: Duration,
@@ -163,7 +165,8 @@ impl Crowd {
         self.crowding() >= ROOMY
     }
 
-    /// Adds the slowdown of a window's operations, if there are enough.
+    /// Adds the slowdown of a window's operations. `None` if there are too few operations to
+    /// measure it.
     pub(crate) fn observe(&mut self, slowdown: Option<Slowdown>) {
         self.is_fresh = slowdown.is_some();
         if let Some(slowdown) = slowdown {
@@ -171,8 +174,9 @@ impl Crowd {
         }
     }
 
-    /// Evaluates a window in which operations waited all the time, and returns the next action.
-    /// [`Self::observe`] has added its slowdown. `rate` is the work per second of the window.
+    /// Evaluates a window in which operations waited all the time, and returns the next action. The
+    /// caller passes the slowdown of the window to [`Self::observe`] before this call. `rate` is
+    /// the work per second of the window.
     pub(crate) fn update(
         &mut self,
         rate: f64,

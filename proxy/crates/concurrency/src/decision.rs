@@ -46,7 +46,7 @@ pub enum Reason {
     Stalled,
     /// The server replies again after a stall. Its first samples are not compared.
     Recovering,
-    /// Every operation ends too late, so the limit is lowered.
+    /// Almost every operation ends too late, so the limit is lowered.
     NothingInTime,
     /// Operations take many times as long as on the unloaded server, so the limit is lowered.
     Crowded,
@@ -96,7 +96,7 @@ impl fmt::Display for Reason {
             Self::RateChanged => "searching again: the rate of completed operations changed",
             Self::Stalled => "the server completes no operations",
             Self::Recovering => "the server completes operations again",
-            Self::NothingInTime => "lowered: every operation ends too late",
+            Self::NothingInTime => "lowered: almost every operation ends too late",
             Self::Crowded => "lowered: operations take many times as long as without load",
             Self::NotCrowded => "restored: the lower limit reduced throughput",
         })

@@ -121,10 +121,10 @@ impl Exemption {
 
     /// True if an operation may become exempt. `running` is the time that it has run, and `exempt`
     /// is the number of exempt operations. `completed_since` is the number of other operations that
-    /// have completed since it began. In a stall, this number stays low even before a sample shows
-    /// the stall. `quiet_for` is the time for which no operation has completed or become exempt.
-    /// After `PROBE_INTERVAL`, one operation may become exempt even over the bound. Therefore, long
-    /// operations cannot block all others for a long time.
+    /// have completed since this operation began. In a stall, this number stays low even before a
+    /// sample shows the stall. `quiet_for` is the time for which no operation has completed or
+    /// become exempt. After `PROBE_INTERVAL`, one operation may become exempt even over the bound.
+    /// Therefore, long operations cannot block all others for a long time.
     pub fn applies(
         &self,
         running: Duration,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_high_maximum_of_exempt_operations_does_not_delay_an_exemption() {
+    fn completions_required_for_an_exemption_do_not_depend_on_the_bound() {
         let unbounded = Exemption {
             bound: u32::MAX,
             ..RULE

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn quiet_operations_do_not_lengthen_the_unloaded_time_while_others_wait() {
+    fn quiet_operations_do_not_lengthen_the_unloaded_time_while_operations_wait() {
         // With a limit of 2, every operation begins quietly, even on a crowded server.
         let quiet = |ms, time_with_waiting| {
             let mut sample = Sample {

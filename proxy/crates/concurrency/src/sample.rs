@@ -43,7 +43,7 @@ pub struct Sample {
     /// A few long operations fill more slots than many short ones.
     pub server_time_squares: f64,
     /// Number of replies that arrived too late to be useful: the operation had exceeded its time
-    /// limit, or its client had left. Other errors are completed operations.
+    /// limit, or its client had left. Operations that end with another error count as completed.
     pub late: u64,
     /// Number of replies whose times cannot be compared, for example because a slow client decided
     /// how long the operation took. They show only that the server replies.

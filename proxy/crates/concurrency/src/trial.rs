@@ -20,10 +20,10 @@ const MIN_GAIN: f64 = 0.01;
 /// costs connections and memory on the server, so it needs a larger gain.
 const MIN_ELASTICITY: f64 = 0.05;
 
-/// A gain of this size cannot come from a steady change, so the trial does not wait for the second
-/// neighbour. But the trial waits for it if operations did not wait all the time at the tried
-/// limit. The limit is then not the reason for the gain: other clients may have yielded. A gain
-/// that exceeds the change of the limit by `LARGEST_ELASTICITY` cannot come from the limit.
+/// A gain of this size cannot come from a steady change, so the trial ends without the value of the
+/// second neighbour. There are two exceptions. If operations did not wait all the time at the tried
+/// limit, the gain has another reason: for example, other clients yielded. A gain of more than
+/// `LARGEST_ELASTICITY` times the change of the limit cannot come from the limit either.
 const OBVIOUS_GAIN: f64 = 0.3;
 const LARGEST_ELASTICITY: f64 = 1.2;
 

@@ -238,7 +238,7 @@ fn limit_stays_the_same_while_no_operation_waits() {
 }
 
 #[test]
-fn arrivals_bound_load_does_not_raise_the_limit_of_a_server_that_load_has_slowed_down() {
+fn arrivals_bound_load_does_not_raise_the_limit_of_a_slow_server() {
     // A trial of a higher limit would make operations slower while it lasts.
     let highest = |time: Duration| {
         let mut bench = Bench::new(1);

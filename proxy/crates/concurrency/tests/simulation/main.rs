@@ -53,12 +53,12 @@ fn check(group: usize) {
 }
 
 #[test]
-fn one_server_under_closed_loop_load_performs_as_well_as_with_the_best_fixed_limit() {
+fn controller_is_as_good_as_the_best_fixed_limit_for_one_server_in_a_closed_loop() {
     check(0);
 }
 
 #[test]
-fn operations_with_delays_on_the_server_perform_as_well_as_with_the_best_fixed_limit() {
+fn controller_is_as_good_as_the_best_fixed_limit_for_operations_with_delays() {
     check(1);
 }
 
@@ -68,7 +68,7 @@ fn limit_follows_changed_conditions() {
 }
 
 #[test]
-fn controllers_reach_the_best_fixed_limit_with_several_servers_or_users_or_proxies() {
+fn controllers_are_as_good_as_the_best_fixed_limit_for_several_servers_or_users_or_proxies() {
     check(3);
 }
 

@@ -64,7 +64,8 @@ pub(crate) fn compare(scenario: &Scenario, seed: u64) -> Row {
         auto,
         ratio: match is_more_better {
             true => auto / best.1,
-            // Recovery times are measured in steps of 0.1 s, so this much is added to both of them.
+            // Recovery times are measured in steps of 0.1 s, so 0.1 s is added to both times: a
+            // time may be 0.
             false if scenario.goal != Goal::P99 => (best.1 + 0.1) / (auto + 0.1),
             false => best.1 / auto,
         },

@@ -59,7 +59,8 @@ pub(crate) struct Scenario {
     /// How long the controller is measured, in seconds.
     pub(crate) auto_s: f64,
     /// How long a fixed limit is measured, in seconds. The best of seven noisy results is better
-    /// than the best limit, so few or very different operations need a longer time.
+    /// than the true result of the best limit. Scenarios with few or very different operations have
+    /// more noise, so they need a longer time.
     pub(crate) fixed_s: f64,
 }
 
@@ -214,8 +215,9 @@ fn delays() -> Vec<Scenario> {
             fixed_s: 60.0,
             // The 75 long operations per second determine the result, and each takes 1 to 3 s. The
             // controller measured a noise of 12 %. Halving the limit gains 25 %, a logarithm of
-            // 0.22. Three rounds have a standard error of 12 % * (1/3 + 1/4)^0.5 = 9 %, and 2.5 of
-            // them are 0.23. So some seeds find the best limit late.
+            // 0.22. Three rounds have a standard error of 12 % * (1/3 + 1/4)^0.5 = 9 %, and 2.5
+            // standard errors are 0.23. This is more than the gain, so some seeds find the best
+            // limit late.
             least: Least {
                 ratio: 0.87,
                 swing: 0.5,
@@ -325,10 +327,11 @@ fn several() -> Vec<Scenario> {
         Scenario {
             proxies: 50,
             // All proxies start within 10 ms at full load. Their first operations run beside 50 to
-            // 200 others, so the unloaded time that they learn is up to 100 times too long. Eight
-            // times this time is reached with about 800 operations, and the best fixed limit allows
-            // 200. A proxy cannot find its error by trials: it has 2 % of the load, so its
-            // throughput grows in proportion to its limit, as on an idle server.
+            // 200 others, so the unloaded time that they learn is up to 100 times too long. A proxy
+            // yields only if operations take eight times this time. This needs about 800
+            // operations, but the best fixed limit allows 200 for all proxies together. A proxy
+            // cannot find its error by trials: it has 2 % of the load, so its throughput grows in
+            // proportion to its limit, as on an idle server.
             least: Least {
                 ratio: 0.82,
                 swing: 1.0,
@@ -343,10 +346,9 @@ fn open_loop() -> Vec<Scenario> {
     vec![
         open("open, 50 %", 5_500.0),
         Scenario {
-            // With a limit of 16, in the order of arrival, the p99 is 2.6 ms; with 32 operations
-            // that share the cores, it is 2.9 ms. But with the first limit of 32 almost no
-            // operation waits, so the limit has no effect that could be measured, and
-            // arrivals-bound load must not lower it.
+            // The p99 is 2.6 ms with a limit of 16, and 2.9 ms with a limit of 32. But with the
+            // initial limit of 32, almost no operation waits, so the limit has no measurable
+            // effect. Arrivals-bound load must not lower the limit.
             least: Least {
                 ratio: 0.85,
                 ..GOAL
@@ -356,9 +358,9 @@ fn open_loop() -> Vec<Scenario> {
         Scenario {
             auto_s: 100.0,
             fixed_s: 100.0,
-            // The server has only 3 % to spare. A trial of 64 for 100 ms leaves 185 operations
-            // waiting, which is 17 ms. With the same limit, the p99 of 20 s varies from 7.7 to
-            // 11.3 ms.
+            // The server has only 3 % to spare. After a trial of the limit 64 for 100 ms, 185
+            // operations wait, for which the server needs 17 ms. With the same limit, the p99 of
+            // periods of 20 s varies from 7.7 to 11.3 ms.
             least: Least {
                 ratio: 0.85,
                 ..GOAL
