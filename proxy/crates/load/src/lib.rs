@@ -55,8 +55,8 @@ pub use self::{
 pub enum Behaviour {
     /// Connect, `hello`, log in, run one operation, close; then connect again at once.
     Short,
-    /// Like [`Behaviour::Short`], but connections start at this rate per second, independent of
-    /// earlier ones. The number of clients limits the concurrent connections.
+    /// Like [`Behaviour::Short`], but connections start at this rate per second, even if earlier
+    /// connections are still open. The number of clients limits the concurrent connections.
     ShortAt(f64),
     /// Keep the connection, and run operations one after another.
     Closed,

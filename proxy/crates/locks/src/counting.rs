@@ -13,12 +13,13 @@ thread_local! {
 pub struct LockCounts(BTreeMap<(&'static str, u32), u64>);
 
 impl LockCounts {
-    /// The number of all locks.
+    /// Number of times that the thread took locks, in total.
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// The number of locks by source file. The paths begin at the root of the repository.
+    /// Number of times that the thread took locks, by source file. The paths begin at the root of
+    /// the repository.
     pub fn by_file(&self) -> BTreeMap<&'static str, u64> {
         let mut by_file = BTreeMap::new();
         for ((file, _), taken) in &self.0 {
@@ -47,7 +48,7 @@ pub fn count<R>(work: impl FnOnce() -> R) -> (R, LockCounts) {
     (result, counted.unwrap_or_default())
 }
 
-/// Counts one lock of the caller's caller.
+/// Counts one lock, at the source line that called the caller of this function.
 #[track_caller]
 pub(crate) fn add() {
     let place = Location::caller();
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nested_count_does_not_change_the_outer_one() {
+    fn a_nested_count_does_not_change_the_outer_count() {
         let mutex = Mutex::new(0);
         let (inner, outer) = count(|| {
             drop(mutex.lock());

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn killed_process_reports_the_signal() {
+    async fn status_of_a_killed_process_is_128_plus_the_signal() {
         let directory = directory();
         let supervisor = spawn(&directory, "exec sleep 1000");
         kill_process(running(&supervisor).await, Signal::KILL).unwrap();

@@ -48,8 +48,9 @@ impl Records {
         });
     }
 
-    /// Redacts the next record. The result has a record of [`OmissionReason::NotRedactable`] for a
-    /// command or a message of a reply that must not be written.
+    /// Redacts the next record. If a command, or the message of a reply, cannot be redacted, the
+    /// result has a record with the reason [`OmissionReason::NotRedactable`]. The reply to an
+    /// omitted command gives no record.
     pub fn redact(&mut self, record: Content) -> impl Iterator<Item = Content> + use<> {
         let (record, omitted) = match record {
             Content::Command(command) => self.command(command),

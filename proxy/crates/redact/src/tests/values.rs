@@ -237,7 +237,7 @@ const OTHERS: [&str; 33] = [
 ];
 
 #[test]
-fn no_field_of_a_command_keeps_a_value_that_is_not_an_option_of_its_type() {
+fn each_field_of_a_command_keeps_only_names_and_options_of_its_type() {
     // The rules of these fields depend only on the syntax, so one command of each syntax is enough.
     let mut rows: Vec<&CommandSpec> = Vec::new();
     for spec in COMMANDS {
