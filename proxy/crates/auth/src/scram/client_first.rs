@@ -63,8 +63,8 @@ impl ClientFirst {
         })
     }
 
-    /// The user's name without escapes. SASLprep is not applied to it, because servers compare
-    /// names byte by byte.
+    /// The user's name without escapes. Seawall does not apply SASLprep to the name, because
+    /// servers compare names byte by byte.
     pub fn user(&self) -> &str {
         &self.user
     }
