@@ -152,7 +152,7 @@ fn a_file_of_another_kind_is_refused() {
 }
 
 #[test]
-fn a_block_that_declares_more_than_the_limit_is_refused_before_allocation() {
+fn a_block_that_declares_too_many_bytes_is_refused_before_allocation() {
     let mut part = part(&[]);
     part[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
     let (_, error) = read(&part);

@@ -96,7 +96,7 @@ struct Pending {
 /// An exhaust cursor whose last reply announced another reply.
 #[derive(Debug)]
 struct Exhaust {
-    /// `requestID` of the last reply. The next reply responds to it.
+    /// `requestID` of the last reply. The next reply has this number as its `responseTo`.
     last_reply: i32,
     /// The message of the `getMore`.
     message: Bytes,
