@@ -94,8 +94,8 @@ const MIN_SCOPED_CODE_BYTES: usize = 4 + 5 + 5;
 pub struct ReplyScanner {
     form: ReplyForm,
     facts: ReplyFacts,
-    /// The open documents, outermost first. Each has the number of bytes left in it, including its
-    /// final NUL.
+    /// The open documents, outermost first. Each entry has the number of bytes that remain in the
+    /// document after the current element, including the final NUL.
     open: [(Scope, usize); MAX_DEPTH],
     depth: usize,
     /// Number of bytes that the scanner still has to skip.

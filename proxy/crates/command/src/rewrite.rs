@@ -3,8 +3,8 @@
 //! A member's "not primary" error is about that member, not about Seawall. A driver that received
 //! this error from Seawall would mark the router as unknown and clear its pool. So Seawall replaces
 //! a state-change code by 6 `HostUnreachable`: at the root, in `writeErrors` and in
-//! `writeConcernError`. Labels are kept, and `topologyVersion` is removed. The text is replaced by
-//! a neutral one, because old drivers search it for words such as "not master".
+//! `writeConcernError`. Labels are kept, and `topologyVersion` is removed. Old drivers search the
+//! error text for words such as "not master", so a neutral text replaces it.
 
 use bson::{Bson, Document};
 

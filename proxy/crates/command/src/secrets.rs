@@ -1,5 +1,5 @@
 //! Finds commands whose values, or whose replies, may be secrets. The slow log and captures never
-//! contain them, whatever the configuration says.
+//! contain these values, whatever the configuration says.
 
 use bson::raw::{RawBsonRef, RawDocument};
 
