@@ -59,7 +59,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(600);
 const KEPT_WEIGHT: f64 = 0.7;
 
 /// Weight of a new window in the smoothed rate. With this weight, the rate is the mean of almost a
-/// second, because proxies do not yield at the same moment.
+/// second. A shorter mean would vary too much, because proxies do not yield at the same moment.
 const RATE_SMOOTHING: f64 = 0.15;
 
 /// The highest limit after yielding.

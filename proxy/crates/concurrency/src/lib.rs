@@ -21,7 +21,7 @@
 //! ```
 //!
 //! The search tries the higher neighbour first. If load has already slowed down the server, it
-//! tries the lower one first.
+//! tries the lower neighbour first.
 //!
 //! A window is 100 ms: long enough for some operations of a slow server, short enough to settle
 //! within 10 s. The controller keeps another limit only if the difference is at least 1 % (3.5 %
@@ -35,8 +35,8 @@
 //! controller.
 //!
 //! This crate reads no clock, does no I/O and locks nothing. The time is a `Duration` since any
-//! fixed moment. It does not know users, connections or queues. The owner decides which operation
-//! runs next.
+//! fixed moment. The controller does not know users, connections or queues. The owner decides which
+//! operation runs next.
 
 mod controller;
 mod crowd;

@@ -18,8 +18,9 @@ pub struct GroupSample {
     pub completed: u64,
     /// The sum of their server times: from sending the command to the end of the reply.
     pub server_time: Duration,
-    /// The sum of the binary logarithms of their server times in seconds. Their mean shows if all
-    /// operations have become slower by a factor; a few long operations hardly change it.
+    /// The sum of the binary logarithms of their server times in seconds. The mean of the
+    /// logarithms shows if all operations have become slower by a factor; a few long operations
+    /// hardly change this mean.
     pub log_sum: f64,
     /// Number of these operations that began while at most [`Sample::QUIET`] operations were in
     /// progress. They show how fast the server is without load from this proxy.
@@ -39,8 +40,8 @@ pub struct Sample {
     /// The completed operations, by group.
     pub groups: [GroupSample; GROUPS],
     /// The sum of the squares of all server times in `groups`, in square seconds. Together with the
-    /// sum of the times, it gives the mean time of the operations that are in progress at a moment.
-    /// A few long operations fill more slots than many short ones.
+    /// sum of the times, this sum gives the mean time of the operations that are in progress at a
+    /// moment. A few long operations fill more slots than many short ones.
     pub server_time_squares: f64,
     /// Number of replies that arrived too late to be useful: the operation had exceeded its time
     /// limit, or its client had left. Operations that end with another error count as completed.

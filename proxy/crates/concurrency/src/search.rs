@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn search_tries_both_directions_at_each_step_and_begins_with_the_given_one() {
+    fn search_tries_both_directions_at_each_step_and_begins_with_the_given_direction() {
         let (mut search, mut random) = (Search::new(), Random::new(1));
         let mut next = |first, failed| {
             if let Some(failed) = failed {

@@ -1,4 +1,4 @@
-//! A slice: consecutive windows at one limit that are summed up to one value of a trial.
+//! A slice: consecutive windows at one limit. Their sums give one value of a trial.
 
 use std::time::Duration;
 
@@ -64,8 +64,7 @@ impl Slice {
 
     /// The minimum standard deviation of a value. The fewer operations completed, the larger it is.
     pub(crate) fn least_noise(&self) -> f64 {
-        // In a closed loop, completions are more regular than random events, so the factor is below
-        // 1.
+        // For random events, the factor would be 1. Completions in a closed loop are more regular.
         0.3 / self.work.effective_count().max(1.0).sqrt()
     }
 }

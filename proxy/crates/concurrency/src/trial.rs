@@ -62,7 +62,7 @@ pub(crate) enum Verdict {
 /// The size of a gain, compared with the change of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gain {
-    /// The best limit may be the tried one.
+    /// The tried limit may be the best limit.
     Small,
     /// The best limit is some steps away.
     Steep,

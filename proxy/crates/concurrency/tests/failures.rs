@@ -171,7 +171,7 @@ fn limit_recovers_when_the_other_clients_of_a_crowded_server_leave() {
 }
 
 #[test]
-fn trials_lower_the_limit_by_at_most_half_at_first_and_a_fifth_later() {
+fn trials_lower_the_limit_by_at_most_half_during_the_search_and_a_fifth_afterwards() {
     // Some controllers shed load to measure the minimum time. Here a trial lowers the limit by half
     // during the search, and by a tenth later.
     let mut bench = Bench::new(1);

@@ -60,7 +60,8 @@ pub(crate) struct Server {
     is_stalled: bool,
     /// Cost relative to the best cost, by number of runnable operations.
     factors: Vec<f64>,
-    /// The CPU time that each operation has received since the beginning, in µs at best cost.
+    /// The CPU time that an operation would have received if it had run since the beginning of the
+    /// simulation, in µs at best cost.
     received: f64,
     updated_at: f64,
     /// Runnable operations by the value of `received` at which they end.

@@ -36,7 +36,8 @@ pub(crate) struct Kind {
     pub(crate) cpu_us: f64,
     /// Time on the server without CPU, in µs: a disk, a lock, replication.
     pub(crate) delay_us: f64,
-    /// True if the delay is a queue before a slow shard, with `SHARD_SLOTS` at a time.
+    /// True if the operation waits in the queue of a slow shard, which runs `SHARD_SLOTS`
+    /// operations at a time.
     pub(crate) is_slow_shard: bool,
     /// The group of the operation. Times are comparable within a group.
     pub(crate) group: usize,
