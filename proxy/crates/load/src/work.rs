@@ -18,7 +18,7 @@ pub struct Work {
     /// The collection. Documents with an `_id` from 0 to `documents` (exclusive) are inserted if
     /// missing.
     pub collection: String,
-    /// Number of inserted documents. Each find or update is of one of them, chosen at random.
+    /// Number of inserted documents. Each find or update selects one of them at random.
     pub documents: u32,
     /// Bytes of text in each document.
     pub payload_bytes: usize,
