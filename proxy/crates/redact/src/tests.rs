@@ -139,7 +139,7 @@ fn zero_and_infinity_are_unchanged_and_extreme_numbers_keep_their_sign() {
 }
 
 #[test]
-fn a_pattern_matches_the_pseudonyms_of_the_strings_with_its_prefix() {
+fn a_redacted_pattern_matches_the_pseudonyms_of_strings_with_the_original_prefix() {
     let Bson::RegularExpression(pattern) = value(Mode::Ordered, regex("^abc.*x", "")) else {
         panic!("not a pattern");
     };
@@ -472,7 +472,7 @@ fn integer(value: &Bson) -> Option<i128> {
     }
 }
 
-/// Checks that no value has the text that the grammar plants in values. Names may have it.
+/// Checks that no value has the text that the grammar plants in values. Names may have this text.
 fn assert_nothing_planted(value: &Bson) {
     let text = match value {
         Bson::Document(document) => return document.values().for_each(assert_nothing_planted),

@@ -1,11 +1,11 @@
 //! Pseudonyms of strings and regular expressions.
 //!
-//! A string keeps its length in bytes. Each character is replaced by one of the same class: the
-//! printable ASCII characters, the control characters, and the characters of two, three and four
-//! bytes in UTF-8. Within a class the replacement is a permutation, so different strings have
-//! different pseudonyms. The permutation depends on the preceding characters, so equal prefixes
-//! have equal pseudonyms. Without [`Mode::Ordered`], three passes in alternating directions make
-//! each character depend on all others.
+//! A string keeps its length in bytes. Each character is replaced by one of the same class. The
+//! classes are the printable ASCII characters, the control characters, and the characters of two,
+//! three and four bytes in UTF-8. Within a class the replacement is a permutation, so different
+//! strings have different pseudonyms. The permutation depends on the preceding characters, so equal
+//! prefixes have equal pseudonyms. Without [`Mode::Ordered`], three passes in alternating
+//! directions make each character depend on all others.
 
 use seawall_shape::has_literal_prefix;
 
