@@ -186,7 +186,7 @@ async fn with_keys(root: &mongodb::Client, name: &str) -> String {
         "[[auth.users]]\nname = {name:?}\n[auth.users.scram_sha_256]\nsalt = {:?}\n\
          iterations = {}\nstored_key = {:?}\nserver_key = {:?}\n",
         text("salt"),
-        iterations.expect("the keys have a number of iterations"),
+        iterations.expect("the keys have an iteration count"),
         text("storedKey"),
         text("serverKey"),
     )

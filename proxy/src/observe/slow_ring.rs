@@ -33,7 +33,7 @@ const NOTED_PER_SECOND: NonZeroU32 = NonZeroU32::new(200).expect("not zero");
 /// The threshold if there is no slow log.
 pub(super) const DEFAULT_THRESHOLD: Duration = Duration::from_millis(100);
 
-/// A slow operation. It has no values.
+/// A slow operation, without values from its command.
 #[derive(Clone, Debug)]
 pub struct SlowOperation {
     /// When the operation ended.

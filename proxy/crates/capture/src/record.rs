@@ -299,10 +299,11 @@ pub struct Event {
     /// capture have the time 0.
     #[prost(uint64, tag = "1")]
     pub at_us: u64,
-    /// The kind of the event: `storm`, `stall` or `change` for an event that began the capture.
+    /// The kind of the event: `storm`, `stall` or `change` for an event that began the capture, and
+    /// `quiet` for a time without records.
     #[prost(string, tag = "2")]
     pub kind: String,
-    /// A short description. It has no values of commands.
+    /// A short description of the event, without values from commands. Empty if the kind is `quiet`.
     #[prost(string, tag = "3")]
     pub text: String,
 }

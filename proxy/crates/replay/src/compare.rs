@@ -77,7 +77,7 @@ pub struct Change {
     pub kind: ChangeKind,
     /// The names of the shape.
     pub shape: Names,
-    /// The changed facts, one text per fact, without values of commands.
+    /// The changed facts, one text per fact, without values from commands.
     pub facts: Vec<String>,
     /// The median duration in the later report, divided by the median duration in the earlier
     /// report. For all shapes at once, the median of the shapes' ratios. `None` for `Failed` and

@@ -1,9 +1,10 @@
-//! The stream of messages from a client or a server, in pieces of any size.
+//! Reads a stream of messages from a client or a server. The stream arrives in pieces of any size.
 //!
 //! Input, in this order:
 //!
-//! - one byte for the sizes of pieces;
-//! - one byte that selects if there is a large message and how its head is treated;
+//! - one byte for the sizes of the pieces;
+//! - one byte that can put a large message before the stream. The byte also selects what happens to
+//!   the rest of a message of which the reader returned only the head (the first bytes);
 //! - one byte for the largest allowed message;
 //! - the stream.
 
