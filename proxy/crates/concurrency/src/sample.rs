@@ -23,7 +23,7 @@ pub struct GroupSample {
     /// hardly change this mean.
     pub log_sum: f64,
     /// Number of these operations that began while at most [`Sample::QUIET`] operations were in
-    /// progress. They show how fast the server is without load from this proxy.
+    /// progress. These operations show how fast the server is without load from this proxy.
     pub quiet_completed: u64,
     /// The part of `log_sum` that comes from the operations that `quiet_completed` counts.
     pub quiet_log_sum: f64,
@@ -49,7 +49,8 @@ pub struct Sample {
     /// Number of replies whose times cannot be compared, for example because a slow client decided
     /// how long the operation took. They show only that the server replies.
     pub uncompared: u64,
-    /// The sum of the times that operations waited for a slot. It is added when the wait ends.
+    /// The sum of the times that operations waited for a slot. The time of each wait is added when
+    /// the wait ends.
     pub wait_time: Duration,
     /// The part of the window in which at least one operation waited for a slot. An operation that
     /// waits until a connection is established also counts as waiting for a slot.

@@ -125,8 +125,8 @@ impl Search {
     }
 
     /// The next limit to try from `base`, within `range`. `None` if no trial is due. The search
-    /// tries the direction `first` before the other direction. A search that has tried everything
-    /// settles.
+    /// tries the direction `first` before the other direction. The search settles when it has tried
+    /// both directions at each step size.
     pub(crate) fn next(
         &mut self,
         base: u32,

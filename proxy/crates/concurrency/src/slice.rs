@@ -15,7 +15,8 @@ const MIN_COUNT: f64 = 50.0;
 /// A slice is complete this long after its minimum length, even if few operations completed.
 const MAX_LENGTH: Duration = Duration::from_secs(1);
 
-/// Operations count as waiting all the time if they wait for at least this share of the time.
+/// Operations count as waiting all the time if at least one operation waits during this share of
+/// the time.
 const ALL_THE_TIME: f64 = 0.9;
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -19,7 +19,7 @@ const FLOOR: u32 = 1;
 
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// A server that completes `rate(limit)` operations per second while operations wait.
+/// A controller that gets made-up samples, one per window.
 struct Bench {
     controller: Controller,
     now: Duration,
@@ -62,7 +62,7 @@ impl Bench {
         decision
     }
 
-    /// Runs for some seconds in front of a server with this rate per window.
+    /// Runs for some seconds with a server that completes `rate(limit)` operations per window.
     fn run(&mut self, seconds: u64, rate: impl Fn(u32) -> u64) {
         for _ in 0..seconds * 10 {
             let sample = self.busy(rate(self.controller.limit()));
@@ -123,8 +123,8 @@ fn limit_recovers_from_the_minimum_after_it_has_settled_there() {
     assert!(reached.iter().all(|limit| *limit >= 30), "{reached:?}");
 }
 
-/// A window in front of a server that runs 40 operations at full speed. `others` is the number of
-/// operations of other clients.
+/// The sample of one window at a server that runs 40 operations at full speed. `others` is the
+/// number of operations of other clients.
 fn shared(bench: &Bench, others: u32) -> Sample {
     let limit = bench.controller.limit();
     let time = Duration::from_millis(1).mul_f64((f64::from(limit + others) / 40.0).max(1.0));

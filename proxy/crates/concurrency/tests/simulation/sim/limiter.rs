@@ -108,7 +108,7 @@ impl Limiter {
         self.in_progress + self.exempt < self.connections
     }
 
-    /// Returns true if the operation begins quietly (see [`Sample::QUIET`]).
+    /// Begins an operation. Returns true if the operation begins quietly (see [`Sample::QUIET`]).
     pub(crate) fn begin(&mut self, running: Running, wait_us: f64) -> bool {
         self.touch(running.started);
         self.in_progress += 1;
