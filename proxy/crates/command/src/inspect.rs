@@ -1,4 +1,4 @@
-//! Reads the top-level fields of a command that Seawall needs, in one pass.
+//! Reads, in one pass, the top-level fields that Seawall needs from a command.
 
 use crate::table::{self, Class, CommandSpec, Syntax};
 use seawall_wire::{BsonError, ElementKind, Elements, MAX_BSON_OBJECT_BYTES};

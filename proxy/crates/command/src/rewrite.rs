@@ -14,7 +14,8 @@ use seawall_wire::double_to_i64;
 const NEUTRAL_TEXT: &str =
     "the server that ran this operation changed its state; the operation can be repeated";
 
-/// The reply with its state-change errors concealed; `None` if it has none or is not BSON.
+/// The reply with its state-change errors concealed; `None` if the reply has no such errors or is
+/// not BSON.
 pub fn conceal_state_change(reply: &[u8]) -> Option<Vec<u8>> {
     let mut document = Document::from_reader(reply).ok()?;
     let mut is_changed = conceal(&mut document);

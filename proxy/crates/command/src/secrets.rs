@@ -35,7 +35,8 @@ pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
         // A `getMore` names its collection in another field: its first field is the cursor's id.
         Syntax::GetMore | Syntax::Aggregate | Syntax::Explain => true,
         _ if spec.is_secret => return false,
-        // For the other commands, this function is at least as strict as `command_may_be_shown`.
+        // No call of `command_may_be_shown` is necessary: for the other commands, this function is
+        // at least as strict.
         _ => matches!(target, RawBsonRef::String(_)),
     };
     !reads_documents || !is_on(command.body, &[USERS_DATABASE, OPLOG_DATABASE])

@@ -446,8 +446,8 @@ struct Directory {
 impl Directory {
     fn create() -> Result<Self, Error> {
         let path = std::env::temp_dir().join(random_name("seawall-mongod-")?);
-        // This fails if the directory exists, because another user who had created the directory
-        // could read the files.
+        // An existing directory is an error: if another user had created it, this user could read
+        // the files.
         DirBuilder::new()
             .mode(0o700)
             .create(&path)

@@ -38,7 +38,7 @@ pub use self::records::Records;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Pseudonyms keep the type and the length of a value, and equal values of one type have equal
-    /// pseudonyms. For captures that are shared, not replayed.
+    /// pseudonyms. This mode is for captures that are shared but not replayed.
     Equality,
     /// Pseudonyms keep the same properties as in [`Mode::Equality`]. They also keep the order of
     /// numbers (across all numeric types), the order of dates and of the times of ObjectIds, and

@@ -95,8 +95,8 @@ impl OrderedMap<'_> {
     pub(crate) fn map(&self, number: Number) -> Pseudonym {
         let number = number.limited();
         let whole_bits = u32::try_from(number.exponent).unwrap_or(0);
-        // An integer with a large exponent has more bits than the fraction. Its lowest bits are
-        // zero.
+        // An integer with a large exponent has more bits than the fraction. The lowest bits of the
+        // integer are then zero.
         let fraction = u128::from(number.fraction) << FRACTION_BITS;
         let integer = fraction >> (2 * FRACTION_BITS - whole_bits);
         let rest = fraction & ((1 << (2 * FRACTION_BITS - whole_bits)) - 1);

@@ -65,8 +65,8 @@ impl Records {
         record.into_iter().chain(omitted.map(Content::Omitted))
     }
 
-    /// Corrects the counts of the last record: adds the operations and messages that were omitted
-    /// here.
+    /// Corrects the counts of the `End` record. Operations that were omitted here no longer count
+    /// as recorded: they count as omitted, as do the omitted messages of replies.
     pub fn end(&self, end: End) -> End {
         End {
             operations: end.operations.saturating_sub(self.operations),

@@ -451,7 +451,8 @@ fn numbers() -> impl Strategy<Value = Bson> {
     ]
 }
 
-/// Compares two numbers exactly, if they differ by more than the documented precision.
+/// Compares two numbers. `None` if they differ by no more than the documented precision, unless
+/// they are equal or both are integers.
 fn compare(one: &Bson, other: &Bson) -> Option<Ordering> {
     if let (Some(one), Some(other)) = (integer(one), integer(other)) {
         return Some(one.cmp(&other));

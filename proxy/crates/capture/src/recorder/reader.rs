@@ -154,7 +154,8 @@ fn parse(layout: Layout, packet: Bytes) -> Result<Packet, &'static str> {
     let order = u64::from_le_bytes(take(&mut rest)?);
     let event = match event {
         None | Some([0]) if !rest.is_empty() => PacketEvent::Message,
-        // The layout has no event. An empty packet is the first or the last one of its session.
+        // In this layout, a packet has no event. A packet without a message is the first or the
+        // last packet of its session.
         None if layout == Layout::Sessions => PacketEvent::SessionBegan,
         Some([1]) if rest.is_empty() => PacketEvent::SessionBegan,
         Some([2]) if rest.is_empty() => PacketEvent::SessionEnded,

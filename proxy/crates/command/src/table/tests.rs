@@ -4,7 +4,7 @@ use seawall_wire::head_of;
 
 use super::*;
 
-/// The names and aliases of all commands with a property.
+/// The names and aliases of all commands for which `has_property` returns true.
 fn names(has_property: impl Fn(&CommandSpec) -> bool) -> BTreeSet<&'static str> {
     let rows = COMMANDS.iter().filter(|command| has_property(command));
     rows.flat_map(names_of).collect()
