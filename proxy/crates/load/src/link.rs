@@ -199,8 +199,8 @@ impl Link {
         }
     }
 
-    /// Receives the rest of a reply. [`Link::receive_header`] must have received its beginning.
-    /// Returns the whole reply.
+    /// Receives the rest of a reply. [`Link::receive_header`] must have received the beginning of
+    /// the reply. Returns the whole reply.
     ///
     /// # Errors
     /// If the connection fails.

@@ -221,8 +221,8 @@ async fn download(
     Ok(wheel)
 }
 
-/// The bytes of all files below `directory`. Files that cannot be read at this moment count as
-/// empty.
+/// The total size of all files below `directory`, in bytes. Files that cannot be read at this
+/// moment count as empty.
 fn size_of_tree(directory: &Path, depth: usize) -> u64 {
     let Ok(entries) = fs::read_dir(directory) else {
         return 0;

@@ -34,7 +34,7 @@ pub struct Options {
     /// The name of the replica set to which mongod belongs. The caller must initiate the set.
     pub replica_set: Option<String>,
     /// True if clients must authenticate. Until the first user exists, clients on loopback may
-    /// create it without a login.
+    /// create this user without a login.
     pub auth: bool,
     /// The key with which members of a set authenticate to each other. With `auth` and without a
     /// key, mongod gets a generated key. A set with several members needs the same key for all of

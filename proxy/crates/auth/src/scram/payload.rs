@@ -165,7 +165,7 @@ pub(super) fn auth_message(
     format!("{client_first_bare},{server_first},{client_final_without_proof}")
 }
 
-/// Returns the payload as text. Fails if it is too long or not UTF-8.
+/// Returns the payload as text. Fails if the payload is too long or not UTF-8.
 pub(super) fn text(message: ScramMessage, payload: &[u8]) -> Result<&str, ScramError> {
     let length = payload.len();
     if length > MAX_PAYLOAD_BYTES {
