@@ -28,7 +28,8 @@ words! {
         None = "none",
         /// Pseudonyms keep the type, the length and the equality of values.
         Equality = "equality",
-        /// Pseudonyms also keep the order of numbers and dates, and the prefixes of strings.
+        /// Pseudonyms also keep the order of numbers and dates, and equal prefixes of strings
+        /// stay equal.
         Ordered = "ordered",
     }
 }

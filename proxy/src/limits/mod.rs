@@ -315,7 +315,8 @@ impl Limits {
         &self.forwarding
     }
 
-    /// Runs heavy work of a sharer (address or user) on threads that serve no clients.
+    /// Returns a runner for the heavy work of a sharer: an address or a user. The runner keeps this
+    /// work away from the threads that serve clients.
     pub fn heavy(&self, sharer: Sharer) -> Heavy<'_> {
         self.heavy.of(sharer)
     }

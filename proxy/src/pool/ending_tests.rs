@@ -170,7 +170,7 @@ async fn the_extra_connection_for_kill_op_is_replaced_after_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_that_need_no_login_are_ended_first_until_the_next_login_is_due() {
+async fn reads_that_need_no_login_are_ended_first_until_a_new_login_is_allowed() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;
@@ -183,7 +183,7 @@ async fn reads_that_need_no_login_are_ended_first_until_the_next_login_is_due() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_that_have_waited_longest_are_ended_first_when_a_login_is_due() {
+async fn user_with_the_oldest_request_is_served_first_once_a_new_login_is_allowed() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;

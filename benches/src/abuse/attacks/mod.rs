@@ -119,7 +119,7 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "mechanism-confusion",
-        description: "100 logins per second with an unsupported mechanism, with two mechanisms, or with a proof of another mechanism",
+        description: "100 logins per second that name an unsupported mechanism, name two mechanisms, or begin with one SCRAM mechanism and send the proof of the other",
         toml: "",
         expected: &[Refused(MECHANISM_UNAVAILABLE)],
         run: run!(logins::confused),

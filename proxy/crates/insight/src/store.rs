@@ -97,7 +97,7 @@ pub struct StoredHistory {
     pub labels: Vec<(u32, Label)>,
     /// All frames.
     pub frames: Vec<Frame>,
-    /// The annotations with their numbers.
+    /// The annotations. Each has a number, which is its key in the file.
     pub annotations: Vec<(u64, Annotation)>,
     /// The new path of the old file, if that file could not be read.
     pub put_aside: Option<PathBuf>,

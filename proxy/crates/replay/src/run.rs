@@ -613,7 +613,8 @@ impl Conductor {
         }
     }
 
-    /// Fetches the missing events of cursors that are still open.
+    /// Fetches the events that captured clients received but the replay has not received yet, from
+    /// cursors that are still open on the target.
     async fn catch_up(&mut self) {
         let missing = self.streams.all_missing();
         if missing.is_empty() {

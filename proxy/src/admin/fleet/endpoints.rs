@@ -18,7 +18,7 @@ const MAX_NUMBER: f64 = 9_007_199_254_740_992.0;
 
 /// A path whose replies can be merged.
 pub(super) struct Endpoint {
-    /// The parameters for each instance.
+    /// The parameters of the request to each instance.
     pub(super) parameters: Parameters,
     pub(super) asked: Asked,
     pub(super) merge: MergeReplies,
