@@ -4,7 +4,8 @@
 //! any other thread interrupts them at once. A thread that had only a niceness would not be
 //! interrupted before the end of its time slice of some milliseconds. While operations use all
 //! cores, threads with `SCHED_IDLE` hardly advance. During such a time, new handshakes run on
-//! fallback threads, which have only a niceness.
+//! fallback threads, which have only a niceness. A long queue is no reason to use the fallback
+//! threads as long as the idle threads advance.
 
 use std::{
     fmt,
@@ -29,8 +30,14 @@ use seawall_locks::Mutex;
 /// together get about a tenth of the CPU time of one thread that serves clients.
 const NICE: i32 = 10;
 
-/// Time after which a task that has not begun moves to the fallback threads.
+/// Period in which the idle threads must advance. If they do not, tasks that have not begun move to
+/// the fallback threads.
 const PATIENCE: Duration = Duration::from_millis(50);
+
+/// The idle threads advance if their tasks take at least this number of turns in [`PATIENCE`]. A
+/// turn is up to 1 ms of cryptography. So with fewer turns, the threads had less than about a tenth
+/// of the CPU time of a core.
+const LEAST_TURNS: u64 = 5;
 
 /// Time for which all new tasks run on the fallback threads after a task has moved to them.
 const BUSY_TIME: Duration = Duration::from_secs(1);
@@ -85,8 +92,15 @@ impl LowPriority {
                 None => pending().await,
             }
         })));
-        if let Ok(done) = timeout(PATIENCE, running.as_mut()).await {
-            return done;
+        let mut taken = idle.turns.ever_taken();
+        loop {
+            if let Ok(done) = timeout(PATIENCE, running.as_mut()).await {
+                return done;
+            }
+            let before = std::mem::replace(&mut taken, idle.turns.ever_taken());
+            if unstarted.lock().is_none() || taken - before < LEAST_TURNS {
+                break;
+            }
         }
         let begin = unstarted.lock().take();
         match begin {
@@ -214,6 +228,7 @@ mod tests {
 
     use futures_util::FutureExt as _;
     use rustix::process::getpriority_process;
+    use seawall_transport::Sharer;
     use thread_priority::{
         NormalThreadSchedulePolicy::{Idle, Other},
         ThreadSchedulePolicy, thread_schedule_policy,
@@ -256,6 +271,32 @@ mod tests {
         };
         let (was_blocked, ()) = tokio::join!(blocked, others);
         assert!(was_blocked);
+    }
+
+    #[tokio::test]
+    async fn tasks_that_wait_long_stay_on_the_idle_threads_while_these_advance() {
+        // Without a policy, other tests cannot stop the thread.
+        let threads = LowPriority(Arc::new(Inner {
+            idle: Threads::new(1, || {}),
+            nice: Threads::new(1, || panic!("the fallback threads start")),
+            busy_until: Mutex::default(),
+        }));
+        let (begun, has_begun) = oneshot::channel();
+        // The task occupies the only idle thread, and takes turns all the time.
+        let advancing = threads.run(|turns| async move {
+            begun.send(()).unwrap();
+            let began = Instant::now();
+            while began.elapsed() < 4 * PATIENCE {
+                drop(turns.take(Sharer::Local).await);
+            }
+        });
+        let waiting = async {
+            has_begun.await.unwrap();
+            threads.run(|_| async { 7 }).await
+        };
+        let ((), done) = tokio::join!(advancing, waiting);
+        assert_eq!(done, 7);
+        assert!(!threads.is_busy());
     }
 
     #[tokio::test]

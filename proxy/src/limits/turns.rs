@@ -30,6 +30,8 @@ struct TurnsState<K: TurnKey> {
     count: usize,
     /// Number of turns that are taken. It may exceed `count` after `count` was reduced.
     taken: usize,
+    /// Number of turns that were taken since the start.
+    ever_taken: u64,
     /// When the queue has this number of waiters, waiters that have left are removed.
     clean_at: usize,
     /// The waiting work. While turns are free, the line contains only waiters that have left.
@@ -42,6 +44,13 @@ impl<K: TurnKey> fmt::Debug for TurnsState<K> {
             .field("count", &self.count)
             .field("taken", &self.taken)
             .finish_non_exhaustive()
+    }
+}
+
+impl<K: TurnKey> TurnsState<K> {
+    fn take(&mut self) {
+        self.taken += 1;
+        self.ever_taken += 1;
     }
 }
 
@@ -69,6 +78,7 @@ impl<K: TurnKey> Turns<K> {
         Self(Arc::new(Mutex::new(TurnsState {
             count,
             taken: 0,
+            ever_taken: 0,
             clean_at: CLEAN_AT,
             waiters,
         })))
@@ -119,10 +129,15 @@ impl<K: TurnKey> Turns<K> {
         self.0.lock().taken
     }
 
+    /// Number of turns that were taken since the start.
+    pub(super) fn ever_taken(&self) -> u64 {
+        self.0.lock().ever_taken
+    }
+
     fn take_or_wait(&self, key: K) -> Result<Turn<K>, oneshot::Receiver<Turn<K>>> {
         let mut state = self.0.lock();
         if state.taken < state.count {
-            state.taken += 1;
+            state.take();
             return Ok(Turn(self.clone()));
         }
         if state.waiters.len() >= state.clean_at {
@@ -145,7 +160,7 @@ impl<K: TurnKey> Turns<K> {
         }
         while let Some(waiter) = state.waiters.pop() {
             if !waiter.is_closed() {
-                state.taken += 1;
+                state.take();
                 return Some((waiter, Turn(self.clone())));
             }
         }
