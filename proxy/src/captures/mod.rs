@@ -104,8 +104,8 @@ pub enum EventKind {
     Storm,
     /// A stall was detected.
     Stall,
-    /// The detector of changes reported a change: operations became slower or faster, or a new shape
-    /// appeared.
+    /// The detector of changes reported a change: operations became slower or faster, or a new
+    /// shape appeared.
     Change,
 }
 

@@ -195,7 +195,7 @@ struct Redacted {
     source: Box<dyn Source>,
     header: Header,
     records: Records,
-    /// The records that were not returned yet.
+    /// The redacted records that `next_record` has not returned yet.
     redacted: VecDeque<Content>,
 }
 

@@ -83,8 +83,8 @@ impl ProxyProtocol {
         }
     }
 
-    /// Counts a connection from this address as waiting for its header. Refuses the connection if no
-    /// listed network contains the address, or if too many connections already wait.
+    /// Counts a connection from this address as waiting for its header. Refuses the connection if
+    /// no listed network contains the address, or if too many connections already wait.
     pub(super) fn admit(&self, address: IpAddr) -> Result<WaitingPlace, Refusal> {
         if !self.networks.iter().any(|of| of.contains(&address)) {
             return Err(Refusal::OtherNetwork);

@@ -238,7 +238,7 @@ fn finds(connection: u32) -> impl FnMut() -> Vec<u8> {
 fn say_stalls(reported: &Stalls, began: f64) {
     let pulse = &reported.pulse;
     say(&format!(
-        "Pulse: {}; {} answered in {:.1} ms on average, {} unanswered.\n",
+        "Samples of servers: {}; {} were answered, in {:.1} ms on average; {} were not.\n",
         pulse.state,
         pulse.answered.unwrap_or_default(),
         pulse.mean_ms.unwrap_or(f64::NAN),

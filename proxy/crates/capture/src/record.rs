@@ -303,7 +303,8 @@ pub struct Event {
     /// `quiet` for a time without records.
     #[prost(string, tag = "2")]
     pub kind: String,
-    /// A short description of the event, without values from commands. Empty if the kind is `quiet`.
+    /// A short description of the event, without values from commands. Empty if the kind is
+    /// `quiet`.
     #[prost(string, tag = "3")]
     pub text: String,
 }

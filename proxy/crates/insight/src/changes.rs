@@ -127,8 +127,8 @@ const ALPHA: f64 = 0.001;
 /// the shape is not reported as more or less frequent.
 const MIN_RATE_RATIO: f64 = 3.0;
 
-/// Assumed ratio of the variance of an operation count to its mean. The ratio is 1 if operations are
-/// independent, and larger if they come in bursts.
+/// Assumed ratio of the variance of an operation count to its mean. The ratio is 1 if operations
+/// are independent, and larger if they come in bursts.
 const OVERDISPERSION: f64 = 5.0;
 
 /// Minimum number of operations of a new shape that is reported because of its cost.

@@ -21,8 +21,8 @@ pub(crate) struct Job {
     pub request_id: i32,
     pub wants_reply: bool,
     pub reply_form: ReplyForm,
-    /// Values created at this time or later are excluded from the digest (in seconds since 1970);
-    /// `None` for no digest.
+    /// The digest excludes ObjectIds, dates and timestamps whose time is this time or later. In
+    /// seconds since 1970; `None` for no digest.
     pub digest_until_s: Option<u64>,
     /// Events to fetch before the command is sent, because the command closes the cursors of these
     /// events.

@@ -149,8 +149,8 @@ fn elements(document: &[u8]) -> impl Iterator<Item = RawElement<'_>> {
 }
 
 /// The sum of the hashes of the results in a reply: the documents of a batch, the values of a
-/// `distinct`, or the document of a `findAndModify`. Values created at the time `recent_s` (in
-/// seconds since 1970) or later are excluded.
+/// `distinct`, or the document of a `findAndModify`. ObjectIds, dates and timestamps whose
+/// time is `recent_s` (in seconds since 1970) or later are excluded.
 pub(crate) fn digest(reply: &[u8], recent_s: u64) -> u64 {
     let hasher = Hasher { recent_s };
     let of_array = |array: &[u8]| {

@@ -23,7 +23,7 @@
 //! | `records` | reads records ahead, within a limit of bytes |
 //! | `slots` | assigns clients to connections |
 //! | `connection` | one connection: sends a command, receives its reply |
-//! | `timing` | the lag of commands, and the errors of their intervals |
+//! | `timing` | the lag of commands, and how exactly the intervals between them were kept |
 //! | `streams` | counts the events of awaiting cursors |
 //! | `run` | runs a replay |
 //! | `survey` | a dry run, and the results that a capture contains |

@@ -254,7 +254,8 @@ struct Conductor {
     last: Option<Last>,
     last_reply: Instant,
     stopped: Option<String>,
-    /// Number of sent commands, and their lag, at the last line of progress.
+    /// Number of sent commands, and their lag, when the previous progress line was made. The next
+    /// line shows the difference.
     shown: (u64, Distribution),
 }
 

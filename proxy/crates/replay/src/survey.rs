@@ -42,8 +42,8 @@ struct Survey {
     descriptions: Descriptions,
     results: Results,
     open: HashMap<u64, Open, RandomState>,
-    /// Values created at this time or later are excluded from digests (in seconds since 1970);
-    /// `None` for no digests.
+    /// Digests exclude ObjectIds, dates and timestamps whose time is this time or later. In seconds
+    /// since 1970; `None` for no digests.
     recent_s: Option<u64>,
     first_us: Option<u64>,
     last_us: u64,

@@ -23,7 +23,8 @@ impl Sent {
     }
 }
 
-/// The lag of all commands, and the errors of their intervals.
+/// The lag of all commands, and the interval errors: how much the interval between two commands of
+/// a connection differed from the interval between their due times.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timing {
     pub lag: Distribution,
