@@ -5,13 +5,9 @@
 //! were created after the capture began are excluded, because the replay creates different ones.
 
 use seawall_command::table::Syntax;
-use seawall_wire::{ElementKind, Elements, RawElement, Sequence};
+use seawall_wire::{ElementKind, Elements, MAX_BSON_DEPTH, RawElement, Sequence};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-
-/// Maximum depth of documents in a digest and in a search. Servers store documents of up to 180
-/// levels, and accept up to 200 in a command.
-const MAX_DEPTH: usize = 200;
 
 const DOUBLE: u8 = 0x01;
 const STRING: u8 = 0x02;
@@ -83,7 +79,7 @@ fn split(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 fn search(document: &[u8], is_redacted: bool, depth: usize) -> Option<Exclusion> {
-    if depth > MAX_DEPTH {
+    if depth > MAX_BSON_DEPTH {
         return Some(Exclusion::Volatile);
     }
     elements(document).find_map(|element| {
@@ -192,7 +188,7 @@ impl Hasher {
     fn add(self, hash: &mut Sha256, kind: u8, value: &[u8], depth: usize) {
         hash.update([kind]);
         match kind {
-            DOCUMENT | ARRAY if depth <= MAX_DEPTH => {
+            DOCUMENT | ARRAY if depth <= MAX_BSON_DEPTH => {
                 for element in elements(value) {
                     hash.update(element.name);
                     hash.update([0]);

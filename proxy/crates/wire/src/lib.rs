@@ -46,6 +46,10 @@ pub const MAX_MESSAGE_BYTES: usize = 48_000_000;
 /// The largest document that a server stores, in bytes (`maxBsonObjectSize`).
 pub const MAX_BSON_OBJECT_BYTES: usize = 16_777_216;
 
+/// Maximum nesting of a document, in levels, that servers accept by default (`maxBSONDepth`). The
+/// document itself is level 1.
+pub const MAX_BSON_DEPTH: usize = 200;
+
 /// The largest document that a server accepts on the wire, in bytes: the largest stored document,
 /// plus 16 KiB for the command around it.
 pub const MAX_WIRE_DOCUMENT_BYTES: usize = MAX_BSON_OBJECT_BYTES + 16 * 1024;

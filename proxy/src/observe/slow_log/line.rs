@@ -11,6 +11,7 @@ use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::forma
 
 use seawall_command::CommandBytes;
 use seawall_stats::PhaseTimes;
+use seawall_wire::MAX_BSON_DEPTH;
 
 /// The data of one line: a slow operation.
 #[derive(Clone, Debug)]
@@ -119,13 +120,10 @@ fn write_command(out: &mut Bounded, command: &CommandBytes<'_>) -> io::Result<()
     Ok(())
 }
 
-/// Maximum nesting of a document that is written: the limit of servers (`maxBSONDepth`).
-const MAX_DEPTH: usize = 200;
-
 /// Writes one document, unless it is nested too deeply. The client chooses the depth, and each
 /// level of recursion needs stack memory.
 fn write_document(out: &mut Bounded, document: &RawDocument) -> io::Result<()> {
-    if is_nested_deeper_than(document, MAX_DEPTH) {
+    if is_nested_deeper_than(document, MAX_BSON_DEPTH) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     Ok(serde_json::to_writer(out, &document)?)
@@ -417,9 +415,9 @@ mod tests {
 
     #[test]
     fn a_document_that_is_nested_too_deeply_is_cut() {
-        let deepest = of_body(&nested(MAX_DEPTH), usize::MAX);
+        let deepest = of_body(&nested(MAX_BSON_DEPTH), usize::MAX);
         assert!(!deepest.is_cut && deepest.json.starts_with(r#"{"a":{"a":"#));
-        for levels in [MAX_DEPTH + 1, 16_000] {
+        for levels in [MAX_BSON_DEPTH + 1, 16_000] {
             let values = of_body(&nested(levels), usize::MAX);
             assert_eq!((&*values.json, values.is_cut), ("", true), "{levels}");
         }
