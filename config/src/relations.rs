@@ -78,7 +78,7 @@ fn certificates_fit(section: &str, tls: &Tls, problems: &mut Problems) {
         problems.add(Problem::new(
             &format!("{section}.key_file"),
             &format!("({keys} files)"),
-            &format!("must be {certificates} files, as many as in {section}.certificate_file"),
+            &format!("must be as many files as in {section}.certificate_file, {certificates}"),
         ));
     }
     let is_requested = tls.client_certificate != ClientCertificate::None;

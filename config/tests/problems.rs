@@ -238,8 +238,8 @@ fn each_certificate_needs_a_key_and_client_certificates_need_an_authority() {
     assert_eq!(
         problems("certificate_file = \"FILE, FILE\"\nkey_file = \"FILE\"\n"),
         [
-            "listen.tls.key_file = (1 files): must be 2 files, as many as in \
-             listen.tls.certificate_file"
+            "listen.tls.key_file = (1 files): must be as many files as in \
+             listen.tls.certificate_file, 2"
         ]
     );
     assert_eq!(

@@ -84,7 +84,10 @@ async fn a_redacted_copy_has_the_indexes_and_refuses_a_target_with_documents() {
     );
 
     let (is_success, message) = copy(&from, &to, &key, &[]).await;
-    assert!(!is_success && message.contains("is not empty"), "{message}");
+    assert!(
+        !is_success && message.contains("has documents in the target"),
+        "{message}"
+    );
     let (_, message) = copy(&from, &to, &key, &["--namespace", "shop.none"]).await;
     assert!(message.contains("does not exist"), "{message}");
     let short = scratch.write("short", "short").unwrap();

@@ -56,7 +56,7 @@ enum CopyError {
     Uri(String),
     #[error("the target is not on this machine; use --yes-i-own-this to allow it")]
     NotLoopback,
-    #[error("the target collection {0} is not empty")]
+    #[error("{0} has documents in the target")]
     NotEmpty(String),
     #[error("{0} does not exist")]
     NoCollection(String),
