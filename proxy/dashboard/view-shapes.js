@@ -99,7 +99,7 @@ function name(shape) {
   );
 }
 
-/** The rows of the table, of which only the visible ones are drawn. */
+/** The rows of the table. Only the visible rows are drawn. */
 class Rows {
   /** @param {Page} page */
   constructor(page) {

@@ -25,8 +25,8 @@ pub enum DeploymentTlsError {
     /// The configuration has TLS options, but TLS is off.
     #[error("deployment.tls: TLS is off; add tls=true to the connection string")]
     Off,
-    /// The service account uses the official driver, which cannot skip the check of the host name
-    /// alone.
+    /// The service account uses the official driver, which cannot verify a certificate without its
+    /// host name.
     #[error(
         "deployment.tls.allow_invalid_hostnames: must be false if the connection string has a user"
     )]
@@ -122,9 +122,10 @@ impl ServerTlsFiles {
         })?)
     }
 
-    /// The options of the official driver. The driver cannot skip the check of the host name alone.
-    /// If Seawall skips that check, the driver therefore verifies nothing. Pooled connections are
-    /// still verified, and the driver monitors servers without a login.
+    /// The TLS options of the official driver. The driver verifies the whole certificate or
+    /// nothing, so with `allow_invalid_hostnames` it verifies nothing. That puts no password at
+    /// risk: Seawall refuses this option if the connection string has a user, so the driver only
+    /// monitors servers and does not log in.
     pub(crate) fn driver_tls(&self) -> DriverTls {
         let ca = self.authorities.as_ref();
         let ca = ca.or(self.system_authorities.as_ref());

@@ -135,7 +135,7 @@ fn id_of(capture: &CaptureState) -> CaptureId {
     CaptureId::parse(&capture.id).unwrap()
 }
 
-/// The kind of a record, with its most important value.
+/// The kind of a record, and the values that the tests compare.
 fn kind(record: &Content) -> String {
     match record {
         Content::ClientBegan(client) => {

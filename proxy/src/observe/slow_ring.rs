@@ -92,8 +92,8 @@ impl Default for SlowNotes {
 }
 
 impl SlowNotes {
-    /// Notes an operation of a client that ended at `at`. Counts the operation as left out if the
-    /// limit of the second, or the user's share of this limit, is reached.
+    /// Notes an operation of a client that ended at `at`. Counts the operation as omitted if
+    /// the limit of the second, or the user's share of this limit, is reached.
     pub(super) fn note(
         &self,
         record: &Record,

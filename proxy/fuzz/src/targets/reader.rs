@@ -3,8 +3,8 @@
 //! Input, in this order:
 //!
 //! - one byte for the sizes of the pieces;
-//! - one byte that can put a large message before the stream. The byte also selects what happens to
-//!   the rest of a message of which the reader returned only the head (the first bytes);
+//! - one byte that can put a large message before the stream. The byte also selects what happens
+//!   to the rest of a message if the reader returned only the first bytes, its head;
 //! - one byte for the largest allowed message;
 //! - the stream.
 

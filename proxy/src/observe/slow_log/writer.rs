@@ -28,7 +28,8 @@ const FILE_MODE: u32 = 0o640;
 
 /// An item in the queue of the writing thread.
 pub(super) enum Queued {
-    /// A line without its end.
+    /// An unfinished line: [`finish`] adds the number of dropped lines, the closing brace and the
+    /// newline.
     Line(Vec<u8>),
     /// A flush: the thread writes all lines queued earlier, reports dropped lines, and then sends
     /// on this channel.

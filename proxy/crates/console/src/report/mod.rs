@@ -106,7 +106,8 @@ fn slowdown(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Validates a baseline; the admin API uses the same syntax.
+/// Checks the value of `--against`. Returns the value unchanged, because the admin API accepts the
+/// same syntax.
 fn against(text: &str) -> Result<String, TimeError> {
     text.parse::<Against>().map(|_| text.to_owned())
 }

@@ -45,7 +45,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// How many lines of the pane show rows of the map, the legend and annotations.
+/// How the lines of the pane are divided between the map, the legend and the annotations.
 struct Room {
     rows: usize,
     has_legend: bool,

@@ -37,7 +37,7 @@ impl Outcome {
         }
     }
 
-    /// The limits of the first limiter over time, in seconds.
+    /// For each decision of the first limiter: the time in seconds, and the limit that it set.
     fn limits_over_time(&self) -> impl Iterator<Item = (f64, u32)> + '_ {
         let first = self
             .decisions
