@@ -231,7 +231,7 @@ impl Scene {
         let (near, far) = UnixStream::pair().unwrap();
         let peer = Peer {
             ip: None,
-            text: "counted".to_owned(),
+            text: "counted".into(),
         };
         let served = self.seawall.app.serve(Stream::Unix(near), peer);
         self.runtime.spawn(served.expect("a permit is free"));

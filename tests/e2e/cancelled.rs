@@ -54,7 +54,7 @@ async fn cancel_everywhere(
         let (near, far) = UnixStream::pair().unwrap();
         let peer = Peer {
             ip: None,
-            text: "cancelled".to_owned(),
+            text: "cancelled".into(),
         };
         let served = seawall.app.serve(Stream::Unix(near), peer);
         let mut served = Box::pin(served.expect("all permits are released"));

@@ -47,9 +47,9 @@ const SERVER: &str = "127.0.0.1:1";
 /// Records operations with errors of every kind, and a cursor.
 fn operations(observer: &Observer) {
     let server = observer.recorder.server(SERVER).index();
-    let client = observer.clients.connected("127.0.0.1:9", None);
+    let client = observer.clients.connected("127.0.0.1:9".into(), None);
     client.set_application(Some("shop"));
-    client.set_user(Some("admin.u".to_owned()));
+    client.set_user(Some("admin.u"));
     let failures = doc! {
         "n": 0, "ok": 1, "writeErrors": [{ "code": 11_000 }], "writeConcernError": { "code": 64 },
     };
@@ -435,10 +435,10 @@ fn replica_set(window: &Window) -> TopologyDescription {
 async fn replies_have_the_documented_members() {
     let window = window();
     let clients = Arc::clone(&window.clients);
-    let client = clients.connected("127.0.0.1:2", None);
-    let other = clients.connected("127.0.0.1:3", None);
+    let client = clients.connected("127.0.0.1:2".into(), None);
+    let other = clients.connected("127.0.0.1:3".into(), None);
     other.set_application(Some("shop"));
-    other.set_user(Some("admin.u".to_owned()));
+    other.set_user(Some("admin.u"));
     let id = find_id(&window.exporter);
     let address = SERVER.parse().unwrap();
     let mut replies = part_described("part: pool", json::pool(&address, &pool()));

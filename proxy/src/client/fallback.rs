@@ -81,7 +81,7 @@ impl Client {
             reader: self.reader,
             connected: self.connected,
             first: Some(first),
-            handshake: self.handshake,
+            handshake: self.handshake.map(|due| *due),
             sharer: self.sharer,
             eviction: self.eviction,
         };

@@ -62,7 +62,7 @@ impl Client {
             }
             Handshake::Logout => Ok(self.logout(command.db)),
             Handshake::Getnonce => Ok(self.getnonce()),
-            Handshake::WhatsMyUri => Ok(rawdoc! { "you": self.peer.text.as_str(), "ok": 1.0 }),
+            Handshake::WhatsMyUri => Ok(rawdoc! { "you": &*self.peer.text, "ok": 1.0 }),
         };
         let reply = reply.unwrap_or_else(|error| error.to_document());
         self.reply_locally(command, reply_to, &reply, now).await
@@ -137,7 +137,8 @@ impl Client {
             return Ok(());
         }
         let limits = &self.shared.limits;
-        self.monitor = limits.admit_monitor(self.sharer, &self.eviction, Instant::now());
+        let monitor = limits.admit_monitor(self.sharer, &self.eviction, Instant::now());
+        self.monitor = monitor.map(Box::new);
         if self.monitor.is_none() {
             // The hello may come from a client that will log in by a mechanism other than SCRAM.
             // Such a client is not refused: it keeps its deadline for the login.
@@ -350,7 +351,7 @@ impl Client {
         self.login = login.map(Box::new);
         if let Some(identity) = outcome.identity {
             self.connected
-                .set_user(Some(format!("{}.{}", identity.source(), identity.name())));
+                .set_user(Some(&format!("{}.{}", identity.source(), identity.name())));
             self.share_by_user(&identity);
             self.identity = Some(identity);
             self.handshake = None;
@@ -380,7 +381,7 @@ impl Client {
         self.share_as(Sharer::at(self.peer.ip));
         let limits = &self.shared.limits;
         let permit = limits.admit_handshake(self.sharer, &self.eviction);
-        self.handshake = Some(LoginDue { permit, deadline });
+        self.handshake = Some(Box::new(LoginDue { permit, deadline }));
         self.leave_monitors();
     }
 

@@ -35,6 +35,7 @@ mod streaming;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -120,7 +121,7 @@ pub struct Peer {
     /// IP address; `None` over a unix socket.
     pub ip: Option<IpAddr>,
     /// Address and port as text, for `whatsmyuri` and for servers' logs.
-    pub text: String,
+    pub text: Arc<str>,
 }
 
 /// A client that has just connected.
@@ -177,10 +178,10 @@ struct Client {
     /// The login in progress.
     login: Option<Box<Login>>,
     /// The deadline for the login; `None` if the client has logged in or need not log in. A
-    /// driver's monitor, for example, never logs in.
-    handshake: Option<LoginDue>,
+    /// driver's monitor, for example, never logs in. The box saves memory after the login.
+    handshake: Option<Box<LoginDue>>,
     /// Set while the client is a driver's monitor that has not logged in.
-    monitor: Option<MonitorPermit>,
+    monitor: Option<Box<MonitorPermit>>,
     eviction: Eviction,
     /// The address or user whose share of resources the client uses.
     sharer: Sharer,
@@ -217,7 +218,7 @@ const ADMISSION_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Client {
     fn new(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Newcomer) -> Self {
-        let connected = shared.clients.connected(&peer.text, peer.ip);
+        let connected = shared.clients.connected(Arc::clone(&peer.text), peer.ip);
         let deadline = Instant::now() + shared.settings().authentication_timeout;
         let identity = shared.logins.credentials.anonymous();
         let sharer = Sharer::at(peer.ip);
@@ -235,7 +236,9 @@ impl Client {
             allowed_compressors: newcomer.compressors,
             compressors: Compressors::default(),
             client_element: None,
-            handshake: identity.is_none().then_some(LoginDue { permit, deadline }),
+            handshake: identity
+                .is_none()
+                .then(|| Box::new(LoginDue { permit, deadline })),
             identity,
             login: None,
             monitor: None,
@@ -249,7 +252,12 @@ impl Client {
     /// Serves the client. The client is boxed, because the future of an `async fn` has room for two
     /// copies of each argument.
     async fn run(mut self: Box<Self>) {
-        let end = match self.wait_for_admission().await {
+        // The box saves memory, because most clients need not wait.
+        let admitted = match self.shared.arrivals.gate.try_pass() {
+            true => Ok(()),
+            false => Box::pin(self.wait_for_admission()).await,
+        };
+        let end = match admitted {
             Ok(()) => loop {
                 if let Err(end) = self.serve_next().await {
                     break end;
@@ -268,16 +276,13 @@ impl Client {
     /// Waits until the arrivals gate lets the client pass. While the data plane is late, new
     /// clients wait here, before Seawall reads their first byte.
     async fn wait_for_admission(&self) -> Result<(), End> {
-        let arrivals = &self.shared.arrivals.gate;
-        if arrivals.try_pass() {
-            return Ok(());
-        }
         self.shared.recorder.arrival_delayed();
+        let arrivals = &self.shared.arrivals.gate;
         let from = Origin {
             sharer: self.sharer,
             user: None,
         };
-        let mut turn = Box::pin(arrivals.pass(from));
+        let mut turn = pin!(arrivals.pass(from));
         while timeout(ADMISSION_CHECK_INTERVAL, &mut turn).await.is_err() {
             // A client that needs no login is served even if it has left, because it may have sent
             // an unacknowledged write before it left.

@@ -191,7 +191,7 @@ impl Listener {
                 let (stream, address) = listener.accept().await?;
                 let peer = Peer {
                     ip: Some(address.ip().to_canonical()),
-                    text: address.to_string(),
+                    text: address.to_string().into(),
                 };
                 Ok((Accepted::Tcp(stream), peer))
             }
@@ -199,7 +199,7 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 let peer = Peer {
                     ip: None,
-                    text: format!("anonymous unix socket:{}", self.local_address()),
+                    text: format!("anonymous unix socket:{}", self.local_address()).into(),
                 };
                 Ok((Accepted::Plain(Stream::Unix(stream)), peer))
             }
@@ -392,7 +392,7 @@ async fn admit_proxied(acceptor: Acceptor, mut stream: TcpStream, peer: Peer, pl
     let peer = match header {
         Ok(Some(address)) => Peer {
             ip: Some(address.ip().to_canonical()),
-            text: address.to_string(),
+            text: address.to_string().into(),
         },
         Ok(None) => peer,
         Err(error) => {

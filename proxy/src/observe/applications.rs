@@ -1,41 +1,11 @@
-//! The names of applications, and the number of operations by application.
+//! The number of operations by application.
 //!
-//! Clients choose their names freely, so the number of names is limited in two places: a shape
-//! counts at most [`APPLICATIONS`] names separately, and the table of names contains only names
-//! that are in use.
+//! Clients choose their names freely, so a shape counts at most [`APPLICATIONS`] names separately.
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
 /// Maximum number of applications that are counted separately for a shape.
 const APPLICATIONS: usize = 8;
-
-/// The table searches for unused names only if it has at least this many names.
-const MIN_PURGE: usize = 64;
-
-/// The names in use. Clients with the same name share the memory of the name, so that the data path
-/// can compare names by their address.
-#[derive(Debug, Default)]
-pub(super) struct ApplicationNames {
-    names: HashSet<Arc<str>>,
-    /// Number of names at which unused names are removed.
-    purge_at: usize,
-}
-
-impl ApplicationNames {
-    /// The shared copy of a name.
-    pub(super) fn intern(&mut self, name: &str) -> Arc<str> {
-        if let Some(known) = self.names.get(name) {
-            return Arc::clone(known);
-        }
-        if self.names.len() >= self.purge_at.max(MIN_PURGE) {
-            self.names.retain(|name| Arc::strong_count(name) > 1);
-            self.purge_at = self.names.len() * 2;
-        }
-        let name: Arc<str> = name.into();
-        self.names.insert(Arc::clone(&name));
-        name
-    }
-}
 
 /// The number of operations of a shape by application.
 #[derive(Clone, Debug, Default)]
@@ -111,8 +81,9 @@ impl ApplicationCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::shared_names::SharedNames;
 
-    fn counted(names: &mut ApplicationNames, of: &[(&str, u64)]) -> ApplicationCounts {
+    fn counted(names: &mut SharedNames, of: &[(&str, u64)]) -> ApplicationCounts {
         let mut counts = ApplicationCounts::default();
         for (name, count) in of {
             let name = names.intern(name);
@@ -123,7 +94,7 @@ mod tests {
 
     #[test]
     fn eight_applications_are_counted_separately_and_no_operation_is_lost() {
-        let mut names = ApplicationNames::default();
+        let mut names = SharedNames::default();
         let many: Vec<_> = (0..20).map(|n| (format!("app{n}"), n + 1)).collect();
         let many: Vec<_> = many.iter().map(|(name, count)| (&**name, *count)).collect();
         let mut counts = counted(&mut names, &many);
@@ -138,7 +109,7 @@ mod tests {
 
     #[test]
     fn heavy_application_replaces_a_light_application() {
-        let mut names = ApplicationNames::default();
+        let mut names = SharedNames::default();
         let light: Vec<_> = (0..9).map(|n| format!("junk{n}")).collect();
         let light: Vec<_> = light.iter().map(|name| (&**name, 2)).collect();
         let mut all = counted(&mut names, &light);
@@ -149,18 +120,5 @@ mod tests {
         assert_eq!(all.ranked()[0], (Some("shop"), 51));
         let sum: u64 = all.ranked().iter().map(|(_, count)| count).sum();
         assert_eq!(sum, 9 * 2 + 2 + 51);
-    }
-
-    #[test]
-    fn unused_names_do_not_fill_the_table() {
-        let mut names = ApplicationNames::default();
-        let kept: Vec<_> = (0..100)
-            .map(|n| names.intern(&format!("kept{n}")))
-            .collect();
-        for n in 0..10_000 {
-            drop(names.intern(&format!("hostile{n}")));
-        }
-        assert!(names.names.len() <= 2 * kept.len() + MIN_PURGE);
-        assert!(Arc::ptr_eq(&names.intern("kept7"), &kept[7]));
     }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{applications::ApplicationNames, metric_handles::Metrics, metric_name::MetricName};
+use super::{metric_handles::Metrics, metric_name::MetricName, shared_names::SharedNames};
 use seawall_locks::Mutex;
 use seawall_stats::{Departure, Leaving, Stage, Traffic};
 
@@ -26,7 +26,7 @@ pub struct ClientDirectory {
     authenticated: AtomicUsize,
     next_id: AtomicI32,
     traffic: Mutex<Traffic>,
-    applications: Mutex<ApplicationNames>,
+    names: Mutex<SharedNames>,
 }
 
 impl fmt::Debug for ClientDirectory {
@@ -43,14 +43,18 @@ impl ClientDirectory {
             authenticated: AtomicUsize::new(0),
             next_id: AtomicI32::new(1),
             traffic: Mutex::default(),
-            applications: Mutex::default(),
+            names: Mutex::default(),
         }
     }
 
+    /// The shared copy of a name, which is shortened if it is long.
+    fn shared(&self, name: &str) -> Arc<str> {
+        self.names.lock().intern(shortened(name))
+    }
+
     /// Counts and lists an accepted client.
-    pub fn connected(self: &Arc<Self>, peer: &str, ip: Option<IpAddr>) -> ConnectedClient {
+    pub fn connected(self: &Arc<Self>, peer: Arc<str>, ip: Option<IpAddr>) -> ConnectedClient {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let peer: Arc<str> = peer.into();
         let row = ClientRow {
             id,
             peer: Arc::clone(&peer),
@@ -133,7 +137,7 @@ pub struct ClientRow {
     /// The application name in the client metadata.
     pub application: Option<Arc<str>>,
     /// The driver's name and version in the client metadata.
-    pub driver: Option<String>,
+    pub driver: Option<Arc<str>>,
 }
 
 /// Maximum length of a stored name, in bytes. Servers allow 128 bytes for an application name.
@@ -189,17 +193,14 @@ impl ConnectedClient {
     /// Sets the application name from the client metadata, unless it was set before.
     pub(crate) fn set_application(&self, name: Option<&str>) {
         let Some(name) = name else { return };
-        let intern = || {
-            let mut names = self.directory.applications.lock();
-            names.intern(shortened(name))
-        };
-        let name = self.application.get_or_init(intern);
+        let name = self.application.get_or_init(|| self.directory.shared(name));
         self.update(|row| row.application = Some(Arc::clone(name)));
     }
 
     /// Sets the driver's name and version from the client metadata.
     pub(crate) fn set_driver(&self, name: &str, version: &str) {
-        self.update(|row| row.driver = Some(shortened(&format!("{name} {version}")).to_owned()));
+        let driver = self.directory.shared(&format!("{name} {version}"));
+        self.update(|row| row.driver = Some(driver));
     }
 
     /// Sets the stage that the client has reached.
@@ -244,8 +245,8 @@ impl ConnectedClient {
     }
 
     /// Sets the user after a login, or removes it (`None`) after a logout.
-    pub(crate) fn set_user(&self, user: Option<String>) {
-        let user: Option<Arc<str>> = user.as_deref().map(|user| shortened(user).into());
+    pub(crate) fn set_user(&self, user: Option<&str>) {
+        let user = user.map(|user| self.directory.shared(user));
         *self.user.lock() = user.clone();
         self.update(|row| {
             self.directory
@@ -286,10 +287,12 @@ mod tests {
     #[test]
     fn only_clients_with_a_user_count_as_authenticated() {
         let directory = Arc::new(ClientDirectory::new(Arc::new(Metrics::new(None).unwrap())));
-        let clients: Vec<_> = (0..3).map(|_| directory.connected("a:1", None)).collect();
+        let clients: Vec<_> = (0..3)
+            .map(|_| directory.connected("a:1".into(), None))
+            .collect();
         for client in &clients[..2] {
-            client.set_user(Some("admin.u".to_owned()));
-            client.set_user(Some("admin.v".to_owned()));
+            client.set_user(Some("admin.u"));
+            client.set_user(Some("admin.v"));
         }
         assert_eq!(directory.authenticated_count(), 2);
         clients[0].set_user(None);

@@ -34,6 +34,7 @@ mod rows;
 mod servers;
 mod shape_series;
 mod shards;
+mod shared_names;
 mod sketch;
 mod slow;
 mod slow_log;

@@ -197,9 +197,9 @@ mod tests {
             body: &body,
             sequences: &[],
         };
-        let client = observer.clients.connected("10.0.0.1:7", None);
+        let client = observer.clients.connected("10.0.0.1:7".into(), None);
         client.set_application(Some(&"x".repeat(1_000)));
-        client.set_user(Some("admin.u".to_owned()));
+        client.set_user(Some("admin.u"));
         let began = Instant::now();
         let mut observation = observer.recorder.begin(&input, 0, began);
         observation.set_sender(&client, user, None);

@@ -82,7 +82,7 @@ pub(super) async fn serve_relayed(
     newcomer: Newcomer,
     original: Option<SocketAddr>,
 ) {
-    let connected = shared.clients.connected(&peer.text, peer.ip);
+    let connected = shared.clients.connected(Arc::clone(&peer.text), peer.ip);
     let Newcomer {
         client: _client,
         handshake,

@@ -530,7 +530,7 @@ impl<'a> Watch<'a> {
         if is_ok && !logs_out {
             self.is_authenticated = true;
             self.admission.admit();
-            self.connected.set_user(login.user);
+            self.connected.set_user(login.user.as_deref());
         }
     }
 
