@@ -7,6 +7,11 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::parking::gather_wake_ups;
 
+/// Maximum number of tasks that a busy thread of the data plane runs before it looks for ready
+/// sockets. In a storm of TLS handshakes, many tasks accept or close clients. With tokio's default
+/// of 61, operations whose sockets are ready would wait for all these tasks.
+const EVENT_INTERVAL: u32 = 16;
+
 /// The runtimes of the data plane and the control plane.
 #[derive(Debug)]
 pub struct Planes {
@@ -37,7 +42,7 @@ impl Planes {
             None => available_parallelism()?.get(),
         };
         let mut data = Builder::new_multi_thread();
-        data.worker_threads(workers);
+        data.worker_threads(workers).event_interval(EVENT_INTERVAL);
         gather_wake_ups(&mut data, workers, in_flight);
         let data = data.thread_name("seawall-data").enable_all().build()?;
         let mut control = Builder::new_multi_thread();
