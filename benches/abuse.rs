@@ -4,7 +4,7 @@
 //! and logins. The bench prints the two users' latencies before and during the attack, failed
 //! operations, and Seawall's CPU time and memory.
 //!
-//! - `--quick`: a short run for CI. It asserts counts only.
+//! - `--quick`: a short run for CI. It asserts counts, but no times.
 //! - `--only NAME`: runs one attack.
 //! - `--runs N`: runs each attack N times.
 //! - `--seconds N`: the length of each phase.

@@ -5,9 +5,15 @@
 //! - The latency of clients without TLS during a storm of full handshakes.
 //! - The memory of a client that has logged in and is idle, with and without TLS.
 //!
-//! Targets and cases alternate. `--rounds N` sets the number of rounds, `--seawall NAME=BINARY`
-//! adds another Seawall, `--only PART` runs one of the parts `idle`, `counts` and `storms`;
-//! `--quick` is a short run for CI, which asserts counts only.
+//! In each round of the parts `counts` and `storms`, Seawall and HAProxy are measured in turn.
+//!
+//! - `--rounds N` sets the number of rounds.
+//! - `--seawall NAME=BINARY` also measures another binary of Seawall in the parts `counts` and
+//!   `storms`, and shows it as NAME.
+//! - `--only PART` runs only one part: `idle`, `counts` or `storms`.
+//! - `--quick` makes one short round, for CI.
+//!
+//! The bench asserts numbers of handshakes and operations, but no speed, latency or memory.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 

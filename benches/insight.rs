@@ -8,7 +8,7 @@
 //! - `history`: measures the memory of the history.
 //!
 //! `--only PART` runs one part. `--runs N` runs each part N times. `--quick` runs a tenth of the
-//! load for CI, and asserts counts only.
+//! load for CI, and asserts counts but no times.
 
 use seawall_benches::{
     insight::{Plan, captures, changes, cost, exactness, history, stalls},

@@ -4,7 +4,7 @@
 //! does. The bench refuses logins for different reasons, directly at a mongod and through Seawall,
 //! and prints how much the times differ.
 //!
-//! - `--quick`: a short run for CI. It asserts counts only.
+//! - `--quick`: a short run for CI. It asserts counts, but no times.
 //! - `--tries N`: the number of logins for each reason and target.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};

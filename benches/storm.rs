@@ -11,7 +11,7 @@
 //! - `restart`: Seawall killed under load.
 //!
 //! `--runs N` sets the number of runs of each part, `--clients N` the number of clients in
-//! incidents. `--quick` is a short run for CI, and asserts counts only.
+//! incidents. `--quick` is a short run for CI, and asserts counts but no times.
 
 use std::time::Duration;
 

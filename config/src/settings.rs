@@ -357,7 +357,7 @@ section! {
     /// Maximum number of users whose credentials are cached.
     max_users: NonZeroUsize = key("limits.max_users",
         ENTRIES, Live, default 10000, unit "users");
-    /// Maximum number of first logins that exchange messages with servers at a time.
+    /// Maximum number of users' first logins that exchange messages with servers at the same time.
     introductions: NonZeroUsize = key("limits.introductions",
         Kind::Integer { min: 1, max: 1_000 }, Live, default 8, unit "logins");
     // Clients that never send their proofs must not block the first logins of other clients.

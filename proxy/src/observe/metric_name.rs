@@ -85,8 +85,9 @@ metrics! {
     OperationReplyBytesTotal: Counter = "seawall_operation_reply_bytes_total", "Bytes of replies.";
     /// Documents returned, written or counted.
     OperationDocumentsTotal: Counter = "seawall_operation_documents_total", "Documents returned, written or counted.";
-    /// Operations whose large command was forwarded while it arrived; timed from its first byte.
-    OperationsStreamedTotal: Counter = "seawall_operations_streamed_total", "Operations whose large command was forwarded while it arrived, timed from its first byte.";
+    /// Operations whose large command was forwarded while it arrived. Such an operation is timed
+    /// from the first byte of its command.
+    OperationsStreamedTotal: Counter = "seawall_operations_streamed_total", "Operations whose large command was forwarded while it arrived. Such an operation is timed from the first byte of its command.";
     /// Operations of a shape.
     ShapeOperationsTotal: Counter = "seawall_shape_operations_total", "Operations of a shape.";
     /// Durations of a shape's operations.

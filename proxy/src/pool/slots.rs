@@ -158,8 +158,8 @@ impl Window {
 /// The slots of one server.
 pub(super) struct Slots {
     mode: Concurrency,
-    /// Keeps the controller while the limit is off, because operations that began before may still
-    /// run.
+    /// The controller while the limit is off. It is kept because a new controller would count its
+    /// epochs from 0 again, and operations that are still in progress belong to the old epochs.
     parked: Option<Controller>,
     seed: u64,
     /// Finds the limit, and decides when operations may become exempt. `None` without a limit.

@@ -33,8 +33,8 @@ impl Lateness {
         }
     }
 
-    /// Records that a tick is due at `due`, unless an earlier tick is due already. Returns when the
-    /// next tick is due.
+    /// Records that a tick is due at `due`, unless a tick at an earlier time is already recorded.
+    /// Returns the earlier of the two times, at which the next tick is due.
     fn expect(&self, due: Instant) -> Instant {
         let due_us = self.since_base(due);
         let due_us = self.due_us.fetch_min(due_us, Ordering::Relaxed).min(due_us);

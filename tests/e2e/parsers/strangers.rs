@@ -143,7 +143,9 @@ fn root() -> Login {
     Login::new("admin", ROOT, ROOT_PASSWORD)
 }
 
-/// The commands whose counters have changed since the last reading. Assumes that no fence was sent.
+/// The commands whose counters have changed since the last reading. Unlike
+/// [`Counters::changed`], this does not leave out `connectionStatus`, which [`Sender::send`] adds
+/// after each message.
 async fn changed(counters: &mut Counters) -> BTreeSet<String> {
     let without_fence = Reaction {
         is_closed: true,

@@ -27,8 +27,8 @@ const MIN_ELASTICITY: f64 = 0.05;
 const OBVIOUS_GAIN: f64 = 0.3;
 const LARGEST_ELASTICITY: f64 = 1.2;
 
-/// A gain of this share of the change of the limit is steep: the best limit is further away than
-/// the next limit to try.
+/// A gain is steep if it is at least this share of the change of the limit (both as logarithms).
+/// After a steep gain, the best limit is probably some steps beyond the tried limit.
 const STEEP: f64 = 0.2;
 
 /// If two values at the same limit differ by more than this and by more than the noise, the server

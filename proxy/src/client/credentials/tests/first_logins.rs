@@ -111,7 +111,7 @@ async fn a_login_is_refused_if_the_keys_do_not_match_the_proof() {
 }
 
 #[tokio::test]
-async fn a_login_is_refused_if_the_user_may_not_read_its_keys() {
+async fn a_login_is_refused_if_the_user_is_not_allowed_to_read_its_own_keys() {
     let scene = Scene::new().await;
     scene.server.reply_instead("usersInfo", error(13));
     assert!(refused(scene.log_in("u", "secret").await));
