@@ -17,10 +17,13 @@
 //! those of the previous run in that file, and prints each value that is worse by more than the
 //! noise of both runs. A run with any option below is not a full run.
 //!
-//! `--quick` runs a tenth of the load for CI, and asserts counts only. `--rounds N` and `--seconds
-//! S` set the length of a full run, and `--connections N,N` the numbers of connections. Each
-//! `--with NAME=BINARY,VARIABLE=VALUE` adds a Seawall with another binary or configuration. The
-//! variable is a configuration variable without its prefix `SEAWALL_`.
+//! `--quick` runs a tenth of the load for CI, and asserts counts but no times. `--rounds N` and
+//! `--seconds S` set the length of a full run, and `--connections N,N` the numbers of connections.
+//! Each `--with NAME=BINARY,VARIABLE=VALUE` adds a Seawall with another binary or configuration.
+//! The variable is a configuration variable without its prefix `SEAWALL_`.
+//!
+//! `--binary BINARY` measures another binary than that of this build, for example the binary of the
+//! image. With this option alone, a run is a full run.
 
 use std::time::Duration;
 
@@ -82,7 +85,8 @@ fn main() {
 }
 
 async fn compare(plan: &Plan) {
-    let mut instances = vec![Instance::own()];
+    let own = option("--binary").map_or_else(Instance::own, Instance::with_binary);
+    let mut instances = vec![own];
     instances.extend(options("--with").map(|text| {
         Instance::parse(&text).unwrap_or_else(|| panic!("not NAME=BINARY,VARIABLE=VALUE: {text}"))
     }));

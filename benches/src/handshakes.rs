@@ -104,6 +104,14 @@ impl TlsTarget {
         self.process.id()
     }
 
+    /// Asks the target to end with SIGTERM, and waits until it has ended.
+    ///
+    /// # Panics
+    /// If the target reports a failure.
+    pub fn stop(self) {
+        self.process.stop();
+    }
+
     /// The address for connections with TLS. At this address, Seawall has certificates with both
     /// kinds of keys.
     pub fn tls(&self) -> SocketAddr {

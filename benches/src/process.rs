@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// Milliseconds between two values of a process's CPU time (USER_HZ is 100 on Linux).
 const CPU_TICK_MS: u64 = 10;
 
@@ -66,6 +68,17 @@ impl Process {
     /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Asks the process to end with SIGTERM, and waits until it has ended.
+    ///
+    /// # Panics
+    /// If the process reports a failure.
+    pub fn stop(mut self) {
+        let id = Pid::from_child(&self.child);
+        kill_process(id, Signal::TERM).expect("the process can be asked to end");
+        let status = self.child.wait().expect("the process can be awaited");
+        assert!(status.success(), "the process ended with {status}");
     }
 }
 

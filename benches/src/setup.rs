@@ -67,9 +67,14 @@ pub struct Instance {
 impl Instance {
     /// The binary of this build with the default configuration.
     pub fn own() -> Self {
+        Self::with_binary(binary())
+    }
+
+    /// Another binary with the default configuration.
+    pub fn with_binary(binary: impl Into<PathBuf>) -> Self {
         Self {
             name: "Seawall".to_owned(),
-            binary: binary().to_owned(),
+            binary: binary.into(),
             environment: Vec::new(),
         }
     }
@@ -296,6 +301,11 @@ async fn identity(root: &mongodb::Client) -> Identity {
         keys: derived.keys,
     };
     Identity::new(USER, "admin", None, login)
+}
+
+/// The connection string of the user of the load, for official drivers.
+pub fn connection_string(address: &ServerAddress) -> String {
+    format!("mongodb://{USER}:{PASSWORD}@{address}/?authSource=admin&directConnection=true")
 }
 
 fn behind_haproxy(scratch: &Scratch, server: &str) -> Option<Target> {

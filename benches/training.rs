@@ -1,0 +1,240 @@
+//! Runs loads on an instrumented Seawall: `cargo bench --bench training -- --seawall BINARY`.
+//! Profile-guided optimization makes Seawall faster under these loads. `docker/train` starts the
+//! bench.
+//!
+//! An instrumented binary counts how often each part of its code runs. When it ends, it writes the
+//! counts to the file that `LLVM_PROFILE_FILE` names. The loads cover what production uses often:
+//! small and large documents, few and many connections, logins, TLS handshakes, cursors,
+//! transactions, compression and relays.
+//!
+//! The bench measures nothing. It fails if an operation fails, or if the reply of a load is wrong.
+//! Single TLS handshakes may fail.
+//!
+//! `--seconds N` sets the duration of each load except the logins (default 5).
+
+use std::{path::Path, time::Duration};
+
+use bson::{Document, doc};
+use futures_util::TryStreamExt as _;
+use mongodb::Client;
+use seawall_benches::{
+    handshakes::{Handshakes, Key, TlsTarget, seawall, write_certificates},
+    load::{self, DATABASE, HUGE, LARGE, Load, SMALL, Work},
+    options::option,
+    output::say,
+    process::{Process, free_port, serve},
+    setup::{Clients, connection_string},
+};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{Options, ReplicaSet},
+    scratch::Scratch,
+};
+use seawall_transport::connection::ServerAddress;
+use tokio::{
+    runtime::Builder,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+/// How long Seawall may take to accept logins after its start.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// Number of logins, one after another.
+const LOGINS: usize = 2_000;
+
+/// Number of clients that make TLS handshakes in a loop.
+const HANDSHAKING: usize = 50;
+
+/// Parameters of a connection string. A client is created with each of them: one without
+/// compression, and one for each compressor.
+const COMPRESSORS: [&str; 4] = [
+    "",
+    "&compressors=snappy",
+    "&compressors=zlib",
+    "&compressors=zstd",
+];
+
+fn main() {
+    let binary = option("--seawall").expect("--seawall names an instrumented binary");
+    let seconds =
+        option("--seconds").map_or(5, |text| text.parse().expect("--seconds takes a number"));
+    let time = Duration::from_secs(seconds);
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime
+        .expect("the runtime starts")
+        .block_on(train(Path::new(&binary), time));
+}
+
+async fn train(binary: &Path, time: Duration) {
+    let set = ReplicaSet::start(1, Options::with_auth()).await;
+    let set = set.expect("a mongod starts");
+    let root = set.client().await.expect("the set accepts connections");
+    let clients = Clients::prepare(&root, &[SMALL, LARGE, HUGE]).await;
+    let primary = set.primary().await.expect("the set has a primary");
+    let server = primary.address().to_string();
+    let scratch = Scratch::create().expect("the directory can be created");
+    write_certificates(&scratch);
+
+    let pooled = seawall("pooled", binary, &scratch, &server);
+    let address: ServerAddress = parse(&pooled.plain.to_string());
+    wait_for_login(&clients, &address).await;
+    train_path(&clients, &address, time).await;
+    train_logins(&clients, &address).await;
+    train_commands(&address, time).await;
+    train_tls(&clients, &pooled, time).await;
+    pooled.stop();
+
+    let (relay, address) = start_relay(binary, &server);
+    wait_for_login(&clients, &address).await;
+    run(&clients, &address, Work::Mixed, 16, time).await;
+    run(&clients, &address, Work::Finds(HUGE), 8, time).await;
+    relay.stop();
+}
+
+fn parse(address: &str) -> ServerAddress {
+    address.parse().expect("the address is valid")
+}
+
+async fn wait_for_login(clients: &Clients, address: &ServerAddress) {
+    let is_up = || async { clients.connect(address).await.is_ok() };
+    let is_up = eventually(START_LIMIT, is_up).await;
+    is_up.expect("Seawall accepts logins");
+}
+
+/// Runs finds and writes over few and many connections.
+async fn train_path(clients: &Clients, address: &ServerAddress, time: Duration) {
+    for connections in [1, 64, 1_000] {
+        run(clients, address, Work::Finds(SMALL), connections, time).await;
+    }
+    run(clients, address, Work::Mixed, 64, time).await;
+    run(clients, address, Work::Finds(LARGE), 16, time).await;
+    run(clients, address, Work::Finds(HUGE), 8, time).await;
+}
+
+async fn run(
+    clients: &Clients,
+    address: &ServerAddress,
+    work: Work,
+    connections: usize,
+    time: Duration,
+) {
+    let open = clients.connect_all(address, connections).await;
+    let load = Load {
+        work,
+        rate: None,
+        time,
+    };
+    let (outcome, _) = load::run(open, load).await;
+    assert!(outcome.operations > 0, "no operation completed");
+    let operations = outcome.operations;
+    say(&format!(
+        "{work:?}, {connections} connections: {operations} operations"
+    ));
+}
+
+/// Connects, logs in and disconnects, many times.
+async fn train_logins(clients: &Clients, address: &ServerAddress) {
+    for _ in 0..LOGINS {
+        let login = clients.connect(address).await;
+        drop(login.expect("each login succeeds"));
+    }
+    say(&format!("logins: {LOGINS}"));
+}
+
+/// Runs commands of the Rust driver, with and without compression.
+async fn train_commands(address: &ServerAddress, time: Duration) {
+    let mut tasks = JoinSet::new();
+    for (number, compressors) in (0..).zip(COMPRESSORS) {
+        let uri = connection_string(address) + compressors;
+        let client = Client::with_uri_str(uri).await;
+        let client = client.expect("the connection string is valid");
+        for task in 0..4 {
+            let client = client.clone();
+            let first = (number * 4 + task) * 1_000_000;
+            tasks.spawn(async move { repeat_commands(&client, first, time).await });
+        }
+    }
+    let rounds: i32 = tasks.join_all().await.into_iter().sum();
+    say(&format!("rounds of the driver's commands: {rounds}"));
+}
+
+/// Repeats the commands until `time` has passed. Returns the number of rounds. Each round uses 100
+/// `_id`s of its own, beginning with `first`. No other task uses them.
+async fn repeat_commands(client: &Client, first: i32, time: Duration) -> i32 {
+    let until = Instant::now() + time;
+    let mut rounds = 0;
+    while Instant::now() < until {
+        let round = one_round(client, first + rounds * 100).await;
+        round.expect("each command succeeds");
+        rounds += 1;
+    }
+    rounds
+}
+
+async fn one_round(client: &Client, first: i32) -> mongodb::error::Result<()> {
+    let own = client.database(DATABASE).collection::<Document>("own");
+    let document = |id: i32| doc! {"_id": id, "kind": id % 7, "tags": ["a", "b"], "n": {"m": id}};
+    own.insert_many((first..first + 30).map(document)).await?;
+    let range = doc! {"_id": {"$gte": first, "$lt": first + 30}};
+    let batches = own.find(range.clone()).batch_size(8).await?;
+    let found: Vec<Document> = batches.try_collect().await?;
+    assert_eq!(found.len(), 30, "a cursor returns each document once");
+    let complex = doc! {
+        "$or": [{"kind": {"$in": [1, 2, 3]}}, {"n.m": {"$gt": first}, "tags": "a"}],
+        "_id": {"$gte": first, "$lt": first + 30},
+    };
+    let sorted = own.find(complex).sort(doc! {"kind": 1}).limit(5);
+    let _: Vec<Document> = sorted.await?.try_collect().await?;
+    own.find_one_and_update(doc! {"_id": first}, doc! {"$set": {"kind": 1}})
+        .await?;
+    own.update_many(range.clone(), doc! {"$inc": {"kind": 1}})
+        .await?;
+    own.count_documents(range.clone()).await?;
+    own.distinct("kind", range.clone()).await?;
+    let group = doc! {"_id": "$kind", "sum": {"$sum": "$n.m"}};
+    let stages = [doc! {"$match": range.clone()}, doc! {"$group": group}];
+    let _: Vec<Document> = own.aggregate(stages).await?.try_collect().await?;
+    let mut session = client.start_session().await?;
+    session.start_transaction().await?;
+    let changed = own.update_one(doc! {"_id": first}, doc! {"$inc": {"n.m": 1}});
+    changed.session(&mut session).await?;
+    let added = own.insert_one(document(first + 50));
+    added.session(&mut session).await?;
+    session.commit_transaction().await?;
+    own.delete_many(doc! {"_id": {"$gte": first, "$lt": first + 100}})
+        .await?;
+    Ok(())
+}
+
+/// Operations over TLS, and handshakes with both kinds of keys.
+async fn train_tls(clients: &Clients, target: &TlsTarget, time: Duration) {
+    let encrypted = clients.with_tls();
+    let address = parse(&target.tls().to_string());
+    run(&encrypted, &address, Work::Mixed, 16, time).await;
+    for key in Key::ALL {
+        for is_resumed in [false, true] {
+            let running = Handshakes::at(target, key, is_resumed, HANDSHAKING).start();
+            sleep(time).await;
+            let counts = running.counts();
+            assert!(counts.full + counts.resumed > 0, "no handshake completed");
+            say(&format!(
+                "{}, resumed: {is_resumed}: {counts:?}",
+                key.name()
+            ));
+        }
+    }
+}
+
+/// Starts a Seawall that relays each client.
+fn start_relay(binary: &Path, server: &str) -> (Process, ServerAddress) {
+    let port = free_port().expect("a port is free");
+    let address = format!("127.0.0.1:{port}");
+    let mut command = serve(binary);
+    command
+        .args(["--listen", &address, "--admin", "off"])
+        .args(["--deployment", &format!("mongodb://{server}/")])
+        .env("SEAWALL_DEPLOYMENT__MODE", "relay");
+    let process = Process::start(&mut command).expect("Seawall starts");
+    (process, parse(&address))
+}
