@@ -23,7 +23,7 @@
 //! The variable is a configuration variable without its prefix `SEAWALL_`.
 //!
 //! `--binary BINARY` measures another binary than that of this build, for example the binary of the
-//! image. With this option alone, a run is a full run.
+//! image.
 
 use std::time::Duration;
 
@@ -117,9 +117,16 @@ async fn compare(plan: &Plan) {
     if wanted("calls") {
         calls(&setup, plan).await;
     }
-    let is_partial = ["--only", "--with", "--connections", "--rounds", "--seconds"]
-        .iter()
-        .any(|name| option(name).is_some());
+    let is_partial = [
+        "--only",
+        "--with",
+        "--connections",
+        "--rounds",
+        "--seconds",
+        "--binary",
+    ]
+    .iter()
+    .any(|name| option(name).is_some());
     if !plan.is_quick && !is_partial {
         for line in medians
             .replace_previous()

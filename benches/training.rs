@@ -10,9 +10,13 @@
 //! The bench measures nothing. It fails if an operation fails, or if the reply of a load is wrong.
 //! Single TLS handshakes may fail.
 //!
-//! `--seconds N` sets the duration of each load except the logins (default 5).
+//! `--seconds N` sets the duration of each load except the logins (default 5). `--quick` is a short
+//! run for CI. Without `--seawall`, the bench uses the binary of this build.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use bson::{Document, doc};
 use futures_util::TryStreamExt as _;
@@ -28,6 +32,7 @@ use seawall_benches::{
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options, ReplicaSet},
+    process::binary,
     scratch::Scratch,
 };
 use seawall_transport::connection::ServerAddress;
@@ -39,9 +44,6 @@ use tokio::{
 
 /// How long Seawall may take to accept logins after its start.
 const START_LIMIT: Duration = Duration::from_secs(30);
-
-/// Number of logins, one after another.
-const LOGINS: usize = 2_000;
 
 /// Number of clients that make TLS handshakes in a loop.
 const HANDSHAKING: usize = 50;
@@ -55,18 +57,40 @@ const COMPRESSORS: [&str; 4] = [
     "&compressors=zstd",
 ];
 
+struct Plan {
+    /// Duration of each load.
+    time: Duration,
+    /// Numbers of connections for small finds.
+    connections: Vec<usize>,
+    /// Number of logins, one after another.
+    logins: usize,
+}
+
 fn main() {
-    let binary = option("--seawall").expect("--seawall names an instrumented binary");
-    let seconds =
-        option("--seconds").map_or(5, |text| text.parse().expect("--seconds takes a number"));
-    let time = Duration::from_secs(seconds);
+    let is_quick = std::env::args().any(|argument| argument == "--quick");
+    let seconds = option("--seconds").map(|text| text.parse().expect("--seconds takes a number"));
+    let plan = match is_quick {
+        true => Plan {
+            time: Duration::from_secs(1),
+            connections: vec![1, 64],
+            logins: 50,
+        },
+        false => Plan {
+            time: Duration::from_secs(seconds.unwrap_or(5)),
+            connections: vec![1, 64, 1_000],
+            logins: 2_000,
+        },
+    };
+    let own = || binary().to_owned();
+    let binary = option("--seawall").map_or_else(own, PathBuf::from);
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime
         .expect("the runtime starts")
-        .block_on(train(Path::new(&binary), time));
+        .block_on(train(&binary, &plan));
 }
 
-async fn train(binary: &Path, time: Duration) {
+async fn train(binary: &Path, plan: &Plan) {
+    let time = plan.time;
     let set = ReplicaSet::start(1, Options::with_auth()).await;
     let set = set.expect("a mongod starts");
     let root = set.client().await.expect("the set accepts connections");
@@ -79,8 +103,8 @@ async fn train(binary: &Path, time: Duration) {
     let pooled = seawall("pooled", binary, &scratch, &server);
     let address: ServerAddress = parse(&pooled.plain.to_string());
     wait_for_login(&clients, &address).await;
-    train_path(&clients, &address, time).await;
-    train_logins(&clients, &address).await;
+    train_path(&clients, &address, plan).await;
+    train_logins(&clients, &address, plan.logins).await;
     train_commands(&address, time).await;
     train_tls(&clients, &pooled, time).await;
     pooled.stop();
@@ -103,9 +127,10 @@ async fn wait_for_login(clients: &Clients, address: &ServerAddress) {
 }
 
 /// Runs finds and writes over few and many connections.
-async fn train_path(clients: &Clients, address: &ServerAddress, time: Duration) {
-    for connections in [1, 64, 1_000] {
-        run(clients, address, Work::Finds(SMALL), connections, time).await;
+async fn train_path(clients: &Clients, address: &ServerAddress, plan: &Plan) {
+    let time = plan.time;
+    for connections in &plan.connections {
+        run(clients, address, Work::Finds(SMALL), *connections, time).await;
     }
     run(clients, address, Work::Mixed, 64, time).await;
     run(clients, address, Work::Finds(LARGE), 16, time).await;
@@ -134,12 +159,12 @@ async fn run(
 }
 
 /// Connects, logs in and disconnects, many times.
-async fn train_logins(clients: &Clients, address: &ServerAddress) {
-    for _ in 0..LOGINS {
+async fn train_logins(clients: &Clients, address: &ServerAddress, logins: usize) {
+    for _ in 0..logins {
         let login = clients.connect(address).await;
         drop(login.expect("each login succeeds"));
     }
-    say(&format!("logins: {LOGINS}"));
+    say(&format!("logins: {logins}"));
 }
 
 /// Runs commands of the Rust driver, with and without compression.
@@ -217,7 +242,11 @@ async fn train_tls(clients: &Clients, target: &TlsTarget, time: Duration) {
             let running = Handshakes::at(target, key, is_resumed, HANDSHAKING).start();
             sleep(time).await;
             let counts = running.counts();
-            assert!(counts.full + counts.resumed > 0, "no handshake completed");
+            let completed = match is_resumed {
+                true => counts.resumed,
+                false => counts.full,
+            };
+            assert!(completed > 0, "no handshake completed: {counts:?}");
             say(&format!(
                 "{}, resumed: {is_resumed}: {counts:?}",
                 key.name()

@@ -6,10 +6,12 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread::sleep,
     time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::Instant;
 
 /// Milliseconds between two values of a process's CPU time (USER_HZ is 100 on Linux).
 const CPU_TICK_MS: u64 = 10;
@@ -73,11 +75,18 @@ impl Process {
     /// Asks the process to end with SIGTERM, and waits until it has ended.
     ///
     /// # Panics
-    /// If the process reports a failure.
+    /// If the process reports a failure, or does not end within a minute.
     pub fn stop(mut self) {
         let id = Pid::from_child(&self.child);
         kill_process(id, Signal::TERM).expect("the process can be asked to end");
-        let status = self.child.wait().expect("the process can be awaited");
+        let until = Instant::now() + Duration::from_secs(60);
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("the process can be awaited") {
+                break status;
+            }
+            assert!(Instant::now() < until, "the process does not end");
+            sleep(Duration::from_millis(20));
+        };
         assert!(status.success(), "the process ended with {status}");
     }
 }

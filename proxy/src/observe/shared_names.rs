@@ -1,6 +1,7 @@
 //! Names that many clients have in common.
 //!
-//! Clients choose their names freely, so the table contains only names that are in use.
+//! Clients choose their names freely, so unused names are removed when the table has twice as many
+//! names as were in use at the last removal.
 
 use std::{collections::HashSet, sync::Arc};
 

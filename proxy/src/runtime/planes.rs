@@ -7,9 +7,10 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::parking::gather_wake_ups;
 
-/// Maximum number of tasks that a busy thread of the data plane runs before it looks for ready
-/// sockets. In a storm of TLS handshakes, many tasks accept or close clients. With tokio's default
-/// of 61, operations whose sockets are ready would wait for all these tasks.
+/// Number of turns after which a busy thread of the data plane looks for ready sockets. In a turn,
+/// it runs one task and at most three tasks that this task wakes. In a storm of TLS handshakes,
+/// many tasks accept or close clients. With tokio's default of 61, operations whose sockets are
+/// ready would wait for all these tasks.
 const EVENT_INTERVAL: u32 = 16;
 
 /// The runtimes of the data plane and the control plane.
