@@ -85,8 +85,7 @@ fn main() {
 }
 
 async fn compare(plan: &Plan) {
-    let own = option("--binary").map_or_else(Instance::own, Instance::with_binary);
-    let mut instances = vec![own];
+    let mut instances = vec![Instance::measured()];
     instances.extend(options("--with").map(|text| {
         Instance::parse(&text).unwrap_or_else(|| panic!("not NAME=BINARY,VARIABLE=VALUE: {text}"))
     }));
@@ -242,7 +241,7 @@ async fn calls(setup: &Setup, plan: &Plan) {
     say(
         "| connections | operations | read | written | waits | wake-ups | all |\n|---|---|---|---|---|---|---|",
     );
-    let own = Instance::own().name;
+    let own = Instance::measured().name;
     let target = setup.targets.iter().find(|target| target.name == own);
     let target = target.expect("Seawall is a target");
     let process = target.process.as_ref().map(Process::id);

@@ -15,16 +15,18 @@
 //!
 //! The bench asserts numbers of handshakes and operations, but no speed, latency or memory.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use seawall_benches::{
-    handshakes::{BusyThreads, Handshakes, Key, TlsTarget, haproxy, seawall, write_certificates},
+    handshakes::{
+        BusyThreads, Handshakes, Key, TlsTarget, address, haproxy, seawall, write_certificates,
+    },
     load::{Load, SMALL, Work, run as run_load},
     options::{option, options},
     output::say,
     process::{cpu_time, resident_bytes},
     run::Run,
-    setup::Clients,
+    setup::{Clients, server},
     spread::Spread,
 };
 use seawall_tests::{
@@ -33,7 +35,7 @@ use seawall_tests::{
     process::binary,
     scratch::Scratch,
 };
-use seawall_transport::connection::{Connection, ServerAddress};
+use seawall_transport::connection::Connection;
 use tokio::{
     runtime::Builder,
     time::{Instant, sleep},
@@ -108,12 +110,7 @@ async fn run(plan: Plan) {
     let set = set.expect("a mongod starts");
     let root = set.client().await.expect("the set accepts connections");
     let clients = Clients::prepare(&root, &[SMALL]).await;
-    let server = set
-        .primary()
-        .await
-        .expect("the set has a primary")
-        .address()
-        .to_string();
+    let server = server(&set).await;
     let scratch = Scratch::create().expect("the directory can be created");
     write_certificates(&scratch);
     let only = option("--only");
@@ -138,9 +135,7 @@ async fn run(plan: Plan) {
         clients,
     };
     for target in &bench.targets {
-        let is_up = || async { bench.clients.connect(&address(target.plain)).await.is_ok() };
-        let is_up = eventually(START_LIMIT, is_up).await;
-        is_up.expect("each target accepts logins");
+        bench.clients.wait_for_login(&address(target.plain)).await;
     }
     if is_wanted("counts") {
         bench.count_handshakes().await;
@@ -161,9 +156,7 @@ async fn idle(clients: &Clients, count: usize, scratch: &Scratch, server: &str) 
             true => (&clients.with_tls(), address(target.tls())),
             false => (clients, address(target.plain)),
         };
-        let is_up = || async { clients.connect(&at).await.is_ok() };
-        let is_up = eventually(START_LIMIT, is_up).await;
-        is_up.expect("Seawall accepts logins");
+        clients.wait_for_login(&at).await;
         // The first connections fill caches that all connections share.
         drop(clients.connect_all(&at, 200).await);
         let resident = || resident_bytes(target.id()).expect("Seawall runs");
@@ -173,10 +166,6 @@ async fn idle(clients: &Clients, count: usize, scratch: &Scratch, server: &str) 
         say(&format!("| {name} | {} KiB | {each} |", before / 1024));
         drop(open);
     }
-}
-
-fn address(address: SocketAddr) -> ServerAddress {
-    address.to_string().parse().expect("the address is valid")
 }
 
 /// The rate of handshakes at a target: per second of its CPU time, and per second of elapsed time.

@@ -1,4 +1,4 @@
-//! Runs loads on an instrumented Seawall: `cargo bench --bench training -- --seawall BINARY`.
+//! Runs loads on an instrumented Seawall: `cargo bench --bench training -- --binary BINARY`.
 //! Profile-guided optimization makes Seawall faster under these loads. `docker/train` starts the
 //! bench.
 //!
@@ -11,28 +11,22 @@
 //! Single TLS handshakes may fail.
 //!
 //! `--seconds N` sets the duration of each load except the logins (default 5). `--quick` is a short
-//! run for CI. Without `--seawall`, the bench uses the binary of this build.
+//! run for CI. Without `--binary`, the bench uses the binary of this build.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::time::Duration;
 
 use bson::{Document, doc};
 use futures_util::TryStreamExt as _;
 use mongodb::Client;
 use seawall_benches::{
-    handshakes::{Handshakes, Key, TlsTarget, seawall, write_certificates},
+    handshakes::{Handshakes, Key, TlsTarget, address, seawall, write_certificates},
     load::{self, DATABASE, HUGE, LARGE, Load, SMALL, Work},
     options::option,
     output::say,
-    process::{Process, free_port, serve},
-    setup::{Clients, connection_string},
+    setup::{Clients, Instance, connection_string, server},
 };
 use seawall_tests::{
-    eventually::eventually,
     mongod::{Options, ReplicaSet},
-    process::binary,
     scratch::Scratch,
 };
 use seawall_transport::connection::ServerAddress;
@@ -41,9 +35,6 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-
-/// How long Seawall may take to accept logins after its start.
-const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// Number of clients that make TLS handshakes in a loop.
 const HANDSHAKING: usize = 50;
@@ -81,49 +72,41 @@ fn main() {
             logins: 2_000,
         },
     };
-    let own = || binary().to_owned();
-    let binary = option("--seawall").map_or_else(own, PathBuf::from);
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime
         .expect("the runtime starts")
-        .block_on(train(&binary, &plan));
+        .block_on(train(&Instance::measured(), &plan));
 }
 
-async fn train(binary: &Path, plan: &Plan) {
+async fn train(trained: &Instance, plan: &Plan) {
     let time = plan.time;
     let set = ReplicaSet::start(1, Options::with_auth()).await;
     let set = set.expect("a mongod starts");
     let root = set.client().await.expect("the set accepts connections");
     let clients = Clients::prepare(&root, &[SMALL, LARGE, HUGE]).await;
-    let primary = set.primary().await.expect("the set has a primary");
-    let server = primary.address().to_string();
+    let server = server(&set).await;
     let scratch = Scratch::create().expect("the directory can be created");
     write_certificates(&scratch);
 
-    let pooled = seawall("pooled", binary, &scratch, &server);
-    let address: ServerAddress = parse(&pooled.plain.to_string());
-    wait_for_login(&clients, &address).await;
-    train_path(&clients, &address, plan).await;
-    train_logins(&clients, &address, plan.logins).await;
-    train_commands(&address, time).await;
+    let pooled = seawall("pooled", &trained.binary, &scratch, &server);
+    let at = address(pooled.plain);
+    clients.wait_for_login(&at).await;
+    train_path(&clients, &at, plan).await;
+    train_logins(&clients, &at, plan.logins).await;
+    train_commands(&at, time).await;
     train_tls(&clients, &pooled, time).await;
-    pooled.stop();
+    pooled.stop().await;
 
-    let (relay, address) = start_relay(binary, &server);
-    wait_for_login(&clients, &address).await;
-    run(&clients, &address, Work::Mixed, 16, time).await;
-    run(&clients, &address, Work::Finds(HUGE), 8, time).await;
-    relay.stop();
-}
-
-fn parse(address: &str) -> ServerAddress {
-    address.parse().expect("the address is valid")
-}
-
-async fn wait_for_login(clients: &Clients, address: &ServerAddress) {
-    let is_up = || async { clients.connect(address).await.is_ok() };
-    let is_up = eventually(START_LIMIT, is_up).await;
-    is_up.expect("Seawall accepts logins");
+    let mode = ("SEAWALL_DEPLOYMENT__MODE".to_owned(), "relay".to_owned());
+    let relay = Instance {
+        environment: vec![mode],
+        ..trained.clone()
+    };
+    let relay = relay.start(&server);
+    clients.wait_for_login(&relay.address).await;
+    run(&clients, &relay.address, Work::Mixed, 16, time).await;
+    run(&clients, &relay.address, Work::Finds(HUGE), 8, time).await;
+    relay.process.expect("a process runs").stop().await;
 }
 
 /// Runs finds and writes over few and many connections.
@@ -235,8 +218,7 @@ async fn one_round(client: &Client, first: i32) -> mongodb::error::Result<()> {
 /// Operations over TLS, and handshakes with both kinds of keys.
 async fn train_tls(clients: &Clients, target: &TlsTarget, time: Duration) {
     let encrypted = clients.with_tls();
-    let address = parse(&target.tls().to_string());
-    run(&encrypted, &address, Work::Mixed, 16, time).await;
+    run(&encrypted, &address(target.tls()), Work::Mixed, 16, time).await;
     for key in Key::ALL {
         for is_resumed in [false, true] {
             let running = Handshakes::at(target, key, is_resumed, HANDSHAKING).start();
@@ -253,17 +235,4 @@ async fn train_tls(clients: &Clients, target: &TlsTarget, time: Duration) {
             ));
         }
     }
-}
-
-/// Starts a Seawall that relays each client.
-fn start_relay(binary: &Path, server: &str) -> (Process, ServerAddress) {
-    let port = free_port().expect("a port is free");
-    let address = format!("127.0.0.1:{port}");
-    let mut command = serve(binary);
-    command
-        .args(["--listen", &address, "--admin", "off"])
-        .args(["--deployment", &format!("mongodb://{server}/")])
-        .env("SEAWALL_DEPLOYMENT__MODE", "relay");
-    let process = Process::start(&mut command).expect("Seawall starts");
-    (process, parse(&address))
 }

@@ -16,6 +16,7 @@ use std::{
 
 use rustix::thread::gettid;
 use seawall_tests::scratch::Scratch;
+use seawall_transport::connection::ServerAddress;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -107,9 +108,9 @@ impl TlsTarget {
     /// Asks the target to end with SIGTERM, and waits until it has ended.
     ///
     /// # Panics
-    /// If the target reports a failure.
-    pub fn stop(self) {
-        self.process.stop();
+    /// If the target reports a failure, or does not end within a minute.
+    pub async fn stop(self) {
+        self.process.stop().await;
     }
 
     /// The address for connections with TLS. At this address, Seawall has certificates with both
@@ -118,6 +119,14 @@ impl TlsTarget {
         let [address, ..] = self.tls;
         address
     }
+}
+
+/// The address in the form that [`crate::setup::Clients`] connect to.
+///
+/// # Panics
+/// Never: each socket address is the address of a server.
+pub fn address(address: SocketAddr) -> ServerAddress {
+    address.to_string().parse().expect("the address is valid")
 }
 
 /// Creates a certificate and its key for each algorithm: once in two files, and once in a single

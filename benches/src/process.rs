@@ -2,16 +2,16 @@
 
 use std::{
     fs,
+    future::ready,
     io::{self, BufRead, BufReader},
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    thread::sleep,
     time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::time::Instant;
+use seawall_tests::eventually::eventually;
 
 /// Milliseconds between two values of a process's CPU time (USER_HZ is 100 on Linux).
 const CPU_TICK_MS: u64 = 10;
@@ -76,17 +76,12 @@ impl Process {
     ///
     /// # Panics
     /// If the process reports a failure, or does not end within a minute.
-    pub fn stop(mut self) {
+    pub async fn stop(mut self) {
         let id = Pid::from_child(&self.child);
         kill_process(id, Signal::TERM).expect("the process can be asked to end");
-        let until = Instant::now() + Duration::from_secs(60);
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("the process can be awaited") {
-                break status;
-            }
-            assert!(Instant::now() < until, "the process does not end");
-            sleep(Duration::from_millis(20));
-        };
+        let ended = || ready(self.child.try_wait().expect("the process can be awaited"));
+        let status = eventually(Duration::from_secs(60), ended).await;
+        let status = status.expect("the process ends");
         assert!(status.success(), "the process ended with {status}");
     }
 }

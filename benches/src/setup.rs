@@ -25,6 +25,7 @@ use seawall_transport::connection::{
 
 use crate::{
     load::{Collection, DATABASE, HUGE, LARGE, SMALL},
+    options::option,
     process::{Process, free_port, haproxy, serve},
     relay,
 };
@@ -65,16 +66,13 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// The binary of this build with the default configuration.
-    pub fn own() -> Self {
-        Self::with_binary(binary())
-    }
-
-    /// Another binary with the default configuration.
-    pub fn with_binary(binary: impl Into<PathBuf>) -> Self {
+    /// The binary that the option `--binary` names, or the binary of this build, with the default
+    /// configuration.
+    pub fn measured() -> Self {
+        let own = || binary().to_owned();
         Self {
             name: "Seawall".to_owned(),
-            binary: binary.into(),
+            binary: option("--binary").map_or_else(own, PathBuf::from),
             environment: Vec::new(),
         }
     }
@@ -97,6 +95,28 @@ impl Instance {
                 .map(|part| part.map(variable))
                 .collect::<Option<_>>()?,
         })
+    }
+
+    /// Starts it in front of `server`.
+    ///
+    /// # Panics
+    /// If Seawall cannot be started.
+    pub fn start(&self, server: &str) -> Target {
+        let port = free_port().expect("a port is free");
+        let mut command = serve(&self.binary);
+        command
+            .args(["--listen", &format!("127.0.0.1:{port}"), "--admin", "off"])
+            .args(["--deployment", &format!("mongodb://{server}/")])
+            .envs(self.environment.iter().cloned());
+        let process = Process::start(&mut command).expect("Seawall starts");
+        let address = format!("127.0.0.1:{port}")
+            .parse()
+            .expect("the address is valid");
+        Target {
+            name: self.name.clone(),
+            address,
+            process: Some(process),
+        }
     }
 }
 
@@ -131,7 +151,7 @@ impl Setup {
             process: None,
         }];
         targets.extend(behind_haproxy(&scratch, &server));
-        targets.extend(instances.iter().map(|i| behind_seawall(&server, i)));
+        targets.extend(instances.iter().map(|i| i.start(&server)));
         let setup = Self {
             set,
             targets,
@@ -139,7 +159,7 @@ impl Setup {
             _scratch: scratch,
         };
         for target in &setup.targets {
-            setup.wait_for_login(target).await;
+            setup.clients.wait_for_login(&target.address).await;
         }
         setup
     }
@@ -157,16 +177,9 @@ impl Setup {
             address: address.parse().expect("the address is valid"),
             process: Some(process),
         };
-        self.wait_for_login(&target).await;
+        self.clients.wait_for_login(&target.address).await;
         // Ratios are relative to the first target, so direct connections stay first.
         self.targets.insert(1, target);
-    }
-
-    async fn wait_for_login(&self, target: &Target) {
-        let connect = || async { self.connect(&target.address).await };
-        eventually(Duration::from_secs(20), connect)
-            .await
-            .expect("every target accepts logins");
     }
 
     /// The process id of the server.
@@ -188,7 +201,10 @@ impl Setup {
 }
 
 /// Returns the address of the set's primary.
-async fn server(set: &ReplicaSet) -> String {
+///
+/// # Panics
+/// If the set has no primary.
+pub async fn server(set: &ReplicaSet) -> String {
     let primary = set.primary().await.expect("the set has a primary");
     primary.address().to_string()
 }
@@ -266,6 +282,17 @@ impl Clients {
         self.connector.establish(address, &self.identity).await
     }
 
+    /// Waits until a target that has just started accepts logins.
+    ///
+    /// # Panics
+    /// If it accepts none within 20 seconds.
+    pub async fn wait_for_login(&self, address: &ServerAddress) {
+        let connect = || async { self.connect(address).await };
+        eventually(Duration::from_secs(20), connect)
+            .await
+            .expect("every target accepts logins");
+    }
+
     /// Establishes `count` connections, one after another.
     ///
     /// # Panics
@@ -319,22 +346,4 @@ fn behind_haproxy(scratch: &Scratch, server: &str) -> Option<Target> {
         address,
         process: Some(process),
     })
-}
-
-fn behind_seawall(server: &str, instance: &Instance) -> Target {
-    let port = free_port().expect("a port is free");
-    let mut command = serve(&instance.binary);
-    command
-        .args(["--listen", &format!("127.0.0.1:{port}"), "--admin", "off"])
-        .args(["--deployment", &format!("mongodb://{server}/")])
-        .envs(instance.environment.iter().cloned());
-    let process = Process::start(&mut command).expect("Seawall starts");
-    let address = format!("127.0.0.1:{port}")
-        .parse()
-        .expect("the address is valid");
-    Target {
-        name: instance.name.clone(),
-        address,
-        process: Some(process),
-    }
 }
