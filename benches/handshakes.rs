@@ -18,9 +18,7 @@
 use std::{path::Path, time::Duration};
 
 use seawall_benches::{
-    handshakes::{
-        BusyThreads, Handshakes, Key, TlsTarget, address, haproxy, seawall, write_certificates,
-    },
+    handshakes::{Handshakes, Key, TlsTarget, address, haproxy, seawall, write_certificates},
     load::{Load, SMALL, Work, run as run_load},
     options::{option, options},
     output::say,
@@ -40,9 +38,6 @@ use tokio::{
     runtime::Builder,
     time::{Instant, sleep},
 };
-
-/// Number of busy threads in the control measurement, which makes no handshakes.
-const BUSY_THREADS: usize = 2;
 
 const PARTS: [&str; 3] = ["idle", "counts", "storms"];
 
@@ -74,6 +69,8 @@ struct Plan {
 struct Bench {
     plan: Plan,
     targets: Vec<TlsTarget>,
+    /// Another Seawall, which accepts the handshakes of the control measurement.
+    other: TlsTarget,
     clients: Clients,
 }
 
@@ -132,16 +129,17 @@ async fn run(plan: Plan) {
     let bench = Bench {
         plan,
         targets,
+        other: seawall("other", binary(), &scratch, &server),
         clients,
     };
-    for target in &bench.targets {
+    for target in bench.targets.iter().chain([&bench.other]) {
         bench.clients.wait_for_login(&address(target.plain)).await;
     }
     if is_wanted("counts") {
         bench.count_handshakes().await;
     }
     if is_wanted("storms") {
-        bench.weather_storms().await;
+        bench.measure_storms().await;
     }
 }
 
@@ -252,7 +250,7 @@ impl Bench {
         }
     }
 
-    async fn weather_storms(&self) {
+    async fn measure_storms(&self) {
         say(&format!(
             "\n## {RATE} finds/s of {CONNECTIONS} clients without TLS, during full handshakes of \
              {STORM_CLIENTS} clients in a loop\n"
@@ -266,37 +264,41 @@ impl Bench {
             let mut rows = vec![Vec::new(); self.targets.len()];
             let mut control = Vec::new();
             for _ in 0..self.plan.rounds {
-                control.push(self.weather(seawall, None).await);
+                control.push(self.measure_storm(seawall, &self.other, key).await);
                 for (target, rows) in self.targets.iter().zip(&mut rows) {
-                    rows.push(self.weather(target, Some(key)).await);
+                    rows.push(self.measure_storm(target, target, key).await);
                 }
             }
-            let name = format!("Seawall, no handshakes, {BUSY_THREADS} busy threads");
-            Weather::print("–", &name, &control);
+            let name = "Seawall, handshakes at another process";
+            StormLatency::print(key.name(), name, &control);
             for (target, rows) in self.targets.iter().zip(&rows) {
-                Weather::print(key.name(), &target.name, rows);
+                StormLatency::print(key.name(), &target.name, rows);
             }
         }
     }
 
-    /// Measures finds before and during a storm of handshakes with a key. `None` measures the
-    /// control: no handshakes, but two busy threads, one in place of the clients and one in place
-    /// of the target.
-    async fn weather(&self, target: &TlsTarget, key: Option<Key>) -> Weather {
+    /// Measures finds at `target` before and during a storm of handshakes at `stormed`. If they are
+    /// two processes, this is a control: it shows how much the storm delays operations by using the
+    /// same cores.
+    async fn measure_storm(
+        &self,
+        target: &TlsTarget,
+        stormed: &TlsTarget,
+        key: Key,
+    ) -> StormLatency {
         let connections = self
             .clients
             .connect_all(&address(target.plain), CONNECTIONS)
             .await;
         let (before, connections) = finds(connections, self.plan.calm).await;
-        let running = key.map(|key| Handshakes::at(target, key, false, STORM_CLIENTS).start());
-        let _busy = key.is_none().then(|| BusyThreads::start(BUSY_THREADS));
+        let running = Handshakes::at(stormed, key, false, STORM_CLIENTS).start();
         sleep(self.plan.storm / 6).await;
-        let full = || running.as_ref().map_or(0, |running| running.counts().full);
+        let full = || running.counts().full;
         let (began, earlier) = (Instant::now(), full());
         let (during, _) = finds(connections, self.plan.storm).await;
         let made = full() - earlier;
-        assert!(key.is_none() || made > 0, "{}: no handshake", target.name);
-        Weather {
+        assert!(made > 0, "{}: no handshake", stormed.name);
+        StormLatency {
             before,
             during,
             per_second: number(made) / began.elapsed().as_secs_f64(),
@@ -307,13 +309,13 @@ impl Bench {
 /// The p99 of finds in milliseconds before and during a storm, and the storm's handshakes per
 /// second.
 #[derive(Clone, Copy)]
-struct Weather {
+struct StormLatency {
     before: f64,
     during: f64,
     per_second: f64,
 }
 
-impl Weather {
+impl StormLatency {
     /// Prints the row of a target.
     fn print(key: &str, target: &str, rows: &[Self]) {
         let spread = |of: fn(&Self) -> f64| Spread::of(rows.iter().map(of));

@@ -1,7 +1,6 @@
 //! TLS handshakes: the targets that accept them, and clients that make them.
 
 use std::{
-    hint::black_box,
     io,
     net::SocketAddr,
     path::Path,
@@ -311,46 +310,6 @@ impl Handshakes {
         // target closes the connection.
         drop(stream.read_to_end(&mut Vec::new()).await);
         Ok(stream.get_ref().1.handshake_kind())
-    }
-}
-
-/// Threads that compute all the time and make no handshakes. They show how much any process of the
-/// lowest priority on the same cores slows down operations. Dropping the value ends them.
-#[derive(Debug)]
-pub struct BusyThreads {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl BusyThreads {
-    /// Starts `count` threads with the policy `SCHED_IDLE`, the policy of the clients of
-    /// [`Handshakes`].
-    pub fn start(count: usize) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let threads = (0..count).map(|_| {
-            let stop = Arc::clone(&stop);
-            thread::spawn(move || {
-                yield_to_others();
-                // The loop has no spin hint, because hypervisors stop a core that executes spin
-                // hints.
-                let mut count = 0_u64;
-                while !stop.load(Ordering::Relaxed) {
-                    count = black_box(count.wrapping_add(1));
-                }
-            })
-        });
-        let threads = threads.collect();
-        Self { stop, threads }
-    }
-}
-
-impl Drop for BusyThreads {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            // A panic of the thread has been printed.
-            drop(thread.join());
-        }
     }
 }
 
