@@ -33,10 +33,12 @@ mod shared;
 mod streaming;
 
 use std::{
+    future::poll_fn,
     io,
     net::{IpAddr, SocketAddr},
     pin::pin,
     sync::Arc,
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -56,7 +58,9 @@ use seawall_command::{
     Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm, table::ReplyBeforeLogin,
 };
 use seawall_stats::{Departure, Stage};
-use seawall_transport::{LARGE_MESSAGE_BYTES, Message, MessageReader, ReadError, Sharer, Stream};
+use seawall_transport::{
+    LARGE_MESSAGE_BYTES, Message, MessageReader, Polled, ReadError, Sharer, Stream,
+};
 use seawall_wire::Sequence;
 use seawall_wire::{CompressedHead, Compressor, MAX_MESSAGE_BYTES, OpCode, OpMsg, OpQuery};
 
@@ -360,27 +364,58 @@ impl Client {
         })
     }
 
+    /// Reads the next message; `None` at the end of the connection. Most clients are idle most of
+    /// the time. So only what a client needs while it waits for its next message is part of this
+    /// future, and the rest is boxed.
     async fn read(&mut self) -> Result<Option<Message>, End> {
-        let handshake_until = self.handshake.as_ref().map(|due| due.deadline);
-        let carried_until = self.login.as_ref().and_then(|login| login.deadline());
+        let until = self.read_deadline();
         self.update_identity();
+        if let Some(until) = until {
+            return Box::pin(self.read_until(until)).await;
+        }
+        match poll_fn(|cx| self.poll_small(cx)).await {
+            Ok(Polled::Message(message)) => Ok(Some(message)),
+            Ok(Polled::End) => Ok(None),
+            Ok(Polled::Unfinished) => Box::pin(self.read_unfinished()).await,
+            Err(error) => self.unreadable(&error),
+        }
+    }
+
+    fn poll_small(&mut self, cx: &mut Context<'_>) -> Poll<Result<Polled, ReadError>> {
         let max = self.max_message_bytes();
         let budget = &self.shared.memory.requests;
-        let next = self.reader.next(&mut self.stream, max, budget);
-        let read = match handshake_until.into_iter().chain(carried_until).min() {
-            None => next.await,
-            // The box saves memory: most clients have logged in and read without a timer.
-            Some(until) => match Box::pin(timeout_at(until, next)).await {
-                Ok(read) => read,
-                Err(_) if handshake_until.is_none_or(|deadline| until < deadline) => {
-                    // The introduction timed out. The client stays connected and may log in again.
-                    self.login = None;
-                    return Box::pin(self.read()).await;
-                }
-                Err(_) => return self.close("authentication_timeout"),
-            },
-        };
+        self.reader.poll_small(cx, &mut self.stream, max, budget)
+    }
+
+    /// Reads a message for which [`Self::poll_small`] is not enough.
+    async fn read_unfinished(&mut self) -> Result<Option<Message>, End> {
+        let max = self.max_message_bytes();
+        let budget = &self.shared.memory.requests;
+        let read = self.reader.next(&mut self.stream, max, budget).await;
         read.or_else(|error| self.unreadable(&error))
+    }
+
+    /// When the login or the introduction in progress times out; `None` if there is none.
+    fn read_deadline(&self) -> Option<Instant> {
+        let handshake = self.handshake.as_ref().map(|due| due.deadline);
+        let introduction = self.login.as_ref().and_then(|login| login.deadline());
+        handshake.into_iter().chain(introduction).min()
+    }
+
+    /// Reads the next message of a client that has a deadline.
+    async fn read_until(&mut self, until: Instant) -> Result<Option<Message>, End> {
+        match timeout_at(until, self.read_unfinished()).await {
+            Ok(read) => read,
+            Err(_) => {
+                let handshake = self.handshake.as_ref().map(|due| due.deadline);
+                if handshake.is_some_and(|deadline| deadline <= until) {
+                    return self.close("authentication_timeout");
+                }
+                // The introduction timed out. The client stays connected and may log in again.
+                self.login = None;
+                Box::pin(self.read()).await
+            }
+        }
     }
 
     /// Reads the rest of a message after its head has been read, and returns the whole message.

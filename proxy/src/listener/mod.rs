@@ -13,13 +13,12 @@ use std::{
     net::SocketAddr,
     os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
-    pin::pin,
     sync::Arc,
     task::Poll,
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt as _, OptionFuture};
 use rustix::net::sockopt::set_tcp_nodelay;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host},
@@ -415,15 +414,10 @@ fn admit_client(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
     // The task holds only a pointer to the current stage of the connection. So the memory of the
     // TLS handshake is freed before the client is idle.
     let prepared = Box::pin(prepare(acceptor.clone(), stream, peer, newcomer));
-    let served = async move {
-        if let Some(served) = prepared.await {
-            served.await;
-        }
-    };
+    let mut served = prepared.then(OptionFuture::from);
     acceptor.tracker.spawn(async move {
-        let mut served = pin!(served);
-        let evicted = poll_fn(|cx| match served.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(None),
+        let evicted = poll_fn(|cx| match served.poll_unpin(cx) {
+            Poll::Ready(_) => Poll::Ready(None),
             Poll::Pending => eviction.poll(cx).map(Some),
         });
         if evicted.await == Some(EvictionReason::GaveWay) {

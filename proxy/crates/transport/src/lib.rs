@@ -20,7 +20,7 @@ pub use self::{
     keep_alive::keep_clients_alive,
     progress::{MESSAGE_LIMIT, Progress},
     reader::{
-        Inflating, LARGE_MESSAGE_BYTES, Message, MessageReader, ReadError, RestOfMessage,
+        Inflating, LARGE_MESSAGE_BYTES, Message, MessageReader, Polled, ReadError, RestOfMessage,
         STREAMED_MESSAGE_BYTES, with_scratch,
     },
     sharer::{Sharer, is_within_share},

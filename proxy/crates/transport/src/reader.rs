@@ -122,6 +122,18 @@ enum Filled {
     WaitsForMemory,
 }
 
+/// The result of [`MessageReader::poll_small`].
+#[derive(Debug)]
+pub enum Polled {
+    /// A whole message.
+    Message(Message),
+    /// The stream ended between two messages.
+    End,
+    /// The message is large, has arrived only in part, or needs memory of the budget. The caller
+    /// must call [`MessageReader::next`].
+    Unfinished,
+}
+
 /// Reads the messages of one stream. It keeps bytes that arrive after the current message.
 #[derive(Debug, Default)]
 pub struct MessageReader {
@@ -214,6 +226,42 @@ impl MessageReader {
                 _ => {}
             }
         }
+    }
+
+    /// Returns the next message if one read is enough to receive it. This function does nothing
+    /// that [`Self::next`] does not do, but while a caller waits in it, no future uses memory.
+    ///
+    /// Cancel safe: the reader keeps all bytes that it has read.
+    ///
+    /// # Errors
+    /// See [`Self::next`].
+    pub fn poll_small<S: AsyncRead + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut S,
+        max_message_bytes: usize,
+        budget: &MemoryBudget,
+    ) -> Poll<Result<Polled, ReadError>> {
+        if self.rest_bytes > 0 {
+            return Poll::Ready(Ok(Polled::Unfinished));
+        }
+        if self.buffer.is_empty() {
+            if budget.is_short() {
+                return Poll::Ready(Ok(Polled::Unfinished));
+            }
+            if ready!(self.poll_fill(cx, stream, HEADER_BYTES, SCRATCH_BYTES))? == 0 {
+                return Poll::Ready(Ok(Polled::End));
+            }
+        }
+        let Some(head) = self.buffer.first_chunk::<HEADER_BYTES>() else {
+            return Poll::Ready(Ok(Polled::Unfinished));
+        };
+        let header = Header::parse(head, max_message_bytes)?;
+        let ahead = self.buffer.len().checked_sub(header.message_length);
+        Poll::Ready(Ok(match ahead {
+            Some(..=FREE_BYTES) => Polled::Message(self.take(header)),
+            _ => Polled::Unfinished,
+        }))
     }
 
     fn share(&mut self, budget: &MemoryBudget) -> &mut MemoryShare {

@@ -447,3 +447,57 @@ async fn bytes_sent_ahead_are_read_only_up_to_a_limit() {
         assert_eq!(reader.buffered().len(), kept);
     }
 }
+
+/// The result of [`MessageReader::poll_small`] with a budget of 64 MiB.
+async fn read_small(reader: &mut MessageReader, stream: &mut &[u8]) -> Polled {
+    let budget = budget();
+    let polled = poll_fn(|cx| reader.poll_small(cx, stream, MAX_MESSAGE_BYTES, &budget));
+    polled.await.unwrap()
+}
+
+#[tokio::test]
+async fn messages_that_arrive_whole_need_only_one_poll() {
+    let sent = [request_of(30), request_of(1000), request_of(BEFORE_BODY)];
+    let bytes = sent.concat();
+    let (mut reader, mut stream) = (MessageReader::default(), &bytes[..]);
+    for message in &sent {
+        match read_small(&mut reader, &mut stream).await {
+            Polled::Message(read) => assert_eq!(&read.bytes, message),
+            other => panic!("{other:?}"),
+        }
+    }
+    let end = read_small(&mut reader, &mut stream).await;
+    assert!(matches!(end, Polled::End), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_message_that_one_poll_does_not_complete_is_read_by_next() {
+    // A part of a header, a part of a message, a large message, and a message whose head is
+    // returned first.
+    let cases = [
+        (request_of(30), 15),
+        (request_of(30), 20),
+        (request_of(LARGE_MESSAGE_BYTES + 1), usize::MAX),
+        (request_of(STREAMED_MESSAGE_BYTES + 1), usize::MAX),
+    ];
+    for (message, arrived) in cases {
+        let (mut stream, missing) = message.split_at(arrived.min(message.len()));
+        let mut reader = MessageReader::default();
+        let polled = read_small(&mut reader, &mut stream).await;
+        assert!(matches!(polled, Polled::Unfinished), "{polled:?}");
+        let rest = [stream, missing].concat();
+        let read = reader
+            .next(&mut &rest[..], MAX_MESSAGE_BYTES, &budget())
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(message.starts_with(&read.bytes));
+        if read.is_head() {
+            // The reader must first skip the rest of the message.
+            let polled = read_small(&mut reader, &mut &rest[..]).await;
+            assert!(matches!(polled, Polled::Unfinished), "{polled:?}");
+        } else {
+            assert_eq!(read.bytes, message);
+        }
+    }
+}
