@@ -334,7 +334,7 @@ async fn mutated_handshake_messages_send_no_byte_to_a_pooled_connection() {
 
     let introduced = introduced_by_seawall(&recorder, &user, &pooled);
     // Some logins reached the server, so Seawall did not refuse all messages for their framing.
-    assert!(introduced > 50, "only {introduced} introductions");
+    assert!(introduced > 10, "only {introduced} introductions");
     assert!(find(&mut good, &user.name).await.is_ok());
     for user in [user, stranger] {
         let mut client = logged_in(&seawall, &user.login()).await;
