@@ -8,8 +8,8 @@
 //! - `--only NAME`: runs one attack.
 //! - `--runs N`: runs each attack N times.
 //! - `--seconds N`: the length of each phase.
-//! - `--direct`: attackers connect to the server, not to Seawall. The rows then show the slowdown
-//!   that comes only from the shared server and machine.
+//! - `--direct`: attackers connect to the server, not to Seawall. With this option, the rows show
+//!   only the slowdown that the shared server and machine cause.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ async fn run(plan: Plan, attacks: &[&Attack], times: Times, runs: u64) {
     say("");
     Machine::say_since(machine);
     say(&format!(
-        "attacks whose p99 exceeds {GOAL} times the p99 before the attack: {}",
+        "attacks during which the users' p99 exceeds {GOAL} times their p99 before it: {}",
         over.join(", ")
     ));
     assert!(faults.is_empty(), "{}", faults.join("\n"));

@@ -3,8 +3,7 @@
 //! The load is finds by `_id` in a closed loop through Seawall, with a pool of eight connections.
 //! Each round measures the load twice: alone, and together with fifty change streams that wait for
 //! events. The ratio of a round is the p99 with change streams, divided by the p99 alone. The bench
-//! prints the median of the ratios. `--quick` runs a tenth of the load for CI, and asserts counts
-//! only.
+//! prints the median of the ratios. `--quick` runs one short round for CI, and asserts counts only.
 
 use std::time::Duration;
 
@@ -41,7 +40,7 @@ fn main() {
 
 async fn compare(rounds: usize, time: Duration) {
     let instance = Instance::parse(&format!("Seawall=,POOL__MAX_POOL_SIZE={POOL_SIZE}"));
-    let instance = instance.expect("the text describes an instance");
+    let instance = instance.expect("the text has the form NAME=BINARY,VARIABLE=VALUE");
     let setup = Setup::start(&[instance]).await;
     say("| round | p50 alone | p50 with streams | p99 alone | p99 with streams | p99 ratio |");
     say("|---|---|---|---|---|---|");

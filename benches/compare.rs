@@ -12,18 +12,19 @@
 //!
 //! The targets and the load generator share the machine, so only ratios within a round are
 //! meaningful. The bench prints the medians of the rounds and checks every reply. A full run writes
-//! its results to `benches/results/compare.json`: its commit, date and machine, and each value with
-//! its median, worst and best round. Before it writes them, the bench compares the values with
-//! those of the previous run in that file, and prints each value that is worse by more than the
-//! noise of both runs. A run with any option below is not a full run.
+//! its results to `benches/results/compare.json`: the commit, date and machine of the run, and each
+//! value with its median, worst and best round. Before it replaces the file, the bench compares the
+//! values with those of the previous run in the file. It prints each value that is worse by more
+//! than the noise of both runs. A run with any option below is not a full run.
 //!
-//! `--quick` runs a tenth of the load for CI, and asserts counts but no times. `--rounds N` and
-//! `--seconds S` set the length of a full run, and `--connections N,N` the numbers of connections.
-//! Each `--with NAME=BINARY,VARIABLE=VALUE` adds a Seawall with another binary or configuration.
-//! The variable is a configuration variable without its prefix `SEAWALL_`.
+//! `--quick` runs one short round for CI, and asserts counts but no times. Without `--quick`,
+//! `--rounds N` sets the number of rounds, and `--seconds S` sets the time for each target in a
+//! round. `--connections N,N` sets the numbers of connections. Each
+//! `--with NAME=BINARY,VARIABLE=VALUE` adds a Seawall with another binary or configuration. The
+//! variable is a configuration variable without its prefix `SEAWALL_`.
 //!
-//! `--binary BINARY` measures another binary than that of this build, for example the binary of the
-//! image.
+//! `--binary BINARY` measures this binary instead of the binary of this build, for example the
+//! binary of the image.
 
 use std::time::Duration;
 
@@ -291,6 +292,6 @@ const READS: [&str; 3] = ["recvfrom", "recvmsg", "readv"];
 const WRITES: [&str; 3] = ["sendto", "sendmsg", "writev"];
 
 /// The largest allowed difference between the reads per operation and the floor of two. The same
-/// limit applies to the writes. Heartbeats need some calls. An operation that runs at the beginning
-/// or at the end of the count is counted only in part.
+/// limit applies to the writes. A difference has two causes: heartbeats need some calls, and the
+/// calls of an operation at the beginning or at the end of the count are counted only in part.
 const MAX_DIFFERENCE: f64 = 0.2;

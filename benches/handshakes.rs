@@ -143,8 +143,8 @@ async fn run(plan: Plan) {
     }
 }
 
-/// Measures the memory of idle clients in two new processes, because a process keeps memory that it
-/// has used.
+/// Measures the memory per idle client without TLS and with TLS. Each measurement uses a new
+/// process, because a process keeps memory that it has used.
 async fn idle(clients: &Clients, count: usize, scratch: &Scratch, server: &str) {
     say(&format!("\n## {count} idle clients that have logged in\n"));
     say("| clients | memory before | bytes per client |\n|---|---|---|");
@@ -277,9 +277,9 @@ impl Bench {
         }
     }
 
-    /// Measures finds at `target` before and during a storm of handshakes at `stormed`. If they are
-    /// two processes, this is a control: it shows how much the storm delays operations by using the
-    /// same cores.
+    /// Measures the latency of finds at `target` before and during a storm of TLS handshakes at
+    /// `stormed`. If these are two processes, the measurement is a control: it shows how much the
+    /// storm delays operations only because both use the same cores.
     async fn measure_storm(
         &self,
         target: &TlsTarget,
@@ -332,7 +332,7 @@ impl StormLatency {
     }
 }
 
-/// The p99 of finds during `time`, in milliseconds.
+/// Runs finds for `time`. Returns their p99 in milliseconds, and the connections.
 async fn finds(connections: Vec<Connection>, time: Duration) -> (f64, Vec<Connection>) {
     let load = Load {
         work: Work::Finds(SMALL),
@@ -340,7 +340,7 @@ async fn finds(connections: Vec<Connection>, time: Duration) -> (f64, Vec<Connec
         time,
     };
     let (outcome, connections) = run_load(connections, load).await;
-    assert!(outcome.operations > 0, "no find had a reply");
+    assert!(outcome.operations > 0, "no find got a reply");
     (outcome.percentile(99).as_secs_f64() * 1e3, connections)
 }
 

@@ -7,8 +7,8 @@
 //! - `changes`: drops an index under load.
 //! - `history`: measures the memory of the history.
 //!
-//! `--only PART` runs one part. `--runs N` runs each part N times. `--quick` runs a tenth of the
-//! load for CI, and asserts counts but no times.
+//! `--only PART` runs one part. `--runs N` runs each part N times. `--quick` is a short run for CI
+//! without the part `stalls`. It asserts counts but no times.
 
 use seawall_benches::{
     insight::{Plan, captures, changes, cost, exactness, history, stalls},

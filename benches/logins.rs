@@ -1,8 +1,8 @@
 //! Measures how long refused logins take: `cargo bench --bench logins`.
 //!
 //! The duration of a refused login must not tell a client more about users than a server itself
-//! does. The bench refuses logins for different reasons, directly at a mongod and through Seawall,
-//! and prints how much the times differ.
+//! does. The clients of the bench log in directly at a mongod and through Seawall. The logins are
+//! refused for different reasons. The bench prints how much their times differ.
 //!
 //! - `--quick`: a short run for CI. It asserts counts, but no times.
 //! - `--tries N`: the number of logins for each reason and target.
@@ -75,8 +75,8 @@ struct Logins {
 }
 
 impl Logins {
-    /// Creates the users. Two of them log in at each of `targets`, so that Seawall knows their
-    /// keys.
+    /// Creates two users. The user `known` logs in at each of `targets`, so that Seawall knows the
+    /// keys of this user.
     async fn prepare(set: &ReplicaSet, targets: &[Target]) -> Self {
         let root = set.client().await.expect("the set accepts connections");
         for name in ["known", "newcomer"] {
@@ -277,8 +277,8 @@ fn largest_distance(times: &Times) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// The largest difference, over all durations, between two shares: the share of `one` that is at
-/// most the duration, and the same share of `other`. Both lists are sorted.
+/// The largest difference between the cumulative distributions of `one` and `other`, which must be
+/// sorted.
 fn distance(one: &[Duration], other: &[Duration]) -> f64 {
     let share = |times: &[Duration], limit: &Duration| {
         let count = times.partition_point(|time| time <= limit);

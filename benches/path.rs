@@ -1,6 +1,7 @@
 //! Measures the CPU time of one operation on the data path: `cargo bench --bench path`.
 //!
-//! On another machine, compare the ratio of a row to `reference/sha256_64_bytes`.
+//! To compare two machines, divide the time of each row by the time of `reference/sha256_64_bytes`
+//! on the same machine.
 
 use std::{hint::black_box, sync::Arc, time::Duration};
 

@@ -1,6 +1,7 @@
 //! Reproduces an incident, a reconnect storm: `cargo bench --bench storm`.
 //!
-//! Each part runs alternately directly and through Seawall. `--only NAME` runs one part:
+//! The parts `calls`, `idle` and `restart` run only through Seawall. The other parts run
+//! alternately: directly at the servers, and through Seawall. `--only NAME` runs one part:
 //!
 //! - `incident`: clients with timeouts of 40 to 500 ms that reconnect at once, and a primary that
 //!   stalls for five seconds.
@@ -10,8 +11,9 @@
 //! - `idle`: idle clients.
 //! - `restart`: Seawall killed under load.
 //!
-//! `--runs N` sets the number of runs of each part, `--clients N` the number of clients in
-//! incidents. `--quick` is a short run for CI, and asserts counts but no times.
+//! `--runs N` sets the number of runs of each part except `calls` and `idle`, which run once.
+//! `--clients N` sets the number of clients in incidents. `--quick` is a short run for CI, and
+//! asserts counts but no times.
 
 use std::time::Duration;
 
@@ -31,7 +33,8 @@ use tokio::{
 /// primary, except those of Seawall's probes.
 const POOL_SIZE: usize = 32;
 
-/// Seawall's `max_pool_size` while clients are idle: ten server connections in total.
+/// Seawall's `max_pool_size` while clients are idle. With this size, Seawall has ten server
+/// connections in total.
 const IDLE_POOL_SIZE: usize = 4;
 
 /// Operations per second of the clients that keep their connections during the storm.
@@ -295,8 +298,8 @@ fn share(before: (Duration, Duration), after: (Duration, Duration), seconds: u64
     (part(after.0, before.0), part(after.1, before.1))
 }
 
-/// Maximum number of server connections: twice the pool size, because the probes and monitors of
-/// both members need connections too.
+/// Maximum number of server connections that Seawall may establish after its start. The maximum is
+/// twice the pool size, because the probes and monitors of both members need connections too.
 fn limit() -> f64 {
     u32::try_from(POOL_SIZE * 2).map_or(f64::NAN, f64::from)
 }
@@ -310,7 +313,7 @@ async fn pause_between_runs() {
 struct Stalled {
     storm: LoadReport,
     beside: LoadReport,
-    /// The report of clients that read from the secondary, which does not stall.
+    /// The report of clients that read from the secondary. The secondary does not stall.
     aside: LoadReport,
     before: Counts,
     after: Counts,
@@ -321,7 +324,7 @@ struct Stalled {
 async fn incident(testbed: &StormTestbed, plan: &Plan) {
     say("\n## Storms while the primary stalls\n");
     say(
-        "| clients | stall | target | run | hello p99 minus generator lateness | operations/s of clients that keep their connections (500 offered), from 3 s after the stall | time until 90 % are served again | server connections | server logins | p99 of reads from the secondary during the stall, divided by the p99 before | storm clients timed out |",
+        "| clients | stall | target | run | hello p99 minus the load generator's lateness p99 | operations/s of clients that keep their connections (500 offered), from 3 s after the stall | time until 90 % of these operations are served again | server connections | server logins | p99 of reads from the secondary during the stall, divided by the p99 before | storm clients timed out |",
     );
     say("|---|---|---|---|---|---|---|---|---|---|---|");
     for clients in &plan.sizes {

@@ -8,7 +8,7 @@
 //! transactions, compression and relays.
 //!
 //! The bench measures nothing. It fails if an operation fails, or if the reply of a load is wrong.
-//! Single TLS handshakes may fail.
+//! Some TLS handshakes may fail.
 //!
 //! `--seconds N` sets the duration of each load except the logins (default 5). `--quick` is a short
 //! run for CI. Without `--binary`, the bench uses the binary of this build.
@@ -167,8 +167,8 @@ async fn train_commands(address: &ServerAddress, time: Duration) {
     say(&format!("rounds of the driver's commands: {rounds}"));
 }
 
-/// Repeats the commands until `time` has passed. Returns the number of rounds. Each round uses 100
-/// `_id`s of its own, beginning with `first`. No other task uses them.
+/// Repeats the commands until `time` has passed. Returns the number of rounds. Each round uses the
+/// next 100 `_id`s, and the first round begins with `first`. No other task uses these `_id`s.
 async fn repeat_commands(client: &Client, first: i32, time: Duration) -> i32 {
     let until = Instant::now() + time;
     let mut rounds = 0;

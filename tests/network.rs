@@ -290,7 +290,7 @@ async fn fall_silent() {
     assert!(write.unwrap().is_ok());
 }
 
-/// A folder of one MiB that only Seawall sees.
+/// A shell command that mounts a disk of one MiB, which only Seawall sees, and starts Seawall.
 const SMALL_DISK: &str = "mount -t tmpfs -o size=1m,mode=700 seawall-test \"$0\" && exec \"$@\"";
 
 #[tokio::test]

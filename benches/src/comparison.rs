@@ -94,8 +94,7 @@ struct Values {
     server: Value,
     /// CPU time of the proxy per operation relative to HAProxy. `None` without HAProxy.
     cpu_to_haproxy: Option<Value>,
-    /// CPU time of the proxy per operation relative to the bare relay. `None` if the relay's CPU
-    /// time was too short to be measured.
+    /// CPU time of the proxy per operation relative to the bare relay. `None` without the relay.
     cpu_to_relay: Option<Value>,
 }
 
@@ -113,7 +112,7 @@ impl Medians {
     /// The header of the tables whose rows [`Self::add`] returns.
     pub const HEADER: &str = "| load | target | operations/s | ratio to direct (worst) | added p50 | added p99 | CPU (user) per operation | ratio to HAProxy | ratio to relay | server CPU |\n|---|---|---|---|---|---|---|---|---|---|";
 
-    /// The medians of a run, without cases.
+    /// Creates the results of a run. They have no cases until [`Self::add`] is called.
     pub fn of(run: Run) -> Self {
         Self {
             run,
@@ -330,7 +329,8 @@ impl Value {
 }
 
 /// The CPU time of the proxy per operation, divided by the CPU time of another target. `None` if
-/// the other target is missing, or if its CPU time was too short to be measured.
+/// the other target is missing. Ignores rounds in which the other target's CPU time was too short
+/// to be measured.
 fn cpu_ratio(rounds: &[Vec<Row>], index: usize, other: &str) -> Option<Value> {
     let mut pairs = Vec::new();
     for round in rounds {

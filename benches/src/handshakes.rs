@@ -84,7 +84,7 @@ impl Key {
     }
 }
 
-/// A target of handshakes and of plain clients.
+/// A process that accepts TLS handshakes, and also clients without TLS.
 #[derive(Debug)]
 pub struct TlsTarget {
     /// The name in the tables.
@@ -235,7 +235,7 @@ pub struct Handshakes {
 }
 
 impl Handshakes {
-    /// Handshakes of `clients` clients at a target.
+    /// Describes handshakes of `clients` clients at a target. [`Self::start`] begins them.
     ///
     /// # Panics
     /// If `key` is not one of [`Key::ALL`].
@@ -372,8 +372,8 @@ impl Drop for Running {
     }
 }
 
-/// A configuration of a client that accepts every certificate, so that handshakes cost the client
-/// little.
+/// Returns a client configuration that accepts every certificate. The client uses little CPU time,
+/// because it does not verify certificates.
 fn config(key: Key, is_resumed: bool) -> Arc<ClientConfig> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)

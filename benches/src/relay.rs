@@ -1,6 +1,6 @@
-//! A bare relay. Each client gets its own server connection. The relay copies the bytes between the
-//! two and does not parse them. Its cost is that of a simple relay with tokio and one server
-//! connection per client.
+//! A bare relay. Each client connection gets its own server connection. The relay copies the bytes
+//! between the two connections and does not parse them. Its cost is that of a simple relay with
+//! tokio and one server connection per client.
 //!
 //! The relay is a separate process, so that its CPU time can be measured like that of a proxy. The
 //! process runs the bench's own binary with the arguments `relay LISTEN SERVER`. It prints the

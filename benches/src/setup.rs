@@ -97,7 +97,7 @@ impl Instance {
         })
     }
 
-    /// Starts it in front of `server`.
+    /// Starts this Seawall in front of `server`.
     ///
     /// # Panics
     /// If Seawall cannot be started.
@@ -285,7 +285,7 @@ impl Clients {
     /// Waits until a target that has just started accepts logins.
     ///
     /// # Panics
-    /// If it accepts none within 20 seconds.
+    /// If the target accepts no login within 20 seconds.
     pub async fn wait_for_login(&self, address: &ServerAddress) {
         let connect = || async { self.connect(address).await };
         eventually(Duration::from_secs(20), connect)

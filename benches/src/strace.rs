@@ -99,7 +99,8 @@ fn all_threads_are_traced(process: u32) -> bool {
     })
 }
 
-/// Parses one line of `% time, seconds, usecs/call, calls, [errors,] name`.
+/// Parses one line of strace's table: `% time, seconds, usecs/call, calls, [errors,] name`. `None`
+/// for other lines and for the line of the total.
 fn row(line: &str) -> Option<(String, f64)> {
     let words: Vec<_> = line.split_whitespace().collect();
     let [_, _, _, calls, .., name] = *words else {

@@ -119,7 +119,7 @@ impl Settings {
     }
 
     /// True if the source of credentials changes: `auth.credentials` differs, or it is `auto` and
-    /// users appear or disappear. The source is determined at the start.
+    /// only one of the two settings has users. The source is determined at the start.
     fn changes_credential_source(&self, running: &Self) -> bool {
         let is_auto = running.auth.credentials == Credentials::Auto;
         self.auth.credentials != running.auth.credentials

@@ -86,8 +86,8 @@ impl Problems {
         self.0.is_empty()
     }
 
-    /// True if `key` already has a problem. The caller then reports no problem that follows from
-    /// it.
+    /// True if `key` already has a problem. In this case, the caller does not report problems that
+    /// only follow from this one.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.0.iter().any(|problem| problem.key == key)
     }
@@ -142,7 +142,8 @@ pub(crate) fn shown(value: &Value) -> String {
     }
 }
 
-/// Formats a text on one line: in quotes, with escaped control characters, and shortened.
+/// Formats a text on one line: in quotes, with escaped control characters, and shortened. Hides a
+/// text that may be a connection string with a password.
 pub(crate) fn shown_text(text: &str) -> String {
     // The text may be a connection string with a password that was given for the wrong key, for
     // example for `uri_file`. So it is not shown.
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_is_one_line_with_the_key_its_value_and_the_allowed_values() {
+    fn a_problem_shows_key_value_and_allowed_values_on_one_line() {
         let problem = Problem::new("pool.max_pool_size", "0", "must be more");
         assert_eq!(problem.to_string(), "pool.max_pool_size = 0: must be more");
         let absent = Problem::without_value("deployment.uri", "must be given");

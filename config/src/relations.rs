@@ -186,7 +186,8 @@ fn token_if_public(admin: &Admin, problems: &mut Problems) {
     }
 }
 
-/// Peers need one token each or one common token, and TLS files for peers need a peer with TLS.
+/// Checks that all peers have one common token or each peer has its own, if tokens are given. Also
+/// checks that TLS files for peers are given only if a peer uses TLS.
 fn peers_fit(admin: &Admin, problems: &mut Problems) {
     if problems.has("admin.peers") {
         return;
@@ -236,8 +237,8 @@ fn telemetry_fits(telemetry: &Telemetry, problems: &mut Problems) {
     }
 }
 
-/// Checks that ordered pseudonyms have a key, and that a key is long enough. With a random key, a
-/// redacted copy of the data would get other pseudonyms than the capture.
+/// Checks that ordered pseudonyms have a configured key, and that a configured key is long enough.
+/// With a random key, a capture and a redacted copy of the data would have different pseudonyms.
 fn redaction_has_a_key(capture: &Capture, problems: &mut Problems) {
     let key = "capture.redact_key_file";
     match &capture.redaction_key {

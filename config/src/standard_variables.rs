@@ -7,8 +7,8 @@
 //! prevents Seawall's start. As in the specification, an empty variable counts as absent, and a
 //! variable for metrics (`…_METRICS_…`) overrides the variable for all signals.
 //!
-//! `OTEL_SDK_DISABLED=true` alone overrides its key, because its only purpose is to end all exports
-//! of a machine.
+//! Only `OTEL_SDK_DISABLED=true` overrides a key that is set: it sets `telemetry.enabled` to false.
+//! The only purpose of this variable is to end all exports of a machine.
 //!
 //! Source: <https://opentelemetry.io/docs/specs/otel/protocol/exporter/> and
 //! <https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>.

@@ -18,8 +18,8 @@ use crate::secret::Secret;
 pub struct Headers(Vec<(String, Secret)>);
 
 impl Headers {
-    /// Names in lower case, with their values. Names have only characters of tokens, values only
-    /// visible characters of ASCII and spaces.
+    /// Names in lower case, with their values. Names contain only the characters that RFC 9110
+    /// allows. Values contain only spaces and visible ASCII characters.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Secret)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
@@ -128,7 +128,7 @@ fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// True for the characters of a header's name. Source: RFC 9110, section 5.6.2.
+/// True if the text is a valid name of a header, a token. Source: RFC 9110, section 5.6.2.
 fn is_token(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.bytes().all(is_part)

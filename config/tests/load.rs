@@ -36,7 +36,7 @@ fn only_the_deployment_is_required() {
 }
 
 #[test]
-fn without_listeners_the_section_listen_describes_the_only_listener() {
+fn the_listen_section_describes_the_only_listener_if_listeners_is_absent() {
     let toml = "deployment.uri = \"mongodb://server/\"\n\
                 listen.backlog = 7\nlisten.max_client_connections = 5\n";
     let settings = Settings::from_toml(toml).unwrap();
@@ -124,7 +124,7 @@ fn precedence_is_command_line_then_environment_then_file_then_default() {
 }
 
 #[test]
-fn uri_and_uri_file_override_both_keys_in_sources_of_lower_precedence() {
+fn either_uri_or_uri_file_replaces_both_keys_of_sources_of_lower_precedence() {
     let scratch = Scratch::new("either_form");
     let uri = scratch.file("uri", "mongodb://secret-file/\n");
     let with_file = scratch.file("a.toml", &format!("deployment.uri_file = {uri:?}\n"));
@@ -206,7 +206,7 @@ fn scram_keys_are_decoded() {
 }
 
 #[test]
-fn zero_means_no_limit_where_documented() {
+fn zero_means_no_limit_for_idle_time_and_life_time() {
     let settings = Settings::from_toml(&format!(
         "{DEPLOYMENT}[pool]\nmax_idle_time_ms = 0\nmax_life_time_ms = 0\n\
          [runtime]\nworker_threads = 3\n[shutdown]\ndrain_ms = 0\n",

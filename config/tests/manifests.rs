@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use seawall_config::{KEYS, Key, Overrides, Secret, Settings, Sources, load};
 
-/// A variable of Seawall in a manifest, and its value, if the text contains it.
+/// A Seawall variable in a manifest. `value` is `None` if the manifest contains no literal value.
 #[derive(Debug)]
 struct Variable {
     name: String,
@@ -13,13 +13,13 @@ struct Variable {
 }
 
 #[test]
-fn every_variable_in_the_manifests_is_a_key() {
+fn every_variable_in_the_manifests_sets_a_known_key() {
     let known: Vec<String> = KEYS.iter().filter_map(Key::variable).collect();
     let mut count = 0;
     for (path, text) in manifests() {
         for variable in variables(&text) {
             let is_known = known.contains(&variable.name);
-            assert!(is_known, "{}: {}", path.display(), variable.name);
+            assert!(is_known, "{}: unknown {}", path.display(), variable.name);
             count += 1;
         }
     }
@@ -117,9 +117,8 @@ fn manifests() -> Vec<(PathBuf, String)> {
     found
 }
 
-/// The variables with a section and a key, in these forms: `NAME=value`; `NAME: value`; a line `-
-/// name: NAME`, followed by a line with `value:`. A variable has no value here if a template or a
-/// program computes it.
+/// Finds the Seawall variables whose names have a section and a key. Their values are in one of
+/// these forms: `NAME=value`; `NAME: value`; a line `- name: NAME` and then a line `value: value`.
 fn variables(text: &str) -> Vec<Variable> {
     // A backslash continues a quoted value in the next line.
     let lines: Vec<String> = joined(text).lines().map(str::to_owned).collect();
@@ -166,8 +165,8 @@ fn joined(text: &str) -> String {
     joined
 }
 
-/// A value without its quotes, and with the defaults of Compose's variables. `None` if it is
-/// computed.
+/// Returns the value without quotes, with each Compose variable replaced by its default. `None` if
+/// the value is empty, if a Compose variable has no default, or if a template computes the value.
 fn written(value: &str) -> Option<String> {
     let value = value.trim().trim_end_matches('.').trim_matches('"');
     let mut parts = value.split("${");
@@ -180,7 +179,7 @@ fn written(value: &str) -> Option<String> {
     (!text.is_empty() && !text.contains('{')).then_some(text)
 }
 
-/// The text below the line `config: |` of a chart's values.
+/// The text below the line `config: |` in the values of a Helm chart.
 fn config_block(text: &str) -> Option<String> {
     let (_, block) = text.split_once("\nconfig: |\n")?;
     let lines = block.lines();

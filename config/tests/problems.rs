@@ -1,4 +1,5 @@
-//! Tests every kind of problem. All problems are reported at once, and no problem shows a secret.
+//! Tests every kind of configuration problem. Seawall reports all problems at once, and no problem
+//! shows a secret.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ fn each_mistake_is_one_line_with_the_key_its_value_and_the_allowed_values() {
 }
 
 #[test]
-fn sections_of_later_versions_are_unknown() {
+fn an_unknown_section_is_reported() {
     let text = format!("{DEPLOYMENT}[mirror]\nshare = 0.1\n");
     let problems = Settings::from_toml(&text).unwrap_err();
     let mut lines = problems.iter().map(ToString::to_string);
@@ -53,7 +54,7 @@ fn exactly_one_connection_string_is_required() {
 }
 
 #[test]
-fn peers_must_have_different_addresses_and_either_one_common_token_or_one_each() {
+fn peers_must_have_different_addresses_and_one_token_file_for_all_or_one_for_each() {
     let admin = |text: &str| lines(&format!("{DEPLOYMENT}[admin]\n{text}"));
     assert!(admin("peers = \"a:1, https://b:1\"").is_empty());
     for (text, expected) in [
@@ -191,7 +192,7 @@ fn scram_keys_must_be_complete_and_of_the_right_length() {
 }
 
 #[test]
-fn tls_needs_both_files_and_they_must_be_readable() {
+fn tls_needs_a_readable_certificate_file_and_a_readable_key_file() {
     assert_eq!(
         lines(&format!("{DEPLOYMENT}[listen.tls]")),
         [
@@ -449,7 +450,7 @@ fn all_problems_of_all_sources_are_reported_at_once() {
 }
 
 #[test]
-fn a_problem_contains_the_name_of_its_variable_or_flag() {
+fn a_problem_names_its_variable_or_the_command_line() {
     let problems = load(&Sources {
         environment: vec![("SEAWALL_POOL__MAX_POOL_SIZE".to_owned(), "many".to_owned())],
         overrides: Overrides {
@@ -576,7 +577,7 @@ fn no_problem_and_no_debug_output_shows_a_secret() {
     assert!(!printed.contains("hunter2"), "{printed}");
 }
 
-/// The problems of a file with this text, as printed; empty if it has none.
+/// The problems of a configuration with this text, as printed; empty if there are none.
 fn lines(text: &str) -> Vec<String> {
     match Settings::from_toml(text) {
         Ok(_) => Vec::new(),
@@ -598,7 +599,7 @@ fn keys_of(problems: &Problems) -> Vec<&str> {
 
 const DEPLOYMENT: &str = "[deployment]\nuri = \"mongodb://server/\"\n";
 
-/// A line of a file, and its problem as printed.
+/// Lines of a configuration, each with the problem that is printed for it.
 const MISTAKES: &[(&str, &str)] = &[
     (
         "pool.max_pool_size = 0",

@@ -8,7 +8,7 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`cli`] | the subcommands: serve, demo, check, config, load, top, report, completions |
+//! | [`cli`] | the subcommands, for example serve, check, load and report |
 //! | [`app`] | the composition root: builds and connects all parts, runs, drains |
 //! | [`listener`] | accepts client connections: TCP, Unix sockets, TLS |
 //! | [`admin`] | metrics, health checks and the JSON API over HTTP |

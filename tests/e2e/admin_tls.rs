@@ -70,8 +70,8 @@ impl Scene {
         self.process.admin().rsplit(':').next().unwrap()
     }
 
-    /// Runs a console command. The command presents the certificate in the file `identity`, if that
-    /// is given.
+    /// Runs a console command. If `identity` is given, the command presents the certificate in this
+    /// file.
     async fn run(&self, command: &[&str], identity: Option<&str>) -> Output {
         let url = format!("https://localhost:{}", self.port());
         let ca_file = self.file("ca.pem");

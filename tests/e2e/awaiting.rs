@@ -1,5 +1,5 @@
-//! Operations that wait for an event. Seawall splits the wait into slices, and limits the
-//! connections that such operations use.
+//! Operations that wait for an event. Seawall splits each wait into slices, and limits the number
+//! of connections that waiting operations use.
 
 use std::{sync::Arc, time::Duration};
 

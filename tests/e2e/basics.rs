@@ -141,8 +141,8 @@ async fn a_thousand_short_connections_cost_one_server_login_per_pooled_connectio
 /// The oldest server that the Rust driver supports.
 const OLDEST_OF_THE_DRIVER: ServerVersion = ServerVersion(4, 4, 0);
 
-/// Number of SCRAM-SHA-256 conversations that the server counted. `None` before 4.4, which does not
-/// count them.
+/// Number of SCRAM-SHA-256 conversations that the server counted. `None` for servers before 4.4,
+/// because they do not count the conversations.
 async fn scram_conversations(root: &mut RawClient) -> Option<i64> {
     if server_version().await.unwrap() < ServerVersion(4, 4, 0) {
         return None;

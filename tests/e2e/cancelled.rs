@@ -1,6 +1,7 @@
-//! Cancellation: a first run drops the future that serves a client after one poll, the next run
-//! after two polls, and so on. After each drop, all permits and connections must be released, and
-//! no other client may get a reply to the dropped client.
+//! Cancellation: a test drops the future that serves a client. In the first run, it drops the
+//! future after one poll, in the second run after two polls, and so on. After each drop, all
+//! permits and connections must be released, and no other client may get a reply to the dropped
+//! client.
 
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 
@@ -43,8 +44,9 @@ async fn poll_times(mut future: Pin<&mut impl Future<Output = ()>>, times: usize
     .await
 }
 
-/// Runs a script as a client whose serving future is dropped after one poll, then two, and so on,
-/// until a run completes. Calls `check` after each drop. Returns the number of drops.
+/// Runs a script as a client until a run completes. In the first run, drops the future that serves
+/// the client after one poll, in the second run after two polls, and so on. Calls `check` after
+/// each run. Returns the number of runs that did not complete.
 async fn cancel_everywhere(
     seawall: &Seawall,
     script: impl AsyncFn(RawClient) -> Result<(), RawError>,
@@ -195,7 +197,7 @@ async fn a_cancelled_server_selection_releases_all_permits_and_connections() {
         let find = doc! { "find": "c", "$readPreference": preference };
         for _ in 0..9 {
             let reply = client.command("db", find.clone()).await?;
-            assert!(!reply.is_ok(), "no server is suitable: {reply:?}");
+            assert!(!reply.is_ok(), "expected no suitable server: {reply:?}");
         }
         Ok(())
     };

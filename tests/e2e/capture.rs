@@ -312,7 +312,7 @@ async fn passwords_and_keys_are_never_written() {
     let read = Read::from(&scratch, &id);
     assert!(
         read.contains("visible"),
-        "the test searches the right bytes"
+        "expected the inserted document in the capture"
     );
     assert!(!read.contains("hunter2"));
     for mechanism in ["SCRAM-SHA-1", "SCRAM-SHA-256"] {
@@ -592,7 +592,7 @@ pub(super) async fn process_with(scratch: &Scratch, keys: &str) -> Process {
     process_at(&scene::server().await.uri(), scratch, keys).await
 }
 
-/// Like [`process_with`], in front of any deployment.
+/// Like [`process_with`], in front of the deployment at `uri`.
 pub(super) async fn process_at(uri: &str, scratch: &Scratch, keys: &str) -> Process {
     let toml = format!(
         "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\ndeployment.uri = {uri:?}\n{}",
@@ -688,7 +688,8 @@ async fn capture_is_complete_after_seawall_has_ended() {
     assert_eq!(inserts.count(), 1);
 }
 
-/// `ReplyDetail` is part of the header, so that a reader knows if messages are missing.
+/// The header contains `ReplyDetail`, so that a program that reads the capture knows if it contains
+/// whole replies.
 #[tokio::test]
 async fn header_describes_the_capture() {
     let scratch = Scratch::create().unwrap();

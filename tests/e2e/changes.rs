@@ -18,7 +18,8 @@ use crate::scene::{
     with_password, writer,
 };
 
-/// Number of refused logins among four consecutive logins. The next login must succeed.
+/// Logs in five times. Returns the number of refused logins among the first four. The last login
+/// must succeed.
 async fn refused(seawall: &Seawall, login: &Login) -> usize {
     let mut refused = 0;
     for _ in 0..4 {

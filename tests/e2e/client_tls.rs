@@ -40,8 +40,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// Starts Seawall. The certificate and its key are set; `toml` adds other keys of
-    /// `[listen.tls]`.
+    /// Starts Seawall with a certificate and its key. `toml` adds other keys of `[listen.tls]`.
     pub(crate) async fn start(toml: &str) -> Self {
         let mut scene = Self::new();
         scene.write_list(&[]);

@@ -48,7 +48,7 @@ impl Scene {
         assert!(reply.is_ok(), "{reply:?}");
     }
 
-    /// A client that has begun an operation and not received a reply.
+    /// A client that has sent a command and has not read the reply.
     async fn running(&self, command: Document) -> RawClient {
         let mut client = self.client().await;
         let mut command = command;

@@ -62,8 +62,8 @@ impl Scene {
             .unwrap();
     }
 
-    /// The row of a command in the API. Waits until its count is `count`, because a client may get
-    /// a reply before Seawall counts the operation.
+    /// The row of a command in the API. Waits until the row's count is `count`, because a client
+    /// may get a reply before Seawall counts the operation.
     async fn row(&self, command: &str, count: u64) -> Namespace {
         let row = async || {
             let reply: Namespaces = self.seawall.api("/api/v1/namespaces").await;

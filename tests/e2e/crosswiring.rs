@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 const CLIENTS: u64 = 200;
 const OPERATIONS_EACH: u64 = 100;
 
-/// Number of operations over turbulent connections. A full run sets
+/// Number of operations in the test that disturbs server connections. A full run sets
 /// `SEAWALL_CHAOS_OPERATIONS=200000`.
 const CHAOS_OPERATIONS: u64 = 20_000;
 const POOL_SIZE: u64 = 20;
@@ -103,7 +103,7 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn turbulence_on_server_connections_causes_no_wrong_reply() {
+async fn disturbed_server_connections_cause_no_wrong_reply() {
     let _turn = crowd::turn().await;
     let operations = std::env::var("SEAWALL_CHAOS_OPERATIONS").ok();
     let operations = operations.map_or(CHAOS_OPERATIONS, |count| count.parse().unwrap());

@@ -139,7 +139,7 @@ fn assert_nothing_is_left(directory: &Path) {
     assert!(processes.is_empty(), "{processes:?}");
 }
 
-/// The command lines of all processes that contain the path of a directory.
+/// The command lines that contain the path of a directory, among those of all processes.
 fn processes_of(directory: &Path) -> Vec<String> {
     let wanted = directory.to_str().unwrap();
     let processes = fs::read_dir("/proc").unwrap().flatten();

@@ -186,7 +186,7 @@ fn compared(name: &str, reply: &RawReply) -> Document {
     masked_document(reply.body.clone())
 }
 
-/// Commands that run in this order. Each command needs the data of earlier commands.
+/// Commands that run in this order, because many of them need the data of earlier commands.
 fn story() -> Vec<Document> {
     [
         inserts(),

@@ -105,7 +105,8 @@ async fn counts_equal_the_profiler_counts_and_times_are_at_least_the_profiler_ti
     check_labels(&seawall).await;
 }
 
-/// Checks that each metric has the labels that it had in an earlier version.
+/// `metrics.txt` lists the labels of each metric in an earlier version. Checks that these metrics
+/// still have the same labels.
 async fn check_labels(seawall: &Seawall) {
     let earlier = include_str!("../metrics.txt").lines().map(|line| {
         let words: Vec<_> = line.split(' ').collect();

@@ -33,7 +33,8 @@ async fn driver(uri: &str) -> Client {
     Client::with_options(options).unwrap()
 }
 
-/// Reads a change stream until it has reported all of these inserts, in any order.
+/// Reads a change stream until it has reported the inserts of all ids in `wanted`, in any order.
+/// Returns an error if the stream fails or reports an id twice.
 async fn follow(
     mut stream: ChangeStream<ChangeStreamEvent<Document>>,
     mut wanted: watch::Receiver<Option<BTreeSet<String>>>,

@@ -144,7 +144,7 @@ async fn servers_accept_every_form_of_message() {
 }
 
 #[tokio::test]
-async fn raw_client_distinguishes_a_close_from_silence() {
+async fn raw_client_reports_a_close_and_a_timeout_differently() {
     let server = shared_standalone().await.unwrap();
     let mut client = server.raw_client().await.unwrap();
     client.send_bytes(&[0xFF; 64]).await.unwrap();

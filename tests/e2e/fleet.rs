@@ -183,7 +183,7 @@ async fn api_replies_contain_distributions_only_on_request() {
     assert_eq!(now.figures.unwrap().all.count, now.count);
 }
 
-/// The first batch of a cursor over four documents, and the cursor's id.
+/// Opens a cursor over four documents, reads the first batch, and returns the cursor's id.
 async fn open_cursor(client: &mut RawClient, db: &str, preference: &str) -> i64 {
     let find = doc! {
         "find": "things",
@@ -195,8 +195,8 @@ async fn open_cursor(client: &mut RawClient, db: &str, preference: &str) -> i64 
     cursor.get_i64("id").unwrap()
 }
 
-/// The client does not use `loadBalanced=true`, and one address spreads its connections over two
-/// instances in front of a replica set.
+/// Two connections to two instances in front of one replica set, as if a load balancer had spread
+/// the connections of a client without `loadBalanced=true`.
 #[tokio::test]
 async fn a_get_more_at_another_instance_is_counted_and_fails_if_the_cursor_is_on_a_secondary() {
     let set = shared_replica_set().await.unwrap();

@@ -175,7 +175,7 @@ async fn a_login_succeeds_behind_several_stalled_first_logins() {
 }
 
 #[tokio::test]
-async fn a_stalled_first_login_delays_the_next_login_briefly_and_is_closed() {
+async fn a_stalled_first_login_is_closed_and_delays_the_next_login_only_briefly() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut leader = connect(&seawall).await;

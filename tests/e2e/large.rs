@@ -1,5 +1,5 @@
 //! Commands that are too large to be held in memory as a whole. Seawall forwards them while they
-//! arrive, in bounded memory. A message that ends early must have no effect on the server and on
+//! arrive, in bounded memory. A message that ends early must have no effect on the server or on
 //! other clients.
 
 use std::{sync::Arc, time::Duration};

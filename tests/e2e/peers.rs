@@ -82,7 +82,7 @@ fn text(field: &str) -> String {
     format!("{{filter:{{{field}:?}}}}")
 }
 
-/// The durations of the shape on all instances together, from the distribution of each instance.
+/// The latency of the shape over all instances, computed from the distribution of each instance.
 async fn combined(instances: &[Seawall], id: &str) -> Latency {
     let mut sum = seawall_stats::Distribution::<8>::default();
     for seawall in instances {
@@ -94,7 +94,7 @@ async fn combined(instances: &[Seawall], id: &str) -> Latency {
     (&sum).into()
 }
 
-/// The instance has its own address among its peers, as if all instances used the same
+/// The first instance has its own address among its peers, as if all instances used the same
 /// configuration file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn merged_counts_and_distributions_are_those_of_all_operations() {
@@ -440,7 +440,7 @@ async fn peers_that_fail_are_named_and_the_others_are_shown() {
     asked.reload(&toml).await.unwrap();
     let _: Status = merged(&asked, "/api/v1/status", 2).await;
     let (status, _) = guarded.get("/api/v1/status?instances=all").await;
-    assert_eq!(status, 401, "a caller without a token gets nothing merged");
+    assert_eq!(status, 401, "without a token, the request is refused");
     let values: Configuration = asked.api("/api/v1/config").await;
     let values = serde_json::to_string(&values).unwrap();
     assert!(!values.contains("the right token"));

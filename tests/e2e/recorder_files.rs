@@ -67,10 +67,10 @@ async fn a_recording_of_mongod_becomes_a_capture_with_every_command_of_a_driver(
     }
 }
 
-/// Three inputs give the same results: a recording, the capture converted from it, and the
-/// recording converted from that capture.
+/// A replay gives the same results for three inputs: a recording, the capture converted from it,
+/// and the recording converted from that capture.
 #[tokio::test]
-async fn a_recording_its_capture_and_the_exported_capture_have_equal_replays() {
+async fn replays_are_equal_for_a_recording_its_capture_and_the_exported_recording() {
     let scratch = Scratch::create().unwrap();
     let (recording, _) = record(&scratch).await;
     let capture = scratch.join("capture.swc");
@@ -241,8 +241,8 @@ async fn conversion_of_a_truncated_recording_keeps_all_records_before_the_cut() 
     assert!(!target.exists());
 }
 
-/// Runs a workload while mongod records. Returns the path of the recording, and the numbers of
-/// commands that the driver sent, by name.
+/// Runs a workload while mongod records. Returns the path of the recording, and how many commands
+/// of each name the driver sent.
 async fn record(scratch: &Scratch) -> (std::path::PathBuf, Counts) {
     let directory = scratch.path().to_str().unwrap().to_owned();
     let options = Options {
@@ -266,7 +266,8 @@ async fn record(scratch: &Scratch) -> (std::path::PathBuf, Counts) {
     (scratch.join("recording"), sent)
 }
 
-/// Runs operations of a driver. Returns its client, and the numbers of its commands by name.
+/// Runs operations of a driver. Returns the driver's client, and how many commands of each name the
+/// driver sent.
 async fn work(uri: &str) -> (Client, Counts) {
     let counts = Arc::new(Mutex::new(Counts::new()));
     let counted = Arc::clone(&counts);
@@ -318,7 +319,7 @@ fn read(capture: &Path) -> Vec<Content> {
     records
 }
 
-/// The numbers of commands that an application sent, by name.
+/// How many commands of each name an application sent.
 fn commands_of(records: &[Content], application: &str) -> Counts {
     let mut clients = Vec::new();
     let mut counts = Counts::new();
@@ -338,8 +339,8 @@ fn commands_of(records: &[Content], application: &str) -> Counts {
     counts
 }
 
-/// Commands and replies, each with the microseconds since the first command. The numbers of clients
-/// and operations are ignored, because they may differ.
+/// Commands and replies, each with the microseconds since the first command. The ids of clients and
+/// operations are left out, because they may differ.
 fn messages_of(records: &[Content]) -> Vec<(u64, &[u8])> {
     let messages = records.iter().filter_map(|record| match record {
         Content::Command(command) => Some((command.at_us, &*command.message)),

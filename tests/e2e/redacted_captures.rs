@@ -32,7 +32,8 @@ type Value = (String, Vec<u8>);
 struct Secrets {
     /// Values in commands.
     values: Vec<Value>,
-    /// Texts of the values, which a server may write into errors and explanations.
+    /// The values as text. A server may write such a text into error messages and the output of
+    /// `explain`.
     texts: Vec<Value>,
 }
 
@@ -280,7 +281,8 @@ fn bytes_of(read: &Read) -> Vec<u8> {
     encoded.collect()
 }
 
-/// The search first compares this number of bytes at the start of each value. No value is shorter.
+/// The search first compares this number of bytes at the start of each value. Every value has at
+/// least this number of bytes.
 const START: usize = 8;
 
 /// The descriptions of the values that the bytes contain, and of the values that are missing.

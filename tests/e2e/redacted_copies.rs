@@ -165,7 +165,7 @@ async fn fill(server: &Standalone) {
     orders.create_indexes([unique, partial]).await.unwrap();
 }
 
-/// Runs the copy. Returns true if it succeeded, and its messages.
+/// Runs the copy. Returns true if the copy succeeded, and the text that it wrote to standard error.
 async fn copy(from: &Standalone, to: &Standalone, key: &Path, more: &[&str]) -> (bool, String) {
     let output = copy_between([&from.root_uri(), &to.root_uri()], key, more).await;
     let message = String::from_utf8_lossy(&output.stderr).into_owned();

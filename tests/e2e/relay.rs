@@ -669,8 +669,8 @@ fn plain(password: &[u8]) -> Document {
     doc! {"saslStart": 1, "mechanism": "PLAIN", "payload": binary(&payload)}
 }
 
-/// Checks that the server knows the application's name, and that Seawall has counted its
-/// operations.
+/// Checks that the server knows the application's name, and that Seawall has counted the
+/// application's connection, login and operations.
 async fn assert_seen_on_both_sides(seawall: &Seawall, client: &mut RawClient, db: &str) {
     let running =
         doc! {"aggregate": 1, "pipeline": [{"$currentOp": {"localOps": true}}], "cursor": {}};

@@ -61,8 +61,9 @@ impl Readers {
         }
     }
 
-    /// Waits until the watcher has read the file twice and compared the two contents. The third
-    /// check begins only after the second check has ended.
+    /// Waits until readers have closed the file three times. The watcher has then read the file
+    /// twice and compared the two contents, because it begins its third check only after its second
+    /// check has ended.
     async fn have_compared(&self) {
         let are_enough = async || {
             let mut buffer = [MaybeUninit::uninit(); 1024];
@@ -194,7 +195,8 @@ fn user(name: &str, password: &str) -> String {
     format!("[[auth.users]]\nname = {name:?}\npassword = {password:?}\n")
 }
 
-/// A valid configuration with two users: the user of the load, and the user `other`.
+/// A valid configuration with two users: the root user, as whom [`Load`] logs in, and the user
+/// `other`.
 fn running(other: &str) -> String {
     let users = user(ROOT, ROOT_PASSWORD) + &user(other, "password");
     format!("pool.max_pool_size = 7\n{users}")

@@ -487,8 +487,9 @@ fn changes(before: &Report, now: &Report) -> Vec<Shown> {
         .collect()
 }
 
-/// The changes that all pairs of replays have in common. A busy machine can slow a shape in one
-/// replay, but a change of the data is visible in all of them.
+/// Replays the capture on `target` once for each report in `before`, and compares each replay with
+/// its report. Returns the changes that all comparisons have in common. A busy machine can slow a
+/// shape in one replay, but a change of the data is visible in all replays.
 async fn lasting_changes(before: &[Report], target: &Prepared, file: &Path) -> Vec<Shown> {
     let mut lasting: Option<Vec<Shown>> = None;
     for report in before {

@@ -26,7 +26,7 @@ const READS: usize = 12;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A database of one test, in a set whose members profile operations. Member 0 is the primary. Each
-/// member has a different tag `n`; the first two have the same `dc`.
+/// member has a different tag `n`. Members 0 and 1 have the same tag `dc`.
 struct Profiled {
     set: Arc<ReplicaSet>,
     members: Vec<Client>,
@@ -86,7 +86,8 @@ impl Profiled {
         counts
     }
 
-    /// The members that ran operations with this comment. Checks that each operation ran once.
+    /// The members that ran operations with this comment. Checks that all members together ran
+    /// `count` of these operations.
     async fn where_ran(&self, comment: &str, count: usize) -> Vec<usize> {
         let mut members = Vec::new();
         let mut total = 0;

@@ -1,5 +1,5 @@
-//! Follows the runbook, `docs/operations.md`: runs the commands `seawall` of its blocks, in their
-//! order, against a real server.
+//! Follows the runbook, `docs/operations.md`: runs the `seawall` commands in the code blocks of the
+//! page, in their order, against a real server.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -55,7 +55,7 @@ impl Machine {
         }
     }
 
-    /// Runs a command `seawall`. It must succeed.
+    /// Runs `seawall` with these arguments. The command must succeed.
     async fn run(&mut self, arguments: &[&str]) {
         let files = FILES.map(|(path, admin)| {
             let name = Path::new(path).file_name().unwrap();

@@ -56,7 +56,7 @@ pub(crate) async fn recorded(toml: &str) -> (Seawall, Recorder) {
     (seawall_at(&uri, toml).await, recorder)
 }
 
-/// Starts Seawall in front of any deployment. It listens on all addresses.
+/// Starts Seawall in front of the deployment at `uri`. Seawall listens on all addresses.
 pub(crate) async fn seawall_at(uri: &str, toml: &str) -> Seawall {
     let options = seawall::Options {
         toml: toml.to_owned(),

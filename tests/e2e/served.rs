@@ -56,7 +56,7 @@ impl Served {
     }
 }
 
-/// The description of a key's value by the process with this admin address.
+/// The value of a key, as the process with this admin address describes it.
 pub(crate) async fn described_value(admin: &str, key: &str) -> ConfigurationValue {
     let admin = AdminClient::new(admin, None, None).unwrap();
     let configuration: Configuration = admin.ask("/api/v1/config").await.unwrap();

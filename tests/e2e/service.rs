@@ -84,10 +84,11 @@ async fn the_service_manager_is_notified_of_start_reload_and_stop() {
     assert!(process.ended().await.success());
 }
 
-/// Watchdog notifications show that the threads run, not that clients are served soon. So they must
-/// continue during a flood. Otherwise the service manager would kill a working process.
+/// Watchdog notifications show only that the threads run, not that clients are served soon. Seawall
+/// must send these notifications even during a flood. Otherwise the service manager would kill a
+/// working process.
 #[tokio::test]
-async fn watchdog_notifications_continue_during_a_flood_and_end_if_the_process_is_stopped() {
+async fn watchdog_notifications_continue_during_a_flood_and_end_while_the_process_is_suspended() {
     let scratch = Scratch::create().unwrap();
     let path = scratch.join("notify");
     let manager = Manager(UnixDatagram::bind(&path).unwrap());
@@ -179,7 +180,7 @@ async fn clients_connect_to_the_sockets_of_the_service_manager() {
     assert!(process.ended().await.success());
     assert!(
         path.exists(),
-        "the socket's file belongs to the service manager"
+        "Seawall must keep the socket file of the service manager"
     );
 }
 

@@ -148,7 +148,7 @@ async fn a_storm_begins_a_capture_that_contains_the_operations_before_the_storm(
     let part = std::fs::File::open(folder.join(&capture.id).join("part-00000.swc")).unwrap();
     let mut reader = Reader::new(part).unwrap();
     let Some(Content::Event(event)) = reader.next_record().unwrap() else {
-        panic!("the first record is the event");
+        panic!("expected the first record to be an event");
     };
     assert_eq!(event.kind, "storm");
     let mut before = 0;
@@ -344,9 +344,9 @@ async fn requests_of_disconnected_clients_are_not_served() {
     eventually(LIMIT, not_served).await.unwrap();
 }
 
-/// New clients wait while the threads that serve clients are late. On a deployment without logins,
-/// a client may send an unacknowledged write as its first message and disconnect. Seawall must
-/// still forward this write.
+/// New clients must wait while the threads that serve clients are delayed. On a deployment without
+/// logins, a client may send an unacknowledged write as its first message and disconnect. Seawall
+/// must still forward this write.
 #[tokio::test]
 async fn an_unacknowledged_write_completes_if_it_was_sent_while_the_process_was_suspended() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();

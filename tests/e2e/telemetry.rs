@@ -79,7 +79,8 @@ impl Receiver {
         Self { url, exports, task }
     }
 
-    /// Accepts exports over TLS, only from a client with a certificate of the same authority.
+    /// Accepts exports over TLS, only from clients with a certificate that the authority of
+    /// `certificates` has signed.
     async fn with_tls(certificates: &Certificates) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
@@ -405,7 +406,7 @@ async fn environment_variables_of_opentelemetry_configure_the_export() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exports_over_tls_verify_the_receiver_and_show_a_certificate() {
+async fn exports_over_tls_verify_the_receiver_and_present_a_client_certificate() {
     let certificates = Certificates::generate().unwrap();
     let client = certificates.authority().client("seawall", YEAR).unwrap();
     let scratch = Scratch::create().unwrap();

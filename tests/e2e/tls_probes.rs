@@ -184,8 +184,8 @@ async fn ssl_3_is_refused() {
     assert_eq!(reply.get(5..), Some(&[2, 40][..]), "{reply:?}");
 }
 
-/// The suites of `offered` that Seawall accepts. Offers all suites and removes the accepted one,
-/// until Seawall accepts none of the remaining ones.
+/// The suites of `offered` that Seawall accepts. Offers all suites, then all suites except the
+/// accepted ones, until Seawall refuses the handshake.
 async fn accepted_suites(
     scene: &Scene,
     mut offered: BTreeSet<String>,

@@ -92,8 +92,8 @@ impl Display for Case {
 /// The values of [`Case::api`].
 pub(crate) const APIS: [&str; 2] = [Case::PLAIN.api, Case::STABLE.api];
 
-/// The Stable API is not combined with mechanisms, because neither depends on the other. Every
-/// language runs all cases, except those that [`Language::runs`] excludes.
+/// All cases. The Stable API is not combined with mechanisms, because neither depends on the other.
+/// Every language runs all cases, except those that [`Language::runs`] excludes.
 ///
 /// [`Language::runs`]: crate::language::Language::runs
 pub(crate) const CASES: &[Case] = &[

@@ -107,8 +107,9 @@ impl Language {
         }
     }
 
-    /// True if the program opens several connections. The programs for PHP and C run one operation
-    /// after the other on one connection; mongosh decides by itself.
+    /// True if the program certainly opens several connections. The programs for PHP and C run one
+    /// operation after the other on one connection. mongosh itself chooses the number of its
+    /// connections.
     pub(crate) fn has_pool(self) -> bool {
         match self {
             Self::Python

@@ -1,4 +1,5 @@
-//! The command `seawall` in mongosh, with which operators see Seawall's state without another tool.
+//! The command `seawall` in mongosh. With this command, operators see Seawall's state without
+//! another tool.
 
 use seawall_tests::mongod::{NewUser, create_user, unique_name};
 use serde_json::{Value, json};

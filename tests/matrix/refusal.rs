@@ -35,15 +35,15 @@ pub(crate) async fn compare_refusals(language: Language) {
     assert_eq!(direct, through, "{language:?}");
 }
 
-/// The timeout is short, because some drivers wait this long for a server that they support, and
-/// then report the refusal.
+/// The server selection timeout is short, because some drivers report the refusal only after this
+/// timeout.
 const CASE: Case = Case {
     parameters: "&serverSelectionTimeoutMS=10000",
     ..Case::PLAIN
 };
 
 /// The first steps of a program, without addresses, because Seawall and the set have different
-/// addresses. Later steps may retry for minutes.
+/// addresses. Later steps are not read, because they may retry for minutes.
 async fn lines(program: &Program, uri: String, database: &str) -> Vec<String> {
     let lines = match program {
         Program::Rust => rust::run_status(&uri, database).await,

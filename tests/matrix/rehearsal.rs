@@ -34,8 +34,8 @@ const MIN_OPERATIONS: u64 = 1_000;
 /// Minimum number of shapes of the four programs together.
 const MIN_SHAPES: usize = 100;
 
-/// The code of an operation for which the user has no right. The replay uses one account, which has
-/// all rights.
+/// The error code of an operation for which the user has no right. The replay uses one account,
+/// which has all rights.
 const UNAUTHORIZED: i32 = 13;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

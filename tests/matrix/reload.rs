@@ -29,10 +29,10 @@ const OTHER_CONNECTIONS: u32 = 330;
 /// Number of reloads.
 const RELOADS: usize = 20;
 
-/// Number of inserts between two reloads.
+/// Minimum number of inserts between two reloads.
 const PROGRESS: f64 = 20.0;
 
-/// Configurations that the reloads apply, one after another and then from the start. Each changes
+/// The reloads apply these configurations in turn, and begin again after the last one. They change
 /// limits, timeouts and statistics.
 const CONFIGURATIONS: [&str; 3] = [
     "pool.max_pool_size = 3\npool.concurrency = 2\nlimits.max_in_flight_operations = 4\n\
@@ -44,7 +44,7 @@ const CONFIGURATIONS: [&str; 3] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Go: cargo test --test matrix -- --include-ignored"]
-async fn four_drivers_with_a_thousand_connections_notice_no_reload() {
+async fn reloads_cause_no_error_for_four_drivers_with_a_thousand_connections() {
     let pair = Pair::start(false).await;
     pair.create_user(NAME, None).await;
     let uri = pair.uri(NAME, &Case::PLAIN, Target::Seawall);

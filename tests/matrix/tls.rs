@@ -183,7 +183,7 @@ impl Scene {
     }
 }
 
-/// TLS for clients. Clients need a certificate. The server's certificate names only 127.0.0.1.
+/// TLS for clients. Clients need a certificate. Seawall's certificate names only 127.0.0.1.
 const CLIENT_TLS: &str = "listen.tls.certificate_file = \"DIR/server.pem\"\n\
                           listen.tls.key_file = \"DIR/server.pem\"\n\
                           listen.tls.client_certificate = \"required\"\n\
@@ -241,7 +241,7 @@ async fn run(program: &Program, uris: &[String]) -> Vec<Value> {
         environment,
     } = program
     else {
-        panic!("the program is an external one");
+        panic!("expected an external program");
     };
     let (first, rest) = command.split_first().unwrap();
     let mut command = Command::new(first);

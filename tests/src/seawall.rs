@@ -72,10 +72,10 @@ impl Seawall {
     /// Applies a new configuration: `toml` replaces [`Options::toml`].
     ///
     /// # Errors
-    /// The problems of the new configuration. Seawall then keeps the earlier configuration.
+    /// The problems that prevent the reload. Seawall then keeps the earlier configuration.
     ///
     /// # Panics
-    /// If the text itself has problems.
+    /// If the TOML cannot be loaded as a configuration.
     pub async fn reload(&self, toml: &str) -> Result<Reload, Vec<String>> {
         let loaded = load(&self.base, toml);
         // The future is boxed, because otherwise the futures of tests would become large.

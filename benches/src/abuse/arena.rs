@@ -132,7 +132,7 @@ impl Arena {
         drop(self.is_over.clone().wait_for(|is_over| *is_over).await);
     }
 
-    /// Waits until one attempt has ended as expected, at most for 30 seconds.
+    /// Waits until one attempt has ended as expected, but at most 30 seconds.
     pub async fn wait_for_first_ending(&self) {
         let mut tally = self.tally.subscribe();
         let is_expected = |tally: &Tally| tally.has_one_of(self.expected);
@@ -248,7 +248,7 @@ impl Arena {
         clients
     }
 
-    /// Counts which of the connections are open, are closed, or have a reply to read.
+    /// Counts the connections that are open, that are closed, and that have a reply to read.
     pub async fn count_open(&self, clients: Vec<RawClient>) {
         let mut checks = JoinSet::new();
         for mut client in clients {

@@ -21,13 +21,12 @@ use crate::{
 /// The lengths of the phases, and the target of the attack.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Length of the time before the first phase, in which connections are established and pools
-    /// fill.
+    /// Time before the first phase. During this time, connections are established and pools fill.
     pub warm_up: Duration,
     /// Length of the phase before the attack, and of the phase during the attack.
     pub phase: Duration,
-    /// True if attackers connect to the server, not to Seawall. The result then shows the slowdown
-    /// that comes only from the shared server and machine.
+    /// True if attackers connect to the server, not to Seawall. In this case, the result shows only
+    /// the slowdown that the shared server and machine cause.
     pub attacks_server: bool,
 }
 
@@ -111,7 +110,7 @@ pub fn say_head() {
 }
 
 impl Row {
-    /// The victims' p99 during the attack, divided by their p99 before it.
+    /// The p99 of the victims' small finds during the attack, divided by the p99 before it.
     pub fn ratio(&self) -> f64 {
         self.during.finds.percentile_ms(99) / self.before.finds.percentile_ms(99)
     }

@@ -225,7 +225,8 @@ fn noise(bytes: usize) -> String {
     letters.take(bytes).collect()
 }
 
-/// Logs in once with each user, so that all keys are derived before the measurement.
+/// Logs in once at the server with each user that must log in successfully, so that their keys are
+/// derived before the measurement.
 async fn derive_keys(server: &Standalone, users: &Users) {
     let named = [&users.alice, &users.bob, &users.mallory];
     for login in named.into_iter().chain(&users.newcomers) {

@@ -37,7 +37,7 @@ const LARGE_EVERY: Duration = Duration::from_millis(200);
 /// Time between two logins.
 const LOGIN_EVERY: Duration = Duration::from_millis(50);
 
-/// Every n-th login is the first login of its user.
+/// One of this many logins is the first login of its user.
 const FIRST_LOGIN_EVERY: u32 = 10;
 
 /// Time limit of a login or of another operation.
@@ -53,8 +53,8 @@ impl Durations {
         self.0.len()
     }
 
-    /// The duration in milliseconds that `percent` of the durations do not exceed; NaN if there are
-    /// none.
+    /// The duration in milliseconds that `percent` percent of the durations do not exceed; NaN if
+    /// there are no durations.
     pub fn percentile_ms(&self, percent: usize) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();

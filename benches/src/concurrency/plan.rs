@@ -22,7 +22,7 @@ const PARTIAL: [&str; 5] = [
     "--seconds",
 ];
 
-/// A load and the behaviour of the server, under which the limits are compared.
+/// The conditions under which the limits are compared: a load and the behaviour of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Situation {
     /// Small finds.
@@ -185,7 +185,7 @@ impl Plan {
         }
     }
 
-    /// True if the options do not exclude this part of the bench.
+    /// True if the run includes this part of the bench.
     pub fn wants(&self, part: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only == part)
     }

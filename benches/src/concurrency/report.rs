@@ -77,7 +77,8 @@ impl Report {
         self.cells.push(row);
     }
 
-    /// Prints the throughput of `auto` and `off` relative to the best fixed limit. All are medians.
+    /// Prints the throughput of `auto` and `off` relative to the best fixed limit. The ratios are
+    /// ratios of medians.
     pub fn say_ratios(&self) {
         say("\n## Throughput relative to the best fixed limit\n");
         say("| situation | clients | best fixed limit | operations/s | `auto` | `off` |");

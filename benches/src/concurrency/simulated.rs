@@ -18,7 +18,7 @@ use self::sim::{Policy, outcome::Outcome, scenarios::Scenario};
 /// The highest limit. The controller's tests use the same value.
 const CEILING: u32 = 512;
 
-/// The seed of the simulation. The traces of two runs are equal.
+/// The seed of the simulation. It is fixed, so two runs draw equal traces.
 const SEED: u64 = 1;
 
 /// Number of tenths of a second between two samples.
@@ -43,8 +43,8 @@ const INTERVAL_SECONDS: f64 = 0.5;
 /// How long a scenario runs after its conditions have become steady, in seconds.
 const STEADY_SECONDS: f64 = 20.0;
 
-/// Simulates the scenarios to draw, each with its name. A quick run simulates two seconds of
-/// one of them.
+/// Simulates the scenarios in `DRAWN`. Returns the name and the trace of each scenario. A quick
+/// run simulates two seconds of one scenario.
 pub fn traces(is_quick: bool) -> impl Iterator<Item = (&'static str, Trace)> {
     let count = if is_quick { 1 } else { DRAWN.len() };
     let drawn = |scenario: &Scenario| DRAWN.contains(&scenario.name);

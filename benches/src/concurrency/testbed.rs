@@ -23,7 +23,7 @@ const DELAY: Duration = Duration::from_millis(5);
 /// How long the server blocks a slow operation in [`Situation::Slow`], in milliseconds.
 const SLOW_MS: i32 = 200;
 
-/// Seawall's settings besides the limit.
+/// Seawall's settings, except for the limit.
 ///
 /// - The pool must allow at least as many operations as the largest fixed limit. By default, a
 ///   server gets at most 500 connections, so `off` means at most 500 operations.

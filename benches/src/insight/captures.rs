@@ -1,5 +1,6 @@
-//! Measures the cost of captures: three Seawalls in front of one mongod, without a capture, with a
-//! capture of facts, and with a capture of whole replies, run in alternating rounds.
+//! Measures the cost of captures. Three Seawalls in front of one mongod run in alternating rounds:
+//! one without a capture, one that captures only facts about replies, and one that captures whole
+//! replies.
 //!
 //! The CPU time includes the CPU time of the thread that writes the capture.
 
@@ -21,7 +22,7 @@ const CAPTURES: &str = "/api/v1/captures";
 ///
 /// # Panics
 ///
-/// If a capture has neither recorded an operation nor counted it as omitted.
+/// If a capture neither records an operation nor counts it as omitted.
 pub async fn run(plan: &Plan) {
     let rounds = plan.either(20, 1);
     let time = plan.either(Duration::from_secs(2), Duration::from_secs(1));
@@ -97,7 +98,7 @@ fn report(rivals: &[Rival]) {
     }
 }
 
-/// Asserts that the capture has recorded or omitted every operation.
+/// Asserts that the capture has recorded each operation, or has counted it as omitted.
 async fn check(rival: &Rival) {
     let captures: Captures = rival.seawall.api(CAPTURES).await;
     let [capture] = &*captures.captures else {

@@ -37,10 +37,12 @@ const RATE: Rate = Rate {
 /// The field whose index is dropped.
 const DROPPED: usize = 17;
 
-/// Time before the first period, in which connections are opened and query plans are cached.
+/// Time before the first period. During this time, Seawall opens server connections, and the server
+/// caches query plans.
 const WARM_UP: Duration = Duration::from_secs(3);
 
-/// Runs the load three times without a change, and once with a dropped index.
+/// Runs the load three times without a change, and once with an index that is dropped. A quick run
+/// omits the runs without a change.
 pub async fn run(plan: &Plan) {
     let window = plan.either(Duration::from_secs(60), Duration::from_secs(10));
     let quiet_runs = plan.either(3, 0);
@@ -71,7 +73,10 @@ pub async fn run(plan: &Plan) {
     Machine::say_since(machine);
     for reported in &quiet {
         let changes = &reported.changes;
-        assert!(changes.is_empty(), "nothing changed, but {changes:?}");
+        assert!(
+            changes.is_empty(),
+            "nothing changed, but Seawall reports {changes:?}"
+        );
     }
     let first = dropped.changes.first();
     let first = first.expect("a change is reported");

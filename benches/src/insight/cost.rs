@@ -1,5 +1,5 @@
-//! Measures the cost of the statistics: two Seawalls in front of one mongod, one with all
-//! statistics and one without, run in alternating rounds.
+//! Measures the cost of the statistics. Two Seawalls in front of one mongod run in alternating
+//! rounds: one with all statistics, and one without statistics by shape and without the history.
 //!
 //! The rounds are short, because the speed of a shared machine changes. Ratios are computed within
 //! a round.
@@ -33,8 +33,8 @@ const CONNECTIONS: usize = 64;
 /// Number of different projections. A find by `_id` has a different shape with each projection.
 const SHAPES: usize = 30;
 
-/// Pause after a round, in which Seawall adds the round's last second to the tables. This work is
-/// part of the cost.
+/// Pause after a round. During the pause, Seawall adds the round's last second to the tables. This
+/// work is part of the cost.
 const SETTLE: Duration = Duration::from_millis(1_200);
 
 /// One of the compared Seawalls, with its connections and results.
@@ -61,7 +61,8 @@ impl Round {
     }
 }
 
-/// Compares a Seawall with all statistics with one without.
+/// Compares a Seawall with all statistics to one without statistics by shape and without the
+/// history.
 pub async fn run(plan: &Plan) {
     let rounds = plan.either(30, 1);
     let time = plan.either(Duration::from_secs(2), Duration::from_secs(1));

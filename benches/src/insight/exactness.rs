@@ -1,5 +1,5 @@
-//! Checks that Seawall's figures are exact under load, with far more shapes than rows. Every
-//! reported figure is compared with the single operations in the slow log.
+//! Checks that Seawall's figures are exact under load, with far more shapes than the shape table
+//! has rows. Every reported figure is compared with the operations in the slow log.
 
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
@@ -45,10 +45,12 @@ const CONNECTIONS: u64 = 64;
 /// Number of documents in a collection. It is small, so that an operation without an index is fast.
 const DOCUMENTS: u32 = 100;
 
-/// The largest error of a quantile: half a bucket, with eight buckets per octave: 2^(1/16) - 1.
+/// The largest error of a shape's quantile. Shapes have eight buckets per octave, and the error is
+/// at most half a bucket: 2^(1/16) - 1.
 const SHAPE_ERROR: f64 = 0.0443;
 
-/// The largest error of a quantile: half a bucket, with 32 buckets per octave: 2^(1/64) - 1.
+/// The largest error of the quantile of a namespace or a server. They have 32 buckets per octave,
+/// and the error is at most half a bucket: 2^(1/64) - 1.
 const NAMESPACE_ERROR: f64 = 0.011;
 
 /// Reads one quantile from the latency that Seawall reports.
@@ -367,8 +369,8 @@ fn compare_namespaces(table: &mut Table, reported: &Reported, logged: &Logged) {
     compare_rows(table, "namespace", &pairs);
 }
 
-/// Compares the times until a server began its reply. Seawall reports them with 32 buckets per
-/// octave.
+/// Compares the times until a server began its reply. Seawall reports these times with 32 buckets
+/// per octave.
 fn compare_servers(table: &mut Table, reported: &Reported, logged: &Logged) {
     let rows = reported.servers.servers.iter();
     let pairs = rows.filter_map(|row| {
@@ -381,7 +383,7 @@ fn compare_servers(table: &mut Table, reported: &Reported, logged: &Logged) {
     compare_rows(table, "server", &pairs);
 }
 
-/// Compares the counts and the latencies of rows with fine buckets.
+/// Compares the counts and the latencies of rows with 32 buckets per octave.
 fn compare_rows(table: &mut Table, of: &str, rows: &[(u64, Latency, &Durations)]) {
     let unequal = rows.iter().filter(|(count, _, raw)| *count != raw.count());
     let unequal = float(count(unequal.count()));

@@ -1,7 +1,8 @@
 //! Measures the memory of eight days of history, with the maximum number of series.
 //!
-//! Every second of the last ten minutes is generated. Before that, only one second in ten or sixty
-//! is generated. This does not change the size of the coarse steps.
+//! The bench generates every second of the last ten minutes. Before them, it generates only one
+//! second in ten or in sixty, to save time. The history keeps those seconds only in coarse steps,
+//! whose size does not depend on the number of generated seconds.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,8 +22,9 @@ const SHAPES: usize = 200;
 
 const SERVERS: usize = 6;
 
-/// Length of the last part of the history, in seconds. Every second of this part is generated. The
-/// history keeps steps of one second for this time; a quick run uses a tenth.
+/// Length of the last part of the history, in seconds. The bench generates every second of this
+/// part, because the history keeps steps of one second for this time. In a quick run, the part is a
+/// tenth as long.
 const LAST: u64 = 600;
 
 /// Maximum number of operations of a series in a second.
@@ -63,7 +65,8 @@ pub fn run(plan: &Plan) {
 }
 
 impl Scene {
-    /// Adds this many seconds to a history. Each of the last `last` seconds is generated.
+    /// Fills a history of `seconds` seconds. Generates each of the last `last` seconds, and one in
+    /// `sample_every` of the seconds before them.
     fn run(&self, seconds: u64, last: u64) {
         let mut random = Random::of(1);
         let labels = self.labels();

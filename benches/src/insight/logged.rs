@@ -114,7 +114,8 @@ fn add<K: std::hash::Hash + Eq>(all: &mut HashMap<K, Durations>, key: K, ns: u64
     all.entry(key).or_default().0.push(ns);
 }
 
-/// Times have six decimals of a millisecond, so they are whole nanoseconds.
+/// Converts milliseconds to nanoseconds. Times in the log have six decimals of a millisecond, so
+/// they are whole nanoseconds.
 #[expect(
     clippy::as_conversions,
     reason = "rounded, not negative, and far under 2^53"

@@ -1,8 +1,9 @@
 //! The parts of the bench `insight`. They measure how exact Seawall's statistics are, how much CPU
 //! time and memory they need, and whether they find stalls and changes.
 //!
-//! Every part starts its own servers and its own Seawall process. It prints its results before it
-//! asserts them. The loads use raw connections, so no driver retries, pools or waits.
+//! Every part starts the servers and the Seawall processes that it needs. It prints its results
+//! before it asserts them. The loads use raw connections, because a driver would retry operations,
+//! pool connections and wait.
 
 pub mod captures;
 pub mod changes;
@@ -26,7 +27,7 @@ use crate::output::say;
 pub struct Plan {
     /// Path of the Seawall binary.
     pub binary: PathBuf,
-    /// True for a quick run, a tenth of a full run. It asserts nothing that depends on timing.
+    /// True for a quick run, which is short and asserts nothing that depends on timing.
     pub is_quick: bool,
 }
 

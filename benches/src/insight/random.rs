@@ -47,7 +47,7 @@ impl Random {
 /// Random ranks by Zipf's law with exponent 1: rank n has the weight 1/n.
 #[derive(Clone, Debug)]
 pub struct Zipf {
-    /// The sum of the weights of all ranks up to each rank.
+    /// For each rank, the sum of its weight and of the weights of all ranks before it.
     cumulative: Vec<f64>,
 }
 

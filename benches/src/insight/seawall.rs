@@ -1,4 +1,4 @@
-//! Runs the Seawall binary, with its health check, metrics and API.
+//! Starts the Seawall binary, and reads its health check, metrics and API.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},

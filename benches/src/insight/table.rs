@@ -33,7 +33,7 @@ impl Worst {
 }
 
 impl Table {
-    /// Prints the header of an empty table.
+    /// Creates an empty table, and prints its header.
     pub fn new() -> Self {
         say("| figure | compared | largest error | allowed |");
         say("|---|---|---|---|");

@@ -154,7 +154,7 @@ impl Connected<IncomingStream<'_, Bounded>> for Caller {
     }
 }
 
-/// One connection, with the time after which it is closed.
+/// One connection, with the timer that closes it after [`MAX_IDLE`].
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Stream,

@@ -38,7 +38,8 @@ use super::{Window, work};
 /// in flight.
 const PEER_LIMIT: Duration = Duration::from_secs(3);
 
-/// How long a peer that did not reply gets no further requests.
+/// After an error of a peer, the peer gets no requests for this time. An error response to one
+/// request is no such error, unless the peer refuses the token.
 const REST: Duration = Duration::from_secs(10);
 
 /// Maximum number of requests in flight to one peer.
@@ -57,9 +58,9 @@ const MAX_MEMORY_BYTES: usize = 64 << 20;
 /// Maximum number of requests that are merged at the same time. Further requests wait.
 const MAX_MERGED: usize = 8;
 
-/// Number of rows that Seawall requests from each instance, for any limit of the original request.
-/// It is large, because a shape with much load in all instances together may have little load in
-/// each of them. Further rows are in `other`.
+/// Number of shapes or namespaces that Seawall requests from each instance, whatever the limit of
+/// the original request is. It is large, because a shape with much load in all instances together
+/// may have little load in each of them. Further rows are in `other`.
 const ROWS_OF_INSTANCE: usize = 1_000;
 
 /// The name of this instance in merged replies, which list peers by their addresses.
@@ -69,7 +70,7 @@ const OWN: &str = "this instance";
 pub struct Fleet {
     peers: Vec<Peer>,
     /// The random name that this instance sends in its requests to peers. If a request with this
-    /// name arrives, the instance is its own peer.
+    /// name arrives, this instance has sent the request to itself.
     name: String,
     memory: Arc<Semaphore>,
     requests: Semaphore,

@@ -1,6 +1,6 @@
 //! Access control for the metrics and the API. If tokens are configured, callers must send one. If
-//! client certificates are required, callers must have one. Otherwise only callers on this host are
-//! admitted. Actions are logged with the caller.
+//! client certificates are required, callers must have one. If neither is required, only callers on
+//! this host are admitted. Actions are logged with the caller.
 //!
 //! If neither tokens nor client certificates are required, the admin address is a loopback address.
 //! A browser on this host can still reach this address on behalf of any web page: with a
@@ -254,8 +254,8 @@ impl Guard {
         }
     }
 
-    /// Admits a request when no tokens are configured, unless it names an unknown host or comes
-    /// from another origin.
+    /// Admits a request when no tokens are configured, unless the request comes from another
+    /// origin, or has no certificate and names an unknown host.
     fn admit_own(&self, presented: &Presented<'_>) -> Result<(), Refusal> {
         let Presented { uri, headers, .. } = *presented;
         let hosts = hosts(uri, headers);

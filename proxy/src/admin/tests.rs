@@ -136,7 +136,8 @@ fn gauges(at: u64) -> Gauges {
     gauges
 }
 
-/// The second that begins `at` seconds after the start.
+/// The second that begins `at` seconds after the start. `known` is the id of the shape that has a
+/// row.
 fn second(at: u64, known: &str) -> Second {
     let is_late = at >= SECONDS / 2;
     let is_stall = is_late && at.is_multiple_of(60);
@@ -301,7 +302,7 @@ fn window_with_reloads() -> (Window, mpsc::Receiver<ReloadRequest>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reload_request_that_waited_too_long_is_refused_and_cannot_be_taken() {
+async fn a_reload_request_that_waited_too_long_is_refused_and_never_starts_a_reload() {
     let (window, mut requests) = window_with_reloads();
     assert!(request_reload(&window, false).await.is_none());
     let request = requests.recv().await.unwrap();

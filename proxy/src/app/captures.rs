@@ -88,7 +88,8 @@ pub(super) fn see(captures: &Captures, annotation: &Annotation) {
     captures.begin_on(kind, &annotation.text);
 }
 
-/// Updates the metrics of captures, and deletes expired captures. Must be called once a second.
+/// Prepares for captures that events begin. Updates the metrics of captures, and starts to delete
+/// expired captures. Must be called once a second.
 pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
     shared.captures.prepare();
     let figures = shared.captures.figures();

@@ -125,8 +125,8 @@ pub(super) fn clients_in_effect(settings: &config::Settings) -> usize {
     room_for_clients(settings).map_or(wanted, |(room, _)| room.min(wanted))
 }
 
-/// Maximum number of clients that the limit of descriptors allows, and this limit. `None` if there
-/// is no limit.
+/// Returns the maximum number of clients that the limit of descriptors allows, and the limit of
+/// descriptors. `None` if there is no limit.
 fn room_for_clients(settings: &config::Settings) -> Option<(usize, u64)> {
     let allowed = raise_descriptor_limit()?;
     let servers = settings.pool.max_server_connections.get();

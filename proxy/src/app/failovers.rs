@@ -24,7 +24,7 @@ pub(super) struct Failover {
 
 impl PrimaryWatch {
     /// Records the primary at `now`; `primary` is `None` if the deployment has no primary. Returns
-    /// a failover that has ended.
+    /// the failover if another server has become primary.
     pub(super) fn see(&mut self, primary: Option<String>, now: SystemTime) -> Option<Failover> {
         let Some(primary) = primary else {
             if self.known.is_some() {

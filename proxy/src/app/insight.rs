@@ -130,7 +130,8 @@ impl Feed {
     }
 
     /// Passes the measurements since the last call to the insight. If there are new events, starts
-    /// a task on another thread that begins captures because of these events.
+    /// a task on another thread that begins a capture because of these events, unless such a task
+    /// still runs.
     fn push(&self, now: SystemTime) {
         self.add_second(now);
         let Some(captures) = self.captures.get() else {
@@ -410,7 +411,7 @@ mod tests {
         let ended = timeout(Duration::from_secs(10), pushes).await;
         let is_hung = !captures.figures().is_running;
         drop(gate);
-        ended.expect("the history waits for the capture").unwrap();
+        ended.expect("the history closes in time").unwrap();
         assert!(is_hung);
         let begun = async {
             while !captures.figures().is_running {

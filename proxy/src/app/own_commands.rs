@@ -10,7 +10,8 @@ use crate::{
 };
 use seawall_api::Topic;
 
-/// Replies to commands about Seawall itself with the state that `window` shows.
+/// Returns the reporter that replies to the command `seawall`. Its replies contain the state in
+/// `window`.
 pub(super) fn reporter(window: Arc<Window>) -> Reporter {
     Reporter::new(move |command| {
         let window = Arc::clone(&window);

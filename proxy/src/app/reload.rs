@@ -38,7 +38,8 @@ struct Prepared {
     /// The new slow log. `None` if the slow log stays as it is, and `Some(None)` if it is switched
     /// off.
     slow_log: Option<Option<SlowLog>>,
-    /// The new destination of metrics; `None` if it does not change.
+    /// The new destination of metrics. `None` if the destination stays as it is, and `Some(None)`
+    /// if the export is switched off.
     telemetry: Option<Option<Arc<Destination>>>,
 }
 
@@ -385,8 +386,8 @@ fn changes(
 /// The configuration section for TLS to servers.
 const SERVER_TLS: &str = "deployment.tls";
 
-/// The change to report if only the contents of files that the connection string names have
-/// changed.
+/// The change that a reload reports if the connection string is unchanged, but the contents of the
+/// TLS files that it names have changed.
 fn changed_files(values: &[EffectiveValue]) -> api::ConfigurationChange {
     let is_uri = |value: &&EffectiveValue| value.path.starts_with("deployment.uri");
     let uri = values.iter().find(is_uri);

@@ -57,8 +57,8 @@ pub(crate) struct ServerTlsFiles {
 }
 
 impl ServerTlsFiles {
-    /// Reads the files that the connection string and `tls` name. A file in `tls` replaces the same
-    /// file in the connection string. `None` if TLS is off.
+    /// Reads the files that the connection string and `tls` name. A file in `tls` replaces the file
+    /// for the same purpose in the connection string. `None` if TLS is off.
     ///
     /// # Errors
     /// If a file cannot be read, or the options contradict each other.
@@ -152,7 +152,7 @@ impl ServerTlsFiles {
     }
 }
 
-/// TLS towards servers of a running Seawall.
+/// The part of a running Seawall that manages TLS towards servers.
 pub(super) struct RunningServerTls {
     /// The options of the connection string with the current password, before `[deployment.tls]`
     /// changed them.
@@ -162,7 +162,8 @@ pub(super) struct RunningServerTls {
     pub(super) expiries: watch::Sender<Vec<CertificateExpiry>>,
 }
 
-/// Changes of a reload to the access to servers, tried and not yet in use.
+/// The changes that a reload makes to the access to servers. They have been tried and are not yet
+/// in use.
 pub(super) struct NewAccess {
     pub(super) tls: Option<NewServerTls>,
     /// The new password of the service account.

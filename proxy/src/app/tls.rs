@@ -164,7 +164,7 @@ impl Expiries {
     }
 }
 
-/// When each certificate and authority expires, for the API.
+/// The files of [`Expiries::all`] and when they expire, for the API.
 pub(super) fn for_api(expiries: &Expiries) -> Vec<seawall_api::Certificate> {
     let certificates = expiries.all().into_iter();
     let certificates = certificates.map(|expiry| seawall_api::Certificate {
@@ -174,7 +174,7 @@ pub(super) fn for_api(expiries: &Expiries) -> Vec<seawall_api::Certificate> {
     certificates.collect()
 }
 
-/// Logs all certificates, after they were loaded.
+/// Logs when each file expires, after the files were loaded.
 pub(super) fn log_loaded(expiries: &[CertificateExpiry]) {
     for expiry in expiries {
         if !log_if_soon(expiry) {

@@ -161,7 +161,7 @@ impl Directory {
         builder.recursive(false).create(self.of(id))
     }
 
-    /// Creates a part of a capture. Fails if it exists.
+    /// Creates the file of a part of a capture. Fails if the file exists.
     pub(super) fn create_part(&self, id: &CaptureId, part: u32) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(FILE_MODE);
@@ -226,8 +226,9 @@ impl Directory {
         fs::remove_dir_all(self.of(id))
     }
 
-    /// Deletes captures with `delete` that were last written before `now` minus `retention`, except
-    /// the capture that is running. Fails only if the captures cannot be listed.
+    /// Deletes expired captures: all captures that were last written before `now` minus
+    /// `retention`, except the capture that is running. Calls `delete` for each of them. Fails only
+    /// if the captures cannot be listed.
     pub(super) fn delete_expired(
         &self,
         retention: Duration,

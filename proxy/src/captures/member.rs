@@ -22,8 +22,8 @@ use super::{
 };
 use seawall_command::{Command, CommandBytes, ReplyFacts, Target, exchange_may_be_shown};
 
-/// The state of a client in the running capture. The client keeps it; dropping it records that the
-/// client has disconnected.
+/// The state of a client in the running capture. The client keeps this value. If the client is
+/// captured, dropping the value records that the client has disconnected.
 #[derive(Debug, Default)]
 pub struct CapturedClient {
     /// True after the client's first operation.
@@ -66,7 +66,8 @@ pub struct Arrived<'a> {
 }
 
 impl Captures {
-    /// True if the next message of the client may be recorded. Such a message must be read whole.
+    /// True if the next message of the client must be read whole, because the running capture may
+    /// record it.
     pub(crate) fn may_record(&self, client: &CapturedClient) -> bool {
         match self.running.number.load(Ordering::Relaxed) {
             0 => false,
@@ -193,7 +194,8 @@ fn collection_of<'a>(command: &Command<'a>) -> Option<&'a str> {
     }
 }
 
-/// A recorded command whose operation has not ended. Dropping it records that the client has left.
+/// A recorded command. If this value is dropped before [`Self::end`] is called, the capture records
+/// that the client has left.
 #[derive(Debug)]
 #[must_use]
 pub struct Recording {

@@ -10,7 +10,8 @@
 //! reached, operations are omitted, and the file and the metrics report their number. Logins,
 //! commands that may contain secrets and unknown commands are never recorded, nor are their
 //! replies. If the values of users must be replaced, the writer thread replaces them before it
-//! writes, so no value reaches the disk. This module does not use HTTP and does not select servers.
+//! writes, so no original value reaches the disk. This module does not use HTTP and does not select
+//! servers.
 
 mod directory;
 mod member;
@@ -181,7 +182,8 @@ pub struct Captures {
     servers: Box<dyn Fn() -> Vec<Server> + Send + Sync>,
     /// When a thread last searched for expired captures; `None` before the first search.
     cleaned_at: Mutex<Option<Instant>>,
-    /// Number of captures since the start. Locked while a capture starts or is deleted.
+    /// Number of sessions since the start of the process. Locked while a capture starts or is
+    /// deleted.
     starts: Mutex<u64>,
 }
 
@@ -306,7 +308,7 @@ impl Captures {
         captures
     }
 
-    /// The reason why no capture with any plan can start now; `None` if a capture can start.
+    /// The reason why the settings allow no captures at all; `None` if they allow captures.
     pub(crate) fn obstacle(&self) -> Option<CaptureError> {
         match (self.relays_clients, &*self.settings.load()) {
             (true, _) => Some(CaptureError::Relayed),
@@ -392,8 +394,9 @@ impl Captures {
         }
     }
 
-    /// Begins a capture because of an event, if the settings name its kind and no capture runs.
-    /// `text` describes the event. Blocks for some file operations.
+    /// Begins a capture because of an event, if the settings name the event's kind and a session
+    /// waits for an event. No session waits while a capture runs. `text` describes the event.
+    /// Blocks for some file operations.
     pub(crate) fn begin_on(&self, kind: EventKind, text: &str) {
         let settings = self.settings.load_full();
         let Some(settings) = settings.filter(|settings| settings.on.contains(&kind)) else {
@@ -605,7 +608,8 @@ impl Captures {
         self.measure();
     }
 
-    /// Ends a running capture because the process ends, and waits until its files are complete.
+    /// Ends a running capture because the process ends. Waits until the files of the capture are
+    /// complete, but at most five seconds.
     pub fn close(&self) {
         if let Some(running) = self.running.written.load_full() {
             running.session.queue.end(EndReason::Shutdown);

@@ -178,12 +178,12 @@ struct Ring {
     clients: BTreeMap<u64, ClientBegan>,
 }
 
-/// The records that are kept before an event.
+/// Limits of the records that are kept before an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lead {
     /// Maximum age of the kept records.
     pub(super) duration: Duration,
-    /// Memory of the kept records, in bytes.
+    /// Maximum memory of the kept records, in bytes.
     pub(super) bytes: usize,
 }
 
@@ -235,8 +235,8 @@ impl Queue {
     }
 
     /// Ends the dropping of old records: from now on, a writer removes the records. `event` becomes
-    /// the first record, and the clients of the kept records follow. Returns the time of the first
-    /// record.
+    /// the first record. The clients follow, and after them the kept records. Returns the time at
+    /// which the capture begins: the time of the oldest kept record or of the event.
     pub(super) fn begin(&self, event: Event, totals: &Totals) -> u64 {
         let mut state = self.state.lock();
         // Drop old records now: if no operation came just before the event, some records are too
@@ -404,8 +404,8 @@ impl Queue {
         state.omit(reason, operations, bytes, at_us, totals);
     }
 
-    /// Like [`Self::omit`], for one operation of a client. The position of the record shows where
-    /// the operation is missing.
+    /// Like [`Self::omit`], for one operation of a client. If there is room, adds a record whose
+    /// position shows where the operation is missing.
     pub(super) fn omit_command(
         &self,
         client: u64,
@@ -431,8 +431,8 @@ impl Queue {
         self.push(&mut state, Content::Omitted(omitted), RECORD_BYTES);
     }
 
-    /// Counts a record that the writer made because the writer could not redact a command or a
-    /// reply.
+    /// Counts an omission by the writer, which could not redact a command or a reply. `omitted` is
+    /// the record that the writer made instead.
     pub(super) fn count_not_redactable(&self, omitted: &Omitted, totals: &Totals) {
         let mut state = self.state.lock();
         let recorded = &mut state.counts.operations;
@@ -441,7 +441,8 @@ impl Queue {
     }
 
     /// Ends the capture, and drops `rest` and the queued records, because they are not written.
-    /// Their operations count as omitted. Returns records that report all omissions.
+    /// Their operations count as omitted. Returns records that report all omissions. If the queue
+    /// still waits for an event, nothing counts as omitted, and no records are returned.
     pub(super) fn discard(
         &self,
         reason: EndReason,

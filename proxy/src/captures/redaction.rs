@@ -37,7 +37,8 @@ pub(super) struct Redacting {
 }
 
 impl Redacting {
-    /// The redaction of a capture for which `wanted` is requested; `None` for the configured mode.
+    /// The redaction of a new capture. `wanted` is the requested mode. If it is `None`, the
+    /// configured mode applies.
     ///
     /// # Errors
     /// If the requested mode is weaker than the configured mode, or needs a key and there is none.

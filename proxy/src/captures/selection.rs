@@ -2,8 +2,8 @@
 
 use seawall_capture::record;
 
-/// Maximum number of entries in each list of a selection. Each first operation of a client is
-/// compared with all entries.
+/// Maximum number of entries in each list of a selection. Seawall compares clients and operations
+/// with all entries.
 pub(crate) const MAX_NAMES: usize = 100;
 
 /// The clients that are captured: a client must match each list that is not empty.

@@ -21,7 +21,7 @@ use super::*;
 use seawall_command::{Command, CommandBytes, ReplyFacts, ReplyForm};
 use seawall_wire::encode_request;
 
-/// A directory of this process, which is deleted at the end of the test.
+/// A temporary directory of the test. Dropping this value deletes the directory.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -85,7 +85,8 @@ fn plan() -> Plan {
     }
 }
 
-/// Records a command of a client, and its end if `reply` is set.
+/// Records a command of a client. If `reply` is set, also records the reply. Returns false if the
+/// command is not recorded.
 fn operate(
     captures: &Captures,
     client: &mut CapturedClient,
@@ -424,7 +425,7 @@ fn redacted(queue_bytes: usize, redacting: Redacting) -> Written {
     Written::new(Arc::new(session), beginning)
 }
 
-/// Adds a command of 100 bytes. Returns false if it is omitted.
+/// Adds a command of 100 bytes. Returns false if the queue omits the command.
 fn command(capture: &Written) -> bool {
     let Session { queue, totals, .. } = &*capture.session;
     let operation = queue.command(1, 0, &[0; 100], Instant::now(), totals);
@@ -546,7 +547,7 @@ impl Write for InMemory {
 }
 
 #[test]
-fn capture_without_operations_reports_the_quiet_time() {
+fn capture_without_records_writes_a_quiet_event() {
     let capture = written(1 << 20);
     capture.session.queue.end(EndReason::Stopped);
     let limits = FileLimits {
@@ -601,7 +602,7 @@ fn event_begins_a_capture_with_the_operations_before_it() {
     ));
     assert!(
         !captures.may_record(&client),
-        "large messages are not read whole"
+        "large messages need not be read whole while a session waits for an event"
     );
     assert!(!captures.figures().is_running && captures.list().unwrap().is_empty());
     captures.begin_on(EventKind::Change, "not in the settings");
@@ -711,7 +712,7 @@ fn captures_of_operators_and_of_events_contain_pseudonyms_instead_of_values() {
 }
 
 #[test]
-fn weaker_redaction_and_ordered_redaction_without_a_key_are_refused() {
+fn redaction_weaker_than_configured_and_ordered_redaction_without_a_key_are_refused() {
     use Redaction::{Equality, None as Plain, Ordered};
     let folder = Folder::new("weaker");
     let starts = |configured, has_key: bool, wanted| {

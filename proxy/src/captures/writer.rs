@@ -1,8 +1,8 @@
 //! The thread that redacts, compresses and writes the records of a capture, and ends it.
 //!
-//! A capture ends when its time is over, when it was stopped, when the limit of bytes on disk is
-//! reached, or when a write fails. This thread never delays an operation: the queue
-//! omits records that the thread cannot take.
+//! A capture ends when its duration is over, when it is stopped, when the limit of bytes on disk is
+//! reached, or when a write fails. This thread never delays an operation: the queue omits records
+//! that the thread cannot take.
 
 use std::{
     collections::VecDeque,
@@ -27,15 +27,15 @@ use super::{
     written::Written,
 };
 
-/// How long the thread waits for records. Records that arrive in this time are compressed together.
-/// So a capture may end this long after its time is over.
+/// Maximum time for which the thread waits for records. Records that arrive in this time are
+/// compressed together.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// Time after which an incomplete block is written, so that a crash loses little.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After this time without records, the thread writes a record that reports the quiet time. A
-/// program that follows the files thus gets some bytes before its connection counts as idle.
+/// After this time without records, the thread writes an event `quiet`. So a program that follows
+/// the files gets some bytes before its connection counts as idle.
 pub(super) const QUIET: Duration = Duration::from_secs(30);
 
 /// Limits of the files.
@@ -45,7 +45,7 @@ pub(super) struct FileLimits {
     pub(super) max_part_bytes: u64,
     /// Total size of all parts, in bytes, at which the capture ends.
     pub(super) max_bytes: u64,
-    /// After this time without records, the thread writes a record that reports the quiet time.
+    /// After this time without records, the thread writes an event `quiet`.
     pub(super) quiet: Duration,
 }
 
@@ -160,8 +160,8 @@ impl<P: Parts> Output<'_, P> {
     }
 
     /// Writes `records`, and ends the capture if `end` is set or the limit of bytes is reached.
-    /// Returns the reason of the end. After an error, `records` contains the records that were not
-    /// written.
+    /// Returns the reason of the end; `None` if the capture continues. After an error, `records`
+    /// contains the records that were not written.
     fn advance(
         &mut self,
         records: &mut VecDeque<Content>,
@@ -222,7 +222,7 @@ impl<P: Parts> Output<'_, P> {
     }
 
     /// True if the parts have reached the limit of bytes. If the current block could reach the
-    /// limit, writes the block first, because its size is known only then.
+    /// limit, writes the block first: the compressed size of a block is known only after the write.
     fn has_reached_limit(&mut self) -> Result<bool, WriteError> {
         let max_bytes = self.limits.max_bytes;
         let pending = self.writer.as_ref().map_or(0, Writer::pending_bytes);
@@ -337,8 +337,8 @@ impl<P: Parts> Output<'_, P> {
     }
 }
 
-/// Converts the time of a record. The time then counts from the beginning of the capture, which is
-/// `offset_us` after the beginning of the session.
+/// Converts the time of a record: from the time since the beginning of the session to the time
+/// since the beginning of the capture. The capture begins `offset_us` after the session.
 fn shift(content: &mut Content, offset_us: u64) {
     let at_us = match content {
         Content::ClientBegan(client) => &mut client.at_us,

@@ -45,7 +45,8 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     Exit::Success
 }
 
-/// Problems that the configuration parser cannot find: connection string, TLS files.
+/// Problems that the configuration parser cannot find, for example in the connection string and in
+/// TLS files.
 pub(super) async fn problems(settings: &Settings) -> Vec<String> {
     let mut problems = deployment_problems(settings).await;
     problems.extend(tls_problems(settings));
@@ -54,7 +55,8 @@ pub(super) async fn problems(settings: &Settings) -> Vec<String> {
     problems
 }
 
-/// Problems of the connection string. A string with `mongodb+srv` needs DNS.
+/// Problems of the connection string, of the TLS files for servers, and of `auth.credentials`. A
+/// connection string with `mongodb+srv` needs DNS.
 pub(super) async fn deployment_problems(settings: &Settings) -> Vec<String> {
     let mut problems = Vec::new();
     let uri = settings.deployment.uri.expose();
@@ -74,8 +76,8 @@ pub(super) async fn deployment_problems(settings: &Settings) -> Vec<String> {
     problems
 }
 
-/// Tries to reach the deployment with the same TLS files as a running Seawall, including the files
-/// of the operating system and of `[deployment.tls]`.
+/// Tries to reach the deployment with the same TLS files as a running Seawall. These files include
+/// the certificate authorities of the operating system and the files of `[deployment.tls]`.
 async fn connect(settings: &Settings) -> Result<(), String> {
     let of_driver = |error: mongodb::error::Error| error.to_string();
     let section = &settings.deployment;

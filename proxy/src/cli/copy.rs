@@ -24,7 +24,7 @@ const BATCH_DOCUMENTS: usize = 500;
 /// Number of bytes of documents that are read before they are written.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// Databases of the server itself.
+/// Databases that contain the data of the server itself, not the data of users.
 const OWN_DATABASES: [&str; 3] = ["admin", "config", "local"];
 
 #[derive(Debug, Args)]

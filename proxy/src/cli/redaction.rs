@@ -35,7 +35,7 @@ enum Keeps {
     Ordered,
 }
 
-/// A key cannot be used.
+/// The reason why a key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeyError {
     /// The file cannot be read.

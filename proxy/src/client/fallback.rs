@@ -31,7 +31,8 @@ impl Client {
     }
 
     /// Establishes a server connection for this client alone, and ends pooled mode for the client.
-    /// Replies with an error if the relay limit is reached or no server is available.
+    /// Replies with an error if the relay limit is reached or no server is available. Closes the
+    /// client if the limit of clients that have not logged in is reached.
     pub(super) async fn fall_back(
         &mut self,
         message: Message,

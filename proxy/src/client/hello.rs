@@ -298,10 +298,10 @@ pub(super) struct Greeting<'a> {
 
 impl Greeting<'_> {
     /// Builds the reply. In front of a replica set or sharded cluster, it looks like the reply of a
-    /// mongos. In front of a standalone, it looks like the reply of a standalone: to a mongos, a
-    /// client would send `txnNumber`, which a standalone refuses. The reply has no
-    /// `topologyVersion`, so drivers poll on one connection and recover from a state change within
-    /// half a second.
+    /// mongos. In front of a standalone, it looks like the reply of a standalone. Otherwise clients
+    /// would send `txnNumber`, as they do to a mongos, and the standalone would refuse it. The
+    /// reply has no `topologyVersion`, so drivers poll on one connection and recover from a state
+    /// change within half a second.
     pub(super) fn reply(self, hello: &Hello) -> RawDocumentBuf {
         let mut reply = RawDocumentBuf::new();
         let is_standalone = self.description.is_standalone;

@@ -107,8 +107,8 @@ pub struct Settings {
     /// The port of a server to which relays connect if they send a header of the PROXY protocol.
     /// `None` if relays send no header and connect to the usual port.
     pub relay_proxy_port: Option<u16>,
-    /// Networks whose addresses many clients share. After its login, a client from one of these
-    /// networks uses the share of resources of its user instead of the share of its address.
+    /// Networks in which many clients share one address. After its login, a client from one of
+    /// these networks uses the share of resources of its user instead of the share of its address.
     pub shared_addresses: Vec<IpNet>,
     /// True if a pooled client becomes a relayed client when Seawall cannot check the client's
     /// login mechanism itself.
@@ -706,7 +706,7 @@ impl Client {
 /// Legacy opcode for reading from cursors.
 const OP_GET_MORE: i32 = 2005;
 
-/// Reads the flags of a message, even if its sections are malformed; 0 if there are none.
+/// Reads the flags of a message, even if its sections are malformed; 0 if the message has no flags.
 fn flags_of(message: &[u8]) -> u32 {
     let flags = message
         .get(seawall_wire::HEADER_BYTES..)

@@ -51,7 +51,8 @@ pub struct OwnCommand {
     pub is_dry_run: bool,
 }
 
-/// Returns the replies to commands about Seawall itself. The error is a text for the client.
+/// Builds the replies to commands about Seawall itself. If a reply cannot be built, the client gets
+/// an error text instead.
 pub struct Reporter {
     report: Box<Report>,
     /// Limits how many of these commands run at a time, because their requests for privileges do
@@ -64,7 +65,7 @@ type Report =
     dyn Fn(OwnCommand) -> BoxFuture<'static, Result<RawDocumentBuf, String>> + Send + Sync;
 
 impl Reporter {
-    /// Replies with the results of `report`.
+    /// Creates a reporter that replies with the results of `report`.
     pub fn new(
         report: impl Fn(OwnCommand) -> BoxFuture<'static, Result<RawDocumentBuf, String>>
         + Send

@@ -1,5 +1,5 @@
-//! Gates that slow down logins while operations wait for connections, and new clients while the
-//! machine is overloaded.
+//! Gates of two kinds. Gates for logins slow down logins while operations wait for connections. The
+//! gate for new clients slows down new clients while the machine is overloaded.
 //!
 //! The clients of a storm log in to run operations, and their operations wait in the same queues as
 //! all others. So while operations wait for connections longer than a target, a gate admits logins
@@ -230,8 +230,8 @@ impl Default for LoginGates {
 }
 
 impl LoginGates {
-    /// Passes the common gate if no wait is needed and no user has a gate. Returns true if the
-    /// login has passed: the caller then does not need the name of the user.
+    /// Passes the common gate if no wait is needed and no user has a gate. If the login has passed,
+    /// returns true, and the caller does not need to find the user's name.
     pub(crate) fn try_pass_as_anyone(&self) -> bool {
         self.users.lock().is_empty() && self.all.try_pass()
     }

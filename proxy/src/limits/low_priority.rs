@@ -1,11 +1,11 @@
 //! Threads of low priority, for TLS handshakes, which must not take CPU time from operations.
 //!
 //! The threads have the policy `SCHED_IDLE`: they run only while a core has nothing else to do, and
-//! any other thread interrupts them at once. A thread that had only a niceness would not be
-//! interrupted before the end of its time slice of some milliseconds. While operations use all
-//! cores, threads with `SCHED_IDLE` hardly advance. During such a time, new handshakes run on
-//! fallback threads, which have only a niceness. A long queue is no reason to use the fallback
-//! threads as long as the idle threads advance.
+//! any other thread interrupts them at once. A thread with only a raised nice value would run until
+//! the end of its time slice of some milliseconds. While operations use all cores, threads with
+//! `SCHED_IDLE` hardly advance. If they do not advance, new handshakes run on fallback threads,
+//! which have only a raised nice value. A long queue alone does not move handshakes to the fallback
+//! threads.
 
 use std::{
     fmt,
@@ -26,7 +26,7 @@ use super::turns::Turns;
 use crate::runtime::Plane;
 use seawall_locks::Mutex;
 
-/// The niceness of the fallback threads. While operations use all cores, the fallback threads
+/// The nice value of the fallback threads. While operations use all cores, the fallback threads
 /// together get about a tenth of the CPU time of one thread that serves clients.
 const NICE: i32 = 10;
 
@@ -42,8 +42,8 @@ const LEAST_TURNS: u64 = 5;
 /// Time for which all new tasks run on the fallback threads after a task has moved to them.
 const BUSY_TIME: Duration = Duration::from_secs(1);
 
-/// Number of tasks that a thread runs before it looks for events of sockets. Tasks are long here,
-/// and a client that has left must be noticed before time is spent on it.
+/// Number of tasks that a thread runs before it looks for events of sockets. Tasks are long here. A
+/// thread must notice that a client has left before it spends time on this client's handshake.
 const EVENT_INTERVAL: u32 = 4;
 
 /// Threads of low priority. The threads start with the first task, and end when the last clone of
@@ -218,7 +218,7 @@ fn become_nice() {
 #[cfg(not(target_os = "linux"))]
 fn become_idle() {}
 
-/// Does nothing: on other systems, niceness belongs to the whole process.
+/// Does nothing: on other systems, the nice value belongs to the whole process.
 #[cfg(not(target_os = "linux"))]
 fn become_nice() {}
 
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tasks_that_wait_long_stay_on_the_idle_threads_while_these_advance() {
+    async fn tasks_that_wait_long_stay_on_the_idle_threads_while_the_idle_threads_advance() {
         // Without a policy, other tests cannot stop the thread.
         let threads = LowPriority(Arc::new(Inner {
             idle: Threads::new(1, || {}),

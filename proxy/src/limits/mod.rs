@@ -70,11 +70,12 @@ pub struct LimitNumbers {
     pub operations: usize,
     /// Maximum number of connections per second from one address; `None` for no limit.
     pub arrivals_per_address: Option<u32>,
-    /// Maximum number of logins per second of one user; `None` for no limit.
+    /// Maximum number of logins per second with the same address, user and result; `None` for no
+    /// limit.
     pub logins_per_user: Option<u32>,
 }
 
-/// Sets a rate. If it is the same as before, the events counted so far stay counted.
+/// Sets a rate. If the rate does not change, keeps the events that were counted so far.
 fn set_rate<K: Copy + Eq + Hash>(rates: &ArcSwapOption<Rates<K>>, per_second: Option<u32>) {
     let is_same = rates.load().as_ref().map(|rates| rates.per_second()) == per_second;
     if !is_same {

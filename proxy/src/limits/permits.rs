@@ -2,10 +2,10 @@
 //! these users counts like an address ([`Sharer`]).
 //!
 //! One address may have all permits. If none is free and another address needs one, a connection of
-//! the address with the most permits is closed. This happens only if the address that loses the
-//! connection then still has at least as many permits as the other address. So a single address may
-//! use all permits, but it never locks out another address. Among handshakes and among monitors,
-//! the oldest connection is closed. Among clients, a silent connection is closed.
+//! the address with the most permits is closed. This happens only if the address with the most
+//! permits has at least two permits more than the other address. So a single address may use all
+//! permits, but it never locks out another address. Among handshakes and among monitors, the oldest
+//! connection is closed. Among clients, a silent connection is closed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -102,7 +102,8 @@ const MAX_EXAMINED: usize = 16;
 struct Connected {
     eviction: Eviction,
     heard_at: Instant,
-    /// [`Eviction::activity`] when the permit was issued or last examined.
+    /// Value of [`Eviction::activity`] when the permit was issued, or when the connection was last
+    /// examined.
     activity: u64,
 }
 

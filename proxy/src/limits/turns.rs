@@ -17,7 +17,7 @@ use seawall_transport::Sharer;
 /// Waiters that have left are removed only if at least this number of waiters is queued.
 const CLEAN_AT: usize = 64;
 
-/// The key by which turns are shared.
+/// A key of waiting work, such as a sharer. Keys with waiting work are served in turn.
 pub trait TurnKey: Copy + Eq + Hash + Send + 'static {}
 
 impl<K: Copy + Eq + Hash + Send + 'static> TurnKey for K {}

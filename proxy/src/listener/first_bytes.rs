@@ -4,8 +4,8 @@ use std::{io, time::Duration};
 
 use tokio::{net::TcpStream, time::sleep};
 
-/// The pause before the second look. It doubles with each look, so that clients that send single
-/// bytes cost little.
+/// The pause before the second look. The pause doubles with each look, so that clients that send
+/// single bytes cost little.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
 /// The longest pause between two looks.

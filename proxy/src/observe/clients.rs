@@ -47,7 +47,7 @@ impl ClientDirectory {
         }
     }
 
-    /// The shared copy of a name, which is shortened if it is long.
+    /// The shared copy of a name. A long name is shortened.
     fn shared(&self, name: &str) -> Arc<str> {
         self.names.lock().intern(shortened(name))
     }
@@ -220,8 +220,8 @@ impl ConnectedClient {
         self.stage = self.stage.max(stage);
     }
 
-    /// Sets how the connection ends. Only the first call counts. Without a call, the client ended
-    /// the connection.
+    /// Sets how the connection ends. Only the first call counts. If this function is never called,
+    /// the client ended the connection.
     pub(crate) fn set_departure(&mut self, how: Departure) {
         self.how.get_or_insert(how);
     }

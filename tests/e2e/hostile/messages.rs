@@ -137,10 +137,11 @@ async fn compressed_messages_are_refused_before_login_and_where_they_are_disable
     }
 }
 
-/// Message lengths that clients announce: the largest one, and one that Seawall reads as a whole.
+/// Message lengths that clients announce: the maximum length, and the length of a message that
+/// Seawall reads as a whole.
 const ANNOUNCED: [usize; 2] = [MAX_MESSAGE_BYTES, 1_000_000];
 
-/// The first `sent` bytes of a message whose header announces `bytes`, with this opcode.
+/// The first `sent` bytes of a message with this opcode. Its header announces a length of `bytes`.
 fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     let header = Header {
         message_length: i32::try_from(bytes).unwrap(),
@@ -250,7 +251,7 @@ async fn clients_that_read_a_few_bytes_at_a_time_do_not_block_replies_to_other_c
             taken += reader.try_read(&mut chunk).unwrap_or(0);
         }
     }
-    assert!(taken > 0, "the readers took part of their replies");
+    assert!(taken > 0, "the slow readers read some bytes");
 }
 
 /// Time limit for another client's reply while the slow readers are connected.

@@ -11,8 +11,8 @@ use super::{
 /// The request id of the first message. Seawall's own messages have lower ids.
 pub(super) const FIRST_ID: i32 = 0x4000_0000;
 
-/// Commands that are sent by OP_MSG, with their aliases. They change nothing but a collection of
-/// this test.
+/// Commands that are sent by OP_MSG, with their aliases. They change only a collection of this
+/// test.
 const BY_MSG: &[&str] = &[
     "_isSelf",
     "aggregate",
@@ -126,8 +126,8 @@ fn pick<'a, T>(rng: &mut StdRng, among: &'a [T]) -> &'a T {
     &among[rng.random_range(0..among.len())]
 }
 
-/// Changes a few bytes after the header. The length of the message stays correct, so the next
-/// message is still found.
+/// Changes a few bytes after the header. The message length in the header stays correct, so that a
+/// server finds the start of the next message.
 fn mutate(message: &mut [u8], rng: &mut StdRng) {
     for _ in 0..rng.random_range(1..=3) {
         let byte = &mut message[HEADER_BYTES + 4..];

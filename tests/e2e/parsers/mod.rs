@@ -1,11 +1,10 @@
-//! Checks that a server never runs another command than the one that Seawall recognises in a
-//! message.
+//! Checks that a server runs only the command that Seawall recognises in a message.
 //!
-//! From a command's name Seawall decides whether it replies itself, whether a client may send the
-//! command before a login, and how the operation is served. A message would bypass these checks if
-//! a server read another command in it than Seawall does. So the tests send a real server thousands
-//! of messages that no driver would send. The server's counters
-//! (`serverStatus().metrics.commands`) show which command it ran.
+//! From a command's name, Seawall decides whether it replies itself, whether a client may send the
+//! command before a login, and how it serves the operation. A message would bypass these checks if
+//! the server found a different command in it. So the tests send a real server thousands of
+//! messages that no driver would send. The server's counters (`serverStatus().metrics.commands`)
+//! show which command the server ran.
 //!
 //! The messages are made by changing one part of a command, several parts, or single bytes
 //! (`corpus.rs`, `twists.rs`).
@@ -36,7 +35,8 @@ use self::{
     view::{ALIASES, UNKNOWN, View, Vocabulary},
 };
 
-/// The reasons for which Seawall refuses messages that a server accepts.
+/// The reasons for which Seawall refuses messages that a server accepts, each with a description of
+/// these messages.
 const STRICTER: &[(&str, &str)] = &[
     (
         "database_not_utf8",
@@ -48,7 +48,7 @@ const STRICTER: &[(&str, &str)] = &[
     ),
     (
         "invalid_database",
-        "names with `$` or not in UTF-8: MongoDB does not allow them, but a server does not check",
+        "a database name with `$` or not in UTF-8: MongoDB forbids it, but a server accepts it",
     ),
     (
         "query_of_other_type",

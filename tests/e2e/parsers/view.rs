@@ -42,7 +42,7 @@ impl View {
         match op_code.map(i32::from_le_bytes).map(OpCode::from) {
             Some(OpCode::Msg) => Self::of_msg(message),
             Some(OpCode::Query) => Self::of_query(message),
-            other => panic!("no case has the opcode {other:?}"),
+            other => panic!("expected an OP_MSG or OP_QUERY, got {other:?}"),
         }
     }
 

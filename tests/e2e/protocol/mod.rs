@@ -145,7 +145,7 @@ async fn is_before(version: ServerVersion) -> bool {
     server_version().await.unwrap() < version
 }
 
-/// The first version that knows `hello`, but not yet `helloOk`.
+/// The first version that knows `hello`. This version does not know `helloOk`.
 const HELLO: ServerVersion = ServerVersion(4, 4, 2);
 /// The first version with the Stable API and snapshot reads outside of transactions.
 const STABLE_API: ServerVersion = ServerVersion(5, 0, 0);

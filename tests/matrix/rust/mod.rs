@@ -1,8 +1,8 @@
 //! The steps of an application with the Rust driver; see `drivers/scenarios.md`.
 //!
 //! Two things differ from the other programs. The step `unacknowledged` has no explicit session,
-//! because the driver refuses such a session. Each bulk write reports the driver's refusal, because
-//! the driver needs a command of newer servers for it.
+//! because the driver refuses such a session. The driver uses the command `bulkWrite` for bulk
+//! writes. If the server does not have this command, each bulk write reports the driver's refusal.
 
 mod administration;
 mod failures;

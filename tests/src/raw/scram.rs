@@ -69,7 +69,7 @@ impl Login {
         self
     }
 
-    /// Uses a cache of keys together with other logins.
+    /// Shares this cache of keys with other logins.
     #[must_use]
     pub fn keys(mut self, keys: &KeyCache) -> Self {
         self.keys = keys.clone();

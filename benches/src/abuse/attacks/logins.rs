@@ -30,7 +30,7 @@ fn payload(text: &str) -> Binary {
     }
 }
 
-/// A `saslStart` message, with its `$db`.
+/// A `saslStart` command in the database `admin`, as a message.
 fn start(user: &str, mechanism: &str) -> OpMsg {
     let payload = payload(&format!("n,,n={user},r=0123456789abcdefghij"));
     OpMsg::new(doc! {"saslStart": 1, "mechanism": mechanism, "payload": payload, "$db": "admin"})
@@ -44,8 +44,8 @@ async fn read_as_alice(client: &mut RawClient) -> Ending {
     }
 }
 
-/// Time for which an attacker waits for each reply. It is longer than Seawall waits for the second
-/// message of a first login.
+/// Time for which an attacker waits for each reply. This time exceeds Seawall's time limit for the
+/// second message of a first login.
 const UNFINISHED_FOR: Duration = Duration::from_secs(6);
 
 pub(super) async fn unfinished(arena: Arena) {

@@ -17,7 +17,7 @@ const MAX_MESSAGE_BYTES: usize = 48_000_000;
 const OP_COMPRESSED: i32 = 2012;
 const SNAPPY: u8 = 1;
 
-/// Time limit in which the server must process a message of the largest size.
+/// Time limit for the reply to a message of the largest size.
 const LARGEST_LIMIT: Duration = Duration::from_secs(20);
 
 pub(super) async fn compressed_before_login(arena: Arena) {
@@ -168,7 +168,8 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     message
 }
 
-/// Time limit of a write: a stalled write must not delay the other senders.
+/// Time limit of a write to one client's connection. A stalled write must not delay the writes of
+/// other clients.
 const WRITE_LIMIT: Duration = Duration::from_millis(20);
 
 /// Sends the first bytes to each client, then more bytes in rounds. At the end, counts the

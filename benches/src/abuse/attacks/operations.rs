@@ -1,4 +1,5 @@
-//! Long operations of one user, and two loads without an attack for comparison.
+//! Long operations of one user, clients that disconnect before their reply, and two loads without
+//! an attack for comparison.
 
 use bson::doc;
 use seawall_tests::raw::OpMsg;
@@ -15,7 +16,8 @@ pub(super) async fn nothing(arena: Arena) {
     arena.wait_for_end().await;
 }
 
-/// Measures how much the attackers' use of the CPU slows the victims. Sends nothing to Seawall.
+/// Uses the CPU all the time and sends nothing to Seawall. The victims' latencies show how much the
+/// attackers' use of the CPU alone slows them.
 pub(super) async fn busy_neighbour(arena: Arena) {
     arena.begin();
     arena.count_attempt();

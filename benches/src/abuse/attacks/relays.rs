@@ -21,7 +21,7 @@ fn create_user() -> Document {
     doc! {"createUser": "eve", "pwd": "x", "roles": ["root"]}
 }
 
-/// Tries one way to get a command through the relay.
+/// Tries one way to get a command through the relay before a login.
 async fn smuggle(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     let x509 = doc! {"authenticate": 1, "mechanism": X509};
@@ -111,7 +111,7 @@ async fn browse(arena: Arena, number: u32) -> Result<Ending, RawError> {
         .nth(1)
         .and_then(|status| status.parse().ok());
     Ok(match status {
-        Some(200) => Ending::Breach("the admin address served another site's page"),
+        Some(200) => Ending::Breach("the admin address served a request from another site's page"),
         Some(status) => Ending::Refused(status),
         None => Ending::Closed,
     })

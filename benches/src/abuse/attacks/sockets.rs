@@ -5,11 +5,11 @@ use seawall_tests::raw::{RawClient, RawError};
 
 use crate::abuse::arena::{Arena, Ending};
 
-/// Number of connections opened per second.
+/// Number of connections opened per second in a quick run. A full run opens twice as many.
 const PER_SECOND: u32 = 500;
 
-/// Number of connections opened per tick. Timers of one millisecond would take more CPU time than
-/// the attack.
+/// Number of connections opened per tick. With one connection per tick, a full run would need a
+/// tick every millisecond. These ticks would take more CPU time than the attack.
 const AT_A_TIME: u32 = 5;
 
 pub(super) async fn silent(arena: Arena) {

@@ -95,11 +95,12 @@ pub async fn steady(plan: &Plan) {
     } = reported;
     assert!(
         episodes.is_empty() && recurring.is_empty(),
-        "nothing stalled, but {episodes:?} {recurring:?}"
+        "nothing stalled, but Seawall reports {episodes:?} {recurring:?}"
     );
 }
 
-/// Stops the server process for two seconds in every fifteen.
+/// Stops the server process for two seconds, four times, every 15 seconds. Asserts that Seawall
+/// reports a recurring stall.
 async fn stopped(plan: &Plan) {
     let server = start().await;
     let seawall = Seawall::start(plan, &server.root_uri(), "").await;
@@ -138,11 +139,11 @@ async fn stopped(plan: &Plan) {
     say_stalls(&reported, began);
     match reported_at {
         Some(at) => say(&format!(
-            "\nReported {:.1} s after stop {REPORTED_AFTER} began.",
+            "\nThe recurring stall was reported {:.1} s after stop {REPORTED_AFTER} began.",
             at.duration_since(first + PERIOD * (REPORTED_AFTER - 1))
                 .as_secs_f64()
         )),
-        None => say("\nNot reported before the last stop."),
+        None => say("\nThe recurring stall was not reported before the last stop."),
     }
     check_stopped(&reported, &server);
     assert!(

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Captures {
-    /// Bytes of all captures.
+    /// Size of the files of all captures in bytes.
     pub bytes: u64,
     /// The captures.
     pub captures: Vec<Capture>,
@@ -29,7 +29,7 @@ pub struct Capture {
     /// Number of captured clients.
     pub clients: u64,
     /// Why the capture ended: `duration`, `stopped`, `disk_limit`, `write_failed`, `shutdown`, or
-    /// `incomplete` if the process ended first. `None` while it runs.
+    /// `incomplete` if the process ended before the capture. `None` while it runs.
     pub end: Option<String>,
     /// When the capture ended; `None` while it runs, or if the time is not known.
     pub ended_at: Option<f64>,
@@ -37,20 +37,20 @@ pub struct Capture {
     pub id: String,
     /// The namespaces whose clients are captured; empty if all clients are captured.
     pub namespaces: Vec<String>,
-    /// Number of operations and of whole replies that are missing, by reason.
+    /// Number of operations and of whole replies that are missing in the capture, by reason.
     pub omitted: BTreeMap<String, u64>,
     /// Number of recorded operations.
     pub operations: u64,
     /// Number of the capture's files.
     pub parts: u64,
-    /// The pseudonyms that replace the values of users: `none`, `equality` or `ordered`. `None` if
-    /// the mode is not known.
+    /// How pseudonyms replace values in commands and replies: `none`, `equality` or `ordered`.
+    /// `None` if the mode is not known.
     pub redact: Option<String>,
     /// The part of the replies that is recorded: `facts` or `whole`.
     pub replies: String,
     /// True while the capture runs.
     pub running: bool,
-    /// Share of the clients that are captured.
+    /// Share of the clients that are captured, from 0 to 1.
     pub sample: f64,
     /// Why the capture began: `operator`, `storm`, `stall` or `change`.
     pub trigger: String,
@@ -69,8 +69,8 @@ pub struct NewCapture {
     /// Namespaces, as `database.collection`, or a database alone. A client is captured from its
     /// first operation on one of them. Empty for all clients.
     pub namespaces: Vec<String>,
-    /// The pseudonyms that replace the values of users: `none`, `equality` or `ordered`. The mode
-    /// cannot be weaker than `capture.redact`. The default is `capture.redact`.
+    /// How pseudonyms replace values in commands and replies: `none`, `equality` or `ordered`. The
+    /// mode cannot be weaker than `capture.redact`. The default is `capture.redact`.
     pub redact: Option<String>,
     /// The part of the replies that is recorded: `facts` or `whole`. The default is `facts`.
     pub replies: Option<String>,

@@ -73,7 +73,7 @@ pub struct SpanFigures {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Change {
-    /// The figures of the series in the baseline. All are 0 for a new shape.
+    /// The figures of the series in the baseline. All are 0 if `kind` is `new`.
     pub before: Rates,
     /// Increase of the operation time per second from the baseline to the current period, in
     /// milliseconds; 0 if the time decreased.
@@ -85,7 +85,7 @@ pub struct Change {
     /// The kind of change: `new`, `gone`, `slower`, `faster`, `more_frequent`, `less_frequent`,
     /// `heavier_requests`, `heavier_replies` or `more_documents`.
     pub kind: String,
-    /// The figures of the series in the current period. All are 0 for a shape that is gone.
+    /// The figures of the series in the current period. All are 0 if `kind` is `gone`.
     pub now: Rates,
     /// The changed figure of the current period, divided by the same figure of the baseline. `None`
     /// if the divisor is 0.
@@ -150,8 +150,8 @@ pub struct SeriesName {
     /// The level of a shape: `fine` for one shape, `coarse` or `rest` for several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
-    /// The text of a shape, without values. For the series of all operations, and for the series of
-    /// the other shapes, a fixed name.
+    /// The text of a shape, without values. The series of all operations and the series of the
+    /// other shapes have fixed names instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }

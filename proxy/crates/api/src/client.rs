@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn only_http_urls_without_a_path_are_accepted() {
+    fn only_http_and_https_urls_without_a_path_are_accepted() {
         assert_eq!(base("127.0.0.1:9909").unwrap(), "http://127.0.0.1:9909");
         assert_eq!(base("http://[::1]:9909/").unwrap(), "http://[::1]:9909");
         assert_eq!(base("https://a:1").unwrap(), "https://a:1");

@@ -1,5 +1,5 @@
-//! Compares two periods with the algorithm of `insight`. The result has the format of the API's
-//! changes.
+//! Compares two periods with the algorithm of the crate `seawall_insight`. The result has the
+//! format of the API's changes.
 
 use crate::{Change, Changes, Rates, SeriesName, millis, period::period_of_span};
 use seawall_insight::{compare, incomparable};

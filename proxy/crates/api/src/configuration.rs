@@ -17,8 +17,8 @@ pub struct Configuration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConfigurationValue {
-    /// The value in effect, if the environment replaces the configured value: sockets of the
-    /// service manager, the variable `SEAWALL_LOG`, or a limit of descriptors that is too low.
+    /// The value in effect, if the configuration does not determine it. The cause is sockets from
+    /// the service manager, the variable `SEAWALL_LOG`, or a limit of descriptors that is too low.
     pub in_effect: Option<String>,
     /// The admin address of the instance that reported this entry. Present only if the replies of
     /// several instances were merged.
@@ -38,7 +38,7 @@ pub struct ConfigurationValue {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reload {
-    /// True if the live changes are in effect now.
+    /// True if the changes that need no restart are in effect now.
     pub applied: bool,
     /// The keys whose values change in the reload.
     pub changes: Vec<ConfigurationChange>,

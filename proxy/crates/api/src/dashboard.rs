@@ -15,7 +15,7 @@ pub struct Tick {
     pub at: f64,
     /// Number of connected clients.
     pub clients: u64,
-    /// The sum of the servers' concurrency limits. `None` if a server has no limit.
+    /// The sum of the servers' concurrency limits. `None` if any server has no limit.
     pub concurrency_limit: Option<u64>,
     /// True during a drain.
     pub draining: bool,
@@ -32,9 +32,10 @@ pub struct Tick {
     /// The time since the start.
     #[serde(serialize_with = "as_integer")]
     pub uptime_seconds: f64,
-    /// Number of operations that wait for a server connection or for the concurrency limit.
+    /// Number of operations that wait for a server connection or for a slot of the concurrency
+    /// limit.
     pub wait_queue: u64,
-    /// Number of the operations in `wait_queue` to which the concurrency limit applies.
+    /// Number of operations in `wait_queue` that need a slot of the concurrency limit.
     pub waiting: u64,
 }
 

@@ -106,7 +106,7 @@ pub struct Pool {
     pub pending: u64,
     /// The server's address.
     pub server: String,
-    /// `ready` or `paused`.
+    /// `paused`, `ready`, `suspect` or `closed`.
     pub state: String,
     /// The users with connections or waiting operations.
     pub users: Vec<PoolUser>,
@@ -118,7 +118,7 @@ pub struct Pool {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Concurrency {
-    /// Long operations that no longer count toward the limit, so that other operations may run in
+    /// Number of long operations that no longer count toward the limit. Other operations may run in
     /// their slots.
     pub exempt: u64,
     /// Number of operations that run and count toward the limit.
@@ -130,13 +130,13 @@ pub struct Concurrency {
     /// The reason of the last decision, as a sentence; `None` before the first decision, and if the
     /// mode is not `auto`.
     pub reason: Option<String>,
-    /// Operations that use the reserve: later statements of transactions, commits, aborts,
-    /// `killCursors` and `endSessions`.
+    /// Number of operations that use a reserved slot: later statements of transactions, and
+    /// commands that end transactions, sessions, cursors or operations.
     pub reserved: u64,
     /// The limit that applies again after the current trial of another limit. Outside trials, it
     /// equals `limit`. `None` if there is no limit.
     pub settled: Option<u64>,
-    /// Number of operations that wait, because of the limit or for a connection.
+    /// Number of operations that need a slot of the limit, and wait for it or for a connection.
     pub waiting: u64,
 }
 

@@ -49,7 +49,7 @@ pub struct Phases {
     pub checkout: f64,
     /// From the end of the checkout until the last byte of the command is written to the server.
     pub forward: f64,
-    /// Waiting for a permit.
+    /// Waiting for a permit. Permits limit the number of operations in flight.
     pub permit: f64,
     /// From the first to the last byte of the reply.
     pub receive: f64,

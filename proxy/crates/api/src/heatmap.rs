@@ -26,8 +26,8 @@ pub struct HeatmapColumn {
     /// The step's start, in seconds since the epoch.
     #[serde(serialize_with = "as_integer")]
     pub at: f64,
-    /// The index of each bucket with operations in [`Heatmap::bounds_seconds`], and the number of
-    /// these operations.
+    /// For each bucket with operations in this step: its index in [`Heatmap::bounds_seconds`], and
+    /// the number of operations.
     pub counts: Vec<(u64, u64)>,
     /// How many seconds of the step have data.
     #[serde(serialize_with = "as_integer")]

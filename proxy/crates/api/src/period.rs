@@ -59,8 +59,8 @@ fn series_of(shapes: &[Shape], other: &Other) -> BTreeMap<Arc<Label>, Figures> {
     series
 }
 
-/// Returns a period with one series: all operations of the timeline. It is as long as the timeline,
-/// whose first step may begin before the report's period.
+/// Returns a period with one series: all operations of the timeline. The period is as long as the
+/// timeline. The first step of the timeline may begin before the report's period.
 pub fn whole_period(report: &Report) -> Period {
     let steps = report.timeline.steps.iter().map(|step| step.seconds);
     Period {
@@ -95,8 +95,8 @@ fn label(shape: &Shape) -> Label {
     }
 }
 
-/// The figures of a step, without its `getMore`s, because their cursors may have been opened in
-/// earlier steps.
+/// The figures of a step, without its `getMore`s, because the cursors of these `getMore`s may have
+/// been opened in earlier steps.
 fn figures_of_step(step: &Step) -> Figures {
     Figures {
         more_count: 0,

@@ -51,7 +51,8 @@ pub(super) fn load_ms(listed: &[Shape], other: &Other) -> f64 {
 pub struct Shape {
     /// The operations and `getMore`s since the start, by application: at most eight applications,
     /// and `other` for the remaining applications. Clients without an application name have an
-    /// empty name. Present only in the reply about one shape, if this shape has a row.
+    /// empty name. Present only in the reply about one shape, if the shape table has a row for this
+    /// shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applications: Option<Vec<Named>>,
     /// The collection; empty if there is none.
@@ -74,12 +75,12 @@ pub struct Shape {
     /// Operations that failed.
     pub errors: u64,
     /// The operations and `getMore`s with an error since the start, by code. An operation with
-    /// several codes counts for each of them. Present only in the reply about one shape, if this
-    /// shape has a row.
+    /// several codes counts for each code. Present only in the reply about one shape, if the shape
+    /// table has a row for this shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors_by_code: Option<Vec<CodeCount>>,
-    /// When the shape was first seen: since the proxy's start, or within the period if the shape no
-    /// longer has a row.
+    /// When the shape was first seen: since the proxy's start, or within the period if the shape
+    /// table no longer has a row for the shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_seen: Option<Moment>,
     /// The shape's id: 16 hexadecimal digits.
@@ -115,7 +116,8 @@ pub struct Shape {
     )]
     pub since_seconds: Option<f64>,
     /// The figures since the start. Absent in three cases: in a list of shapes, if the other
-    /// members already cover the time since the start, or if the shape has no row.
+    /// members already cover the time since the start, or if the shape table has no row for the
+    /// shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_start: Option<Box<SinceStart>>,
     /// Number of statements of the writes: documents to insert, updates and deletes. Absent if the

@@ -29,7 +29,8 @@ pub struct Pulse {
     /// The mean time until a reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_ms: Option<f64>,
-    /// The limits of the sampling in this deployment. Absent if there are none.
+    /// A note about what the samples do not contain in this deployment. Absent if there is nothing
+    /// to note.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// The last refusal of each server that refuses samples, by address.
@@ -140,7 +141,7 @@ pub struct Recurring {
 }
 
 impl Recurring {
-    /// True if the stall still recurs. Also true if the proxy does not report it.
+    /// True if the stall still recurs. Also true if the proxy does not report [`Self::current`].
     pub fn is_current(&self) -> bool {
         self.current.unwrap_or(true)
     }

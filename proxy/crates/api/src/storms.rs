@@ -12,7 +12,7 @@ use super::as_integer;
 pub struct Storms {
     /// True while a storm lasts.
     pub active: bool,
-    /// True while the proxy has not run long enough to know the normal traffic and detect a storm.
+    /// True while the proxy still learns the normal traffic. It cannot detect a storm yet.
     pub learning: bool,
     /// The storms that the proxy keeps.
     pub storms: Vec<Storm>,
@@ -34,8 +34,8 @@ pub struct Storm {
     pub drivers: Vec<Named>,
     /// The end of the storm; `None` while it lasts.
     pub ended_at: Option<f64>,
-    /// Number of short-lived connections that the client closed while it waited for a reply, by
-    /// stage.
+    /// Number of short-lived connections that the client closed while it waited for a reply, by the
+    /// stage of the connection, such as `logging_in`.
     pub gave_up_in: BTreeMap<String, u64>,
     /// The admin address of the instance that reported this entry. Present only if the replies of
     /// several instances were merged.

@@ -28,8 +28,8 @@ pub struct Namespaces {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Namespace {
-    /// The part of `total_time_ms` that awaiting operations took. Absent if the figures come from
-    /// the history.
+    /// The total time of operations that waited for an event; a part of `total_time_ms`. Absent if
+    /// the figures come from the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub awaited_time_ms: Option<f64>,
     /// The collection; empty if there is none.
@@ -94,15 +94,15 @@ pub struct Servers {
     pub servers: Vec<Server>,
 }
 
-/// The operations that one server handled, without awaiting operations. A `getMore` counts as a
-/// separate operation.
+/// The operations that one server handled, except operations that waited for an event. A `getMore`
+/// counts as a separate operation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Server {
     /// Host and port.
     pub address: String,
-    /// The time until the server began to reply. Absent in a report, because the history does not
-    /// keep this time.
+    /// The time from the command's last byte to the reply's first byte. Absent in a report, because
+    /// the history does not keep this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_ms: Option<Latency>,
     /// Operations that ended.

@@ -9,7 +9,7 @@ pub enum Topic {
     Pools,
     /// The connected clients.
     Clients,
-    /// The shapes with the largest total time since the start.
+    /// The shapes with the greatest server load since the start.
     Shapes,
     /// The reconnect storms: sudden rises in the number of short-lived client connections.
     Storms,
@@ -53,7 +53,7 @@ impl Topic {
         Self::ALL.into_iter().find(|topic| topic.name() == name)
     }
 
-    /// The privilege action of MongoDB that a user needs on the cluster for the topic.
+    /// The MongoDB privilege action that a user must have on the cluster to use the topic.
     pub fn required_action(self) -> &'static str {
         match self {
             Self::Reload => "shutdown",

@@ -17,7 +17,7 @@ pub enum ReadError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The file does not begin with the first bytes of a capture.
-    #[error("not a capture of Seawall")]
+    #[error("not a Seawall capture")]
     NotACapture,
     /// Another version of Seawall wrote the file.
     #[error("format version {0} is not known; this program reads version {VERSION}")]
@@ -43,7 +43,7 @@ pub fn is_capture(start: &[u8]) -> bool {
     start.starts_with(MAGIC)
 }
 
-/// Reads the records of one part. Memory is limited to one block.
+/// Reads the records of one part. Memory use is limited to one block.
 #[derive(Debug)]
 pub struct Reader<R> {
     source: R,

@@ -75,7 +75,7 @@ pub struct Header {
     /// The part of the replies that is recorded.
     #[prost(enumeration = "ReplyDetail", tag = "6")]
     pub reply_detail: i32,
-    /// How values are replaced.
+    /// How values in commands and replies are replaced.
     #[prost(enumeration = "Redaction", tag = "7")]
     pub redaction: i32,
     /// The clients that are captured.
@@ -236,10 +236,10 @@ pub struct Facts {
     /// True if `ok` is 1.
     #[prost(bool, tag = "1")]
     pub ok: bool,
-    /// `code` of a reply with `ok: 0`; 0 without an error.
+    /// `code` of a reply with `ok: 0`; 0 if there is no error.
     #[prost(int32, tag = "2")]
     pub code: i32,
-    /// `cursor.id`; 0 if the reply has no cursor, or an exhausted one.
+    /// `cursor.id`; 0 if the reply has no cursor, or if the cursor is exhausted.
     #[prost(int64, tag = "3")]
     pub cursor_id: i64,
     /// Number of documents that the operation returned, wrote or counted.
@@ -251,7 +251,7 @@ pub struct Facts {
     /// The code of the first failed write; 0 if no write failed.
     #[prost(int32, tag = "6")]
     pub write_error_code: i32,
-    /// The code of the `writeConcernError`; 0 without one.
+    /// The code of the `writeConcernError`; 0 if there is none.
     #[prost(int32, tag = "7")]
     pub write_concern_code: i32,
 }

@@ -200,7 +200,8 @@ impl ReplyScanner {
         }
     }
 
-    /// Reads an element whose beginning is split between two chunks, byte by byte.
+    /// Adds one byte to the beginning of an element that is split between chunks. Reads the element
+    /// when its beginning is complete.
     #[cold]
     fn feed_carried<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
         let Some((&byte, rest)) = chunk.split_first() else {

@@ -18,10 +18,10 @@ const OPLOG_DATABASE: &str = "local";
 /// The field that lists the namespaces of a `bulkWrite`.
 const NAMESPACES: &str = "nsInfo";
 
-/// True if the values of the command and of its reply cannot be secrets. If the command reads
-/// documents, it must not be on a database in which servers store users or record changes of users:
-/// the reply may contain keys of users. `killCursors` and commands without a collection may be on
-/// any database.
+/// True if the values of the command and of its reply cannot be secrets. In the databases `admin`
+/// and `local`, servers store users and record changes of users, so a reply may contain keys of
+/// users. For these databases, the result is false if the first field of the command is a string
+/// (for most commands, the collection), or if the command is a `getMore`, `aggregate` or `explain`.
 pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
     let Some((spec, target)) = named(command.body) else {
         return false;

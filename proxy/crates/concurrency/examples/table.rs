@@ -12,10 +12,10 @@
     clippy::indexing_slicing,
     clippy::as_conversions,
     clippy::print_stdout,
-    reason = "a tool for the documentation, which shares the simulation of the tests"
+    reason = "a tool for the documentation that uses the simulation of the tests"
 )]
 
-#[allow(dead_code, reason = "only the tests use some items of the simulation")]
+#[allow(dead_code, reason = "the simulation has items that only the tests use")]
 #[path = "../tests/simulation/sim/mod.rs"]
 mod sim;
 

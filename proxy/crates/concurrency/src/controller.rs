@@ -61,7 +61,7 @@ const MAX_GROWTH_TIME: Duration = Duration::from_secs(3);
 const STALL: Duration = Duration::from_millis(300);
 const STALL_MEANS: f64 = 5.0;
 
-/// After a stall, samples are not compared for this time.
+/// For this time after a stall, the controller does not compare samples.
 const RECOVERY: Duration = Duration::from_secs(1);
 
 /// The limit is halved if at least nine of ten replies in a period of this length are late. In this
@@ -71,8 +71,8 @@ const MOST: u64 = 9;
 
 /// Constants of a trial while the rate of arriving operations limits the throughput: the factor by
 /// which the trial raises the limit, the number of rounds, and the time between two trials.
-/// Operation times vary in this state, so a failing trial takes long. Therefore the time between
-/// trials doubles after each failure.
+/// Operation times vary in this state, so a trial takes long. Therefore the time between trials
+/// doubles after each trial that shows no gain.
 const LATENCY_STEP: f64 = 1.19;
 const LATENCY_ROUNDS: usize = 2;
 const LATENCY_INTERVAL: Duration = Duration::from_secs(8);
@@ -86,7 +86,8 @@ const TOLERANCE: Duration = Duration::from_millis(1);
 const RATE_CHANGE: f64 = 0.25;
 const CHANGED_SLICES: u32 = 8;
 
-/// No operation becomes exempt while fewer operations complete than this share of the usual number.
+/// Decisions allow no exemptions while operations wait all the time and the rate of completed
+/// operations is below this share of the usual rate.
 const FALLING: f64 = 0.5;
 
 /// Finds the concurrency limit of one server. The [crate's documentation](crate) describes the
@@ -104,9 +105,10 @@ pub struct Controller {
     search: Search,
     trial: Option<Trial>,
     slice: Slice,
-    /// When `limit` last changed, or the epoch began. `None` until the first sample of the epoch.
+    /// The time at which `limit` last changed in this epoch, or at which the epoch began. `None`
+    /// until the first sample of the epoch.
     changed_at: Option<Duration>,
-    /// The metric and the value of the last slice, if it was measured at the base limit.
+    /// The metric and the value of the last slice, if that slice was measured at the base limit.
     last_value: Option<(Metric, f64)>,
     base_slices: u32,
     /// Variance of a slice's value, by metric.
@@ -145,8 +147,9 @@ struct RateReference {
 }
 
 impl Controller {
-    /// Creates a controller with an initial limit of 32. `ceiling` is the highest limit. `seed`
-    /// makes the jitter of probes different for each proxy and server.
+    /// Creates a controller with an initial limit of 32. `ceiling` is the highest limit.
+    /// Controllers with different seeds begin their trials at different times, so `seed` must
+    /// differ between proxies and servers.
     pub fn new(ceiling: u32, seed: u64) -> Self {
         let ceiling = ceiling.max(FLOOR);
         let start = START.min(ceiling);
@@ -204,7 +207,8 @@ impl Controller {
         };
     }
 
-    /// Changes the highest limit. Resets the controller at `now` if the current limit is higher.
+    /// Changes the highest limit. If the current limit is above the new highest limit, resets the
+    /// controller at `now`.
     pub fn set_ceiling(&mut self, ceiling: u32, now: Duration) {
         self.ceiling = ceiling.max(FLOOR);
         if self.limit.max(self.base) > self.ceiling {
@@ -213,7 +217,7 @@ impl Controller {
         }
     }
 
-    /// The limit outside trials.
+    /// The base limit, which is in effect while no trial runs.
     pub fn settled(&self) -> u32 {
         self.base
     }
@@ -488,7 +492,8 @@ impl Controller {
         self.begin_trial(metric, value, slice.has_long_waits(), now)
     }
 
-    /// Updates the rate at which the limit settled. Returns true if the rate now differs from it.
+    /// Updates the rate at which the limit settled. Returns true if the rates of the last
+    /// `CHANGED_SLICES` slices differ from that rate by at least the share `RATE_CHANGE`.
     fn update_rate_reference(&mut self, value: f64) -> bool {
         if !self.search.is_settled() {
             self.rate_reference = RateReference::default();

@@ -1,10 +1,11 @@
 //! Yields to other clients of a crowded server.
 //!
 //! Several proxies in front of one server cannot find the best limit from their own throughput:
-//! each gains by taking a larger share. So a limit is also lowered while operations take many times
-//! as long as on the unloaded server. All proxies see this, so all lower their limits, and none
-//! loses throughput. If lowering costs throughput, other clients do not yield, or the server has
-//! become slower for another reason. Then the limit is restored.
+//! each proxy gains by taking a larger share. Therefore a proxy also lowers its limit while
+//! operations take many times as long as on the unloaded server. All proxies see these long times,
+//! so all of them lower their limits, and none loses throughput. If a proxy loses throughput, other
+//! clients do not yield, or the server has become slower for another reason. In this case, the
+//! proxy restores its limit.
 
 use std::time::Duration;
 
@@ -16,14 +17,14 @@ use crate::{like::Slowdown, random::Random, rounded};
 /// operation.
 const CROWDED: f64 = 8.0;
 
-/// If operations take less than this many times as long as without load, the controller raises,
-/// step by step, a limit that it found by yielding. The server has room because other clients have
-/// left, or because other proxies have yielded later than this one. If all these proxies raised
-/// their limits at once, the server would be crowded again.
+/// The server has room if operations take less than this many times as long as without load. Either
+/// other clients have left, or other proxies have yielded after this proxy. The controller then
+/// raises the limit that it found by yielding, one step at a time. If all proxies raised their
+/// limits at once, the server would be crowded again.
 const ROOMY: f64 = 3.0;
 
 /// The factor by which one step raises a limit that was found by yielding, and the mean time
-/// between two such steps. A step takes effect at all proxies within this time.
+/// between two such steps. In this time, the effect of a step becomes visible to all proxies.
 const CAP_STEP: f64 = std::f64::consts::SQRT_2;
 const CAP_STEP_TIME: Duration = Duration::from_secs(1);
 
@@ -37,11 +38,12 @@ const STEP_TIME: Duration = Duration::from_millis(400);
 const LEAST_STEP: f64 = 0.85;
 const LARGEST_STEP: f64 = 0.5;
 
-/// While the controller yields, it checks the throughput each time the limit has fallen to the
-/// share `CHECK_AT` of the limit at the last check, and at the end. At least the share `KEPT` of
-/// the throughput must remain. This share remains if all clients of the server yield, or if this
-/// proxy alone fills the server. If others take the freed share, or if the server is slow for
-/// another reason, only the share `CHECK_AT` of the throughput remains.
+/// While the controller yields, it checks the throughput at the end, and each time the limit has
+/// fallen to the share `CHECK_AT` of the limit at the last check. The controller continues only if
+/// at least the share `KEPT` of the throughput remains. This is the case if all clients of the
+/// server yield, or if this proxy alone fills the server. If other clients use the capacity that
+/// this proxy frees, or if the server is slow for another reason, only about the share `CHECK_AT`
+/// of the throughput remains.
 const CHECK_AT: f64 = 0.5;
 const KEPT: f64 = 0.7;
 
@@ -54,12 +56,13 @@ const CAP_TIME: Duration = Duration::from_secs(600);
 const MIN_BACKOFF: Duration = Duration::from_secs(20);
 const MAX_BACKOFF: Duration = Duration::from_secs(600);
 
-/// Weight of the operations of earlier windows in the crowding: about three windows count. A window
-/// with few operations has little weight.
+/// Weight of the operations of earlier windows in the crowding. With this weight, the crowding is a
+/// mean of about three windows. A window with few operations has little weight.
 const KEPT_WEIGHT: f64 = 0.7;
 
-/// Weight of a new window in the smoothed rate. With this weight, the rate is the mean of almost a
-/// second. A shorter mean would vary too much, because proxies do not yield at the same moment.
+/// Weight of a new window in the smoothed rate. With this weight, the smoothed rate is a mean over
+/// almost a second. A mean over a shorter time would vary too much, because proxies do not yield at
+/// the same moment.
 const RATE_SMOOTHING: f64 = 0.15;
 
 /// The highest limit after yielding.
@@ -73,9 +76,10 @@ struct Cap {
 
 #[derive(Clone, Copy, Debug)]
 struct Yielding {
-    /// The limit at the check before the last check. Until there are two checks, the limit before
-    /// the first step. If throughput was lost, this limit is restored. The limit of the last check
-    /// may be too low, because the smoothed rate showed only a part of the loss at that check.
+    /// The limit at the check before the last check. Before the second check, it is the limit
+    /// before the first step. If throughput was lost, the controller restores this limit. The limit
+    /// of the last check may be too low, because the smoothed rate showed only a part of the loss
+    /// at that check.
     earlier_limit: u32,
     /// The limit and the rate at the last check. Until there is a check, those before the first
     /// step.
@@ -109,7 +113,7 @@ pub(crate) enum Highest {
     Any,
     /// The highest limit after yielding.
     Cap(u32),
-    /// As `Cap`, but it has just been raised.
+    /// The highest limit after yielding. It has just been raised.
     RaisedCap(u32),
 }
 
@@ -165,8 +169,8 @@ impl Crowd {
         self.crowding() >= ROOMY
     }
 
-    /// Adds the slowdown of a window's operations. `None` if there are too few operations to
-    /// measure it.
+    /// Adds the slowdown of a window's operations. `slowdown` is `None` if the window has too few
+    /// operations to measure a slowdown.
     pub(crate) fn observe(&mut self, slowdown: Option<Slowdown>) {
         self.is_fresh = slowdown.is_some();
         if let Some(slowdown) = slowdown {

@@ -102,12 +102,14 @@ pub struct Exemption {
     pub bound: u32,
     /// The limit of the operations that are not exempt.
     pub limit: u32,
-    /// False while fewer operations complete than usual.
+    /// False before the first operation completes, and while decisions allow no exemptions
+    /// ([`Decision::may_exempt`](crate::Decision::may_exempt)).
     pub is_open: bool,
 }
 
 impl Exemption {
-    /// The rule for a limit. `may_exempt` is false while fewer operations complete than usual.
+    /// The rule for a limit. `may_exempt` is the value in the last decision
+    /// ([`Decision::may_exempt`](crate::Decision::may_exempt)).
     pub fn new(times: &ServerTimes, may_exempt: bool, limit: u32, bound: u32) -> Self {
         let median = times.median();
         let threshold = median.map(|median| median.mul_f64(LONG).max(MIN_LONG));

@@ -1,7 +1,7 @@
 //! Assigns operations to groups by the usual server time of their shape.
 //!
-//! A group covers a factor of four. A shape stays in its group while its times change by less than
-//! another factor of four. A trial of another limit changes the times of all shapes, and work is
+//! A group covers a factor of four. A shape stays in its group while its usual time changes by less
+//! than a factor of four. A trial of another limit changes the times of all shapes, and work is
 //! comparable only while shapes stay in their groups.
 
 use std::time::Duration;

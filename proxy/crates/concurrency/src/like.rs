@@ -21,10 +21,11 @@ const MIN_OPERATIONS: f64 = 16.0;
 /// may be quiet.
 const MIN_QUIET: f64 = 2.0;
 
-/// Weights of a new quiet time that is shorter or longer than the mean. Other clients' load can
-/// make a time longer, but never shorter, so a shorter time has more weight. A longer time counts
-/// only if the proxy's own load was low. With a limit of 2, every operation begins quietly, so a
-/// longer time then counts only if no operation waited.
+/// Weights of a new mean time of quiet operations: if this time is shorter than the known unloaded
+/// time, and if it is longer. Other clients' load can make a time longer, but never shorter, so a
+/// shorter time has more weight. A longer time counts only if the proxy's own load was low. With a
+/// limit of 2, every operation begins quietly. A longer time then counts only if no operation
+/// waited.
 const SHORTER: f64 = 0.25;
 const LONGER: f64 = 0.02;
 
@@ -46,8 +47,8 @@ struct Group {
 }
 
 impl Group {
-    /// Learns the server time without load. `is_unloaded` is true if quiet
-    /// operations began under low load of this proxy.
+    /// Learns the server time without load. `is_unloaded` is true if this proxy's load was low when
+    /// the quiet operations began.
     fn learn_unloaded(&mut self, seen: &GroupSample, is_unloaded: bool, ageing: f64) {
         self.quiet_count += float(seen.quiet_completed);
         self.quiet_log_sum += seen.quiet_log_sum;
@@ -86,8 +87,8 @@ impl Work {
         self.squares += other.squares;
     }
 
-    /// The number of equal operations that would vary as much as these operations. It is small if a
-    /// few heavy operations dominate.
+    /// The number of operations of equal weight whose work would have the same relative variance.
+    /// It is small if a few heavy operations dominate.
     pub(crate) fn effective_count(&self) -> f64 {
         if self.squares > 0.0 {
             self.amount * self.amount / self.squares

@@ -1,4 +1,4 @@
-//! A small generator of pseudo-random numbers (SplitMix64), for the jitter of probes.
+//! A small generator of pseudo-random numbers (SplitMix64), for the jitter of trials and of steps.
 //!
 //! Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 

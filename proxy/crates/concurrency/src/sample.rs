@@ -7,7 +7,7 @@ use std::time::Duration;
 /// mix of groups then does not look like a change of the server.
 pub const GROUPS: usize = 8;
 
-/// The samples between two resets of a controller. A sample of an earlier epoch is ignored.
+/// The time between two resets of a controller. The controller ignores samples of earlier epochs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(pub(crate) u64);
 

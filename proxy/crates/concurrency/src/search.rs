@@ -12,7 +12,8 @@ const STEPS: [f64; 3] = [2.0, std::f64::consts::SQRT_2, 1.19];
 /// operations, a more certain result would take a long time.
 const MAX_SEARCH: Duration = Duration::from_secs(8);
 
-/// The step of a trial after the limit has settled. Trials in both directions stay within 20 %.
+/// The step of a trial after the limit has settled. The highest and the lowest tried limit differ
+/// by about 20 %.
 const SMALL_STEP: f64 = 1.1;
 
 /// Mean time between trials after the limit has settled: the first value and the maximum. A trial

@@ -139,7 +139,7 @@ impl Trial {
     }
 
     /// Adds the next value. `noise` is the standard deviation of a value. `is_bound` is true if
-    /// operations waited all the time, so the limit bound the value.
+    /// operations waited all the time, so the limit determined the value.
     pub(crate) fn add(&mut self, value: f64, noise: f64, is_bound: bool) -> Verdict {
         self.values.push(value);
         if let [.., before, _, last] = self.values.as_slice()

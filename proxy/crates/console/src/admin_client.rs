@@ -1,5 +1,5 @@
 //! The arguments for the admin address of a running proxy, and the messages and exit statuses for
-//! its errors.
+//! failed requests to this address.
 
 use std::{
     io,

@@ -21,7 +21,7 @@ use crate::{
 };
 use seawall_api::{AdminClient, Capture, Captures, ClientError, NewCapture};
 
-/// The path of the captures.
+/// The path of the captures in the admin API.
 const CAPTURES: &str = "/api/v1/captures";
 
 /// The value of `--output` that means standard output.
@@ -259,7 +259,8 @@ async fn wait(client: &AdminClient, id: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The description of a capture after its end.
+/// Waits until a capture has ended, at most `END_LIMIT`, and returns its description. The capture
+/// may still run if this time is over.
 async fn ended(client: &AdminClient, id: &str) -> Result<Capture, Failure> {
     let until = Instant::now() + END_LIMIT;
     loop {

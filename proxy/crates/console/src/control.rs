@@ -16,7 +16,7 @@ use seawall_api::{AdminClient, ClientError, Clients, Configuration, Pools, Reloa
 /// Time between two checks of a proxy that is starting or stopping.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The path that starts a drain.
+/// The path in the admin API that starts a drain.
 const DRAIN: &str = "/api/v1/drain";
 
 /// The arguments of a command that shows something.

@@ -13,12 +13,13 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
-/// The length that both periods must have.
+/// The length of the later period. The baseline has the same length, rounded up to whole steps of
+/// the history, and at least two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
     /// Exactly this length. If that is impossible, the result is an error.
     Exactly(Duration),
-    /// At most this length. The periods are shorter if the baseline ended less than this length
+    /// At most this length. The later period is shorter if the baseline ended less than this length
     /// ago, or if less history is kept.
     AtMost(Duration),
 }
@@ -32,7 +33,7 @@ pub enum SpanError {
     /// The later period would begin before the baseline ended.
     #[error("a window of {window_seconds} s overlaps a baseline that ended {ago_seconds} s ago")]
     Overlap {
-        /// Length of each period.
+        /// Length of the later period.
         window_seconds: u64,
         /// How long ago the baseline ended.
         ago_seconds: u64,

@@ -106,7 +106,8 @@ const MIN_RATIO: f64 = 1.5;
 /// ratio of 1.9, which must not be reported.
 const MIN_DRIFT: f64 = 2.5;
 
-/// Minimum distance between a shape's ratio and the other shapes' ratios, in standard deviations.
+/// Minimum distance of a shape's ratio from the drift, in standard deviations of the other shapes'
+/// ratios.
 const SPREADS: f64 = 3.5;
 
 /// A slowdown that exceeds the drift by this factor is reported even if the other shapes' ratios

@@ -6,8 +6,8 @@ use seawall_stats::{Figures, Label, Period};
 
 use super::changes::Change;
 
-/// Minimum number of seconds with data in each period of a comparison. If a period is shorter than
-/// twice this time, half of the period is enough.
+/// Minimum number of seconds with data in each period of a comparison. If the later period is
+/// shorter than twice this time, half of its length is enough.
 const MIN_KNOWN_SECONDS: u64 = 30;
 
 /// Two periods and the changes between them.
@@ -71,8 +71,8 @@ impl fmt::Display for Side {
     }
 }
 
-/// The reason why two periods cannot be compared, if there is one. `length` is the intended length
-/// of each period in seconds.
+/// The reason why two periods cannot be compared, if there is one. `length` is the length of the
+/// later period in seconds.
 pub fn incomparable(before: &Period, now: &Period, length: u64) -> Option<Incomparable> {
     let least = MIN_KNOWN_SECONDS.min(length / 2);
     let sides = [(Side::Baseline, before), (Side::Now, now)];

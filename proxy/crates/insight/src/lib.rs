@@ -321,9 +321,9 @@ impl Insight {
         self.note(annotations);
     }
 
-    /// Compares the last ten minutes with the ten minutes before them, and annotates the costliest
-    /// changes of operations' durations. Must be called at most once in ten minutes. Takes some
-    /// hundred milliseconds.
+    /// Compares the last ten minutes with the ten minutes before them. Adds annotations for the
+    /// costliest changes of three kinds: slower, faster and new. Must be called at most once in ten
+    /// minutes. Takes some hundred milliseconds.
     pub fn annotate_changes(&self) {
         let length = Duration::from_secs(CHANGE_INTERVAL_SECONDS);
         let compared = self.changes(Against::Ago(length), Window::AtMost(length));

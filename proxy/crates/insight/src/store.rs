@@ -379,8 +379,8 @@ fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
     bytes
 }
 
-/// The first text of a label in the file: the level of a row. A row of a single shape has "shape",
-/// as in the files of earlier versions, which had no group rows.
+/// The first text that the file stores for a label: the level of its row. For a row of a single
+/// shape, this text is "shape", as in the files of earlier versions, which had no group rows.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::Fine => "shape",

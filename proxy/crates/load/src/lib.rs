@@ -72,7 +72,7 @@ pub struct Plan {
     pub target: Target,
     /// The number of clients.
     pub clients: usize,
-    /// The operations and reconnects of each client.
+    /// How clients connect, and when they send operations.
     pub behaviour: Behaviour,
     /// The duration of the load.
     pub duration: Duration,

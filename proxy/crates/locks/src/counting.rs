@@ -48,7 +48,8 @@ pub fn count<R>(work: impl FnOnce() -> R) -> (R, LockCounts) {
     (result, counted.unwrap_or_default())
 }
 
-/// Counts one lock, at the source line that called the caller of this function.
+/// Counts one lock at the source line that takes it: the line that called `lock`, `try_lock`,
+/// `read` or `write`.
 #[track_caller]
 pub(crate) fn add() {
     let place = Location::caller();

@@ -97,7 +97,8 @@ async fn exchange_over(
 
 const OP_MSG: i32 = 2013;
 const BODY_SECTION: u8 = 0;
-/// The length of the header, the flags and the kind of the only section.
+/// Number of bytes before the document of a message: the header, the flags and the kind of the only
+/// section.
 const PREFIX_BYTES: usize = 16 + 4 + 1;
 /// Maximum size of a reply. Replies to administrative commands are far smaller.
 const MAX_REPLY_BYTES: usize = 1024 * 1024;

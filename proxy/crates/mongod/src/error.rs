@@ -53,7 +53,7 @@ pub enum Error {
         /// The time limit.
         limit: Duration,
     },
-    /// The downloaded file has another hash than expected. It is not used.
+    /// The hash of the downloaded file differs from the expected hash. The file is not used.
     #[error("the downloaded mongod has SHA-256 {found}, expected {expected}")]
     HashMismatch {
         /// The hash in the source code.
@@ -121,8 +121,8 @@ pub enum Error {
     /// The operating system did not deliver a signal.
     #[error("the signal was not delivered")]
     Signal(#[source] io::Error),
-    /// A replica set cannot be initiated without members, or with a mongod that was not started as
-    /// a member.
+    /// A replica set cannot be initiated: it has no members, or its first mongod was not started
+    /// with `--replSet`.
     #[error(
         "a replica set needs at least one member, and the first mongod must be started with --replSet"
     )]

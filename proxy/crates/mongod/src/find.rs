@@ -391,8 +391,8 @@ const WORK_DIRECTORY_PREFIX: &str = "fetch-";
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(20 * 60);
 const ABANDONED_AGE: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
-/// pip creates two levels of directories. The limit protects against symbolic links that form a
-/// loop.
+/// Maximum depth of the directories whose files are counted. pip creates two levels. The limit
+/// protects against symbolic links that form a loop.
 const MAX_TREE_DEPTH: usize = 4;
 const MAX_ERROR_LINES: usize = 4;
 

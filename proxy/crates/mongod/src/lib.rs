@@ -1,4 +1,5 @@
-//! A private mongod: found or downloaded, started, stopped, and removed with all of its files.
+//! A private mongod. This crate finds or downloads the program, starts and stops it, and removes
+//! its data.
 //!
 //! `seawall demo` and the end-to-end tests use it. It must not be used for a real deployment: the
 //! data is in a temporary directory, which is removed when the guard is dropped.

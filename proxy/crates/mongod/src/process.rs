@@ -36,9 +36,9 @@ pub struct Options {
     /// True if clients must authenticate. Until the first user exists, clients on loopback may
     /// create this user without a login.
     pub auth: bool,
-    /// The key with which members of a set authenticate to each other. With `auth` and without a
-    /// key, mongod gets a generated key. A set with several members needs the same key for all of
-    /// them.
+    /// The key with which members of a set authenticate to each other. With `auth` and
+    /// `replica_set` but without a key, mongod gets a generated key. A set with several members
+    /// needs the same key for all of them.
     pub cluster_key: Option<ClusterKey>,
     /// Certificates for TLS. If set, mongod accepts only TLS connections; clients need no
     /// certificate.
@@ -181,15 +181,15 @@ impl Mongod {
         self.options.unix_socket.then(|| self.data_dir().join(name))
     }
 
-    /// The path of the log. It has one JSON document per line, from all runs since
-    /// [`Mongod::start`].
+    /// The path of the log, which contains all runs since [`Mongod::start`]. Since MongoDB 4.4, it
+    /// has one JSON document per line.
     pub(crate) fn log_path(&self) -> PathBuf {
         self.data_dir().join("mongod.log")
     }
 
-    /// A driver's client that uses only this mongod, even if it is a member of a set. The driver
-    /// refuses servers before 4.4. The client works only while the runtime on which it was created
-    /// runs.
+    /// Creates a client of the driver. The client connects only to this mongod, even if mongod is a
+    /// member of a set. The driver refuses servers before 4.4. The client works only while the
+    /// runtime on which it was created runs.
     pub fn direct_client(&self, credential: Option<Credential>) -> Result<Client, Error> {
         let address = self.address();
         let mut options = ClientOptions::default();

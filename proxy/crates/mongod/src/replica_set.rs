@@ -115,8 +115,8 @@ pub async fn initiate_replica_set(
     }
 }
 
-/// Creates the first user, with the role `root`. Afterwards clients on loopback must authenticate
-/// too.
+/// Creates the first user, with the role `root`. If mongod runs with `auth`, clients on loopback
+/// must authenticate from then on.
 ///
 /// `mongod` must be a standalone server or the primary of its set. Returns when a majority has the
 /// user.
@@ -148,7 +148,7 @@ async fn wait_until_writable(mongod: &Mongod, deadline: Instant) -> Result<(), E
     }
 }
 
-/// The configuration of a set with the members at these indexes.
+/// The configuration of a set that contains only the members at these `indexes`.
 fn configuration(
     set: &str,
     members: &[Member<'_>],
@@ -189,7 +189,7 @@ fn milliseconds(duration: Duration) -> i32 {
 enum MemberState {
     Primary,
     Secondary,
-    /// The member starts, copies data, elects a primary, or does not reply.
+    /// Any other state. For example, the member is starting, is copying data, or does not reply.
     Other,
 }
 

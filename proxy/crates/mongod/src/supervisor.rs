@@ -36,8 +36,8 @@ pub(super) enum Run {
     Ended(Option<i32>),
 }
 
-/// The shell and its mongod. Dropping it kills mongod, removes the directory and waits for both
-/// processes.
+/// The shell and its mongod. Dropping the supervisor kills mongod, removes the directory and waits
+/// for both processes.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     shell: Child,

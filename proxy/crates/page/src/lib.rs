@@ -1,6 +1,6 @@
-//! The files of the dashboard and of the HTML report, which are in `proxy/dashboard/`, as parts of
-//! the binary. The admin address serves them one by one. A report contains the modules and styles
-//! that it shares with the dashboard, so both draw the same charts.
+//! The files of the dashboard and of the HTML report, embedded in the binary. Their source is the
+//! folder `proxy/dashboard/`. The admin address serves them one by one. A report contains the
+//! modules and styles that it shares with the dashboard, so both draw the same charts.
 
 /// A file of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

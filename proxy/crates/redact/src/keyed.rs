@@ -49,7 +49,7 @@ impl Keyed {
         Self(mac)
     }
 
-    /// A block that depends on the key, the purpose and the parts.
+    /// A block that depends on the key, the purpose, the domain and the parts.
     pub(crate) fn block(&self, purpose: Purpose, domain: u8, parts: &[&[u8]]) -> Block {
         let mut mac = self.0.clone();
         let purpose = match purpose {
@@ -68,9 +68,9 @@ impl Keyed {
         mac.finalize().into_bytes().into()
     }
 
-    /// Replaces a string of bytes by another one of the same length. Two different strings of the
-    /// same length and domain always have different results. `tweak` selects one of many
-    /// permutations.
+    /// Replaces a string of bytes by a string of the same length. `domain` and `tweak` select one
+    /// of many permutations. Within one permutation, two different strings of the same length
+    /// always have different results.
     pub(crate) fn permute(&self, domain: u8, tweak: &[u8], bytes: &mut [u8]) {
         let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes();
         if let [byte] = bytes {

@@ -15,8 +15,8 @@
 //! | `records` | the records of a capture |
 //!
 //! Pseudonyms are not encryption. Equal values stay equal, so frequencies stay visible, and with
-//! [`Mode::Ordered`] the order too. Booleans and null stay unchanged in both modes. In the ordered
-//! mode, zero, infinity and NaN stay unchanged too.
+//! [`Mode::Ordered`] the order too. Booleans, null, infinity and NaN stay unchanged in both modes.
+//! In the ordered mode, zero and timestamps stay unchanged too.
 
 mod keyed;
 mod number;
@@ -47,7 +47,8 @@ pub enum Mode {
     Ordered,
 }
 
-/// The reason why a message or document cannot be redacted. It must not be written.
+/// The reason why a message or document cannot be redacted. The caller must not write this message
+/// or document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RedactError {
     /// The bytes are not a valid message or document.

@@ -3,13 +3,13 @@
 use crate::keyed::{Keyed, Purpose};
 use crate::ordered::{FRACTION_BITS, Number, OrderedMap, Pseudonym};
 
-/// BSON types of numbers.
+/// The type bytes of BSON numbers.
 pub(crate) const DOUBLE: u8 = 0x01;
 pub(crate) const INT32: u8 = 0x10;
 pub(crate) const INT64: u8 = 0x12;
 pub(crate) const DECIMAL: u8 = 0x13;
 
-/// Domains of the keyed function.
+/// Domains of the keyed function. Values of different domains get unrelated pseudonyms.
 const NUMBERS: u8 = 1;
 const DATES: u8 = 2;
 const OBJECT_IDS: u8 = 3;
@@ -154,7 +154,7 @@ fn of_double(value: f64) -> Option<Number> {
     })
 }
 
-/// The number of a Decimal128 in binary integer encoding.
+/// Converts a Decimal128 in binary integer encoding; `None` for zero, infinity and NaN.
 fn of_decimal(bits: u128) -> Option<Number> {
     let (is_negative, coefficient, exponent) = decimal_parts(bits)?;
     if coefficient == 0 {
@@ -182,7 +182,7 @@ fn of_decimal(bits: u128) -> Option<Number> {
     Some(of_quotient(is_negative, coefficient, one))
 }
 
-/// Number of digits after the decimal point that are read.
+/// Maximum number of digits after the decimal point that are read.
 const MAX_DIGITS: u32 = 37;
 
 /// The number `dividend / divisor`. The divisor is below 2^124.
@@ -211,7 +211,7 @@ fn of_quotient(is_negative: bool, dividend: u128, divisor: u128) -> Number {
     }
 }
 
-/// All numbers below `2^-SMALLEST` share one pseudonym.
+/// All numbers of one sign whose absolute value is below `2^-SMALLEST` share one pseudonym.
 const SMALLEST: i32 = 62;
 
 /// Sign, coefficient and exponent; `None` for infinity and NaN.

@@ -1,9 +1,9 @@
 //! Strictly increasing keyed maps.
 //!
 //! A number other than zero is `±2^e · (1 + f)` with an exponent `e` and a fraction `f`. Its
-//! pseudonym has the same sign and the exponent `e + SPREAD`. So all numbers of one exponent have
-//! 2^SPREAD times as many pseudonyms as there are integers, and their order can be kept although
-//! the positions are random. The integers of one exponent are the leaves of a tree. Each node
+//! pseudonym has the same sign and the exponent `e + SPREAD`. So each exponent has 2^SPREAD times
+//! as many pseudonyms as integers. Pseudonyms can therefore keep the order of the numbers although
+//! their positions are random. The integers of one exponent are the leaves of a tree. Each node
 //! divides its range of pseudonyms among 16 children by keyed weights, but every child gets at
 //! least one pseudonym for each of its leaves.
 //!
@@ -12,8 +12,8 @@
 
 use crate::keyed::{Keyed, Purpose, number_of};
 
-/// Exponents are limited to this range. All larger numbers share one pseudonym, and all smaller
-/// numbers share another.
+/// Exponents are limited to this range. All numbers of one sign with a larger exponent share one
+/// pseudonym, and all numbers of one sign with a smaller exponent share another pseudonym.
 const EXPONENTS: std::ops::RangeInclusive<i32> = -60..=100;
 
 /// Bits of precision of a number with a fraction.

@@ -11,12 +11,13 @@ use seawall_wire::OpMsg;
 
 use crate::{Mode, Redactor};
 
-/// Maximum number of operations whose reply has not been read and whose reply form is remembered.
-/// Further operations are omitted.
+/// Maximum number of operations whose reply form is remembered because their reply has not been
+/// read. Further operations are omitted.
 const MAX_PENDING: usize = 100_000;
 
 /// Redacts the records of one capture, in their order. A command that cannot be redacted is
-/// omitted, together with its reply. A reply that cannot be redacted keeps its facts.
+/// omitted, together with its reply. If the message of a reply cannot be redacted, only the message
+/// is omitted; the record of the reply stays.
 #[derive(Debug)]
 pub struct Records {
     redactor: Redactor,
@@ -65,8 +66,8 @@ impl Records {
         record.into_iter().chain(omitted.map(Content::Omitted))
     }
 
-    /// Corrects the counts of the `End` record. Operations that were omitted here no longer count
-    /// as recorded: they count as omitted, as do the omitted messages of replies.
+    /// Corrects the counts of the `End` record. Operations that the redaction omitted no longer
+    /// count as recorded: they count as omitted. Omitted messages of replies also count as omitted.
     pub fn end(&self, end: End) -> End {
         End {
             operations: end.operations.saturating_sub(self.operations),

@@ -89,7 +89,7 @@ fn number(value: &Bson) -> f64 {
 const MODES: [Mode; 2] = [Mode::Equality, Mode::Ordered];
 
 #[test]
-fn the_number_one_has_the_same_pseudonym_in_every_numeric_type() {
+fn equal_numbers_of_different_types_have_equal_pseudonyms() {
     for one in [1, 2, 7, 1_000_000, -1, -4096] {
         let int = number(&value(Mode::Ordered, one));
         assert_ne!(int, f64::from(one));
@@ -139,7 +139,7 @@ fn zero_and_infinity_are_unchanged_and_extreme_numbers_keep_their_sign() {
 }
 
 #[test]
-fn a_string_that_begins_with_a_pattern_still_does_after_both_are_redacted() {
+fn a_redacted_prefix_pattern_matches_the_redacted_string() {
     let Bson::RegularExpression(pattern) = value(Mode::Ordered, regex("^abc.*x", "")) else {
         panic!("not a pattern");
     };
@@ -312,7 +312,7 @@ fn redacted_replies_keep_the_result_of_the_operation() {
 }
 
 #[test]
-fn a_redacted_message_has_a_new_checksum() {
+fn a_redacted_message_has_a_valid_checksum() {
     let body = doc! { "find": "c", "filter": { "a": "b" }, "$db": "d" }
         .to_vec()
         .unwrap();
@@ -451,8 +451,8 @@ fn numbers() -> impl Strategy<Value = Bson> {
     ]
 }
 
-/// Compares two numbers. `None` if they differ by no more than the documented precision, unless
-/// they are equal or both are integers.
+/// Compares two numbers. `None` if the difference is not zero but within the documented precision,
+/// and at least one number is not an integer.
 fn compare(one: &Bson, other: &Bson) -> Option<Ordering> {
     if let (Some(one), Some(other)) = (integer(one), integer(other)) {
         return Some(one.cmp(&other));
@@ -473,7 +473,8 @@ fn integer(value: &Bson) -> Option<i128> {
     }
 }
 
-/// Checks that no value has the text that the grammar plants in values. Names may have this text.
+/// Checks that no value contains [`grammar::PLANTED`], which the original values contain. Names may
+/// contain this text.
 fn assert_nothing_planted(value: &Bson) {
     let text = match value {
         Bson::Document(document) => return document.values().for_each(assert_nothing_planted),

@@ -1,11 +1,11 @@
 //! Pseudonyms of strings and regular expressions.
 //!
-//! A string keeps its length in bytes. Each character is replaced by one of the same class. The
-//! classes are the printable ASCII characters, the control characters, and the characters of two,
-//! three and four bytes in UTF-8. Within a class the replacement is a permutation, so different
-//! strings have different pseudonyms. The permutation depends on the preceding characters, so equal
-//! prefixes have equal pseudonyms. Without [`Mode::Ordered`], three passes in alternating
-//! directions make each character depend on all others.
+//! A string keeps its length in bytes. Each character is replaced by a character of the same class.
+//! The classes are the printable ASCII characters, the control characters, and the characters of
+//! two, three and four bytes in UTF-8. Within a class the replacement is a permutation, so
+//! different strings have different pseudonyms. The permutation depends on the preceding
+//! characters, so equal prefixes have equal pseudonyms. Without [`Mode::Ordered`], three passes in
+//! alternating directions make each character depend on all others.
 
 use seawall_shape::has_literal_prefix;
 
@@ -13,7 +13,7 @@ use crate::Mode;
 use crate::keyed::{Block, Keyed, Purpose};
 
 /// The first characters of a string, up to this number, each form a group of their own. The
-/// permutation of a character depends on all groups before its own.
+/// permutation of a character depends on all groups before the group of this character.
 const SINGLE_CHARACTERS: usize = 64;
 
 /// Number of characters in each of the later groups.
@@ -76,9 +76,10 @@ fn pass(keyed: &Keyed, domain: u8, characters: &mut [char], first: usize) {
     }
 }
 
-/// The replacement of a character by one of its class. `|` stays, and is never a replacement,
-/// because it would end the literal prefix of a pattern. A `$` at the beginning of a string stays,
-/// and no other character becomes a `$` there, because in an expression this `$` marks a path.
+/// The character of the same class that replaces `character`. `|` stays, and is never a
+/// replacement, because it would end the literal prefix of a pattern. A `$` at the beginning of a
+/// string stays, and no other character becomes a `$` there, because in an expression this `$`
+/// marks a path.
 fn replaced(character: char, seed: u32, is_first: bool) -> char {
     let code = u32::from(character);
     let code = match code {
@@ -118,7 +119,7 @@ const PIPE: u32 = 0x7c;
 /// UTF-8.
 const SURROGATES: u32 = 0x800;
 
-/// Replaces a code by another one within `first..=last`: a permutation that does not keep the
+/// Replaces a code by a code within `first..=last`, with a permutation that does not keep the
 /// order.
 fn permuted(code: u32, first: u32, last: u32, seed: u32) -> u32 {
     let count = u64::from(last - first) + 1;

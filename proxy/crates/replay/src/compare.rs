@@ -28,7 +28,7 @@ const CHANCE_SHARE: f64 = 0.01;
 /// Number of additional errors with one of [`CHANCE_CODES`] that are ignored for every shape.
 const CHANCE_COUNT: u64 = 5;
 
-/// Unauthorized: the account of the replay lacks a right.
+/// The error code Unauthorized: the account of the replay lacks a right.
 const UNAUTHORIZED: i32 = 13;
 
 /// Minimum number of operations of a shape in each report; a shape with fewer is not checked
@@ -105,7 +105,8 @@ pub struct Missed {
 pub struct Comparison {
     /// The version of this format.
     pub seawall_replay_comparison: u32,
-    /// The changes, by kind and then by cost.
+    /// The changes, by kind and then by cost. Within a kind, a change of all shapes at once comes
+    /// last.
     pub changes: Vec<Change>,
     /// Reasons why the comparison may be incomplete or may mislead the reader.
     pub caveats: Vec<String>,
@@ -224,7 +225,7 @@ impl Pair<'_> {
     }
 }
 
-/// The error codes that became more frequent, and the number of additional errors.
+/// Describes the errors that became more frequent. Also returns the number of additional errors.
 fn failures(a: &ShapeResult, b: &ShapeResult, kind_before: Kind) -> (Vec<String>, f64) {
     let (mut facts, mut cost) = (Vec::new(), 0.0);
     let codes: BTreeSet<i32> = b.errors.keys().copied().collect();

@@ -10,7 +10,8 @@ use tokio::{sync::mpsc, time::Instant};
 
 use crate::{OperationId, digest::digest, endpoint::Endpoint};
 
-/// Size in bytes up to which a reply is received without reserving memory for replies.
+/// Maximum size in bytes of a reply that is received without a reservation of memory. See
+/// [`Endpoint::replies`].
 const SMALL_REPLY_BYTES: usize = 64 * 1024;
 
 /// A command to send.

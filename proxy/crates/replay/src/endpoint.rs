@@ -17,7 +17,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum size of all replies in memory together, in KiB. The largest reply fits.
 const REPLIES_KIB: usize = 48 * 1024;
 
-/// The target cannot be used.
+/// The reason why the target cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// The target does not accept the replay's connection or login.
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_of_the_captured_deployment_is_recognised_in_every_spelling() {
+    async fn an_address_of_the_captured_deployment_is_recognised_by_ip_address_and_by_host_name() {
         let servers = [server("127.0.0.1:27017", b"")];
         let cases = [
             ("127.0.0.1:27017", true),

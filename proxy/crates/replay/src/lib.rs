@@ -30,7 +30,7 @@
 //! | `digest` | digests of results that do not depend on order |
 //! | `results` | the results per shape, and the report |
 //! | `compare` | the comparison of two reports |
-//! | `recent` | a map with a limit |
+//! | `recent` | a map that forgets the entries that were used least recently |
 //!
 //! `prepare`, `plan`, `schedule`, `rewrite`, `digest`, `results` and `compare` do no I/O and read
 //! no clock.

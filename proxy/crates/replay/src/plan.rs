@@ -92,7 +92,7 @@ pub(crate) enum CursorUse {
     Open,
     /// A `getMore`: the captured id of its cursor.
     More(i64),
-    /// A `killCursors`: the captured ids of its cursors that the replay knows.
+    /// A `killCursors`: the captured ids of those of its cursors that the planner knows.
     Kill(Vec<i64>),
 }
 
@@ -240,7 +240,7 @@ impl Planner {
 
     /// Compares the command with earlier commands of its session, and remembers its transaction
     /// number. Skips a retried write, and skips a transaction if its first command was not sent.
-    /// `chosen` is the result of the user's choice for this command.
+    /// `chosen` is the result of [`Self::check_choice`] for this command.
     fn check_session(
         &mut self,
         command: &Command<'_>,
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn only_chosen_shapes_are_sent_with_their_cursors_and_transactions() {
+    fn chosen_shapes_are_sent_with_their_cursors_and_other_shapes_are_skipped() {
         let chosen = planned(&mut planner(), doc! {"find": "c", "filter": {"a": 1}});
         let choice = Choice {
             with_writes: true,

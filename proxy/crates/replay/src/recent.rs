@@ -1,4 +1,4 @@
-//! A map with a limit: it forgets the entries that were not used for the longest time.
+//! A map with a maximum number of entries. It forgets the entries that were used least recently.
 
 use std::{collections::HashMap, hash::Hash, mem};
 

@@ -41,7 +41,7 @@ pub struct Report {
     pub settings: Settings,
     /// Duration in seconds, from the first command to the last reply.
     pub seconds: f64,
-    /// Number of commands sent.
+    /// Number of commands sent; without a replay, the number that a replay would send.
     pub sent: u64,
     /// Number of commands that were due and were not sent, because the replay was stopped.
     pub not_sent: u64,
@@ -53,7 +53,7 @@ pub struct Report {
     pub shared_connections: u64,
     /// Number of operations that failed although they had not failed in the capture.
     pub unexpected_errors: u64,
-    /// How late commands were sent.
+    /// How late commands were sent; empty if the pace is `max`.
     pub lag: Durations,
     /// For each two consecutive commands on a connection: the difference between the interval at
     /// which they were sent and the interval at which they were due.
@@ -122,8 +122,8 @@ pub struct ShapeResult {
     pub failures: u64,
     /// Number of documents that the operations returned, wrote or counted.
     pub documents: u64,
-    /// Number of documents that awaiting cursors returned later: events of change streams, and
-    /// documents of tailable cursors.
+    /// Number of documents that `getMore`s on awaiting cursors returned: events of change streams,
+    /// and documents of tailable cursors.
     pub events: u64,
     /// True if the operations open awaiting cursors.
     pub is_awaiting: bool,
@@ -237,7 +237,7 @@ pub(crate) struct Tally {
     /// The code of a reply with `ok: 0`.
     pub code: i32,
     pub documents: u64,
-    /// The codes of failed writes and of the write concern, with their numbers.
+    /// The error codes of failed writes and of the write concern, each with its number of errors.
     pub write_errors: Vec<(i32, u64)>,
 }
 
@@ -433,7 +433,7 @@ impl Results {
         }
     }
 
-    /// Counts events that were fetched by further `getMore`s.
+    /// Counts events that the replay fetched by `getMore`s that are not in the capture.
     pub(crate) fn add_events(&mut self, row: RowId, events: u64) {
         if let Some(row) = self.at(row) {
             row.result.events += events;
@@ -478,7 +478,8 @@ impl Results {
     }
 }
 
-/// The shapes that were described. Each is described once, from the message of its first operation.
+/// The shapes that already have a description. A shape is described once, from the message of its
+/// first operation.
 #[derive(Debug, Default)]
 pub(crate) struct Descriptions(HashSet<ShapeId, RandomState>);
 

@@ -210,7 +210,7 @@ fn change_stream(pipeline: RawElement<'_>, output: &mut Vec<u8>) {
     });
 }
 
-/// Writes the array of cursors with other ids.
+/// Writes the array `cursors` of a `killCursors` with these `ids` in place of the captured ids.
 fn killed(element: RawElement<'_>, ids: impl Iterator<Item = i64>, output: &mut Vec<u8>) {
     head(element, output);
     let start = output.len();
@@ -247,7 +247,8 @@ fn put(output: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-/// A length as in BSON. Rewriting never makes a message longer, so the length fits.
+/// Converts a length to an int32, the type of lengths in BSON. Rewriting never makes a message
+/// longer, so the length fits.
 fn length(bytes: usize) -> i32 {
     i32::try_from(bytes).unwrap_or(i32::MAX)
 }

@@ -357,7 +357,7 @@ impl Conductor {
         }
     }
 
-    /// Returns the time since the first record.
+    /// Returns the time from the first record to the record at `at_us`.
     fn note_time(&mut self, at_us: u64) -> Duration {
         let first_us = *self.first_us.get_or_insert(at_us);
         Duration::from_micros(at_us.saturating_sub(first_us))

@@ -84,8 +84,7 @@ pub(crate) struct Schedule {
     ready: VecDeque<OperationId>,
     /// The operations that wait only for their barrier, each with its barrier.
     barred: BTreeSet<(u64, OperationId)>,
-    /// The operations that have ended in the capture and not in the replay, by the numbers of their
-    /// ends.
+    /// The numbers of the captured ends whose operations have not ended in the replay.
     open_ends: BTreeSet<u64>,
     ends: u64,
 }

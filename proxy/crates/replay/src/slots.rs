@@ -68,7 +68,7 @@ impl Slots {
         self.change(slot, |slot| slot.operations += 1);
     }
 
-    /// Notes that an operation ended. True if the slot is free now.
+    /// Notes that an operation ended. Returns true if the slot is free now.
     pub(crate) fn end(&mut self, slot: usize) -> bool {
         self.change(slot, |slot| {
             slot.operations = slot.operations.saturating_sub(1);

@@ -54,7 +54,7 @@ pub enum SourceError {
         /// The reason.
         error: RecorderError,
     },
-    /// The file has another format.
+    /// The file is neither a capture nor a recording of mongod.
     #[error("{0} is neither a capture nor a recording of mongod")]
     UnknownFormat(String),
     /// The directory has no parts, or the file is empty.

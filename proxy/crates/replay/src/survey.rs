@@ -14,7 +14,7 @@ use crate::{
     run::{captured, is_redacted},
 };
 
-/// Maximum number of operations whose reply was not read yet. Replies to older operations are not
+/// Maximum number of operations that wait for their reply. Replies to further operations are not
 /// counted.
 const MAX_OPEN: usize = 1_000_000;
 

@@ -42,7 +42,7 @@ enum Conduct {
     Conceal,
 }
 
-/// The commands that a stub received, and its open cursors.
+/// The commands that a stub received, and the number of its connections.
 #[derive(Debug, Default)]
 struct Received {
     /// The received commands, each with the number of its connection.
@@ -657,7 +657,7 @@ async fn every_address_of_the_target_is_compared_with_the_captured_deployment() 
 }
 
 #[tokio::test]
-async fn writes_to_a_server_without_a_process_id_must_be_allowed() {
+async fn writes_to_a_server_without_a_process_id_are_refused_unless_allowed() {
     let stub = Stub::start(Conduct::Conceal).await;
     let capture = || captured("192.0.2.1:1", &[8; 12]);
     let refused = run(plan(&stub).await, source(capture()), |_| {}, pending()).await;
@@ -745,7 +745,7 @@ fn only_whole_replies_in_a_capture_get_digests() {
 }
 
 #[test]
-fn string_ranges_are_excluded_if_the_capture_is_redacted() {
+fn results_of_string_comparisons_are_excluded_if_the_capture_is_redacted() {
     for (redaction, expected) in [
         (Redaction::None, None),
         (Redaction::Ordered, Some(Exclusion::StringRange)),

@@ -161,14 +161,14 @@ impl<'a> Document<'a> {
             .map(|field| field.value)
     }
 
-    /// True if the first name is a top-level operator of a filter.
+    /// True if the name of the first field is a top-level operator of a filter.
     pub(super) fn begins_filter(self) -> bool {
         let first = self.first().map(|first| first.name);
         matches!(first, Some(b"$and" | b"$or" | b"$nor" | b"$where"))
     }
 
-    /// True for an operator document (rule F4): its first name begins with `$`. A reference to
-    /// another document (`$ref` with `$id`) is not an operator document.
+    /// True for an operator document (rule F4): the name of its first field begins with `$`. A
+    /// reference to another document (`$ref` with `$id`) is not an operator document.
     pub(super) fn is_operator_document(self) -> bool {
         let (mut names_ref, mut names_id) = (false, false);
         let mut is_empty = true;

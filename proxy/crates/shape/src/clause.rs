@@ -27,8 +27,8 @@ struct Clause {
     content: Content,
 }
 
-/// The rule for a field's value. A shape lacks a clause if the field is absent, has another type,
-/// or is empty.
+/// The rule for a field's value. Unless a variant says otherwise, a shape lacks a clause if the
+/// field is absent, is empty, or has a type that the rule does not expect.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Content {
     Filter,

@@ -51,8 +51,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The form of an operator's arguments. An argument that prints like the argument before it is
-    /// dropped, so lists of constants with different lengths have the same form.
+    /// The form of an operator's arguments. An argument is dropped if its form equals the form of
+    /// the argument before it. So lists of constants with different lengths have the same form.
     fn expression_array(&mut self, array: Array<'_>, depth: u32) -> Node<F> {
         if array.is_empty() {
             return plain_value(&Value::Array(array));

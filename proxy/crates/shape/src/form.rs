@@ -232,7 +232,7 @@ impl<F: Form> Members<F> {
 /// A sequence: order matters.
 pub(super) struct Sequence<F: Form> {
     fine: Items<F>,
-    /// The coarse version. `None` until an item with two different versions is added.
+    /// The coarse version; `None` while it equals the fine version.
     coarse: Option<Items<F>>,
 }
 

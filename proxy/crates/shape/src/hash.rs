@@ -100,8 +100,8 @@ impl Path {
         self.components += 1;
     }
 
-    /// The hash of a path with one component is the hash of the component, so plain names are
-    /// cheap.
+    /// The hash of the path. For a path with one component, it is the hash of the component, so
+    /// plain names are cheap.
     pub(super) const fn digest(&self) -> Digest {
         if self.components == 1 {
             Digest(self.folded)
@@ -197,7 +197,8 @@ const SECRET_0: u64 = 0x2d35_8dcc_aa6c_78a5;
 const SECRET_1: u64 = 0x8bb8_4b93_962e_acc9;
 const SECRET_2: u64 = 0x4b33_a62e_d433_d4a3;
 
-/// Constants that distinguish the kinds of tokens. A count is added to their low 16 bits.
+/// Constants that distinguish the kinds of tokens. For documents and lists, [`close`] puts the
+/// number of items into the low 16 bits.
 const DOCUMENT: u64 = 0x4d5a_2da5_1de1_0000;
 const LIST: u64 = 0xa0b7_2c36_94e5_0000;
 pub(super) const SET: u64 = 0x71d3_08b5_c2fa_0000;

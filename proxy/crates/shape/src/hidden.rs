@@ -1,8 +1,8 @@
 //! Prints field names as keyed hashes, for users whose field names may contain personal data.
 //!
 //! Each name always has the same hash. So shapes stay distinguishable, and a user who knows the key
-//! can compare them with a schema. MongoDB does the same in `$queryStats` (`transformIdentifiers`,
-//! HMAC-SHA-256).
+//! can match the hashes with the names of a schema. MongoDB does the same in `$queryStats`
+//! (`transformIdentifiers`, HMAC-SHA-256).
 
 use std::fmt::{self, Write as _};
 
@@ -28,8 +28,9 @@ impl NameKey {
         Self(Hmac::new_from_slice(key).expect("HMAC accepts keys of any length"))
     }
 
-    /// Replaces the name in a path component by a hash. Operators, the placeholder `*` and the
-    /// `sigils` leading `$` of an expression are not names, so they stay readable.
+    /// Replaces the name in a path component by a hash. Operators and the placeholder `*` are not
+    /// names, so they stay readable. In an expression, the first `sigils` bytes are `$`, which stay
+    /// readable too.
     pub(super) fn hide(&self, component: &[u8], sigils: usize) -> Vec<u8> {
         let (sigils, name) = component.split_at_checked(sigils).unwrap_or_default();
         if name.is_empty() || name == b"*" || name.first() == Some(&b'$') {

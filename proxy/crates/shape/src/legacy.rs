@@ -156,7 +156,8 @@ impl<F: Form> Walk<'_, F> {
     }
 }
 
-/// The filter in the first field of a query, if the query has modifiers beside the filter.
+/// The filter in the first field of a query, if this field is `$query` or `query`. Drivers wrap a
+/// filter to add modifiers.
 fn wrapped_filter(query: Document<'_>) -> Option<Document<'_>> {
     let first = query.first()?;
     match (first.name, first.value) {
@@ -165,7 +166,8 @@ fn wrapped_filter(query: Document<'_>) -> Option<Document<'_>> {
     }
 }
 
-/// The command inside `$query`. Old drivers wrap a command to add a read preference.
+/// The command inside `$query`, or `command` itself if it is not wrapped. Old drivers wrap a
+/// command to add a read preference.
 fn unwrapped_command(command: Document<'_>) -> Document<'_> {
     let begins_with_modifier = command
         .first()

@@ -111,14 +111,15 @@ impl<'a> Collection<'a> {
 pub struct ShapeId(u64);
 
 impl ShapeId {
-    /// The id of the row that counts the fine shapes of a coarse shape. The coarse shape itself may
-    /// also be a fine shape with a row, so the two ids differ. Each coarse shape has a different
-    /// row id.
+    /// The id of the row that counts the fine shapes of a coarse shape. This id differs from the id
+    /// of the coarse shape, because the coarse shape may also be a fine shape with a row of its
+    /// own. Different coarse shapes have different row ids.
     pub const fn of_coarse_row(self) -> Self {
         Self(self.0.wrapping_mul(ODD).rotate_left(32))
     }
 
-    /// The id of the row that counts all other shapes of a command on a collection.
+    /// The id of the row for the remaining shapes of a command on a collection: the shapes that no
+    /// other row counts.
     pub fn of_other_row(op: &str, db: &str, collection: &str) -> Self {
         let name = |text: &str| Digest::of_bytes(text.as_bytes());
         let names = name(op).then(name(db).then(name(collection)));

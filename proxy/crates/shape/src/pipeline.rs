@@ -129,8 +129,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The form of a stage whose argument is not a document. It is printed like a document with one
-    /// key.
+    /// The form of a stage whose argument is a string. If the server accepts a string for this
+    /// stage, the string is printed like a document with one key.
     fn short_form(&mut self, stage: KeyedStage, value: &Value<'_>, depth: u32) -> Node<F> {
         let (key, word) = match stage {
             KeyedStage::UnionWith | KeyedStage::Out => (b"coll".as_slice(), word!("coll")),
@@ -205,8 +205,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The form of a `$search` argument, at any level. Search operators nest freely, and have field
-    /// names only under a few known keys.
+    /// The form of a `$search` argument, at any level. Search operators can contain each other at
+    /// any depth. Values are printed only under the few keys that hold names of fields or indexes.
     fn search(&mut self, document: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
@@ -311,7 +311,8 @@ impl KeyedStage {
     }
 }
 
-/// True for stages that compute fields. The coarse shape lacks the arguments of these stages.
+/// True for stages that compute fields. In the coarse shape, `{...}` replaces the arguments of
+/// these stages.
 fn is_left_out_of_coarse(stage: &[u8]) -> bool {
     matches!(
         stage,

@@ -18,7 +18,8 @@ pub const OCTAVES: usize = 32;
 /// Buckets per octave of the finest scale.
 const FINEST: usize = 32;
 
-/// The first octave ends at 2^-20 s (just under 1 µs), the last at 2^11 s (34 minutes).
+/// The first octave begins at 2^`FIRST_OCTAVE` s and ends at 2^-20 s (just under 1 µs). The last
+/// octave ends at 2^11 s (34 minutes).
 const FIRST_OCTAVE: i32 = -21;
 
 /// Counts and sums of durations. `PER_OCTAVE` is a divisor of 32.

@@ -23,8 +23,8 @@ pub enum Label {
         /// The text of the shape.
         text: Box<str>,
     },
-    /// The sum of the shapes without a series of their own. Only the heaviest shapes have a series
-    /// of their own.
+    /// The sum of the shapes without a series of their own. Only the shapes with the highest weight
+    /// (see `WeighedSeries`) have a series of their own.
     OtherShapes,
     /// The operations of one command on one collection.
     Namespace {
@@ -53,7 +53,7 @@ pub enum Level {
     Fine,
     /// All shapes that have the same coarse shape and no row of their own.
     Coarse,
-    /// All shapes of a namespace that no other row counts.
+    /// The remaining shapes of a namespace: the shapes that no other row counts.
     Rest,
 }
 

@@ -238,8 +238,8 @@ impl Batch {
 }
 
 /// Converts the buckets. A bucket of the message has the bounds (base^index, base^(index + 1)], and
-/// the message has all buckets between the first and the last one that is not empty. The first
-/// bucket of a distribution also has all shorter durations.
+/// the message has all buckets from the first to the last bucket that is not empty. The first
+/// bucket of a distribution also counts all shorter durations.
 fn buckets<const PER_OCTAVE: usize>(
     distribution: &Distribution<PER_OCTAVE>,
 ) -> Option<exponential_histogram_data_point::Buckets> {
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!((&*counter.unit, &*counter.description), ("s", "A."));
     }
 
-    /// The recorded durations are exactly at bounds and just above them, so the test fails if
+    /// Some recorded durations are exactly at a bound or just above a bound, so the test fails if
     /// buckets are shifted by one.
     #[test]
     fn every_bucket_of_a_distribution_keeps_its_bounds_and_its_count() {

@@ -69,7 +69,7 @@ impl fmt::Debug for Collector {
 /// The reason why a collector cannot be used.
 #[derive(Debug, Error)]
 pub enum CollectorError {
-    /// The URL is not an HTTP URL.
+    /// The URL is not an HTTP URL with a host.
     #[error("the URL of the collector is not an HTTP URL with a host")]
     Url,
     /// The header's name or value has characters that HTTP does not allow.
@@ -101,7 +101,8 @@ pub(crate) enum Response {
     Refused(String),
     /// The collector did not respond within the timeout.
     TimedOut,
-    /// The response is not valid OTLP.
+    /// The connection ended before the end of the response, or the response is too large or not
+    /// valid OTLP.
     Broken(String),
 }
 

@@ -29,8 +29,8 @@ pub enum Outcome {
     /// The connection ended before the end of the response, or the response is too large or not
     /// valid OTLP.
     Failed,
-    /// This export ended because the next export was due before a further request. The next export
-    /// contains all counts of this export.
+    /// This export ended because the next export was due before this export could repeat its
+    /// request. The next export contains all counts of this export.
     Overtaken,
 }
 

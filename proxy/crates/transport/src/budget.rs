@@ -1,5 +1,6 @@
 //! The memory budget for the messages of all connections. Bytes are charged to the budget (they
-//! count against it) when they arrive.
+//! count against it) when they arrive. Below, an address means a [`Sharer`], which can also be a
+//! user or the Unix socket.
 //!
 //! A message with charged bytes is a holder. A message is charged for the bytes that have arrived,
 //! not for the length in its header, so a large length alone costs nothing. The messages of one
@@ -7,7 +8,7 @@
 //! message that gets no memory waits before its next read. Two rules prevent a deadlock:
 //!
 //! - One message at a time may also use a reserve beside the budget, so that it can finish. Seawall
-//!   selects it from the waiting messages: from the address that holds the least memory, the
+//!   selects this message from the waiting messages of the address that holds the least memory: the
 //!   message with the fewest bytes left. The selected message keeps the reserve as long as it makes
 //!   progress.
 //! - A holder may be evicted, which closes its connection. A silent holder is evicted if a message
@@ -80,7 +81,8 @@ struct Holder {
     bytes: usize,
     /// The part of `bytes` that comes from the reserve.
     reserve_bytes: usize,
-    /// When the last bytes arrived.
+    /// When the peer last sent or read bytes, moved forward by the time for which Seawall paused
+    /// the peer.
     progress_at: Instant,
     progress: Progress,
     /// When Seawall stopped reading or writing the peer's bytes; `None` if Seawall reads or writes
@@ -109,7 +111,7 @@ impl Holder {
 /// message is found without a search, because thousands of messages may wait.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// The waiting messages of each sharer, ordered by the number of bytes left.
+    /// The waiting messages of each sharer, ordered by the number of bytes that have not arrived.
     by_sharer: HashMap<Sharer, BTreeSet<(usize, HolderId)>>,
     /// The sharers with waiting messages, ordered by the number of bytes that they hold.
     sharers: BTreeSet<(usize, Sharer)>,
@@ -557,7 +559,7 @@ impl MemoryShare {
     }
 
     /// Grows to `bytes` bytes in total, if they are free now and no message waits for memory.
-    /// Returns false if it has not grown.
+    /// Returns false if the share has not grown.
     pub fn try_grow(&mut self, bytes: usize) -> bool {
         !self.budget.is_short() && self.grow_if_free(bytes)
     }

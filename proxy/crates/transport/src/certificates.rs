@@ -130,8 +130,8 @@ impl Pem<'_> {
         }
     }
 
-    /// Parses all items of one type in the file. There is at least one; `item` names the type in
-    /// errors.
+    /// Parses all items of one type in the file. Fails if the file has none. `item` is the name of
+    /// the type in errors.
     fn items<T: PemObject>(&self, item: &'static str) -> Result<Vec<T>, PemError> {
         let items = T::pem_slice_iter(self.content.as_bytes());
         let items = items.collect::<Result<Vec<_>, _>>();
@@ -145,8 +145,8 @@ impl Pem<'_> {
         }
     }
 
-    /// Returns the earliest of `times`. `times` is `None` if an item of the file is malformed; the
-    /// function then fails.
+    /// Returns the earliest of `times`. Fails if `times` is `None`, because then an item of the
+    /// file is malformed.
     fn first(&self, times: Option<Vec<i64>>) -> Result<CertificateExpiry, PemError> {
         let first = times.and_then(|times| times.into_iter().min());
         Ok(CertificateExpiry {
@@ -158,8 +158,8 @@ impl Pem<'_> {
     }
 }
 
-/// Reads the certificates of authorities in several files. Returns the store that verifies with
-/// them, and the certificates. Adds the expiry of each file to `expiries`.
+/// Reads the certificates of authorities in several files. Returns a store for verification that
+/// trusts these authorities, and the certificates. Adds the expiry of each file to `expiries`.
 ///
 /// # Errors
 /// If a file is malformed, or rustls refuses one of its certificates.

@@ -48,9 +48,9 @@ pub(crate) fn keep_server_alive(socket: &impl AsFd) -> io::Result<()> {
     Ok(set_socket_keepalive(socket, true)?)
 }
 
-/// Ends a connection if sent bytes stay unacknowledged for 30 s. It must not be used for relays: a
-/// relayed client may send bytes while a long operation runs, and the server reads them only when
-/// the operation ends.
+/// Makes the kernel end a connection if sent bytes stay unacknowledged for 30 s. Must not be called
+/// for relays: a relayed client may send bytes while a long operation runs, and the server reads
+/// them only when the operation ends.
 ///
 /// # Errors
 /// If the system refuses the option.

@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(
             slow_seconds(|_| 1, 100).len(),
             71,
-            "the peer is slow also after a new byte"
+            "a peer that sends one byte per second stays slow"
         );
         assert!(slow_seconds(|_| 9 * 1024, 100).is_empty());
         // The average over the window counts, not the rate of each second.

@@ -62,8 +62,8 @@ const HEAD_BYTES: usize = SCRATCH_BYTES;
 const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
 
 /// Maximum number of bytes that each reader may hold without a charge: the beginning of a message,
-/// or bytes sent ahead. Nearly all requests are smaller, and 18,000 connections hold at most 70
-/// MiB.
+/// or bytes sent ahead. Nearly all requests are smaller, and 18,000 connections together hold at
+/// most about 70 MiB.
 pub(crate) const FREE_BYTES: usize = 4 * 1024;
 
 /// Maximum number of bytes that one read adds to a large message.
@@ -468,8 +468,8 @@ impl MessageReader {
     }
 
     /// Ready when the peer has closed the stream. Callers poll it while an operation of the client
-    /// runs. The reader keeps bytes that arrive during the operation, up to a limit. Above the
-    /// limit, it does not notice that the peer has closed the stream.
+    /// runs. The reader keeps bytes that arrive during the operation, up to a limit. When it holds
+    /// as many bytes as the limit allows, it does not notice that the peer has closed the stream.
     pub fn poll_gone<S: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,

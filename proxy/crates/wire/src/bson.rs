@@ -1,5 +1,5 @@
-//! Iterates over the elements of one BSON document. It borrows the bytes, skips each value by its
-//! length, and does not decode nested documents.
+//! Iterates over the elements of one BSON document. The iterator borrows the bytes, skips each
+//! value by its length, and does not decode nested documents.
 //!
 //! Source: <https://bsonspec.org/spec.html>.
 

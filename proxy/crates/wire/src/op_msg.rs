@@ -22,7 +22,7 @@ const KNOWN_REQUIRED_FLAGS: u32 = CHECKSUM_PRESENT | MORE_TO_COME;
 /// connection if a message has three.
 pub const MAX_SEQUENCES: usize = 2;
 
-/// A section of kind 1: an identifier, and documents without gaps.
+/// A section of kind 1: an identifier, and documents that follow one another without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence<'a> {
     /// The name of the command's field that these documents belong to.

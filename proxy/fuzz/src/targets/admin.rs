@@ -52,7 +52,9 @@ const MAX_RESPONSE_BYTES: usize = 1 << 20;
 const OPERATIONS: u8 = 40;
 
 /// Checks that no request causes an internal error, that each response fits its content type, and
-/// that requests without the token or from another site are refused.
+/// that requests without access are refused. If a token is required, requests without the token
+/// have no access. Otherwise, requests from another site or to an unknown host have no access.
+/// Health checks need no access.
 pub fn admin(data: &[u8]) {
     let mut choices = Choices::new(data);
     let needs_token = choices.bool();

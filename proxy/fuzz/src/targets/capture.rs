@@ -21,9 +21,9 @@ use crate::choices::{Choices, altered};
 /// Maximum number of records of a generated part.
 const MAX_RECORDS: usize = 40;
 
-/// Checks that reading never panics. A part that was read without an error must be equal after it
-/// was written and read again. From a changed part, only written records are read, in the order in
-/// which they were written and beginning with the first record.
+/// Checks that reading never panics, and that the records of a part are equal after they were
+/// written and read again. Also changes a part that was written: the reader must return only the
+/// first records, unchanged and in the order in which they were written.
 pub fn capture(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();
@@ -70,7 +70,7 @@ fn check_part(bytes: &[u8]) {
     let mut records = part.records.clone();
     let end = match (part.has_ended, records.pop()) {
         (true, Some(Content::End(end))) => end,
-        (true, last) => panic!("a part ended with {last:?}"),
+        (true, last) => panic!("the last record of a part must be an end: {last:?}"),
         (false, last) => {
             records.extend(last);
             End::default()

@@ -57,8 +57,8 @@ fn check_received(message: &[u8]) -> bool {
     true
 }
 
-/// Puts a valid head in front of the bytes. Without it, random bytes are mostly refused at the
-/// head.
+/// Checks `content` as the compressed content of a message with a valid head. Without a valid head,
+/// nearly all random messages are refused before their content is inflated.
 fn check_content(compressor: Compressor, content: &[u8]) {
     let valid = deflate(&encode_request(7, content), compressor).expect("there is enough memory");
     let head = valid.get(..COMPRESSED_HEAD_BYTES).unwrap_or_default();

@@ -22,8 +22,9 @@ use crate::{
 /// Maximum length of a shape's text.
 const MAX_TEXT_BYTES: usize = 4_096;
 
-/// Checks that values are neither printed nor hashed, and that the order of a set's members has no
-/// influence. Checks that two commands have the same hash if and only if they have the same text.
+/// Checks that values are neither printed nor hashed, and that the order of a set's members changes
+/// neither hash nor text. Checks that two commands have the same hash if and only if they have the
+/// same text.
 pub fn fingerprint(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();

@@ -94,7 +94,8 @@ fn rebuilt(parsed: &OpMsg<'_>) -> Vec<u8> {
     message
 }
 
-/// Appends the correct checksum to the message. Random bytes never have a correct checksum.
+/// Sets the flag for a checksum, and appends the correct checksum. Random bytes almost never end
+/// with a correct checksum.
 fn with_right_checksum(message: &[u8]) -> Vec<u8> {
     let mut message = message.to_vec();
     if let Some(flags) = message.get_mut(HEADER_BYTES) {
@@ -159,7 +160,7 @@ fn check_section_walk(message: &[u8], pieces: Pieces) {
             let is_long = sequences.any(|s| s.identifier.len() > MAX_IDENTIFIER_BYTES);
             assert!(is_long && error == MessageError::SequenceSize, "{error}");
         }
-        (Err(error), Ok(())) => panic!("the walk does not report: {error}"),
+        (Err(error), Ok(())) => panic!("the walk accepts a message that OpMsg refuses: {error}"),
         (Err(parsed), Err(walked)) => {
             // If an identifier is too long, the walk returns `SequenceSize`, even if the parser
             // returns another error.

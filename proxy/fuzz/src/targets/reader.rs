@@ -83,7 +83,8 @@ pub fn reader(data: &[u8]) {
     }
 }
 
-/// The treatment of a head.
+/// How the target continues after the head of a message: it reads the whole message, reads the rest
+/// in pieces, or skips the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Treatment {
     Complete,
@@ -105,8 +106,9 @@ impl Treatment {
 /// because reading a large message takes a thousand times as long as reading a small message.
 pub(crate) const LARGE_SHARE: u8 = 16;
 
-/// Puts a large message in front of some inputs, because small inputs cannot contain one. Its size
-/// is near one of the limits at which the reader changes its behaviour.
+/// Puts a large message in front of some inputs, because small inputs cannot contain a large
+/// message. The size of the message is near one of the limits at which the reader changes its
+/// behaviour.
 fn with_large_message(bytes: &[u8], kind: u8) -> Vec<u8> {
     let sum = bytes.iter().fold(kind, |sum, byte| sum.wrapping_add(*byte));
     let size = match kind {

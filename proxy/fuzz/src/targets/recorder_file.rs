@@ -19,9 +19,9 @@ use crate::{choices::Choices, documents};
 /// Maximum number of packets that are made from an input.
 const MAX_PACKETS: usize = 40;
 
-/// Checks that reading never panics, that packets are equal after they were written again, and that
-/// a capture with converted packets is equal after it was converted to a file and back. Checks that
-/// no record has a secret, and that each reply has a command before it.
+/// Checks that reading never panics, and that writing the packets that were read gives the same
+/// bytes. Converts packets to records, and checks that the records are in the right order. Checks
+/// that the records are equal after a conversion to a file and back, unless messages were omitted.
 pub fn recorder_file(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();
@@ -90,7 +90,8 @@ fn convert(layout: Layout, packets: Vec<Packet>) {
     assert_eq!(encoded(&again), encoded(&without_times(layout, &records)));
 }
 
-/// Checks the order of records, and that none has the text that secret commands have.
+/// Checks that clients and operations are numbered in their order, and that each other record names
+/// a client or an operation that came before it. Checks that each command is a valid `OP_MSG`.
 fn check_records(records: &[Content]) {
     let (mut clients, mut operations) = (0, 0);
     for record in records {

@@ -15,9 +15,9 @@ use seawall_wire::{OpMsg, encode_request};
 
 use crate::{choices::Choices, documents};
 
-/// Checks that a redacted command is valid, has the same names and types of containers, and has the
-/// same shape. Checks that no string value of a command from the grammar remains. Checks that a
-/// redacted reply or document is valid.
+/// Checks that a redacted command is valid, and keeps its field names, its embedded documents and
+/// arrays, and its shape. Checks that no string value of a command from the grammar remains. Checks
+/// that a redacted reply or document is valid.
 pub fn redact(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();
@@ -81,7 +81,7 @@ fn check_structure(original: &[u8], redacted: &[u8]) {
     ) else {
         assert!(
             Document::from_reader(original).is_err(),
-            "valid before only"
+            "the original document is valid, but the redacted document is not"
         );
         return;
     };
@@ -98,7 +98,8 @@ fn check_structure(original: &[u8], redacted: &[u8]) {
     }
 }
 
-/// Checks that no value has the text of the grammar's values. Names may have it.
+/// Checks that no value contains the text of [`documents::planted`]. Paths such as `$field` are
+/// names, so they may contain the text.
 fn check_planted(body: &[u8]) {
     let document = Document::from_reader(body).expect("the redacted command is valid");
     document.values().for_each(check_value);

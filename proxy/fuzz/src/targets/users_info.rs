@@ -12,7 +12,7 @@ use seawall_auth::{MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, parse_users_info};
 
 use crate::{choices::Choices, documents};
 
-/// The user of the corpus, and its database.
+/// The name and the database of the user in the corpus.
 const USER: (&str, &str) = ("user", "admin");
 
 /// Checks that accepted credentials are those of the requested user, and have keys of the right

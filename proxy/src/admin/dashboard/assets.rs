@@ -102,8 +102,8 @@ impl Asset {
     }
 }
 
-/// Compares the tag of the client's copy with a tag. A cache may have marked the copy's tag as
-/// weak.
+/// True if `known`, the entity tag of the client's copy, equals `tag` or is `*`. A cache may have
+/// marked `known` as weak.
 fn is_same(known: &str, tag: &str) -> bool {
     let known = known.trim();
     known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag

@@ -166,7 +166,7 @@ fn parsed<T: DeserializeOwned>(reply: &[u8]) -> Result<T, String> {
     read(value).map_err(not_json)
 }
 
-/// True if no number is too large to be added.
+/// True if every number in the reply is small enough to be added.
 fn is_plausible(value: &Value) -> bool {
     match value {
         Value::Number(number) => number.as_f64().is_some_and(|of| of.abs() <= MAX_NUMBER),

@@ -233,7 +233,7 @@ async fn an_instance_refuses_a_request_that_it_sent_itself() {
 }
 
 #[tokio::test]
-async fn merged_reply_without_peers_has_the_members_of_the_plain_reply() {
+async fn merged_reply_without_peers_has_the_same_members_as_an_unmerged_reply() {
     let window = Arc::new(window());
     let reply = async |path: &str| -> Value {
         let request = HttpRequest::get(path).header("host", "localhost");

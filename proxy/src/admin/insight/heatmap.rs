@@ -1,4 +1,4 @@
-//! The heat map of durations, the shapes in an area of it, and the gauges over time.
+//! The heat map of durations, the shapes in an area of the heat map, and the gauges over time.
 
 use std::{
     cmp::Reverse,

@@ -1,5 +1,5 @@
-//! Checks for every live key that a reload hands its value to a running part. The tests in
-//! `tests/e2e` show what the parts then do.
+//! Checks that a reload hands the value of every live key to a running part. The tests in
+//! `tests/e2e` check what the parts do with these values.
 
 use seawall_config::{KEYS, Key, Kind};
 
@@ -98,7 +98,7 @@ fn of_telemetry(name: &str) -> String {
     format!("telemetry.{name} = {:?}\n", FILES[0])
 }
 
-/// The keys of TLS that the key with this name needs.
+/// The other TLS keys that the key `name` needs, as TOML.
 fn tls(section: &str, name: &str) -> String {
     let certificates = ["client_certificate", "client_ca_file", "client_crl_file"];
     let needs_authority = certificates.contains(&name);

@@ -119,7 +119,7 @@ fn kinds(records: &[Content]) -> Vec<String> {
 }
 
 #[test]
-fn ring_keeps_the_latest_records_and_their_clients() {
+fn a_queue_that_waits_for_an_event_keeps_the_latest_records_and_their_clients() {
     let (queue, totals, now) = ring(1 << 20);
     let began = |at_us| ClientBegan {
         at_us,
@@ -180,7 +180,7 @@ fn records_before_an_event_are_dropped_if_they_are_older_than_the_lead() {
 }
 
 #[test]
-fn ring_never_exceeds_its_memory() {
+fn a_queue_that_waits_for_an_event_never_exceeds_its_memory_limit() {
     let (queue, totals, now) = ring(10 * RECORD_BYTES);
     queue.begin_client(ClientBegan::default()).unwrap();
     for at_us in 0..1_000 {

@@ -70,7 +70,7 @@ fn sum_of_series(metrics: &str, name: &str) -> u64 {
     series.sum()
 }
 
-/// One line about a burst.
+/// One line with the duration of a burst. `way` says how the clients connected.
 pub(super) fn burst_line(way: &str, burst: &Burst) -> String {
     format!(
         "{CLIENTS} short-lived clients {way}: {:.1} s",

@@ -61,8 +61,8 @@ pub(super) async fn drive(options: ClientOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs a light traffic of two applications until the future is dropped, so that the dashboard and
-/// `seawall top` have something to show.
+/// Generates light traffic of two applications until the future is dropped, so that the dashboard
+/// and `seawall top` have something to show.
 pub(super) async fn keep_going(options: &ClientOptions) -> Result<(), Failure> {
     let [web, jobs] = ["shop-web", "shop-jobs"].map(|application| {
         let mut options = options.clone();
@@ -92,7 +92,8 @@ async fn visit(client: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The operations of a job that reads all orders and sums them up, every two seconds.
+/// The operations of a job: every two seconds, the job aggregates the orders and then reads all of
+/// them.
 async fn work(client: &Client) -> Result<(), Failure> {
     let orders = client.database(DATABASE).collection::<Document>(ORDERS);
     let mut due = interval(Duration::from_secs(2));

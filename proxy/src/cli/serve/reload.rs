@@ -37,7 +37,7 @@ pub(super) struct Reloader {
     watch: Watch<Read>,
 }
 
-/// Decides when contents that were read are due for a reload.
+/// Decides if contents that were just read must be loaded now.
 struct Watch<T> {
     /// The contents that the last reload read, or that the start read if there was no reload.
     attempted: T,
@@ -90,7 +90,7 @@ impl Files {
     /// end, so at most one thread hangs.
     ///
     /// # Errors
-    /// The problem.
+    /// A text that describes the problem.
     async fn read(&mut self, app: &Arc<App>) -> Result<Read, String> {
         let read = timeout(READ_LIMIT, async {
             if let Some(earlier) = &mut self.reading {

@@ -50,14 +50,15 @@ fn send(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Maximum time between two checks of the threads. The watchdog is not fed while a check is
-/// overdue, so a short time between checks makes the watchdog's limit exact.
+/// Maximum time between two checks of the threads. A check feeds the watchdog only if the threads
+/// have run the tasks of the check before. Frequent checks make the time limit of the watchdog more
+/// exact.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a thread that feeds the watchdog while the threads of `app` make progress, if the service
 /// manager has a watchdog. The thread is separate, so that a busy machine does not delay it more
-/// than necessary. Checks are one second apart, so the service manager ends the process only if the
-/// threads stop for nearly the whole time limit of the watchdog.
+/// than necessary. Checks are at most one second apart, so the service manager ends the process
+/// only if the threads stop for nearly the whole time limit of the watchdog.
 ///
 /// # Errors
 /// If the thread cannot be started.

@@ -93,11 +93,11 @@ async fn the_client_gets_the_end_of_a_large_reply_only_after_the_reply_is_inspec
     let (before, read, sent) = forward_to_reader(&budget).await;
     assert!(
         before < sent.len(),
-        "the client had the whole reply too early"
+        "the client had the whole reply before the backlog was sent"
     );
     assert!(
         read == sent,
-        "the client got other bytes than the server sent"
+        "the client did not read the bytes that the server sent"
     );
     assert_eq!(budget.used_bytes(), 0);
 }
@@ -108,7 +108,7 @@ async fn without_free_memory_a_large_reply_is_forwarded_in_small_pieces() {
     let (_, read, sent) = forward_to_reader(&budget).await;
     assert!(
         read == sent,
-        "the client got other bytes than the server sent"
+        "the client did not read the bytes that the server sent"
     );
     assert_eq!(budget.used_bytes(), 0);
 }

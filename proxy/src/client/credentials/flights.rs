@@ -13,7 +13,8 @@ use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
 /// How long an introduction may delay other introductions of the same user from the same address.
-/// After that, the next introduction of this user from this address replaces it.
+/// After that, the next introduction of this user from this address replaces the stalled
+/// introduction.
 const STALLED_AFTER: Duration = Duration::from_millis(250);
 
 /// Maximum total time that a login waits for introductions from other addresses. The limit is

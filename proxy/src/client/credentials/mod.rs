@@ -61,15 +61,16 @@ const READING_PACE: Duration = Duration::from_millis(5);
 const FRESHEN_LIMIT: Duration = Duration::from_millis(20);
 
 /// How long a login waits for a new reading if the cached keys are at most a second old, but
-/// another login uses them. The limit is longer than [`FRESHEN_LIMIT`], because after a password
-/// change only one login should fail.
+/// another login uses them. The limit is longer than [`FRESHEN_LIMIT`]: if the password has
+/// changed, the other login fails, and this login should get the new keys.
 const CONTENDED_LIMIT: Duration = Duration::from_millis(250);
 
 /// How long a login waits for a new reading after a proof has failed against the cached keys. This
-/// limit is longer than the others, because these keys are probably outdated.
+/// limit is longer than [`FRESHEN_LIMIT`] and [`CONTENDED_LIMIT`], because the cached keys are
+/// probably outdated.
 const DOUBTED_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long an introduction may take, without the wait in the queue before it.
+/// How long an introduction may take. The wait in the queue before the introduction does not count.
 const INTRODUCTION_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a login waits until it may introduce its user. The limit is long: a delayed login harms

@@ -97,8 +97,8 @@ pub struct CredentialSettings {
     pub max_stale: Duration,
     /// Largest number of users to remember.
     pub max_users: usize,
-    /// Maximum number of exchanges with servers for introductions that run at the same time.
-    /// Queries about users have a separate limit of the same size.
+    /// Maximum number of exchanges with servers that run at the same time, for introductions and
+    /// lookups. Queries about users' mechanisms have a separate limit of the same size.
     pub introductions: usize,
     /// Maximum number of introductions that wait for their client at the same time.
     pub conversations: usize,

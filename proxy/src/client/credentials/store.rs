@@ -13,10 +13,12 @@ use tokio::time::Instant;
 use crate::limits::{NameHash, NameHasher, RecentMap, Retired};
 use seawall_auth::{ClientKey, Identity, IdentityStatus, Login, Mechanism, ScramKeys};
 
-/// Keys older than this are read again before they are used.
+/// Before a login uses keys older than this, Seawall reads them again. If the reading takes too
+/// long, the login uses the old keys.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
-/// How long a user that the servers do not know is refused without another request to a server.
+/// After a server did not know a user, Seawall refuses the user for this long without another
+/// request to a server.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 
 /// How long the cached mechanisms of a user are valid if the user's keys are not known.

@@ -272,8 +272,9 @@ impl Operation<'_> {
         Attempt::Ended(ended)
     }
 
-    /// Handles a complete reply: records its facts, and decides if the client gets this reply or an
-    /// edited reply, or if there is another attempt.
+    /// Handles a complete reply. Records its facts, then decides what follows: the client gets this
+    /// reply or an edited reply, the client connection is closed, or Seawall may send the operation
+    /// again.
     fn settle(
         &self,
         mut checkout: Checkout,

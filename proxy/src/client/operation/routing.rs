@@ -46,8 +46,8 @@ struct CheckOutAttempt {
 
 impl Operation<'_> {
     /// Selects a server and checks out a connection to it. After a failure, tries again until the
-    /// time limit, as long as another attempt can succeed. `is_slice` is true for a slice of a wait
-    /// for data, which has a permit of the server's lane.
+    /// time limit, as long as another attempt can succeed. `is_slice` is true if the connection is
+    /// for one slice of a wait for data. Such a slice has a permit of the server's lane.
     pub(super) async fn check_out(
         &self,
         observation: &Observation<'_>,

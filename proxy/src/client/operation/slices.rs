@@ -71,7 +71,9 @@ impl Operation<'_> {
         (wait.slice(place.slice, Instant::now()), place)
     }
 
-    /// True if a slice brought no data and the wait has time for another slice.
+    /// True if Seawall sends another slice. The last slice must have brought no data and must not
+    /// have ended early, the wait must have time left, the cursor must be open, and Seawall must
+    /// not be draining.
     pub(super) fn should_continue(&self, wait: &Wait, slice: Slice, ended: &AttemptEnd) -> bool {
         let is_empty = matches!(ended, AttemptEnd::Reply(_, Outcome::Ok, 0));
         let now = Instant::now();

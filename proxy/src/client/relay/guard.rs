@@ -48,8 +48,8 @@ pub(super) fn refusal(command: &Command<'_>, has_to_log_in: bool) -> Option<Erro
     None
 }
 
-/// True if a server might read X.509 as the mechanism of a `saslStart`. The check accepts variants
-/// that a tolerant server might accept.
+/// True if a server might read X.509 as the mechanism of a `saslStart`. Also true for variants that
+/// only a tolerant server would accept.
 fn may_be_x509(start: &[u8]) -> bool {
     let elements = Elements::of(start).map_while(Result::ok);
     let mut named = elements.filter(|element| element.name == b"mechanism");
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn before_a_login_a_relay_passes_only_commands_of_the_list() {
+    fn before_a_login_a_relay_passes_only_commands_that_need_no_login() {
         for name in ["hello", "isMaster", "saslStart", "ping", "buildInfo"] {
             assert_eq!(refused(doc! {name: 1}, true), None, "{name}");
         }

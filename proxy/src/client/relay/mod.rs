@@ -13,8 +13,8 @@
 //!
 //! To the server, Seawall is the client, so some commands must not pass:
 //!
-//! - If the server requires a login, only the commands of [`guard`]'s list pass before the login. A
-//!   server without users lets a client from its own host create the first user. Seawall asks the
+//! - If the server requires a login, only the commands that [`guard`] allows pass before the login.
+//!   A server without users lets a client from its own host create the first user. Seawall asks the
 //!   server whether it requires a login, on the same connection.
 //! - MONGODB-X509 never passes, because the server would check Seawall's certificate.
 //! - A legacy query does not pass if the server might run a command that the query's first field

@@ -105,7 +105,8 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Records that the relay ends while the client still waits for replies.
+    /// Records a failure for all requests in progress, because the relay ends before their replies
+    /// arrive.
     pub(super) fn abandon(&self) {
         self.watch.lock().server_ended(Instant::now());
     }

@@ -45,7 +45,7 @@ pub(super) enum Verdict {
     Close(&'static str),
 }
 
-/// A request whose reply is awaited.
+/// A request in progress: it is being forwarded, or its reply is awaited.
 struct Pending<'a> {
     request_id: i32,
     observation: Observation<'a>,
@@ -534,7 +534,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Records a failure for all requests in progress, because the server connection has ended.
+    /// Records a failure for all requests in progress, because no more replies will arrive.
     pub(super) fn server_ended(&mut self, now: Instant) {
         for pending in self.pending.drain(..) {
             pending.observation.finish(Outcome::ServerFailed, now);
@@ -557,7 +557,7 @@ impl Login {
     }
 }
 
-/// True if a hello comes from a driver's monitor and the server will accept it.
+/// True if a hello comes from a driver's monitor and a server would accept this hello.
 fn is_from_monitor(hello: &RawDocument) -> bool {
     Hello::parse(hello, false, true).is_ok_and(|hello| hello.is_from_monitor())
 }

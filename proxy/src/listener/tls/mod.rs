@@ -58,8 +58,8 @@ pub(crate) struct ClientTls {
     expiries: Vec<CertificateExpiry>,
 }
 
-/// The keys of tickets, and the stored sessions. Sessions are resumed with one of them. All
-/// configurations of one generation share both.
+/// The keys of tickets, and the stored sessions. A client resumes a session by a ticket or by a
+/// stored session. All configurations of one generation share the keys and the stored sessions.
 #[derive(Clone)]
 struct Resumption {
     tickets: Arc<dyn ProducesTickets>,

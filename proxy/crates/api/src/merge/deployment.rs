@@ -4,7 +4,7 @@ use super::{Merge, add, add_limit, combine, merge_by, merge_text};
 use crate::{Certificate, Concurrency, Connections, Pool, PoolUser, Pools, Status};
 
 impl Merge for Status {
-    /// The merged uptime is the longest uptime of an instance.
+    /// The merged uptime is the longest uptime of all instances.
     fn merge(&mut self, other: Self) {
         add!(self, other: clients, operations, wait_queue);
         let file = |certificate: &Certificate| certificate.file.clone();

@@ -1,4 +1,4 @@
-//! Merges the replies of instances that have addresses, and writes the error texts of instances.
+//! Merges the replies of instances, and adds the addresses of instances to error texts.
 
 use super::Merge;
 

@@ -64,12 +64,12 @@ fn combine<T>(member: &mut Option<T>, other: Option<T>, both: impl FnOnce(T, T) 
     };
 }
 
-/// Adds a number that may be absent.
+/// Adds `more` to `sum`. If one of the two numbers is absent, the sum is the other number.
 fn add_known<T: std::ops::Add<Output = T>>(sum: &mut Option<T>, more: Option<T>) {
     combine(sum, more, std::ops::Add::add);
 }
 
-/// Merges a member that may be absent.
+/// Merges `other` into `member`. If one of the two is absent, the result is the other.
 fn merge_known<T: Merge>(member: &mut Option<T>, other: Option<T>) {
     combine(member, other, |mut member, other| {
         member.merge(other);
@@ -77,7 +77,8 @@ fn merge_known<T: Merge>(member: &mut Option<T>, other: Option<T>) {
     });
 }
 
-/// Adds a limit. `None` means unlimited, so the sum is `None` if one of the limits is `None`.
+/// Adds the limit `more` to `sum`. `None` means unlimited, so the sum is `None` if one of the two
+/// limits is `None`.
 fn add_limit(sum: &mut Option<u64>, more: Option<u64>) {
     *sum = sum.zip(more).map(|(sum, more)| sum + more);
 }

@@ -63,7 +63,7 @@ impl Merge for Heatmap {
 }
 
 impl Heatmap {
-    /// The counts of a column by the number of the bucket.
+    /// The counts of a column, each with the number of its bucket.
     fn numbered<'a>(
         &'a self,
         column: &'a HeatmapColumn,

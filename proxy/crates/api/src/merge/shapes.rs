@@ -47,8 +47,8 @@ impl Merge for Shapes {
 }
 
 impl Shape {
-    /// Removes the distributions that a reply about one shape contains only if the request asks for
-    /// them.
+    /// Removes the distributions of the steps, of the cursors and of the figures since the start. A
+    /// reply about one shape contains them only if the request has `distributions=true`.
     pub fn drop_inner_distributions(&mut self) {
         for step in self.timeline.iter_mut().flatten() {
             step.distribution = None;
@@ -64,8 +64,8 @@ impl Shape {
 }
 
 impl Shapes {
-    /// Sorts the shapes in descending order, and keeps the first `limit` shapes. The figures of the
-    /// other shapes are added to `other`. An unknown key sorts by total time.
+    /// Sorts the shapes by `sort` in descending order, and keeps the first `limit` shapes. The
+    /// figures of the other shapes are added to `other`. An unknown `sort` sorts by server load.
     pub fn keep(&mut self, sort: &str, limit: usize) {
         let weight: fn(&Shape) -> f64 = match sort {
             "count" => |shape| float(shape.count),
@@ -245,7 +245,7 @@ impl Merge for Namespaces {
 
 impl Namespaces {
     /// Sorts the namespaces by total time in descending order, and keeps the first `limit`
-    /// namespaces. The time of awaiting operations does not count.
+    /// namespaces. The time of operations that waited for an event does not count.
     pub fn keep(&mut self, limit: usize) {
         let weight = |of: &Namespace| of.total_time_ms - of.awaited_time_ms.unwrap_or_default();
         self.namespaces

@@ -12,7 +12,8 @@ use seawall_wire::{encode_op_msg_like, encode_request};
 use super::{Layout, Packet, PacketEvent};
 use crate::record::{ClientBegan, Content, Header, Outcome, Reply, ReplyDetail};
 
-/// Maximum number of operations without a reply that are remembered at a time.
+/// Maximum number of operations without a reply that are remembered at a time. Replies to further
+/// operations are not exported.
 const MAX_PENDING: usize = 100_000;
 
 /// The reason why a capture cannot be converted to a recorder's file.
@@ -28,8 +29,8 @@ pub enum ExportError {
 pub struct ExportCounts {
     /// Operations whose command is in the file.
     pub operations: u64,
-    /// Operations whose reply is not in the capture: the client got no reply from a server, or the
-    /// reply was too large.
+    /// Operations whose reply is not in the file: the client got no reply from a server, the reply
+    /// was too large, or the operation exceeded the limit `MAX_PENDING`.
     pub without_reply: u64,
     /// Operations that the capture itself omits.
     pub omitted: u64,
@@ -165,6 +166,6 @@ fn hello(began: &ClientBegan) -> RawDocumentBuf {
     }
 }
 
-/// `requestID` of the `hello`, and of its reply. The reply follows at once, so later commands may
-/// have the same number.
+/// `requestID` of the `hello`, and of its reply. The reply follows its `hello` directly, so a later
+/// command may have the same `requestID`.
 const HELLO_ID: i32 = 1;

@@ -32,8 +32,8 @@ const MAX_SESSIONS: usize = 50_000;
 /// commands count as unmatched.
 const MAX_PENDING: usize = 100_000;
 
-/// Maximum size of a `getMore` that is kept for exhaust cursors without recorded commands, in
-/// bytes.
+/// Maximum size in bytes of a `getMore` that is kept. If the cursor is an exhaust cursor and the
+/// recording lacks its later `getMore`s, the capture repeats the kept `getMore`.
 const MAX_EXHAUST_BYTES: usize = 4096;
 
 /// Counts of the imported commands, and of the messages that were not imported, by reason.
@@ -41,8 +41,8 @@ const MAX_EXHAUST_BYTES: usize = 4096;
 pub struct ImportCounts {
     /// Commands that are in the capture.
     pub operations: u64,
-    /// Commands that contain, or may contain, a secret. In place of each command, the capture has
-    /// an `Omitted` record.
+    /// Commands that may contain a secret, or whose reply may contain one. The capture has an
+    /// `Omitted` record in place of each of these commands.
     pub secret: u64,
     /// Handshakes and logins (`hello`, `saslStart` and the like), of any opcode.
     pub handshakes: u64,
@@ -89,7 +89,8 @@ struct Pending {
     operation: Option<u64>,
     at_us: u64,
     form: ReplyForm,
-    /// The message, if the command is a `getMore` of an exhaust cursor.
+    /// The message, if the command is a `getMore` of at most [`MAX_EXHAUST_BYTES`]: its cursor may
+    /// be an exhaust cursor.
     exhaust: Option<Bytes>,
 }
 
@@ -233,7 +234,7 @@ impl Import {
     }
 
     /// Records a reply of an exhaust cursor, if the recording has no command for this reply.
-    /// `command` is the first `getMore`; the reply gets a copy of it.
+    /// `command` is the first `getMore`. A copy of this `getMore` is recorded before the reply.
     fn exhaust_reply(
         &mut self,
         session: u64,
@@ -360,7 +361,7 @@ impl Import {
         }
     }
 
-    /// The client of a session. At the client's first operation, records that its capture begins.
+    /// The client of a session. At the first operation of the session, adds a `ClientBegan` record.
     fn client(&mut self, session: u64, at_us: u64, records: &mut Vec<Content>) -> u64 {
         let next = self.clients + 1;
         let state = self.session(session);

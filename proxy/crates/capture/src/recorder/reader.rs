@@ -33,7 +33,7 @@ pub enum RecorderError {
     },
 }
 
-/// Reads the packets of one file. Memory is limited to one packet.
+/// Reads the packets of one file. Memory use is limited to one packet.
 #[derive(Debug)]
 pub struct RecorderReader<R> {
     source: R,
@@ -113,10 +113,10 @@ fn read_packet(
     }
     let size = usize::try_from(u32::from_le_bytes(size)).unwrap_or(usize::MAX);
     if size > MAX_PACKET_BYTES {
-        return Ok(Err("a packet over the limit"));
+        return Ok(Err("the packet exceeds the size limit"));
     }
     let Some(length) = size.checked_sub(SIZE_BYTES) else {
-        return Ok(Err("a packet without a head"));
+        return Ok(Err("the packet has no head"));
     };
     let mut bytes = Vec::new();
     let limit = u64::try_from(length).unwrap_or(u64::MAX);
@@ -136,7 +136,7 @@ fn parse(layout: Layout, packet: Bytes) -> Result<Packet, &'static str> {
     };
     let session = u64::from_le_bytes(take(&mut rest)?);
     if session >= MAX_SESSION {
-        return Err("a session number over the limit");
+        return Err("the session number is too large");
     }
     let local = take_text(&mut rest)?;
     let remote = match layout {
@@ -148,7 +148,7 @@ fn parse(layout: Layout, packet: Bytes) -> Result<Packet, &'static str> {
     }
     let time = u64::from_le_bytes(take(&mut rest)?);
     let at_us = match layout.has_dates() {
-        true => time.checked_mul(1000).ok_or("a date over the limit")?,
+        true => time.checked_mul(1000).ok_or("the date is too large")?,
         false => time,
     };
     let order = u64::from_le_bytes(take(&mut rest)?);
@@ -180,7 +180,7 @@ fn check_message(message: &[u8]) -> Result<(), &'static str> {
     let header = header.and_then(|header| Header::parse(header, MAX_MESSAGE_BYTES).ok());
     match header {
         Some(header) if header.message_length == message.len() => Ok(()),
-        _ => Err("the message does not fill the packet"),
+        _ => Err("the message header is invalid or does not match the packet size"),
     }
 }
 
@@ -195,7 +195,7 @@ fn take<const N: usize>(rest: &mut Bytes) -> Result<[u8; N], &'static str> {
 fn take_text(rest: &mut Bytes) -> Result<String, &'static str> {
     let mut bytes = rest.iter().take(MAX_HEAD_BYTES);
     let length = bytes.position(|&byte| byte == 0);
-    let length = length.ok_or("a text that does not end")?;
+    let length = length.ok_or("a text has no NUL or is too long")?;
     let text = String::from_utf8(rest.slice(..length).into());
     *rest = rest.slice(length + 1..);
     text.map_err(|_| "a text that is not UTF-8")

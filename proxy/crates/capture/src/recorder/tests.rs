@@ -236,7 +236,7 @@ fn each_reply_is_matched_to_its_command_by_session_and_response_to() {
     let Content::ClientBegan(began) = began else {
         panic!("{began:?}");
     };
-    assert!(began.was_active, "the client's hello is not in the file");
+    assert!(began.was_active, "no hello in the file means was_active");
     let Content::ClientBegan(began) = began_too else {
         panic!("{began_too:?}");
     };
@@ -389,7 +389,7 @@ fn messages_that_cannot_be_imported_are_counted_by_reason() {
 }
 
 #[test]
-fn the_address_of_the_server_is_in_the_header() {
+fn imported_header_contains_the_server_address() {
     for layout in Layout::ALL {
         let first = in_layout(layout, packet(1, 0, request(1, &find(1))));
         let header = Import::new(layout, &first).header(Bytes::new(), String::new(), &first);
@@ -419,7 +419,7 @@ fn number_of_remembered_commands_is_limited_in_a_file_without_replies() {
     assert!(import.remembered() <= 100_000, "{}", import.remembered());
 }
 
-/// Scripts of exchanges. An exchange is given by its session and its kind.
+/// Generates scripts. Each entry is an exchange of messages: its session and its kind.
 fn scripts() -> impl Strategy<Value = Vec<(u64, u8)>> {
     proptest::collection::vec((1_u64..5, 0_u8..4), 1..40)
 }

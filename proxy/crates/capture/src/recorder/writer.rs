@@ -52,7 +52,7 @@ impl<W: Write> RecorderWriter<W> {
         head.extend(packet.order.to_le_bytes());
         let size = 4 + head.len() + packet.message.len();
         if size > MAX_PACKET_BYTES {
-            return Err(io::Error::other("a packet over the limit"));
+            return Err(io::Error::other("the packet exceeds the size limit"));
         }
         let size = u32::try_from(size).map_err(io::Error::other)?;
         self.destination.write_all(&size.to_le_bytes())?;

@@ -90,7 +90,7 @@ pub enum Handshake {
     WhatsMyUri,
 }
 
-/// The fields of a command that Seawall knows and that are part of its shape.
+/// The syntax of a command: it decides which fields are part of the command's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syntax {
     /// `find`.
@@ -141,7 +141,7 @@ pub enum FirstField {
 }
 
 impl FirstField {
-    /// The first field of commands with this syntax.
+    /// The kind of value in the first field of commands with this syntax.
     const fn of(syntax: Syntax) -> Self {
         match syntax {
             Syntax::Plain | Syntax::BulkWrite => Self::Flag,
@@ -250,13 +250,13 @@ pub(super) const fn command(name: &'static str) -> CommandSpec {
     }
 }
 
-/// Each setter changes one property of a row.
+/// Setters for the properties of a row.
 impl CommandSpec {
     pub(super) const fn aliases(self, aliases: &'static [&'static str]) -> Self {
         Self { aliases, ..self }
     }
 
-    /// Sets the class of a command that works on data. A replay may therefore send the command.
+    /// Sets the class, and marks the command as one that a replay may send.
     pub(super) const fn class(self, class: Class) -> Self {
         Self { class, ..self }.replayed()
     }
@@ -288,7 +288,7 @@ impl CommandSpec {
         self.class(Class::Handshake(handshake)).never_replayed()
     }
 
-    /// Sets the syntax, and the kind of the first field that commands with this syntax have.
+    /// Sets the syntax, and the kind of value in the first field of commands with this syntax.
     pub(super) const fn syntax(self, syntax: Syntax) -> Self {
         Self {
             syntax,

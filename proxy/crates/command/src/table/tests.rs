@@ -132,7 +132,7 @@ fn commands_with_credentials_are_never_compressed() {
 }
 
 #[test]
-fn credentials_and_setparameter_and_usersinfo_and_unknown_commands_are_secret() {
+fn commands_with_credentials_and_setparameter_and_usersinfo_and_unknown_commands_are_secret() {
     let mut expected = names(|command| !command.may_be_compressed);
     expected.insert("setParameter");
     expected.insert("usersInfo");
@@ -164,7 +164,7 @@ fn only_the_listed_commands_are_reads() {
 }
 
 #[test]
-fn commands_with_statements_are_writes() {
+fn commands_with_statements_are_writes_and_streamed_commands_have_statements() {
     for command in COMMANDS {
         let has_statements = command.statements != Statements::None;
         assert!(!has_statements || command.class == Class::Write);

@@ -72,8 +72,8 @@ pub(crate) fn comparison(comparison: &Comparison) -> String {
     page + "</body></html>\n"
 }
 
-/// Draws both distributions of a shape. The height of a bar is the bucket's share of the
-/// operations.
+/// Draws both distributions of a shape. The height of a bar is proportional to the bucket's share
+/// of the operations.
 fn plot(results: [Option<&ShapeResult>; 2]) -> String {
     let sides = results.map(|shape| {
         shape.map_or_else(Distribution::default, |shape| shape.latency.distribution())
@@ -117,7 +117,7 @@ fn add(page: &mut String, text: &str) {
     page.push_str(text);
 }
 
-/// Text of clients, safe in HTML.
+/// Escapes a text for HTML, because the text may come from clients.
 fn escaped(text: &str) -> String {
     let mut safe = String::new();
     for character in printable(text).chars() {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_shapes_are_shown_with_both_distributions_and_without_markup_of_clients() {
+    fn changed_shapes_are_shown_with_both_distributions_and_escaped_names() {
         let changes = Comparison::new(report(10, 5), report(40, 6), None);
         let page = comparison(&changes);
         for text in [

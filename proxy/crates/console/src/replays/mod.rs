@@ -19,7 +19,7 @@ pub(crate) use self::{html::comparison as html, text::comparison as text};
 /// Formats a report or a comparison as indented JSON, with a line break at its end.
 ///
 /// # Errors
-/// If a value cannot be represented.
+/// If a value cannot be represented in JSON.
 pub fn json(document: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(document).map(|text| text + "\n")
 }

@@ -63,7 +63,7 @@ fn headline(report: &Report) -> String {
     )
 }
 
-/// The lines about a replay that was run.
+/// The lines that only the summary of a replay has, not the summary of a dry run or of a capture.
 fn progress(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     if report.settings.pace != "max" {

@@ -31,7 +31,7 @@ impl Comparison {
         }
     }
 
-    /// Limits of the comparison that a reader must know.
+    /// The circumstances that may make the comparison misleading, one sentence for each.
     pub(super) fn caveats(&self) -> Vec<String> {
         let mut caveats = Vec::new();
         for (name, side) in [("before", &self.before), ("now", &self.now)] {

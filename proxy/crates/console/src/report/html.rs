@@ -96,7 +96,7 @@ mod tests {
         *,
     };
 
-    /// Adds markup to every string value, as a hostile name could contain it.
+    /// Adds markup to every string value, as an attacker could put markup into a name.
     fn poisoned(value: Value) -> Value {
         match value {
             Value::String(text) => Value::String(format!("{text}\"'></script><script>&\u{1b}")),

@@ -357,7 +357,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn json_is_written_unchanged() {
+    fn formatted_json_has_the_same_content_as_the_original() {
         let again: Value = serde_json::from_str(&pretty(&example()).unwrap()).unwrap();
         assert_eq!(again, example());
     }

@@ -1,5 +1,5 @@
-//! The latency heat map as a grid: whole steps by whole buckets, with the number of operations in
-//! each cell. This module draws nothing.
+//! The latency heat map as a grid. Each cell covers whole steps and whole buckets, and has the
+//! number of their operations. This module draws nothing.
 
 use super::histogram::{PER_OCTAVE, eighth};
 use crate::figures::{clock, float, moment, whole};
@@ -15,7 +15,7 @@ pub(super) const SHADES: usize = 8;
 pub(super) struct Grid {
     /// The start of the first column, in seconds since the epoch.
     pub(super) from: f64,
-    /// Length of the time of a column, in seconds.
+    /// The time that a column covers, in seconds.
     pub(super) cell_seconds: f64,
     /// Number of columns.
     pub(super) columns: usize,
@@ -45,8 +45,8 @@ pub(super) struct Period {
 
 impl Period {
     /// The period that a heat map of the last `since` seconds shows. Without `since`, it is the
-    /// period that has data. The period contains all columns, even if the clocks of the two
-    /// machines differ.
+    /// period that has data. The period contains all columns, even if the clock of this machine
+    /// differs from the clock of the proxy.
     pub(super) fn of(heatmap: &Heatmap, since: Option<f64>, now: f64) -> Self {
         let ends = heatmap.columns.first().zip(heatmap.columns.last());
         let Some((first, last)) = ends else {
@@ -173,9 +173,9 @@ impl Grid {
     }
 }
 
-/// The start, the length in seconds and the number of the columns of a period. Columns begin at
-/// multiples of their length, so that earlier columns stay the same when the heat map is drawn
-/// again.
+/// The columns of a period: the start of the first column, the length of a column in seconds, and
+/// the number of columns. Columns begin at multiples of their length, so that earlier columns stay
+/// the same when the heat map is drawn again.
 fn time_cells(period: Period, step: f64, most: usize) -> (f64, f64, usize) {
     let length = (period.until - period.from).max(step);
     let most = float(u64::try_from(most).unwrap_or(u64::MAX));

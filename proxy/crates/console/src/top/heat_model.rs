@@ -1,5 +1,5 @@
-//! The names in the last responses that the heat map can select, and the parameters and title of
-//! the selection.
+//! The names that the user can select for the heat map, taken from the last responses, and the
+//! parameters and the title of the selection.
 
 use super::{heat_choice::Dimension, model::Model};
 use crate::figures::{namespace, printable};

@@ -54,7 +54,8 @@ struct Room {
 }
 
 impl Room {
-    /// The title, the marks, the axis and its labels always have one line each.
+    /// Divides a pane of this height. The title, the marks, the axis and its labels always have one
+    /// line each.
     fn of(height: usize, annotations: usize) -> Self {
         let listed = match height {
             16.. => annotations.min(LISTED),
@@ -267,7 +268,8 @@ mod tests {
         view::tests::{buffer, shown},
     };
 
-    /// A model that shows the heat map of the tests of [`Grid`], with two annotations.
+    /// A model that shows the heat map from the tests of [`Grid`]. Two annotations are in the
+    /// period of the heat map, and one is before it.
     fn opened(colours: Colours) -> Model {
         let mut model = model();
         model.choice.tab = Tab::HeatMap;

@@ -23,7 +23,7 @@ pub(super) struct Range {
     pub(super) high: f64,
 }
 
-/// The end of a range that moves, and its direction.
+/// Which end of a range moves, and in which direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     LowDown,

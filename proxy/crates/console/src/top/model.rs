@@ -154,9 +154,10 @@ impl Model {
         self.error = answers.error;
     }
 
-    /// Computes the rate of operations since the last responses, over the instances that sent both
-    /// responses. Each instance has its own times, because otherwise an instance that replies late
-    /// would distort the rates of the others.
+    /// Computes the sum of the rates of all instances. The rate of an instance is computed from its
+    /// last two responses; an instance without two responses is left out. Each instance has its own
+    /// times, because otherwise an instance that replies late would distort the rates of the
+    /// others.
     fn count(&mut self, operations: BTreeMap<String, (Duration, u64)>) {
         let rates = operations.iter().filter_map(|(address, (at, count))| {
             let (before, counted) = self.counted.get(address)?;

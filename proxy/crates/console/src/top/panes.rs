@@ -58,7 +58,8 @@ pub(crate) fn storms(storms: &Storms) -> Vec<String> {
 /// The heading of the last column, which only the tables of several instances have.
 const INSTANCE_HEADING: &str = "<reported by";
 
-/// Adds the instances to the rows as the last cell, if the figures come from several instances.
+/// Adds a last cell with the name of the instance to each row, if the figures come from several
+/// instances.
 fn with_instances<'a>(
     rows: impl Iterator<Item = Vec<String>>,
     instances: impl Iterator<Item = &'a Option<String>>,

@@ -1,4 +1,4 @@
-//! Detects that two texts describe the same shape: one text from before, and one from after Seawall
+//! Detects that two texts describe the same shape. The older text is from the time before Seawall
 //! learned that some names in the shape are data.
 
 use seawall_stats::Label;

@@ -330,7 +330,8 @@ fn push<T>(values: &mut VecDeque<T>, value: T, most: usize) {
     values.push_back(value);
 }
 
-/// The value at the quantile `numerator / denominator` of sorted values; zero if there are none.
+/// The value at the quantile `numerator / denominator` of values in any order; zero if there are
+/// none.
 pub(super) fn rank(values: &[f64], numerator: usize, denominator: usize) -> f64 {
     let mut values = values.to_vec();
     let index = values.len().saturating_sub(1) * numerator / denominator;

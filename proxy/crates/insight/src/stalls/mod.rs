@@ -29,8 +29,8 @@ const REMEMBERED: usize = 200;
 /// Maximum number of shapes listed per stall.
 const SHAPES: usize = 5;
 
-/// Maximum number of watched servers. It includes some servers that were removed from the
-/// deployment.
+/// Maximum number of watched servers. A server that was removed from the deployment still counts
+/// for [`FORGOTTEN_AFTER`] seconds.
 const WATCHED: usize = 100;
 
 /// A shape whose operations waited during a stall.

@@ -54,13 +54,14 @@ const MIN_CHANGE: f64 = 0.3;
 /// Minimum of the standard deviation, as a share of the usual value.
 const MIN_DEVIATION: f64 = 0.05;
 
-/// At most one in this many calm averages may be as extreme as the average of the episode.
+/// A counter is reported only if at most one in this many calm averages differs as much from the
+/// usual value as the average of the episode.
 const AS_EXTREME_OF: usize = 20;
 
 /// The counters with unusual values during the episodes. `episodes` has the start and the end of
-/// each episode. The highest score is first. Empty if the server did not reply during at least half
-/// of the episodes. Then the rates during the episodes are unknown, because the first reply after a
-/// gap has averages over the whole gap.
+/// each episode. The highest score is first. Empty if most samples have no reply in at least half
+/// of the episodes. In such an episode the rates are unknown, because the first reply after a gap
+/// has averages over the whole gap.
 pub(super) fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     let is_seen = |episode: &&(f64, f64)| samples.iter().any(|s| is_within(s, **episode));
     let seen: Vec<_> = episodes.iter().filter(is_seen).copied().collect();
@@ -150,8 +151,8 @@ fn is_calm(sample: &Sample, episodes: &[(f64, f64)]) -> bool {
     !episodes.iter().any(|episode| is_within(sample, *episode))
 }
 
-/// True if most samples of an episode have no reply: at least half of the samples within the
-/// episode, or more than half of the samples within its margins.
+/// True if at least half of the samples within the episode have no reply, or more than half of the
+/// samples within the episode and its margins.
 fn is_silent(samples: &[Sample], episode: (f64, f64)) -> bool {
     let within = samples.iter().filter(|s| is_within(s, episode));
     let proper = |s: &&Sample| s.at >= episode.0 && s.at <= episode.1;

@@ -13,7 +13,8 @@ use super::moved::Sample;
 const KEPT: Duration = Duration::from_secs(600);
 
 /// Maximum number of samples kept per server: ten minutes at the shortest interval. A sample is
-/// about 400 bytes, so at an interval of one second ten minutes are a quarter of a MiB.
+/// about 400 bytes. At an interval of one second, the samples of ten minutes take a quarter of a
+/// MiB.
 const MAX_SAMPLES: usize = 6_000;
 
 /// The samples of all servers.

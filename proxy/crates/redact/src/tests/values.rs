@@ -110,7 +110,7 @@ fn only_the_listed_commands_keep_an_option_a_command_or_sessions_in_their_first_
     );
 }
 
-/// Fields that have a name of a database, collection, field or index. Names are documented as kept.
+/// Fields that have a name of a database, collection, field or index. Redaction keeps names.
 const NAMES: [&str; 9] = [
     "$db",
     "collection",
@@ -198,8 +198,8 @@ const OF_NUMBERS: [&str; 6] = [
     "fields",
 ];
 
-/// Fields whose text and numbers are not kept: they have an option of another type, or a value of a
-/// user.
+/// Fields whose text and numbers are not kept, because the field has an option of another type, or
+/// a value of a user.
 const OTHERS: [&str; 33] = [
     "$client",
     "$clusterTime",
@@ -263,7 +263,7 @@ fn each_field_of_a_command_keeps_only_names_and_options_of_its_type() {
     }
 }
 
-/// True if the field may keep this value.
+/// True if redaction may keep this value in this field.
 fn is_exception(field: &str, value: &Bson) -> bool {
     match value {
         Bson::String(_) => NAMES.contains(&field),

@@ -382,7 +382,7 @@ const CHANGE_WORDS: [&[u8]; 5] = [
     b"whenAvailable",
 ];
 
-/// The bounds of windows that are not numbers.
+/// The words that the server accepts as a bound of a window, in place of a number.
 const BOUNDS: [&[u8]; 2] = [b"current", b"unbounded"];
 
 /// The words of `whenMatched` and `whenNotMatched`.

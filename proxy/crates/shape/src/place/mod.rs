@@ -74,7 +74,7 @@ enum Inner {
     Reply(ReplyForm, reply::Part),
 }
 
-/// The modifiers of an update, by the rule for the changes in their argument.
+/// The modifiers of an update, grouped by the rule for the changes in their argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Modifier {
     Push,

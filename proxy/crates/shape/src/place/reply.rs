@@ -43,7 +43,8 @@ impl Part {
         }
     }
 
-    /// True for fields that say how an operation ended. All other fields are values.
+    /// True for fields without a value of a user, such as counts, error codes, cursor ids and
+    /// times. All other fields are values.
     fn keeps(self, name: &[u8]) -> bool {
         match self {
             Self::Body => KEPT_FIELDS.contains(&name),

@@ -5,13 +5,13 @@
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, Regex, doc, oid::ObjectId};
 
-/// A text that every value contains, and no name contains.
+/// A text that every value with text contains. Outside of values, no name contains it.
 pub(super) const PLANTED: &str = "tok";
 
 /// Makes the random choices, and applies the wanted changes to the command.
 pub(super) struct Dice<'a> {
     choices: &'a [u8],
-    /// A number that is part of every value, so that two salts give different values.
+    /// A number from which the values are built. Another salt gives other values.
     pub(super) salt: u32,
     /// True to put the members of sets into another order.
     pub(super) is_shuffled: bool,

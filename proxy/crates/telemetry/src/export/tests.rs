@@ -97,9 +97,9 @@ fn busy(after: Option<u64>) -> Response {
     }
 }
 
-/// Runs an export that gets these responses one after another, and then the last response
-/// repeatedly. Returns the result and the times of the requests. The clock is paused, so waits have
-/// exact lengths and take no real time.
+/// Runs an export that gets these responses one after another, and then `busy(None)` for each
+/// further request. Returns the result and the times of the requests. Callers pause the clock, so
+/// waits take no real time.
 async fn scripted(responses: Vec<Response>, limit: u64) -> (Exported, Vec<Duration>) {
     let began = Instant::now();
     let mut times = Vec::new();

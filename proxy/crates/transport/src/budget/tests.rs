@@ -1,5 +1,5 @@
-//! Tests of the budget: which message gets memory, and which holder is evicted. The tests move the
-//! clock.
+//! Tests of the budget: which message gets memory, and which holder is evicted. The tests simulate
+//! the time.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -22,7 +22,8 @@ fn sharer(last: u8) -> Sharer {
     Sharer::at(Some([192, 0, 2, last].into()))
 }
 
-/// A holder of `bytes` bytes. Seawall waits for more bytes of its sender.
+/// Adds a message that holds `bytes` bytes. Seawall waits for more bytes from the sender of this
+/// message.
 fn holder(inner: &mut Inner, sharer: Sharer, bytes: usize, now: Instant) -> HolderId {
     let id = inner.open(sharer, now);
     assert_eq!(inner.grow(id, bytes, bytes, now), Grant::Granted);
@@ -52,7 +53,7 @@ async fn messages_use_the_reserve_one_at_a_time_with_the_fewest_missing_bytes_fi
     assert_eq!(
         inner.grow(c, CHUNK, 250_000, now),
         Grant::Wait,
-        "message b has fewer bytes left"
+        "message c waits, because message b has fewer bytes left"
     );
     assert_eq!(inner.grow(b, CHUNK, 200_000, now), Grant::Granted);
     assert!(inner.used <= ALL + RESERVE);
@@ -118,7 +119,7 @@ async fn only_a_silent_holder_of_the_address_with_the_most_memory_is_evicted() {
     assert_eq!(inner.grow(other, 100, 100, now), Grant::Wait);
     assert!(
         !greedy.iter().any(|id| is_evicted(&inner, *id)),
-        "the holder is not silent yet"
+        "a holder that is not silent yet is not evicted"
     );
     let later = now + SILENT_AFTER;
     inner.record_bytes(greedy[1], 1, later);
@@ -204,7 +205,8 @@ async fn a_thousand_half_sent_messages_complete_within_the_budget() {
     assert_eq!(budget.used_bytes(), 0);
 }
 
-/// Compares the first waiting message and the sums with the result of a full search.
+/// Compares the first waiting message and the sums in `inner` with values that are computed from
+/// all holders.
 fn check(inner: &Inner) {
     let waiting = inner.holders.iter().filter_map(|(id, holder)| {
         let (_, left) = holder.waits?;
@@ -462,11 +464,11 @@ async fn try_grow_takes_free_memory_only_while_no_message_waits() {
     let budget = MemoryBudget::of_bytes(ALL);
     let [mut share, mut other] = [1, 2].map(|last| budget.open(sharer(last)));
     assert!(share.try_grow(CHUNK));
-    assert!(!share.try_grow(ALL), "more bytes than are free");
+    assert!(!share.try_grow(ALL), "refuses more than the free bytes");
     assert_eq!((share.bytes(), budget.used_bytes()), (CHUNK, CHUNK));
     let mut wait = Box::pin(other.grow(ALL, ALL));
     assert!(futures_util::poll!(wait.as_mut()).is_pending());
-    assert!(!share.try_grow(2 * CHUNK), "another message waits");
+    assert!(!share.try_grow(2 * CHUNK), "refuses while others wait");
     drop(wait);
     drop(other);
     assert!(share.try_grow(2 * CHUNK));

@@ -21,7 +21,7 @@ pub enum ServerAddress {
 #[error("invalid server address: {0:?}; expected host:port or the path of a unix socket")]
 pub struct AddressError(String);
 
-/// The port of a server address without a port.
+/// The port to use if a server address contains no port.
 const DEFAULT_PORT: u16 = 27017;
 
 impl fmt::Display for ServerAddress {

@@ -163,8 +163,7 @@ impl EstablishError {
     }
 }
 
-/// Establishes connections to servers. All connections have the same TLS configuration, compressors
-/// and time limit.
+/// Establishes connections to servers. Clones share the TLS configuration and the time limit.
 #[derive(Clone)]
 pub struct Connector {
     /// The TLS configuration, shared by all clones of the connector.
@@ -230,8 +229,9 @@ impl Connector {
         Duration::from_nanos(self.limit.load(Ordering::Relaxed))
     }
 
-    /// Connects and sends `hello`, but does not authenticate. The connection serves commands that
-    /// need no user, and introductions: first logins of users, which Seawall forwards to a server.
+    /// Connects and sends `hello`, but does not authenticate. Seawall uses the connection for
+    /// commands that need no user, and for introductions: the first login of a user, which Seawall
+    /// forwards to the server.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -265,9 +265,9 @@ impl Connector {
     }
 
     /// Establishes a connection for anonymous clients. Fails if the server requires a login. The
-    /// check runs for each connection, because access control may have been switched on. If no user
-    /// exists yet, a server on the same host would then let an anonymous client create the first
-    /// user.
+    /// check runs for each connection, because an operator may have switched on access control on
+    /// the server. If such a server has no user yet, it lets any client on its own host create the
+    /// first user. Without the check, an anonymous client of Seawall could create this user.
     async fn establish_anonymous(
         &self,
         address: &ServerAddress,
@@ -303,8 +303,9 @@ impl Connector {
         self.within_limit(address, connecting).await
     }
 
-    /// Connects but sends no `hello`, because the client will send its own. The returned flag is
-    /// true if the server requires clients to log in. `header` is sent first, before TLS.
+    /// Connects but sends no `hello`, because the client sends its own `hello`. The returned flag
+    /// is true if the server requires clients to log in. Sends `header` first, before the TLS
+    /// handshake.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -537,8 +538,8 @@ async fn run_step(
 }
 
 /// The `hello` of Seawall's own connections. Its metadata names Seawall; the clients' metadata is
-/// sent with each operation. It uses the legacy name `isMaster`, because servers before 4.4.2 do
-/// not know `hello`.
+/// sent with each operation. The command has the legacy name `isMaster`, because servers before
+/// 4.4.2 do not know `hello`.
 fn hello() -> RawDocumentBuf {
     rawdoc! {
         "isMaster": 1,

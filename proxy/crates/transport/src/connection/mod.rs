@@ -123,9 +123,9 @@ impl Connection {
 }
 
 impl ConnectionId {
-    /// The share of the maximum lifetime after which this connection expires, from 0.8 to 1. It
-    /// differs between connections, so connections that were established together do not expire
-    /// together.
+    /// The share of the maximum lifetime after which this connection expires, from 0.8 to 1. The
+    /// share differs between connections, so connections that were established together do not
+    /// expire together.
     pub fn life_share(self) -> f64 {
         1.0 - 0.2 * self.spread()
     }

@@ -5,7 +5,8 @@ use std::ops::Deref;
 use bson::{RawDocument, RawDocumentBuf, cstr, raw::RawBinaryRef, rawdoc, spec::BinarySubtype};
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// Size of the element `payload` and of its document's end, in bytes, without the payload itself.
+/// Upper bound for the number of bytes that the element `payload` adds to a document, without the
+/// payload itself.
 const PAYLOAD_ELEMENT_BYTES: usize = 16;
 
 /// A document that contains a SASL payload or keys, zeroed on drop.
@@ -51,8 +52,8 @@ impl Drop for SecretDocument {
     }
 }
 
-/// Builds a `saslStart`. `source` has the name of the field for the user's database (`$db`, or `db`
-/// inside a hello) and the database.
+/// Builds a `saslStart`. `field` is the name of the field for the user's database: `$db`, or `db`
+/// inside a hello. `source` is the database.
 pub fn sasl_start(
     mechanism: &str,
     (field, source): (&bson::raw::CStr, &str),

@@ -47,7 +47,7 @@ pub enum Authorities<'a> {
 
 impl<'a> Authorities<'a> {
     /// Trusts the authorities in `file`. Without this file, trusts the authorities of the operating
-    /// system. If there are none, trusts Mozilla's authorities.
+    /// system. If the operating system has no authorities, trusts Mozilla's authorities.
     pub fn of(file: Option<Pem<'a>>, system: Option<Pem<'a>>) -> Self {
         match (file, system) {
             (Some(file), _) => Self::File(file),

@@ -50,7 +50,8 @@ impl<'a> RestOfMessage<'a> {
         }
     }
 
-    /// Reads the next piece. It is empty at the end of the message.
+    /// Reads the next bytes of the message into `piece`. After the end of the message, `piece` is
+    /// empty.
     ///
     /// # Errors
     /// [`ReadError::Stalled`] or [`ReadError::Evicted`] if the sender is silent, or if it is too

@@ -182,7 +182,7 @@ async fn a_login_with_keys_that_were_replaced_is_refused() {
 }
 
 #[tokio::test]
-async fn refused_keys_end_the_identity_unless_they_were_replaced_before() {
+async fn refused_keys_end_the_identity_unless_they_were_replaced_before_the_refusal() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let version = known.identity.login_version();

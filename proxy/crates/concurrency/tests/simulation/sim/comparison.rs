@@ -32,8 +32,8 @@ fn score(scenario: &Scenario, outcome: &Outcome) -> f64 {
     }
 }
 
-/// Runs a scenario with all policies. The ratio is 1 or more if the controller is at least as good
-/// as the best fixed limit.
+/// Runs a scenario with all policies. The `ratio` of the result is 1 or more if the controller is
+/// at least as good as the best fixed limit.
 pub(crate) fn compare(scenario: &Scenario, seed: u64) -> Row {
     let from = scenario.steady_at + 10.0;
     let to = from + scenario.auto_s;

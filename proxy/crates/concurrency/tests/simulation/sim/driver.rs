@@ -19,7 +19,7 @@ pub(crate) enum Policy {
     Auto(u32),
 }
 
-/// Runs a scenario from 0 to the end of the measurement, `to` seconds. Measures from `from`.
+/// Runs a scenario for `to` seconds. The measurement begins at `from` seconds.
 pub(crate) fn run(scenario: &Scenario, policy: Policy, from: f64, to: f64, seed: u64) -> Outcome {
     let servers = (0..scenario.servers)
         .map(|_| Server::new(scenario.cores, scenario.contention))

@@ -5,7 +5,7 @@ use super::{
     world::{Change, Kind},
 };
 
-/// The value that is compared with the best fixed limit.
+/// The value by which the controller is compared with the best fixed limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Goal {
     /// Operations completed in time, per second. More is better.
@@ -27,7 +27,7 @@ pub(crate) struct Least {
     pub(crate) settling_s: f64,
 }
 
-/// The goals of every scenario that does not give a reason for lower goals.
+/// The goals of a scenario. A scenario with lower goals states the reason in a comment.
 const GOAL: Least = Least {
     ratio: 0.95,
     swing: 0.2,
@@ -58,9 +58,9 @@ pub(crate) struct Scenario {
     pub(crate) steady_at: f64,
     /// How long the controller is measured, in seconds.
     pub(crate) auto_s: f64,
-    /// How long a fixed limit is measured, in seconds. The best of seven noisy results is better
-    /// than the true result of the best limit. Scenarios with few or very different operations have
-    /// more noise, so they need a longer time.
+    /// How long a fixed limit is measured, in seconds. Because of noise, the best of seven results
+    /// looks better than the true result of the best limit. Scenarios with few or very different
+    /// operations have more noise, so they need a longer time.
     pub(crate) fixed_s: f64,
 }
 
