@@ -313,8 +313,8 @@ fn packages() -> BTreeMap<String, Vec<PathBuf>> {
     found.collect()
 }
 
-/// The compiler reports unused items only if they are not `pub`. A type may be `pub` because it is
-/// part of a signature; the compiler checks that.
+/// The compiler reports unused items only if they are not `pub`, so this test finds unused `pub`
+/// items. The test ignores types, because a type may be `pub` only because a signature contains it.
 #[test]
 fn public_functions_and_constants_are_used_by_another_package() {
     let read = |file: &PathBuf| fs::read_to_string(file).unwrap();
@@ -400,7 +400,8 @@ fn no_source_file_exceeds_the_maximum_length() {
     }
 }
 
-/// rustfmt wraps code, but not comments. A line with a single long word cannot be wrapped.
+/// rustfmt wraps code, but not comments. The test ignores a comment line with a single word,
+/// because such a line cannot be wrapped.
 #[test]
 fn no_comment_line_exceeds_the_maximum_width() {
     let mut wide = Vec::new();

@@ -1,10 +1,10 @@
 //! Counts the locks, the allocations and the instructions of whole operations. Seawall serves the
-//! clients on the test's thread, which is the only one whose locks and allocations are counted. The
-//! server runs on another thread.
+//! clients on the test's thread. Only the locks and allocations of this thread are counted. The
+//! servers run on other threads.
 //!
-//! Locks inside of other crates, such as tokio, are not counted. A background task can add to an
-//! operation, for example when it collects the statistics. So each test takes the lowest of several
-//! counts.
+//! Locks inside of other crates, such as tokio, are not counted. A background task can add to the
+//! count of an operation, for example when the task collects the statistics. So each test takes the
+//! lowest of several counts.
 //!
 //! `docs/performance.md` ("Many cores") has the same numbers.
 
@@ -58,9 +58,9 @@ const RUNS: usize = 20;
 const HELD_ID: i32 = -1;
 
 /// There is one connection and one slot, so a second operation waits for both. If a connection were
-/// free, the second operation would run as soon as the first, long operation no longer counts
-/// towards the concurrency limit. With the large threshold, all servers are suitable even if their
-/// round-trip times differ.
+/// free, the second operation could run before the first operation ends: a long operation becomes
+/// exempt from the concurrency limit. With the large threshold, all servers are suitable even if
+/// their round-trip times differ.
 const CONFIGURATION: &str = "auth.credentials = \"none\"
 deployment.local_threshold_ms = 60000
 pool.max_pool_size = 1
@@ -68,7 +68,7 @@ pool.concurrency = 1
 runtime.worker_threads = 1
 ";
 
-/// The locks of a find that finds an available connection, by source file.
+/// The number of locks that a find takes if a connection is available, by source file.
 const LOCKS_OF_FIND: [(&str, u64); 3] = [
     // One lock for the rows of the command, one for the finished operation.
     ("proxy/src/observe/recorder.rs", 2),
@@ -183,7 +183,7 @@ fn instructions(test: &str) -> Option<u64> {
     Some(counted.lines().next().unwrap().trim().parse().unwrap())
 }
 
-/// Compares locks by source file.
+/// Asserts that the number of locks in each source file is as expected.
 #[track_caller]
 fn assert_locks(counted: &LockCounts, expected: &[(&str, u64)]) {
     let expected: BTreeMap<_, _> = expected.iter().copied().collect();
@@ -225,7 +225,7 @@ impl Scene {
         servers.filter(|server| server.is_usable()).count()
     }
 
-    /// Connects a client, and serves it until a find has been served.
+    /// Connects a client, starts the task that serves it, and waits for the reply to a first find.
     fn connect(&self) -> Client {
         let _in_runtime = self.runtime.enter();
         let (near, far) = UnixStream::pair().unwrap();

@@ -30,7 +30,8 @@ use seawall_tests::{
 const ACT_TOKEN: &str = "a-token-that-may-act";
 const READ_TOKEN: &str = "a-token-that-may-read";
 
-/// Application and collection names are input of clients, and the page shows them.
+/// Clients choose the names of applications, collections and fields. The page must show these names
+/// as text and never run them as HTML.
 const HOSTILE_APPLICATION: &str = "<img src=x onerror=alert(1)>";
 const HOSTILE_COLLECTION: &str = "<img src=x onerror=alert(2)>";
 const HOSTILE_FIELD: &str = "</script><script>alert(3)</script>\u{2028}";
@@ -49,7 +50,8 @@ fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)]) {
     assert!(status.success(), "{program} {arguments:?}: {status}");
 }
 
-/// Installs the packages of the lock file, unless they are installed. The tests run in parallel.
+/// Installs the packages of the lock file, unless they are installed. Runs once for all tests,
+/// because the tests run in parallel.
 fn install() {
     static INSTALLATION: Once = Once::new();
     INSTALLATION.call_once(install_packages);
@@ -119,7 +121,8 @@ async fn wait_for_history(seawall: &Seawall) {
     }
 }
 
-/// The baseline of the reports' changes: a moment before the start of the history.
+/// The time with which the reports compare, in seconds since 1970: a moment before the start of the
+/// history.
 const BASELINE: &str = "1700000000";
 
 /// The files that `seawall report` writes about a Seawall.
@@ -161,7 +164,7 @@ fn program() -> String {
     binary().display().to_string()
 }
 
-/// Checks types and layout of the page and of its tests.
+/// Checks the types and the formatting of the page's sources and of the browser tests.
 fn check_sources() {
     install();
     let compiler = folder().join("node_modules/.bin/tsc");
@@ -181,7 +184,8 @@ fn check_sources() {
 const SCREENSHOTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
 
 /// Runs files of browser tests, with a low priority. The browsers use all cores. Without the low
-/// priority, they would cause delays that hide the stalls and changes of the other test.
+/// priority, they would cause delays that hide the stalls and changes in `episodes.test.mjs`, which
+/// may run at the same time.
 fn browse(files: &[&str], variables: &[(&str, &str)]) {
     run_scripts(
         "nice",

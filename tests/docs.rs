@@ -115,7 +115,7 @@ fn every_warning_and_error_is_documented() {
     assert!(phrases >= 10, "too few events found: {phrases}");
 }
 
-/// The text of the section of a page that has the heading `## name`.
+/// The text of the section with the heading `## name` in the page `text`.
 fn section<'a>(text: &'a str, name: &str) -> &'a str {
     let start = format!("{name}\n");
     let found = text.split("\n## ").find(|part| part.starts_with(&start));

@@ -113,7 +113,7 @@ pub struct Exporter {
     pub(super) cpu: Mutex<CpuTimes>,
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     keeps_seconds: bool,
-    /// When the sums began to count.
+    /// The start of the time that the sums cover.
     pub(super) started_at: SystemTime,
     /// The series of `seawall_info` and of the certificates' expiry; `None` until
     /// [`Exporter::set_info`] is called. A series cannot be removed from its recorder, so each call
@@ -140,11 +140,11 @@ impl Exporter {
         })
     }
 
-    /// Exports the hash of the configuration in the labels of `seawall_info`, and when the
-    /// certificates in each file expire.
+    /// Exports the hash of the configuration as a label of `seawall_info`, and the expiry time of
+    /// the certificates in each file.
     ///
     /// # Errors
-    /// [`ObserveError`] if the exporter refuses its histogram buckets.
+    /// [`ObserveError`] if the library for metrics refuses the histogram buckets.
     pub(crate) fn set_info(
         &self,
         config_hash: &str,

@@ -1,7 +1,8 @@
 //! Histograms that are rendered from distributions.
 //!
 //! The histograms of the library `metrics-exporter-prometheus` keep each sample until the next
-//! upkeep, which costs CPU time for each operation. A distribution has the buckets already.
+//! upkeep. This costs CPU time for each operation. A distribution already has buckets, so it needs
+//! no samples.
 
 use std::collections::BTreeMap;
 

@@ -6,9 +6,9 @@
 //! show. The [`ClientDirectory`] lists the connected clients. Recording never waits for a server or
 //! a client, and no operation is dropped.
 //!
-//! An *awaiting* operation waits for an event because its client asked it to: a `getMore` on a
-//! change stream or on a tailable cursor. Its time is counted separately, because it does not show
-//! load.
+//! An *awaiting* operation is a `getMore` on a change stream or on a tailable cursor: its client
+//! asks the server to wait for an event. The time of awaiting operations is counted separately,
+//! because this time does not show load.
 //!
 //! Invariants: the sums by (command, database, collection) are exact, whatever the limits of the
 //! tables; the phases of an operation add up to its total.
@@ -85,7 +85,8 @@ pub struct Settings {
     pub keeps_seconds: bool,
 }
 
-/// The metrics could not be set up, because the exporter refused a configured bucket.
+/// The metrics could not be set up, because the library `metrics-exporter-prometheus` refused the
+/// histogram buckets.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up metrics: {0}")]
 pub struct ObserveError(#[from] metrics_exporter_prometheus::BuildError);
@@ -105,7 +106,7 @@ impl Observer {
     /// Creates the statistics. Slow operations are written to `slow_log`, if there is one.
     ///
     /// # Errors
-    /// [`ObserveError`] if the exporter refuses its own buckets.
+    /// [`ObserveError`] if the library for metrics refuses the histogram buckets.
     pub fn new(settings: Settings, slow_log: Option<SlowLog>) -> Result<Self, ObserveError> {
         let keeps_seconds = settings.keeps_seconds;
         let metrics = Arc::new(Metrics::new(None)?);

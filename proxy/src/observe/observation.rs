@@ -116,14 +116,14 @@ impl<'a> Observation<'a> {
         self.record.is_streamed = true;
     }
 
-    /// Sets the number of statements of a write that Seawall has read so far. While a command is
-    /// streamed, the number rises; a lower number is ignored.
+    /// Sets the number of statements that Seawall has read so far from the command of a write.
+    /// While a command is streamed, the number rises; a lower number is ignored.
     pub(crate) fn set_statements(&mut self, statements: u64) {
         self.record.statements = self.record.statements.max(statements);
     }
 
-    /// Marks the operation as awaiting: it waits for an event because its client asked it to, so
-    /// its time does not show load.
+    /// Marks the operation as awaiting: its client asked the server to wait for an event, so the
+    /// time of the operation does not show load.
     pub(crate) fn mark_awaiting(&mut self) {
         self.record.is_awaiting = true;
     }
@@ -133,7 +133,8 @@ impl<'a> Observation<'a> {
         self.record.is_retry = true;
     }
 
-    /// Counts that Seawall repeats the operation, because its server failed or refused it.
+    /// Counts one repetition: the last server failed or refused the operation, and Seawall sends
+    /// the operation again. Removes the error code of the failed reply.
     pub(crate) fn mark_repeated(&mut self) {
         // Remove the code of the failed reply, because the client never sees that reply.
         self.record.code = None;
@@ -146,7 +147,8 @@ impl<'a> Observation<'a> {
         self.recorder.metrics.counter(name, labels).increment(1);
     }
 
-    /// Counts a `getMore` with the operation that opened its cursor.
+    /// For a `getMore`: sets the operation that opened its cursor. The sums of shapes count the
+    /// `getMore` under the shape of that operation.
     pub(crate) fn attribute_to(&mut self, origin: Origin) {
         self.record.origin = Some(origin.shape);
         self.record.origin_id = Some(origin.id);
@@ -154,7 +156,8 @@ impl<'a> Observation<'a> {
         self.cursor_opened_at = Some(origin.opened_at);
     }
 
-    /// The id of the operation's shape, or of the shape that opened its cursor.
+    /// The id of the operation's shape. For a `getMore`, the id of the shape that opened its
+    /// cursor, if known.
     pub(crate) fn shape(&self) -> ShapeId {
         self.record.origin_id.unwrap_or(self.record.rows.id)
     }
@@ -175,9 +178,9 @@ impl<'a> Observation<'a> {
         })
     }
 
-    /// Sets the sender. The operation is counted for the application of `client`. `user` is the
-    /// user's number: each user gets a limited share of the slow log's lines. `command` has the
-    /// values that a line may contain.
+    /// Sets the client that sent the operation. The operation is counted for the application of
+    /// `client`. `user` is the user's number: each user gets a limited share of the slow log's
+    /// lines. `command` has the values that a line of the slow log may contain.
     pub(crate) fn set_sender(
         &mut self,
         client: &'a ConnectedClient,

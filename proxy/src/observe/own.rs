@@ -15,8 +15,8 @@ pub(crate) fn resident_bytes() -> Option<usize> {
 }
 
 /// Number of open descriptors of the process. Linux before 6.2 does not report this number. In that
-/// case, the descriptors are counted if `may_count` is true, which takes milliseconds for 10,000
-/// descriptors; otherwise the result is `None`.
+/// case, the function counts the descriptors if `may_count` is true, else it returns `None`.
+/// Counting takes milliseconds for 10,000 descriptors.
 ///
 /// Source: `/proc/PID/fd`, proc(5): since Linux 6.2, the size of the folder is the number of
 /// descriptors.
@@ -108,7 +108,7 @@ fn threads() -> Vec<Thread> {
     tasks.flatten().filter_map(read_thread).collect()
 }
 
-/// CPU time of all threads of the process, including ended threads, in clock ticks.
+/// CPU time of all threads of the process, including ended threads, rounded down to clock ticks.
 ///
 /// Source: `/proc/PID/stat`, proc(5): `utime` and `stime` are the fields 14 and 15. The second
 /// field is the name in brackets, which may contain any characters.

@@ -17,7 +17,8 @@ pub struct Memory {
     pub bytes: usize,
 }
 
-/// Counts of the captures, which the exporter does not collect itself.
+/// The counts of the captures. The caller provides them, because the exporter does not collect
+/// them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureCounts {
     /// True while a capture runs.

@@ -36,9 +36,9 @@ pub(crate) const OTHER: &str = "other";
 /// Maximum number of fine rows for one coarse shape.
 const FINE_PER_COARSE: u32 = 64;
 
-/// Maximum length of a database name and a collection name together, in bytes. It limits the memory
-/// for names. Longer namespaces cannot exist on a server; their operations are counted in the
-/// `other` row.
+/// Maximum length of a database name and a collection name together, in bytes. This maximum limits
+/// the memory for names. Longer namespaces cannot exist on a server; their operations are counted
+/// in the `other` row.
 ///
 /// Source: MongoDB's limit of 255 bytes for a namespace, with the dot.
 const MAX_NAME_BYTES: usize = 254;
@@ -444,9 +444,9 @@ impl Registry {
         added
     }
 
-    /// Adds the cost of shapes without a row to the sketch, and reserves rows for shapes that are
-    /// heavier than the lightest row. Called once a second. True if the look-ups that threads have
-    /// cached are no longer valid.
+    /// Adds the time of shapes without a row to their weights in the sketch, and reserves rows for
+    /// shapes that are heavier than the lightest row. Called once a second. True if the look-ups
+    /// that threads have cached are no longer valid.
     pub(super) fn turn_over(
         &mut self,
         folded: HashMap<ShapeId, Folded>,
@@ -472,7 +472,7 @@ impl Registry {
         std::mem::take(&mut self.is_stale) || has_changed
     }
 
-    /// Adds the cost of shapes without a row to the sketch.
+    /// Adds the time of shapes without a row to their weights in the sketch.
     pub(super) fn watch(&mut self, folded: HashMap<ShapeId, Folded>) {
         for (id, folded) in folded {
             if !self.by_id.contains_key(&id) {

@@ -56,7 +56,7 @@ impl CloseReason {
     }
 }
 
-/// Counts a relayed client's server connection until dropped.
+/// Counts a relayed client's server connection until this guard is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Relayed(ServerMetrics);

@@ -22,8 +22,8 @@ use super::{
 /// Maximum number of shapes with their own series. All other shapes share the series `other`.
 const EXPORTED_SHAPES: usize = 200;
 
-/// A shape keeps its series while it is among this many heaviest shapes. The gap to
-/// `EXPORTED_SHAPES` avoids series that stop and start again.
+/// A shape loses its series when its rank by weight exceeds this number. The number is larger than
+/// `EXPORTED_SHAPES`, so that series do not often stop and start again.
 pub(super) const KEPT_RANK: usize = 250;
 
 /// A series is removed after this time without an update.

@@ -1,9 +1,10 @@
 //! The latest slow operations, for the API.
 //!
 //! The data path only notes an operation, without a look-up. The collector describes the noted
-//! operations once a second, from the rows of their shapes. Both lists are bounded. The number of
-//! operations per second is bounded too, so that the list covers some seconds even when all
-//! operations are slow. One user can use only a share of this number.
+//! operations once a second, from the rows of their shapes. The list of noted operations and the
+//! list of described operations are both bounded. The number of noted operations per second is
+//! limited too. So the list of described operations covers some seconds even when all operations
+//! are slow. One user can use only a share of the operations of a second.
 
 use std::{
     collections::VecDeque,
@@ -50,7 +51,7 @@ pub struct SlowOperation {
     pub shape: ShapeId,
     /// The operation's own shape, if it differs from `shape`.
     pub fine_shape: Option<ShapeId>,
-    /// The text of the shape, without values; empty if its row was evicted.
+    /// The text of the shape, without values; empty if the row of the shape was evicted.
     pub text: Arc<str>,
     /// How the operation ended.
     pub outcome: Outcome,

@@ -99,7 +99,7 @@ pub(super) struct Record {
     pub(super) documents: u64,
     pub(super) statements: u64,
     pub(super) is_streamed: bool,
-    /// True if the operation waited for an event because its client asked it to.
+    /// True if the operation is awaiting: its client asked the server to wait for an event.
     pub(super) is_awaiting: bool,
     /// True if the client had sent the same write before.
     pub(super) is_retry: bool,
@@ -173,7 +173,8 @@ pub struct NamespaceSums {
 pub struct Failure {
     /// How the operations ended.
     pub outcome: Outcome,
-    /// The code of the server's reply; `None` if there is none, or if it is not counted separately.
+    /// The code of the server's reply; `None` if the failure has no code, or if the code is not
+    /// counted separately.
     pub code: Option<i32>,
 }
 

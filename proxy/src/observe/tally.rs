@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_operations_have_the_same_sums_in_the_fast_and_in_the_general_tally() {
+    fn a_tally_of_plain_and_other_operations_has_the_same_sums_as_direct_addition() {
         let name: Arc<str> = "shop".into();
         let mut tally = Tally::default();
         // In the second period, other shapes replace the shapes without operations.

@@ -27,7 +27,7 @@ use super::{
 /// of the query".
 const SUMMARY_CHARACTERS: usize = 255;
 
-/// The value of `error.type` for failures without a code and for codes that are not counted
+/// The value of `error.type` for error replies without a code and for codes that are not counted
 /// separately.
 ///
 /// Source: <https://opentelemetry.io/docs/specs/semconv/registry/attributes/error/>.
@@ -146,9 +146,10 @@ fn summary(command: &str, collection: &str) -> String {
         .collect()
 }
 
-/// The type of the error, and the code of the server's reply. In the convention for MongoDB, the
-/// code is also the type. If a failure has no code, its type is its outcome, with the name that
-/// `/metrics` uses.
+/// The attributes of a failure: its type, and the code of the server's reply. In the convention for
+/// MongoDB, the code is also the type. If Seawall refused the operation, the server failed or the
+/// client left, the type is the name of the outcome in `/metrics`. All other failures without a
+/// code have the type [`OTHER_ERROR`].
 fn of_failure(failure: Failure) -> Attributes {
     let type_of_error = match (failure.code, failure.outcome) {
         (Some(code), _) => code.to_string(),

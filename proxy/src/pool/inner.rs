@@ -123,7 +123,7 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Creates a paused pool. `has_ended` is true for a connection that has ended while it was
+    /// Creates a paused pool. `has_ended` returns true for a connection that has ended while it was
     /// available. `seed` differs for each proxy and server, so that their controllers try other
     /// concurrency limits at different times.
     pub(super) fn new(

@@ -1,4 +1,5 @@
-//! Tests of how users share a server at its connection limit and a full wait queue.
+//! Tests of how users share a server that is at its connection limit, and how they share a full
+//! wait queue.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +13,8 @@ use super::{
 use seawall_auth::Identity;
 use seawall_transport::connection::Generation;
 
-/// Creates a server at its connection limit, and one user for each number of waiting operations.
+/// Creates a pool at the connection limit of its server. Each number in `waiting` adds a user with
+/// this number of waiting operations.
 fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Identity>; N]) {
     let mut inner = inner(Limits {
         max_pool_size: 4,

@@ -279,7 +279,7 @@ fn only_the_loads_of_servers_are_compared_if_latencies_differ_at_most_twofold() 
 }
 
 #[test]
-fn random_chances_differ_and_are_from_0_to_1() {
+fn random_numbers_differ_and_are_from_0_to_1() {
     let chances: Vec<_> = (0..100).map(|_| chance()).collect();
     assert!(chances.iter().all(|chance| (0.0..=1.0).contains(chance)));
     let tenths = chances.iter().map(|chance| (chance * 10.0).to_bits());

@@ -105,7 +105,7 @@ struct Running {
 #[must_use]
 pub(super) struct Slot(Option<usize>);
 
-/// The facts about an ended operation that the concurrency limit uses.
+/// The facts about an ended operation that [`Slots::release`] counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
     /// How long the server took. `None` if it did not reply.
@@ -136,9 +136,9 @@ struct Window {
     epoch: Epoch,
     began_at: Instant,
     touched_at: Instant,
-    /// The sum of the times that operations held a slot, in seconds.
+    /// The total time for which operations held slots, in seconds.
     held: f64,
-    /// How long at least one operation waited for a slot.
+    /// How long at least one operation that needs a slot was waiting.
     time_with_waiting: Duration,
 }
 
@@ -470,7 +470,7 @@ impl Slots {
         self.waiting > 0
     }
 
-    /// Adds the time since the last change to the window.
+    /// Adds the time since the last call to the sums of the window.
     fn touch(&mut self, now: Instant) {
         let window = &mut self.window;
         let passed = now.saturating_duration_since(window.touched_at);
@@ -481,7 +481,7 @@ impl Slots {
         window.touched_at = window.touched_at.max(now);
     }
 
-    /// Makes operations exempt that run much longer than other operations.
+    /// Makes those operations exempt that run much longer than other operations.
     fn exempt_long(&mut self, now: Instant) {
         let Some(rule) = self.exemption.filter(|_| now >= self.search_at) else {
             return;

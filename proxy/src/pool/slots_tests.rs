@@ -36,7 +36,8 @@ fn demand(need: Need) -> Demand {
     Demand { need, ..CLIENT }
 }
 
-/// Checks out a connection that is available or that the pool establishes.
+/// Checks out a connection that is available or that the pool establishes. `None` if the operation
+/// has to wait.
 fn take(inner: &mut Inner, user: &Arc<Identity>, need: Need, now: Instant) -> Option<Held> {
     let (start, todo) = inner.check_out(user, demand(need), now, now + WAIT);
     match start {
@@ -61,7 +62,8 @@ fn establish(inner: &mut Inner, todo: &Todo, now: Instant) -> Vec<(Arc<Identity>
     handed
 }
 
-/// Fills all slots, and makes connections of `users` available.
+/// Creates a pool in which operations of the first user hold all slots. Each of the other users has
+/// `limit` available connections.
 fn full(limit: u32, users: &[&Arc<Identity>], now: Instant) -> (Inner, Vec<Held>) {
     let mut inner = limited(fixed(limit));
     for user in users {

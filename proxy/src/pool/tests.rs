@@ -489,7 +489,7 @@ pub(super) fn from(address: u8) -> Demand {
     Demand::slot(Sharer::at(Some([192, 0, 2, address].into())), 1)
 }
 
-/// Checks out for a user that has `max_pool_size` connections, so that the operation waits.
+/// Begins a checkout that cannot be served at once. Panics if the operation does not have to wait.
 pub(super) fn wait(
     inner: &mut Inner,
     user: &Arc<Identity>,

@@ -1,4 +1,5 @@
-//! A random walk of `Inner`, which checks its invariants after each step.
+//! A random walk: takes random steps with an `Inner`, and checks the pool's invariants after each
+//! step.
 
 use std::{sync::Arc, time::Duration};
 
@@ -50,7 +51,8 @@ fn step() -> impl Strategy<Value = WalkStep> {
     ]
 }
 
-/// A random walk of `Inner`: the connections in use, the pending connections, and the waiters.
+/// The state of a random walk: an `Inner`, its connections in use, its pending connections and its
+/// waiters.
 struct Walk {
     inner: Inner,
     users: Vec<Arc<Identity>>,

@@ -345,7 +345,7 @@ fn server_status_command() -> Document {
     command
 }
 
-/// The section `metrics`: the only section with parts that Seawall excludes.
+/// The section `metrics`. Seawall uses only a part of this section and excludes [`UNREAD_METRICS`].
 const METRICS: &str = "metrics";
 
 /// The server's error code `Unauthorized`: the user lacks a privilege.
@@ -403,7 +403,7 @@ const UNREAD_SECTIONS: &[&str] = &[
     "watchdog",
 ];
 
-/// Parts of the section `metrics` that Seawall does not use; it uses `document`.
+/// Parts of the section `metrics` that Seawall does not use. Seawall uses only the part `document`.
 const UNREAD_METRICS: &[&str] = &[
     "aggStageCounters",
     "apiVersions",

@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit of descriptors to the hard limit, which needs no privilege. Returns the
-/// new soft limit; `None` if there is no limit.
+/// Raises the soft limit of descriptors to the hard limit. This needs no privilege. Returns the new
+/// soft limit; `None` if there is no limit.
 pub fn raise_descriptor_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.or(limit.current)?;

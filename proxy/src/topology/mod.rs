@@ -388,9 +388,9 @@ impl Topology {
         });
     }
 
-    /// Handles the end of a connection of `generation` during an operation. The server may be the
-    /// cause, but also the client's command. So the pool hands out no connection until a probe gets
-    /// a reply. The pool is cleared only if the server has failed.
+    /// Handles the end of a connection of `generation` during an operation. The cause may be the
+    /// server or the client's command. So the pool hands out no connection until a probe gets a
+    /// reply. The pool is cleared only if the server has failed.
     pub(crate) fn report_connection_ended(&self, checkout: &Checkout, generation: Generation) {
         let pool = checkout.pool();
         match pool.suspect(generation, checkout.identity()) {
@@ -418,7 +418,8 @@ impl Topology {
         });
     }
 
-    /// The server that all relays use now: the primary, or one mongos. `None` if there is none.
+    /// The server that all relays use now: the primary, one mongos, or the server of a deployment
+    /// with one server. `None` if no such server is usable.
     pub(crate) fn relay_server(&self) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
         let candidates = relay::candidates(&snapshot.description);

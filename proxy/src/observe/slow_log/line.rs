@@ -39,7 +39,8 @@ pub struct Entry<'a> {
     pub outcome: &'static str,
     /// The error code, from the server or from Seawall.
     pub error_code: Option<i32>,
-    /// Time from the last byte of the command to the last byte of the reply.
+    /// Time from the last byte of the command to the last byte of the reply. For a streamed
+    /// command, the time starts at the command's first byte.
     pub total: Duration,
     /// The time in each phase.
     pub phases: PhaseTimes,

@@ -34,8 +34,8 @@ use self::{
 use seawall_command::{CommandBytes, command_may_be_shown};
 
 /// Maximum number of lines in the queue: enough for a disk that is blocked for one second at 1,000
-/// lines per second. It limits memory too, because the shape's text and `max_command_bytes` limit
-/// the size of a line.
+/// lines per second. This number limits the memory too, because the shape's text and
+/// `max_command_bytes` limit the size of a line.
 const QUEUED_LINES: usize = 1_024;
 
 /// If no line follows within this time, a separate line reports the dropped lines.
@@ -269,8 +269,8 @@ struct Filter {
     /// Sorted by shape.
     shape_thresholds: Box<[(u64, Duration)]>,
     share: f64,
-    /// Number of operations that have reached their threshold. It is not counted if every such
-    /// operation is logged.
+    /// Number of operations that have reached their threshold. Stays 0 if the sample contains all
+    /// of these operations.
     numbered: AtomicU64,
 }
 

@@ -14,7 +14,8 @@ const GROUP_BITS: u32 = 8;
 /// below `SHARE` times the number of lines that are still free.
 const SHARE: u64 = 8;
 
-/// The number of lines in the current second. Counting needs no lock.
+/// Limits the number of lines per second, of all users together and of each group of users.
+/// Counting needs no lock.
 #[derive(Debug)]
 pub(in crate::observe) struct Rate {
     max_lines: Option<NonZeroU32>,
@@ -33,8 +34,8 @@ impl Rate {
         }
     }
 
-    /// Counts one more line for an operation of this user that ended at `at`, and returns true if
-    /// the line is allowed. An operation that ended in the second before the current second is
+    /// True if a line is allowed for an operation of this user that ended at `at`. An allowed line
+    /// is counted. If the operation ended in the second before the current second, the line is
     /// counted in the current second. If the clock was set back further, a new second begins.
     pub(in crate::observe) fn admits(&self, user: u64, at: SystemTime) -> bool {
         let Some(max_lines) = self.max_lines else {
@@ -59,13 +60,13 @@ fn group_of(user: u64) -> usize {
 }
 
 /// Upper half: the last second with a line, in seconds since 1970. Lower half: the number of lines
-/// in it.
+/// in that second.
 #[derive(Debug, Default)]
 struct Lines(AtomicU64);
 
 impl Lines {
-    /// The number of lines counted so far in the second in which a line of `second` would be
-    /// counted; 0 if the line would begin a new second.
+    /// The number of lines in the second to which [`Self::add`] would add a line of `second`; 0 if
+    /// this line would begin a new second.
     fn count(&self, second: u64) -> u64 {
         let (current, lines) = halves(self.0.load(Ordering::Relaxed));
         match is_same(second, current) {

@@ -11,7 +11,8 @@ use super::{
 use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
 
-/// Maximum number of users that one search for users that may exceed the limit examines.
+/// A search for users that may exceed the limit examines at most this number of users for each
+/// need.
 const MAX_USERS_TRIED: usize = 8;
 
 /// The needs whose waiters are in the lists of `Inner::ready`.
@@ -163,7 +164,8 @@ impl Inner {
         self.list(id);
     }
 
-    /// Hands a connection of a user to the user's next waiter with this need, if there are both.
+    /// Hands an available connection of a user to the user's next waiter with this need. Closes
+    /// available connections that must not be handed out any more.
     fn serve(&mut self, id: IdentityId, need: Need, now: Instant, todo: &mut Todo) {
         let Some(user) = self.users.get_mut(&id) else {
             return;
