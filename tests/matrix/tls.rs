@@ -20,6 +20,7 @@ use crate::{
 const MECHANISMS: [&str; 2] = ["SCRAM-SHA-1", "SCRAM-SHA-256"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs Node: cargo test --test matrix -- --include-ignored"]
 async fn python_and_node_connect_only_with_valid_certificates() {
     let scene = Scene::start().await;
     for language in [Language::Python, Language::Node] {
