@@ -25,7 +25,7 @@ use super::{
     user::User,
 };
 use crate::observe::CloseReason;
-use seawall_auth::{Identity, IdentityId, IdentityStatus};
+use seawall_auth::{Identity, IdentityId};
 use seawall_transport::{
     Sharer,
     connection::{Connection, Generation},
@@ -308,10 +308,7 @@ impl Inner {
         let is_closed = self.state == PoolState::Closed;
         let reason = perished
             .or_else(|| is_closed.then_some(CloseReason::PoolClosed))
-            .or_else(|| {
-                (user.identity.status() == IdentityStatus::Gone)
-                    .then_some(CloseReason::Unauthorized)
-            })
+            .or_else(|| user.is_gone().then_some(CloseReason::Unauthorized))
             .or_else(|| self.limits.perished(&connection, self.generation, now))
             .or_else(|| (is_for_other || is_excess).then_some(CloseReason::GaveWay));
         if let Some(reason) = reason {

@@ -8,9 +8,13 @@ use super::{
     Concurrency, Demand, Limits, Need,
     inner::{Inner, ResultReceiver, Returned, Start, Todo},
     slots::Usage,
-    tests::{CLIENT, Held, WAIT, connection, deliver, from, identity, inner, limits, obtain, wait},
+    tests::{
+        CLIENT, Held, WAIT, connection, deliver, from, identity, inner, limits, obtain, reasons,
+        wait,
+    },
 };
-use seawall_auth::Identity;
+use crate::observe::CloseReason;
+use seawall_auth::{Identity, IdentityStatus};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -568,4 +572,17 @@ async fn without_free_slots_idle_connections_are_closed_for_another_user() {
     assert_eq!(establish(&mut inner, &todo, now).len(), 1);
     inner.check_invariants();
     drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_freed_slot_gives_no_connection_to_a_user_that_no_longer_exists() {
+    let now = Instant::now();
+    let [first, removed] = ["first", "removed"].map(identity);
+    let (mut inner, mut held) = full(1, &[&first, &removed], now);
+    let (start, _) = inner.check_out(&removed, demand(Need::Slot), now, now + WAIT);
+    assert!(matches!(start, Start::Wait(..)));
+    removed.end(IdentityStatus::Gone);
+    let todo = inner.give_back(first.id(), held.pop().unwrap(), None, now);
+    assert!(todo.hand_over.is_empty());
+    assert_eq!(reasons(&todo), [CloseReason::Unauthorized]);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Limits, demand::Need, queue::WaitQueue, slots::RESERVE};
-use seawall_auth::Identity;
+use seawall_auth::{Identity, IdentityStatus};
 use seawall_transport::connection::Connection;
 
 /// How many of the server's slots a user may use now.
@@ -50,6 +50,11 @@ impl User {
 
     pub(super) fn total(&self) -> usize {
         self.available.len() + self.in_use + self.pending
+    }
+
+    /// True if the user no longer exists. Its connections must not be used any more.
+    pub(super) fn is_gone(&self) -> bool {
+        self.identity.status() == IdentityStatus::Gone
     }
 
     /// True if the user needs another connection and its own limits allow one. The limit of the

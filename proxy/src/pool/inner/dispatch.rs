@@ -171,10 +171,12 @@ impl Inner {
             return;
         };
         let closed_before = todo.close.len();
+        let unauthorized = user.is_gone().then_some(CloseReason::Unauthorized);
         while user.is_ready(need)
             && let Some(mut connection) = user.available.pop()
         {
-            let mut reason = self.limits.perished(&connection, self.generation, now);
+            let perished = self.limits.perished(&connection, self.generation, now);
+            let mut reason = unauthorized.or(perished);
             if connection.last_used_at != now && (self.has_ended)(&mut connection) {
                 reason = Some(CloseReason::Ended);
             }
