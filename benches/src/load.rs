@@ -79,7 +79,7 @@ enum Expected {
     Id(i32),
     /// A write of one document.
     OneWritten,
-    /// A cursor with a group of ten documents.
+    /// A cursor whose first document has `n: 10`, because the aggregation counted ten documents.
     GroupOfTen,
 }
 

@@ -22,7 +22,8 @@ use crate::secret::{self, Secret, SecretBytes, SecretFile};
 
 /// A type with the settings of one section.
 pub(crate) trait ReadSection: Sized {
-    /// Reads the section. `None` if a value is absent because of a reported problem.
+    /// Reads the section. Returns `None` if one of its values could not be read. In this case, a
+    /// problem is already reported.
     fn read(part: &mut Part<'_>) -> Option<Self>;
 }
 

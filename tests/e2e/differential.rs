@@ -1,5 +1,5 @@
-//! Sends every command of the server, well formed and malformed, directly and through Seawall. The
-//! replies must be equal, except for the commands and fields listed here.
+//! Sends the commands of the server, well formed and malformed, directly and through Seawall. The
+//! replies must be equal. The constants below list the exceptions.
 
 use std::{collections::BTreeSet, net::SocketAddr};
 

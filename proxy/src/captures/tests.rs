@@ -602,7 +602,7 @@ fn event_begins_a_capture_with_the_operations_before_it() {
     ));
     assert!(
         !captures.may_record(&client),
-        "large messages need not be read whole while a session waits for an event"
+        "while a session waits for an event, large messages are not read whole"
     );
     assert!(!captures.figures().is_running && captures.list().unwrap().is_empty());
     captures.begin_on(EventKind::Change, "not in the settings");

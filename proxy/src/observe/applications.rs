@@ -61,7 +61,8 @@ impl ApplicationCounts {
     }
 
     /// The applications and their counts, the most frequent first. The name is empty for clients
-    /// without a name, and `None` for all applications that are not counted separately.
+    /// without a name. If applications are not counted separately, the last entry counts all of
+    /// them, and its name is `None`.
     pub fn ranked(&self) -> Vec<(Option<&str>, u64)> {
         let named = self
             .named

@@ -153,7 +153,8 @@ pub(super) fn encode(text: &str, natives: &NativeHistograms) -> Vec<u8> {
     bytes
 }
 
-/// The metrics of the text format, each with its series.
+/// Parses `text`, which is in the text format, into metric families with their series. Adds the
+/// native buckets in `natives` to the histograms.
 pub(super) fn families(text: &str, natives: &NativeHistograms) -> Vec<MetricFamily> {
     let mut families: Vec<MetricFamily> = Vec::new();
     let mut helps: BTreeMap<&str, &str> = BTreeMap::new();

@@ -89,7 +89,7 @@ impl Read {
     }
 }
 
-/// One user's reads to be ended.
+/// The reads of one user that are to be ended at one server.
 #[derive(Debug)]
 struct Batch {
     identity: Arc<Identity>,

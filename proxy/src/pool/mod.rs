@@ -87,8 +87,8 @@ pub struct Limits {
     pub connections_per_second: Option<NonZeroU32>,
     /// Maximum number of operations that run on one server at a time.
     pub concurrency: Concurrency,
-    /// Maximum number of long operations on one server that `concurrency` does not count; `None`
-    /// for the current limit of `concurrency`.
+    /// Maximum number of long operations per server that do not count towards `concurrency`. If it
+    /// is `None`, the maximum equals the current limit of `concurrency`.
     pub max_exempt_operations: Option<NonZeroU32>,
     /// Maximum time that a connection may stay unused; `None` for no limit.
     pub max_idle_time: Option<Duration>,

@@ -126,7 +126,7 @@ async fn hello_carries_the_cluster_time_that_servers_signed() {
 }
 
 #[tokio::test]
-async fn without_access_control_hello_carries_the_dummy_signature_of_the_server() {
+async fn without_access_control_the_hello_reply_has_the_dummy_signature_of_its_cluster_time() {
     let rig = Rig::shared().await;
     assert_eq!(key_id(&cluster_time(&rig.seawall).await), 0);
 }

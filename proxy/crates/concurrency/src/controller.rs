@@ -81,8 +81,8 @@ const MAX_LATENCY_INTERVAL: Duration = Duration::from_secs(120);
 /// Tolerance when the start of a window is compared with the moment at which the limit changed.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
-/// The search begins again if, for `CHANGED_SLICES` slices, the rate differs by this share from the
-/// rate at which the limit settled.
+/// The search begins again if the rates of `CHANGED_SLICES` consecutive slices differ by about this
+/// share from the average rate since the limit settled. The controller compares logarithms.
 const RATE_CHANGE: f64 = 0.25;
 const CHANGED_SLICES: u32 = 8;
 
@@ -139,7 +139,8 @@ struct Replies {
     in_time: u64,
 }
 
-/// The rate at which the limit settled, and the number of consecutive slices with another rate.
+/// The logarithm of the average rate since the limit settled (the reference), and the number of
+/// consecutive slices whose rates differ from it.
 #[derive(Clone, Copy, Debug, Default)]
 struct RateReference {
     value: Option<f64>,
@@ -492,8 +493,9 @@ impl Controller {
         self.begin_trial(metric, value, slice.has_long_waits(), now)
     }
 
-    /// Updates the rate at which the limit settled. Returns true if the rates of the last
-    /// `CHANGED_SLICES` slices differ from that rate by at least the share `RATE_CHANGE`.
+    /// Updates the reference. `value` is the logarithm of the rate of a slice. Returns true if each
+    /// of the last `CHANGED_SLICES` values differed from the reference by at least `RATE_CHANGE`,
+    /// or by five times the noise if that is more.
     fn update_rate_reference(&mut self, value: f64) -> bool {
         if !self.search.is_settled() {
             self.rate_reference = RateReference::default();

@@ -29,7 +29,7 @@ pub struct Frame {
     /// Number of seconds of the step that have data. It is less than the step's length if Seawall
     /// started during the step.
     pub(super) seconds: u64,
-    /// The numbers of the labels of the frame, in the order of the packed series.
+    /// For each packed series, in the order of the series, the number that identifies its label.
     pub(super) labels: Box<[u32]>,
     pub(super) packed: Box<[u8]>,
     /// The packed gauges; empty if none was measured.

@@ -38,7 +38,7 @@ pub(crate) struct Number {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pseudonym {
     pub is_negative: bool,
-    /// Zero unless the number's absolute value is below one.
+    /// The number's exponent, limited to [`EXPONENTS`], if it is negative; otherwise 0.
     pub scale: i32,
     pub whole: u128,
     pub part: u64,

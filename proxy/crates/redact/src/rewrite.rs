@@ -111,7 +111,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes a document or an array. If `place` is `None`, all elements are values.
+    /// Writes a document or an array. If `place` is `None`, each element is treated as a value of a
+    /// user ([`Treatment::Value`]).
     fn container(
         &mut self,
         redactor: &Redactor,

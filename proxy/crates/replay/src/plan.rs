@@ -146,7 +146,8 @@ pub(crate) struct Planner {
     choice: Choice,
     is_redacted: bool,
     sessions: Recent<[u8; 16], Session>,
-    /// The open cursors of commands that were sent, by their captured ids.
+    /// The cursors that commands of the replay opened. The key is the id that the cursor has in the
+    /// capture.
     cursors: Recent<i64, Origin>,
 }
 

@@ -64,7 +64,8 @@ pub(in crate::client) struct Known {
     pub(in crate::client) credentials: Arc<seawall_auth::Credentials>,
     /// Time of the last request whose reply confirmed these keys.
     pub(in crate::client) confirmed_at: Instant,
-    /// When a proof last failed against these keys; `None` after a reading has confirmed them.
+    /// When a login's proof last failed against these keys; `None` if no proof has failed since
+    /// `confirmed_at`.
     doubted_at: Option<Instant>,
     /// The right of one login at a time to use these keys without a new reading
     /// ([`Store::claim_cached`]). Dropping the claim ends it.

@@ -65,8 +65,8 @@ fn group_of(user: u64) -> usize {
 struct Lines(AtomicU64);
 
 impl Lines {
-    /// The number of lines in the second to which [`Self::add`] would add a line of `second`; 0 if
-    /// this line would begin a new second.
+    /// Returns the number of lines counted in the current second. Returns 0 if [`Self::add`] would
+    /// begin a new second for a line of `second`.
     fn count(&self, second: u64) -> u64 {
         let (current, lines) = halves(self.0.load(Ordering::Relaxed));
         match is_same(second, current) {

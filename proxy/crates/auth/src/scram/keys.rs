@@ -289,7 +289,7 @@ impl Eq for ScramKeys {}
 pub struct DerivedKeys {
     /// The key with which a client authenticates as the user.
     pub client_key: ClientKey,
-    /// The values that a server with this salt and iteration count stores.
+    /// The values that a server stores for the user. They include the salt and the iteration count.
     pub keys: ScramKeys,
 }
 

@@ -122,8 +122,9 @@ impl Since {
         }
     }
 
-    /// The period and the step of a heat map as query parameters. The history is at most eight days
-    /// long. Steps have about the width of a character.
+    /// The query parameters of a heat map: its period and its step. On the screen, each step is
+    /// about as wide as a character. [`Self::All`] asks for eight days, because Seawall keeps the
+    /// history for at most eight days.
     pub(super) fn heat_parameters(self) -> &'static str {
         match self {
             Self::TenSeconds => "since=10s&step=1s",

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_are_offered_only_for_all_operations_and_for_servers() {
+    fn phases_can_be_selected_for_all_operations_but_not_for_a_command() {
         let mut model = model();
         let phase = |model: &mut Model| {
             model.choice.heat.next_phase();
