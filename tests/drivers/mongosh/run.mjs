@@ -14,7 +14,10 @@ mkdirSync(join(home, '.mongodb', 'mongosh'), { recursive: true });
 writeFileSync(join(home, '.mongodb', 'mongosh', 'config'), '{"enableTelemetry": false, "disableLogging": true}');
 
 const stable = api === 'stable' ? ['--apiVersion', '1', '--apiStrict'] : [];
-const shell = [join(folder, 'node_modules', 'mongosh', 'bin', 'mongosh.js'), uri, ...stable];
+// For a server on its own machine, mongosh waits only 2 seconds, which is too short on a busy machine.
+// 30 seconds is the default of drivers.
+const patient = `${uri}&serverSelectionTimeoutMS=30000`;
+const shell = [join(folder, 'node_modules', 'mongosh', 'bin', 'mongosh.js'), patient, ...stable];
 const script = ['--quiet', '--norc', '--file', join(folder, process.env.MATRIX_SCRIPT ?? 'program.js')];
 const environment = { ...process.env, HOME: home, MATRIX_DATABASE: database, MATRIX_API: api };
 const { error, status } = spawnSync(process.execPath, [...shell, ...script], { env: environment, stdio: 'inherit' });
