@@ -15,16 +15,16 @@
 //! its results to `benches/results/compare.json`: the commit, date and machine of the run, and each
 //! value with its median, worst and best round. Before it replaces the file, the bench compares the
 //! values with those of the previous run in the file. It prints each value that is worse by more
-//! than the noise of both runs. A run with any option below is not a full run.
+//! than the noise of both runs. A run with any option below, except `--with`, is not a full run.
 //!
 //! `--quick` runs one short round for CI, and asserts counts but no times. Without `--quick`,
 //! `--rounds N` sets the number of rounds, and `--seconds S` sets the time for each target in a
 //! round. `--connections N,N` sets the numbers of connections. Each
-//! `--with NAME=BINARY,VARIABLE=VALUE` adds a Seawall with another binary or configuration. The
-//! variable is a configuration variable without its prefix `SEAWALL_`.
+//! `--with NAME=BINARY,VARIABLE=VALUE` adds a Seawall with another binary or configuration, for
+//! example `--with image=BINARY` with the binary of the image. The variable is a configuration
+//! variable without its prefix `SEAWALL_`.
 //!
-//! `--binary BINARY` measures this binary instead of the binary of this build, for example the
-//! binary of the image.
+//! `--binary BINARY` measures this binary instead of the binary of this build.
 
 use std::time::Duration;
 
@@ -119,7 +119,6 @@ async fn compare(plan: &Plan) {
     }
     let is_partial = [
         "--only",
-        "--with",
         "--connections",
         "--rounds",
         "--seconds",

@@ -338,14 +338,18 @@ fn cpu_ratio(rounds: &[Vec<Row>], index: usize, other: &str) -> Option<Value> {
         pairs.push((round.get(index)?, other));
     }
     let cpu = |row: &Row| row.micros(row.cpu());
+    // Without a tick of the other target, the ratio of a round is not known.
     let ratios = pairs.iter().map(|&(row, other)| cpu(row) / cpu(other));
-    let ratio = Value::of(ratios, Better::Less);
+    let known: Vec<_> = ratios.filter(|ratio| ratio.is_finite()).collect();
+    if known.is_empty() {
+        return None;
+    }
+    let ratio = Value::of(known.into_iter(), Better::Less);
     // A few operations take only a few ticks of CPU time, so one tick changes the ratio much.
     let tick = |row: &Row| CPU_TICK.as_secs_f64() / row.cpu().as_secs_f64();
     let ticks = pairs.iter().map(|&(row, other)| tick(row) + tick(other));
     let resolution = ratio.median * Value::of(ticks, Better::Less).median;
-    let is_known = ratio.median.is_finite();
-    is_known.then(|| ratio.with_noise_of_at_least(resolution))
+    Some(ratio.with_noise_of_at_least(resolution))
 }
 
 #[cfg(test)]
@@ -451,6 +455,13 @@ mod tests {
         assert!(values.cpu_to_haproxy.is_none());
         assert!(medians.cases.contains_key("small 1 relay"));
         assert!(!medians.cases.contains_key("small 1 direct"));
+    }
+
+    #[test]
+    fn cpu_time_relative_to_the_relay_is_unknown_if_the_relay_used_too_little() {
+        let medians = medians(0, 400);
+        let values = medians.cases.get("small 1 Seawall").unwrap();
+        assert!(values.cpu_to_relay.is_none());
     }
 
     #[test]
