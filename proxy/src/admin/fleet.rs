@@ -40,7 +40,7 @@ const PEER_LIMIT: Duration = Duration::from_secs(3);
 
 /// After an error of a peer, the peer gets no requests for this time. An error response to one
 /// request is no such error, unless the peer refuses the token.
-const REST: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// Maximum number of requests in flight to one peer.
 const MAX_IN_FLIGHT: usize = 4;
@@ -89,7 +89,7 @@ struct PeerState {
     /// True if the peer turned out to be this instance.
     is_own: bool,
     /// After an error of the peer: when the peer may be asked again, and the error.
-    rest: Option<(Instant, String)>,
+    pause: Option<(Instant, String)>,
 }
 
 /// The reply of an instance as it arrived, with the memory that it occupies.
@@ -149,7 +149,7 @@ impl Fleet {
     }
 
     async fn ask_one(&self, peer: &Peer, path: &str) -> Result<Reply, String> {
-        if let Some((until, error)) = &peer.state.lock().rest
+        if let Some((until, error)) = &peer.state.lock().pause
             && Instant::now() < *until
         {
             return Err(error.clone());
@@ -163,7 +163,7 @@ impl Fleet {
             Err(ClientError::TimedOut { address })
         });
         let mut state = peer.state.lock();
-        state.rest = None;
+        state.pause = None;
         reply.map_err(|error| {
             let text = match &error {
                 ClientError::Unauthorized => {
@@ -176,7 +176,7 @@ impl Fleet {
                 // Only this request failed, and the peer works. So requests to the peer do not
                 // pause.
                 ClientError::Refused { .. } => {}
-                _ => state.rest = Some((Instant::now() + REST, text.clone())),
+                _ => state.pause = Some((Instant::now() + PAUSE, text.clone())),
             }
             text
         })

@@ -68,7 +68,7 @@ pub struct Arrived<'a> {
 impl Captures {
     /// True if the next message of the client must be read whole, because the running capture may
     /// record it.
-    pub(crate) fn may_record(&self, client: &CapturedClient) -> bool {
+    pub(crate) fn needs_whole_message(&self, client: &CapturedClient) -> bool {
         match self.running.number.load(Ordering::Relaxed) {
             0 => false,
             // While a session waits for an event, large messages are not read whole.

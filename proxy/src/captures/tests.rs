@@ -162,9 +162,9 @@ fn capture_contains_the_operations_of_its_clients_in_order() {
     let (mut early, mut late) = (CapturedClient::default(), CapturedClient::default());
     let find = || doc! {"find": "c", "$db": "d"};
     assert!(!operate(&captures, &mut early, find(), None));
-    assert!(!captures.may_record(&early));
+    assert!(!captures.needs_whole_message(&early));
     let capture = captures.start(plan()).unwrap();
-    assert!(captures.may_record(&early));
+    assert!(captures.needs_whole_message(&early));
     let reply = doc! {"cursor": {"id": 5_i64, "ns": "d.c", "firstBatch": [{}]}, "ok": 1};
     assert!(operate(&captures, &mut early, find(), Some(reply)));
     assert!(operate(&captures, &mut late, find(), None));
@@ -240,7 +240,7 @@ fn client_is_captured_from_its_first_operation_on_a_selected_namespace() {
     let mut client = CapturedClient::default();
     let on = |collection: &str| doc! {"find": collection, "$db": "shop"};
     assert!(!operate(&captures, &mut client, on("other"), None));
-    assert!(captures.may_record(&client));
+    assert!(captures.needs_whole_message(&client));
     assert!(operate(&captures, &mut client, on("orders"), None));
     assert!(operate(&captures, &mut client, on("other"), None));
     captures.stop(&id_of(&capture)).unwrap();
@@ -257,7 +257,7 @@ fn client_is_captured_from_its_first_operation_on_a_selected_namespace() {
         })
         .unwrap();
     assert!(!operate(&captures, &mut client, on("orders"), None));
-    assert!(!captures.may_record(&client));
+    assert!(!captures.needs_whole_message(&client));
 }
 
 #[test]
@@ -601,7 +601,7 @@ fn event_begins_a_capture_with_the_operations_before_it() {
         Some(doc! {"ok": 1})
     ));
     assert!(
-        !captures.may_record(&client),
+        !captures.needs_whole_message(&client),
         "while a session waits for an event, large messages are not read whole"
     );
     assert!(!captures.figures().is_running && captures.list().unwrap().is_empty());

@@ -319,7 +319,7 @@ impl Client {
         }
         let now = message.head_since.unwrap_or_else(Instant::now);
         // A capture contains only whole messages.
-        let is_recorded = || self.shared.captures.may_record(&self.captured);
+        let is_recorded = || self.shared.captures.needs_whole_message(&self.captured);
         if message.is_head() && (!can_be_streamed(&message) || is_recorded()) {
             return Ok(Box::pin(self.serve_completed(message)));
         }

@@ -112,10 +112,10 @@ metrics! {
     OperationsShedTotal: Counter = "seawall_operations_shed_total", "Operations refused by Seawall.";
     /// Clients that left during an operation or a handshake, by `stage`.
     ClientsGoneTotal: Counter = "seawall_clients_gone_total", "Clients that left during an operation or a handshake.";
-    /// Replies read after their client had left, by `result`.
-    AbandonedRepliesTotal: Counter = "seawall_abandoned_replies_total", "Replies read after their client had left.";
-    /// Reads killed at a server because their client had left.
-    ServerOperationsEndedTotal: Counter = "seawall_server_operations_ended_total", "Reads killed at a server because their client had left.";
+    /// Replies that Seawall read after the client had left, by `result`.
+    AbandonedRepliesTotal: Counter = "seawall_abandoned_replies_total", "Replies that Seawall read after the client had left.";
+    /// Reads that Seawall killed at a server because the client had left.
+    ServerOperationsEndedTotal: Counter = "seawall_server_operations_ended_total", "Reads that Seawall killed at a server because the client had left.";
     /// Client connections that ended, by `stage` and `how`.
     ClientDeparturesTotal: Counter = "seawall_client_departures_total", "Client connections that ended.";
     /// Client storms that began.
@@ -126,8 +126,8 @@ metrics! {
     RecurringStalls: Gauge = "seawall_recurring_stalls", "Number of servers whose stalls recur now at a regular interval.";
     /// Operations with an injected fault, by `kind`.
     FaultsInjectedTotal: Counter = "seawall_faults_injected_total", "Operations with an injected fault.";
-    /// New clients that waited before their first byte was read.
-    ArrivalsDelayedTotal: Counter = "seawall_arrivals_delayed_total", "New clients that waited before their first byte was read.";
+    /// New clients from which Seawall read later, because the data plane was late.
+    ArrivalsDelayedTotal: Counter = "seawall_arrivals_delayed_total", "New clients from which Seawall read later, because the data plane was late.";
     /// Client logins that were delayed by a login gate or a limit of logins.
     LoginsDelayedTotal: Counter = "seawall_logins_delayed_total", "Client logins that were delayed by a login gate or a limit of logins.";
     /// Time from the last byte of a command written to a server to the first byte of the reply.

@@ -115,7 +115,7 @@ impl Files {
         read.unwrap_or_else(|_| {
             let limit = READ_LIMIT.as_secs();
             Err(format!(
-                "cannot read the configuration: a file did not reply within {limit} s"
+                "cannot read the configuration: reading the files took longer than {limit} s"
             ))
         })
     }
