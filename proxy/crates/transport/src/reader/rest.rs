@@ -51,7 +51,8 @@ impl<'a> RestOfMessage<'a> {
     }
 
     /// Reads the next bytes of the message into `piece`. After the end of the message, `piece` is
-    /// empty.
+    /// empty. If the future is dropped, the bytes that it has read are lost, but the reader still
+    /// knows where the next message begins.
     ///
     /// # Errors
     /// [`ReadError::Stalled`] or [`ReadError::Evicted`] if the sender is silent, or if it is too
@@ -67,6 +68,7 @@ impl<'a> RestOfMessage<'a> {
         let wanted = reader.rest_bytes.min(PIECE_BYTES);
         piece.reserve_exact(wanted);
         piece.extend(reader.buffer.drain(..reader.buffer.len().min(wanted)));
+        reader.rest_bytes -= piece.len();
         if reader.buffer.is_empty() {
             reader.buffer = Vec::new();
         }
@@ -79,11 +81,14 @@ impl<'a> RestOfMessage<'a> {
             let mut room = (&mut *piece).limit(missing);
             let reading = poll_fn(|cx| self.poll_read(cx, stream, &mut room));
             match timeout(CHECK_INTERVAL, reading).await {
-                Ok(read) => reader.ended = read? == 0,
+                Ok(read) => {
+                    let read = read?;
+                    reader.ended = read == 0;
+                    reader.rest_bytes -= read;
+                }
                 Err(_) => self.check(Instant::now())?,
             }
         }
-        reader.rest_bytes -= wanted;
         Ok(())
     }
 
@@ -190,6 +195,35 @@ mod tests {
         assert!((30..=32).contains(&seconds), "{seconds}");
         let (_, read) = rest_at(10_000, &budget(), &|| true).await;
         assert!(read.is_ok(), "{read:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_message_is_found_after_the_rest_of_a_message_was_dropped() {
+        let (mut near, mut far) = duplex(4 << 20);
+        let message = encode_request(1, &vec![7; 2 << 20]);
+        let next = encode_request(2, &[8; 100]);
+        // The second piece is incomplete when its future is dropped.
+        let (first, second) = message.split_at(400_000);
+        far.write_all(first).await.unwrap();
+        let (mut reader, budget) = (MessageReader::new(Sharer::Local), budget());
+        let head = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget).await;
+        let head = head.unwrap().unwrap();
+        assert!(head.is_head());
+        let mut rest = RestOfMessage::of(&head, &|| false);
+        let mut piece = Vec::new();
+        let mut pieces = 0;
+        loop {
+            let reading = rest.next_piece(&mut reader, &mut near, &mut piece);
+            if timeout(Duration::from_millis(10), reading).await.is_err() {
+                break;
+            }
+            pieces += 1;
+        }
+        assert!(pieces == 1 && !piece.is_empty(), "{pieces} pieces");
+        far.write_all(second).await.unwrap();
+        far.write_all(&next).await.unwrap();
+        let found = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget).await;
+        assert_eq!(found.unwrap().unwrap().bytes, next);
     }
 
     #[tokio::test(start_paused = true)]
