@@ -34,6 +34,10 @@ use seawall_stats::Phase;
 /// the addresses of members keep changing.
 const MAX_SERVERS: usize = 1_000;
 
+/// The text of a new shape is written before the registry's lock is taken if the command has more
+/// bytes than this.
+const LARGE_COMMAND_BYTES: usize = 64 << 10;
+
 /// Maximum number of cached look-ups of a shard. A full cache is cleared.
 const MAX_CACHED_ROWS: usize = 16_384;
 
@@ -141,6 +145,11 @@ impl Recorder {
         }
         let now = SystemTime::now();
         let describe = || self.describe(input, names.as_deref());
+        // The text of a large command is written before the lock is taken, because the other
+        // threads wait for the lock.
+        let is_large = counts_shapes && input.bytes() > LARGE_COMMAND_BYTES;
+        let written = is_large.then(describe);
+        let describe = || written.clone().unwrap_or_else(describe);
         let mut registry = self.registry.lock();
         let rows = registry.rows_of(&fingerprint, counts_shapes, now, describe);
         drop(registry);

@@ -44,3 +44,11 @@ pub struct CommandBytes<'a> {
     /// The document sequences, in any order.
     pub sequences: &'a [Sequence<'a>],
 }
+
+impl CommandBytes<'_> {
+    /// Number of bytes of the body and the sequences.
+    pub fn bytes(&self) -> usize {
+        let sequences = self.sequences.iter();
+        self.body.len() + sequences.map(|of| of.documents.len()).sum::<usize>()
+    }
+}

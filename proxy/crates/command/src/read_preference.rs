@@ -41,7 +41,7 @@ pub enum ReadPreferenceError {
         "Could not parse $readPreference mode. Only the modes 'primary', 'primaryPreferred', 'secondary', 'secondaryPreferred', and 'nearest' are supported"
     )]
     Mode,
-    /// The tag sets are not an array of documents of strings.
+    /// The tag sets are not an array of documents of strings, or the read preference is too large.
     #[error("$readPreference tags must be an array of documents of strings")]
     Tags,
     /// `maxStalenessSeconds` is not a number, or is below the minimum of 90 seconds.
@@ -54,6 +54,10 @@ pub enum ReadPreferenceError {
 
 /// The minimum of `maxStalenessSeconds` (max staleness specification).
 const MIN_STALENESS_SECONDS: i64 = 90;
+
+/// Maximum size of a document. It limits the memory of the decoded tag sets, which is about 16
+/// times the size of the shortest ones.
+const MAX_BYTES: usize = 4096;
 
 impl ReadPreference {
     /// The read preference of a command without `$readPreference`.
@@ -70,11 +74,14 @@ impl ReadPreference {
         max_staleness: None,
     };
 
-    /// Decodes a `$readPreference` document. Unknown fields (`hedge`) are ignored.
+    /// Decodes a `$readPreference` document of at most 4 KiB. Unknown fields (`hedge`) are ignored.
     ///
     /// # Errors
     /// See [`ReadPreferenceError`]; a server replies with 2 `BadValue` or 9 `FailedToParse`.
     pub fn parse(document: &[u8]) -> Result<Self, ReadPreferenceError> {
+        if document.len() > MAX_BYTES {
+            return Err(ReadPreferenceError::Tags);
+        }
         let mut mode = None;
         let mut parsed = Self::PRIMARY;
         for element in Elements::of(document).filter_map(Result::ok) {

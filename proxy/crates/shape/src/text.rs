@@ -2,22 +2,55 @@
 //! memory.
 
 use super::form::{Bracket, Form, MemberStorage, Word};
+use super::hash::Digest;
 use super::name::Name;
 
-/// One form as text.
+/// One form as text. Only the first [`KEPT_BYTES`] are kept, so that a form uses little memory even
+/// if the command has very long names.
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Default, Debug)]
-pub(super) struct Text(String);
+pub(super) struct Text {
+    kept: String,
+    /// Hash of the bytes that are not kept; `None` if all bytes are kept. With it, two long forms
+    /// are equal only if their whole texts are equal.
+    rest: Option<u64>,
+}
 
 impl Text {
+    fn of(parts: &[&str]) -> Self {
+        let mut text = Self::default();
+        parts.iter().for_each(|part| text.push(part));
+        text
+    }
+
+    fn push(&mut self, part: &str) {
+        let room = match self.rest {
+            None => KEPT_BYTES.saturating_sub(self.kept.len()),
+            Some(_) => 0,
+        };
+        let (kept, rest) = part.split_at(part.floor_char_boundary(room));
+        self.kept.push_str(kept);
+        if !rest.is_empty() {
+            self.push_rest(rest.as_bytes());
+        }
+    }
+
+    fn push_text(&mut self, part: &Self) {
+        self.push(&part.kept);
+        if let Some(rest) = part.rest {
+            self.push_rest(&rest.to_le_bytes());
+        }
+    }
+
+    fn push_rest(&mut self, bytes: &[u8]) {
+        let rest = Digest::of_number(self.rest.unwrap_or_default());
+        self.rest = Some(rest.then(Digest::of_bytes(bytes)).as_u64());
+    }
+
     /// The text, cut if it is too long.
     pub(super) fn into_string(self) -> String {
-        let Self(mut text) = self;
+        let mut text = self.kept;
         if text.len() > MAX_TEXT_BYTES {
-            let mut end = MAX_TEXT_BYTES - CUT.len();
-            while !text.is_char_boundary(end) {
-                end -= 1;
-            }
-            text.truncate(end);
+            text.truncate(text.floor_char_boundary(MAX_TEXT_BYTES - CUT.len()));
             text.push_str(CUT);
         }
         text
@@ -30,35 +63,56 @@ impl Form for Text {
     type Ordered = Vec<Self>;
 
     fn word(word: Word) -> Self {
-        Self(word.text.to_owned())
+        Self::of(&[word.text])
     }
 
     fn leaf(text: &[u8]) -> Self {
-        Self(String::from_utf8_lossy(text).into_owned())
+        let (kept, rest) = text.split_at(text.len().min(KEPT_BYTES));
+        let mut leaf = Self::of(&[&String::from_utf8_lossy(kept)]);
+        if !rest.is_empty() {
+            leaf.push_rest(rest);
+        }
+        leaf
     }
 
     fn name(name: Name<'_>) -> Self {
-        let mut bytes = Vec::new();
-        let mut sigils = name.sigils();
-        let is_quoted = name.each_component(|component, is_last| {
-            match name.key() {
-                None => bytes.extend_from_slice(component),
-                Some(key) => bytes.extend(key.hide(component, sigils)),
+        let (mut bytes, mut rest) = (Vec::new(), Self::default());
+        let mut push = |part: &[u8]| {
+            let room = KEPT_BYTES.saturating_sub(bytes.len());
+            let (kept, cut) = part.split_at(part.len().min(room));
+            bytes.extend_from_slice(kept);
+            if !cut.is_empty() {
+                rest.push_rest(cut);
             }
+            room > part.len()
+        };
+        let mut sigils = name.sigils();
+        let mut has_room = true;
+        let is_quoted = name.each_component(|component, is_last| {
+            has_room = match name.key().filter(|_| has_room) {
+                None => push(component),
+                Some(key) => push(&key.hide(component, sigils)),
+            };
             sigils = 0;
             if !is_last {
-                bytes.push(b'.');
+                push(b".");
             }
         });
-        Self(if is_quoted {
-            quoted(&bytes)
-        } else {
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
+        let mut text = match is_quoted {
+            true => Self::of(&[&quoted(&bytes)]),
+            false => Self::of(&[&String::from_utf8_lossy(&bytes)]),
+        };
+        if let Some(rest) = rest.rest {
+            text.push_rest(&rest.to_le_bytes());
+        }
+        text
     }
 
     fn entry(key: &Self, value: &Self) -> Self {
-        Self(format!("{}:{}", key.0, value.0))
+        let mut entry = key.clone();
+        entry.push(":");
+        entry.push_text(value);
+        entry
     }
 
     fn add(entries: &mut Vec<Self>, entry: &Self) {
@@ -79,8 +133,15 @@ impl Form for Text {
             Bracket::Document => ("{", "}"),
             Bracket::List => ("[", "]"),
         };
-        let items: Vec<&str> = items.iter().map(|item| item.0.as_str()).collect();
-        Self(format!("{open}{}{close}", items.join(",")))
+        let mut text = Self::of(&[open]);
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 {
+                text.push(",");
+            }
+            text.push_text(item);
+        }
+        text.push(close);
+        text
     }
 }
 
@@ -131,4 +192,30 @@ fn push_invalid(text: &mut String, bytes: &[u8]) {
 /// Maximum length of a shape's text, which is used as a label and in logs. The hash covers the
 /// whole shape.
 const MAX_TEXT_BYTES: usize = 4096;
+
+/// Number of bytes of a form that are kept. If the last character that is kept is incomplete, it is
+/// in the part that [`Text::into_string`] cuts.
+const KEPT_BYTES: usize = MAX_TEXT_BYTES + 8;
 const CUT: &str = "...";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_form_keeps_few_bytes_and_differs_from_a_form_with_another_end() {
+        let name = |end: &str| Text::name(Name::verbatim(("b".repeat(5_000) + end).as_bytes()));
+        assert_eq!(name("x"), name("x"));
+        assert_ne!(name("x"), name("y"));
+        let list = |end| Text::close_sequence(&vec![name(end); 60], Bracket::List);
+        assert_ne!(list("x"), list("y"));
+        for long in [name("x"), Text::leaf(&[b'x'; 5_000]), list("x")] {
+            assert!(
+                long.kept.capacity() <= 2 * KEPT_BYTES,
+                "{}",
+                long.kept.capacity()
+            );
+            assert_eq!(long.into_string().len(), MAX_TEXT_BYTES);
+        }
+    }
+}

@@ -213,3 +213,13 @@ fn a_long_text_is_cut_but_its_hash_covers_the_whole_shape() {
     assert!(left.shape.ends_with("..."));
     assert_ne!(hashed(&long("l")), hashed(&long("r")));
 }
+
+#[test]
+fn a_text_with_a_long_name_is_cut() {
+    let long = ["a\u{1}"; 100_000].join(".");
+    let operators = names(60).map(|name| (format!("${name}"), Bson::Int32(1)));
+    let filter = doc! { &long: operators.collect::<Document>() };
+    let text = shape(&doc! { "find": "c", "filter": filter, "$db": "d" });
+    let expected = format!("{{filter:{{\"{}", "a\\u0001.".repeat(1_000));
+    assert_eq!(text, expected[..4_093].to_owned() + "...");
+}
