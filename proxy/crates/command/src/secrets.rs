@@ -15,13 +15,18 @@ const USERS_DATABASE: &str = "admin";
 /// The database of the oplog, in which servers record changes of users too.
 const OPLOG_DATABASE: &str = "local";
 
+/// The collection of the oplog.
+const OPLOG: &str = "oplog.rs";
+
 /// The field that lists the namespaces of a `bulkWrite`.
 const NAMESPACES: &str = "nsInfo";
 
 /// True if the values of the command and of its reply cannot be secrets. In the databases `admin`
 /// and `local`, servers store users and record changes of users, so a reply may contain keys of
-/// users. For these databases, the result is false if the first field of the command is a string
-/// (for most commands, the collection), or if the command is a `getMore`, `aggregate` or `explain`.
+/// users. For these databases, the result is false if the command's first field may name a
+/// collection, or if the command is a `getMore`, `aggregate` or `explain`. It is also false for an
+/// `aggregate` on any database that reads the oplog by `$lookup`, but not for the `getMore`s on its
+/// cursor.
 pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
     let Some((spec, target)) = named(command.body) else {
         return false;
@@ -32,12 +37,13 @@ pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
         {
             return false;
         }
+        Syntax::Explain | Syntax::Aggregate if contains(command.body, OPLOG) => return false,
         // A `getMore` names its collection in another field: its first field is the cursor's id.
         Syntax::GetMore | Syntax::Aggregate | Syntax::Explain => true,
         _ if spec.is_secret => return false,
         // No call of `command_may_be_shown` is necessary: for the other commands, this function is
         // at least as strict.
-        _ => matches!(target, RawBsonRef::String(_)),
+        _ => may_name_collection(target),
     };
     !reads_documents || !is_on(command.body, &[USERS_DATABASE, OPLOG_DATABASE])
 }
@@ -87,8 +93,13 @@ fn may_be_of_users(command: &CommandBytes<'_>, syntax: Syntax, target: RawBsonRe
             let has = |text| field_contains(body, "pipeline", text);
             is_there || ((has("$merge") || has("$out")) && has(USERS_DATABASE))
         }
-        _ => is_there && matches!(target, RawBsonRef::String(_)),
+        _ => is_there && may_name_collection(target),
     }
+}
+
+/// True if the value of a command's first field may name a collection: by its name or its UUID.
+fn may_name_collection(target: RawBsonRef<'_>) -> bool {
+    matches!(target, RawBsonRef::String(_) | RawBsonRef::Binary(_))
 }
 
 /// True if the command's `$db` is one of these databases. Also true if `$db` cannot be read,
@@ -118,23 +129,50 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bson::{Document, doc};
+    use bson::{Document, Uuid, doc};
 
     use super::*;
 
+    /// True if the command may be shown, and true if the exchange may be shown.
+    fn is_shown(command: &Document) -> (bool, bool) {
+        let body = command.to_vec().unwrap();
+        let command = CommandBytes {
+            body: &body,
+            sequences: &[],
+        };
+        (
+            command_may_be_shown(&command),
+            exchange_may_be_shown(&command),
+        )
+    }
+
+    #[test]
+    fn collections_named_by_uuid_and_the_oplog_in_a_pipeline_are_secret() {
+        for (command, expected) in [
+            (
+                doc! {"find": Uuid::from_bytes([7; 16]), "$db": "admin"},
+                (false, false),
+            ),
+            (
+                doc! {"distinct": Uuid::from_bytes([7; 16]), "key": "credentials", "$db": "admin"},
+                (false, false),
+            ),
+            (
+                doc! {
+                    "aggregate": "orders", "$db": "shop",
+                    "pipeline": [{"$lookup": {
+                        "from": {"db": "local", "coll": "oplog.rs"}, "pipeline": [], "as": "x",
+                    }}],
+                },
+                (true, false),
+            ),
+        ] {
+            assert_eq!(is_shown(&command), expected, "{command}");
+        }
+    }
+
     #[test]
     fn an_exchange_is_secret_if_its_command_or_its_reply_may_have_keys_or_passwords() {
-        let is_shown = |command: Document| {
-            let body = command.to_vec().unwrap();
-            let command = CommandBytes {
-                body: &body,
-                sequences: &[],
-            };
-            (
-                command_may_be_shown(&command),
-                exchange_may_be_shown(&command),
-            )
-        };
         for (command, expected) in [
             (doc! {"find": "orders", "$db": "shop"}, (true, true)),
             (
@@ -148,6 +186,7 @@ mod tests {
                 (true, true),
             ),
             (doc! {"commitTransaction": 1, "$db": "admin"}, (true, true)),
+            (doc! {"endSessions": [], "$db": "admin"}, (true, true)),
             // Keys of users are in the replies.
             (doc! {"usersInfo": 1, "$db": "shop"}, (false, false)),
             (
@@ -185,7 +224,7 @@ mod tests {
                 (false, false),
             ),
         ] {
-            assert_eq!(is_shown(command.clone()), expected, "{command}");
+            assert_eq!(is_shown(&command), expected, "{command}");
         }
     }
 }
