@@ -25,6 +25,7 @@ pub(crate) enum Purpose {
     Leaf,
     Fraction,
     Decimal,
+    Expansion,
 }
 
 /// The keyed function.
@@ -41,8 +42,8 @@ impl Keyed {
     pub(crate) fn new(key: &[u8], mode: Mode) -> Self {
         let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC accepts keys of any length");
         mac.update(match mode {
-            Mode::Equality => b"seawall redact equality 1",
-            Mode::Ordered => b"seawall redact ordered 1.",
+            Mode::Equality => b"seawall redact equality 2",
+            Mode::Ordered => b"seawall redact ordered 2.",
         });
         // Each mode has its own derived key, so the pseudonyms of the two modes are unrelated.
         let derived = mac.finalize().into_bytes();
@@ -61,6 +62,7 @@ impl Keyed {
             Purpose::Leaf => 5,
             Purpose::Fraction => 6,
             Purpose::Decimal => 7,
+            Purpose::Expansion => 8,
         };
         mac.update(&[purpose, domain]);
         for part in parts {
@@ -86,14 +88,30 @@ impl Keyed {
                 0 => (&*right, &mut *left),
                 _ => (&*left, &mut *right),
             };
-            for (index, chunk) in (0_u64..).zip(to.chunks_mut(size_of::<Block>())) {
-                let parts = [&length[..], &[round], &index.to_le_bytes(), tweak, from];
-                let block = self.block(Purpose::Permutation, domain, &parts);
-                for (byte, mask) in chunk.iter_mut().zip(block) {
-                    *byte ^= mask;
-                }
+            let parts = [&length[..], &[round], tweak, from];
+            let masks = self.bytes(Purpose::Permutation, domain, &parts, to.len());
+            for (byte, mask) in to.iter_mut().zip(masks) {
+                *byte ^= mask;
             }
         }
+    }
+
+    /// `count` bytes that depend on the key, the purpose, the domain and the parts. The parts are
+    /// read once, so the time is linear in their length and in `count`.
+    pub(crate) fn bytes(
+        &self,
+        purpose: Purpose,
+        domain: u8,
+        parts: &[&[u8]],
+        count: usize,
+    ) -> Vec<u8> {
+        let seed = self.block(purpose, domain, parts);
+        if let Some(bytes) = seed.get(..count) {
+            return bytes.to_vec();
+        }
+        let block =
+            |number: u64| self.block(Purpose::Expansion, domain, &[&seed, &number.to_le_bytes()]);
+        (0..).flat_map(block).take(count).collect()
     }
 }
 

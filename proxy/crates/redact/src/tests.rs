@@ -139,6 +139,25 @@ fn zero_and_infinity_are_unchanged_and_extreme_numbers_keep_their_sign() {
 }
 
 #[test]
+fn the_largest_binaries_and_patterns_are_redacted_in_linear_time() {
+    // If the time were quadratic, the binary alone would take an hour.
+    let bytes = vec![7; 15 << 20];
+    let binary = |bytes| Binary {
+        subtype: BinarySubtype::Generic,
+        bytes,
+    };
+    let Bson::Binary(redacted) = value(Mode::Equality, binary(bytes.clone())) else {
+        panic!("not a binary");
+    };
+    assert!(redacted.bytes.len() == bytes.len() && redacted.bytes != bytes);
+    let pattern = "a|".repeat(1 << 20);
+    let Bson::RegularExpression(redacted) = value(Mode::Equality, regex(&pattern, "")) else {
+        panic!("not a pattern");
+    };
+    assert_eq!(redacted.pattern.as_str().len(), pattern.len());
+}
+
+#[test]
 fn a_redacted_prefix_pattern_matches_the_redacted_string() {
     let Bson::RegularExpression(pattern) = value(Mode::Ordered, regex("^abc.*x", "")) else {
         panic!("not a pattern");

@@ -182,12 +182,8 @@ fn escaped(literal: &[u8]) -> Vec<u8> {
 
 /// Returns `count` letters that depend on the key and on the pattern.
 fn letters(keyed: &Keyed, pattern: &[u8], count: usize) -> Vec<u8> {
-    let blocks = (0_u64..).map(|number| {
-        let number = number.to_le_bytes();
-        keyed.block(Purpose::Pattern, 0, &[&number, pattern])
-    });
-    let bytes = blocks.flatten().take(count);
-    bytes.map(|byte| b'a' + byte % 26).collect()
+    let bytes = keyed.bytes(Purpose::Pattern, 0, &[pattern], count);
+    bytes.into_iter().map(|byte| b'a' + byte % 26).collect()
 }
 
 /// The characters with a meaning in a pattern.
