@@ -21,15 +21,6 @@ const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(10);
 /// Time limit for one attempt to prepare the load.
 const PREPARE_LIMIT: Duration = Duration::from_secs(30);
 
-/// How many connections a client opens, one after another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Until {
-    /// As many connections as possible until the end of the load.
-    End,
-    /// Only one connection.
-    FirstCycle,
-}
-
 pub(super) struct Client {
     shared: Arc<Shared>,
     number: usize,
@@ -37,14 +28,16 @@ pub(super) struct Client {
     random: StdRng,
 }
 
-/// The next operation of a client that sends operations on a schedule. If this value is dropped
-/// while the client is not connected, all operations that are due until the end of the load count
-/// as missed.
+/// The next operation of a client that sends operations on a schedule. Dropping this value at the
+/// end of the load counts the operations that were due and not sent as missed, because the client
+/// was not connected or waited for a reply.
 struct NextOperation {
     shared: Arc<Shared>,
     due: Instant,
     interval: Duration,
     is_connected: bool,
+    /// True if the operation was sent and its reply has not arrived.
+    is_in_flight: bool,
 }
 
 impl NextOperation {
@@ -59,8 +52,17 @@ impl NextOperation {
 
 impl Drop for NextOperation {
     fn drop(&mut self) {
-        if !self.is_connected {
-            self.skip_until(self.shared.ends_at);
+        let ends_at = self.shared.ends_at;
+        if self.is_in_flight {
+            let sent = self.due;
+            self.due += self.interval;
+            // Without later operations that are due, the wait is normal, and its end is not known.
+            if self.due < ends_at {
+                self.shared.record.lock().since_due(sent);
+                self.skip_until(ends_at);
+            }
+        } else if !self.is_connected {
+            self.skip_until(ends_at);
         }
     }
 }
@@ -78,15 +80,20 @@ impl Client {
 
     /// Connects, runs one operation and closes the connection, again and again, even after
     /// failures.
-    pub(super) async fn run_short_connections(mut self, until: Until) {
+    pub(super) async fn run_short_connections(mut self) {
         while Instant::now() < self.shared.ends_at {
             if let Some(mut link) = self.connect().await {
                 // The connection is closed after the operation, even if the operation failed.
                 drop(self.ask(&mut link, Instant::now()).await);
             }
-            if until == Until::FirstCycle {
-                return;
-            }
+        }
+    }
+
+    /// Connects, runs one operation and closes the connection. The client was to arrive at `due`.
+    pub(super) async fn run_arrival(mut self, due: Instant) {
+        match self.connect().await {
+            Some(mut link) => drop(self.ask(&mut link, due).await),
+            None => self.shared.record.lock().missed(due),
         }
     }
 
@@ -110,6 +117,7 @@ impl Client {
             due: Instant::now() + interval.mul_f64(self.random.random()),
             interval,
             is_connected: false,
+            is_in_flight: false,
         };
         sleep_until(next.due).await;
         while Instant::now() < self.shared.ends_at {
@@ -123,7 +131,9 @@ impl Client {
                     next.skip_until(until);
                 }
                 sleep_until(next.due).await;
+                next.is_in_flight = true;
                 let asked = self.ask(&mut link, next.due).await;
+                next.is_in_flight = false;
                 next.due += interval;
                 next.is_connected = asked.is_ok();
             }
@@ -226,20 +236,22 @@ mod tests {
     use super::*;
     use crate::{Behaviour, Plan, Target, Work, record::Record};
 
-    #[tokio::test(start_paused = true)]
-    async fn operations_of_a_client_that_stays_disconnected_are_counted_as_missed() {
+    const DURATION: Duration = Duration::from_secs(10);
+
+    /// The state of a load that begins now. No server listens at the address of its target.
+    async fn shared() -> Arc<Shared> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let (now, duration) = (Instant::now(), Duration::from_secs(10));
+        let now = Instant::now();
         let plan = Plan {
             target: Target::parse(&format!("mongodb://{address}/"))
                 .await
                 .unwrap(),
             clients: 1,
             behaviour: Behaviour::KeptAt(10.0),
-            duration,
-            patience: (duration * 2, duration * 2),
+            duration: DURATION,
+            patience: (DURATION * 2, DURATION * 2),
             work: Work {
                 database: "load".into(),
                 collection: "things".into(),
@@ -248,16 +260,43 @@ mod tests {
                 mix: "find=1".parse().unwrap(),
             },
         };
-        let shared = Arc::new(Shared {
+        Arc::new(Shared {
             plan,
             keys: Keyring::default(),
             nonces: NonceSource::new().unwrap(),
             record: seawall_locks::Mutex::new(Record::new(now)),
-            ends_at: now + duration,
-        });
+            ends_at: now + DURATION,
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn operations_of_a_client_that_stays_disconnected_are_counted_as_missed() {
+        let shared = shared().await;
         let client = Client::new(Arc::clone(&shared), 0);
-        drop(timeout(duration / 2, client.run_at_rate(10.0)).await);
+        drop(timeout(DURATION / 2, client.run_at_rate(10.0)).await);
         let missed = shared.record.lock().total().missed;
         assert!((99..=100).contains(&missed), "{missed}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn operations_of_a_client_that_waits_for_a_reply_until_the_end_are_counted() {
+        for (sent_before_end, expected) in [(1_000, (1, 9)), (50, (0, 0))] {
+            let shared = shared().await;
+            let sent_before_end = Duration::from_millis(sent_before_end);
+            let next = NextOperation {
+                due: shared.ends_at - sent_before_end,
+                shared: Arc::clone(&shared),
+                interval: Duration::from_millis(100),
+                is_connected: true,
+                is_in_flight: true,
+            };
+            sleep_until(shared.ends_at).await;
+            drop(next);
+            let total = shared.record.lock().total();
+            assert_eq!((total.from_due.count(), total.missed), expected);
+            if expected.0 > 0 {
+                assert!(total.from_due.quantile(1.0) >= sent_before_end.mul_f64(0.9));
+            }
+        }
     }
 }

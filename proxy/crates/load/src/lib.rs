@@ -35,11 +35,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use self::{
-    client::{Client, Until},
-    own::Usage,
-    record::Record,
-};
+use self::{client::Client, own::Usage, record::Record};
 use seawall_auth::NonceSource;
 use seawall_locks::Mutex;
 
@@ -163,7 +159,7 @@ fn start(shared: &Arc<Shared>) -> JoinSet<()> {
                         Behaviour::KeptAt(rate) => client.run_at_rate(rate).await,
                         Behaviour::Closed => client.run_closed_loop().await,
                         Behaviour::Short | Behaviour::ShortAt(_) => {
-                            client.run_short_connections(Until::End).await
+                            client.run_short_connections().await
                         }
                     }
                 });
@@ -190,7 +186,7 @@ async fn arrivals(shared: Arc<Shared>, rate: f64) {
         };
         let client = Client::new(Arc::clone(&shared), number % shared.plan.clients);
         arriving.spawn(async move {
-            client.run_short_connections(Until::FirstCycle).await;
+            client.run_arrival(due).await;
             drop(permit);
         });
         while arriving.try_join_next().is_some() {}

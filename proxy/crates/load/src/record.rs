@@ -63,7 +63,7 @@ pub(super) struct Second {
     /// Latency of operations, measured from the time when they were due.
     pub(super) from_due: Distribution,
     /// Number of operations that were due but not sent, because the client had no connection, or
-    /// because all clients were busy.
+    /// because all clients were busy or waited for a reply.
     pub(super) missed: u64,
     /// How late timers of the harness woke up.
     pub(super) lateness: Distribution,
