@@ -14,7 +14,10 @@ use mongodb::{
     event::{EventHandler, command::CommandEvent},
     options::{ClientOptions, Compressor},
 };
-use seawall_capture::{Reader, record::Content};
+use seawall_capture::{
+    Reader, Writer,
+    record::{Content, End, EndReason, Event, Header},
+};
 use seawall_command::Command;
 use seawall_locks::Mutex;
 use seawall_replay::{Report, Source};
@@ -239,6 +242,48 @@ async fn conversion_of_a_truncated_recording_keeps_all_records_before_the_cut() 
     let output = run(&["load", "convert", paths[0], paths[1]]).await;
     assert_eq!(output.status.code(), Some(64));
     assert!(!target.exists());
+}
+
+/// A part of a capture with one event.
+fn part(number: u32, reason: EndReason) -> Vec<u8> {
+    let header = Header {
+        part: number,
+        ..Header::default()
+    };
+    let mut writer = Writer::new(Vec::new(), header).unwrap();
+    writer
+        .push(&Content::Event(Event::default()).into())
+        .unwrap();
+    let mut end = End::default();
+    end.set_reason(reason);
+    writer.finish(end).unwrap()
+}
+
+#[tokio::test]
+async fn all_parts_of_a_joined_capture_are_converted_and_a_missing_part_is_reported() {
+    let scratch = Scratch::create().unwrap();
+    let parts = [part(0, EndReason::NextPart), part(1, EndReason::Stopped)];
+    let joined = scratch.write("joined.swc", parts.concat()).unwrap();
+    let converted = scratch.join("converted.swc");
+    convert(&joined, &converted, &["--to", "capture"]).await;
+    let events = |path: &Path| {
+        let records = read(path).into_iter();
+        let events = records.filter(|record| matches!(record, Content::Event(_)));
+        events.count()
+    };
+    assert_eq!(events(&converted), 2);
+    let [first, _] = parts;
+    let first = scratch.write("first.swc", first).unwrap();
+    let converted = scratch.join("converted-first.swc");
+    let paths = [&first, &converted].map(|path| path.to_str().unwrap());
+    let output = run(&["load", "convert", paths[0], paths[1], "--to", "capture"]).await;
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        message.contains("part 1 of the capture is missing"),
+        "{message}"
+    );
+    assert_eq!(events(&converted), 1);
 }
 
 /// Runs a workload while mongod records. Returns the path of the recording, and how many commands

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    fs::{self, File, OpenOptions},
+    fs::{File, OpenOptions},
     io::{self, BufReader, BufWriter, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
@@ -10,19 +10,20 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use seawall_capture::{
-    ReadError, Reader, WriteError, Writer, is_capture,
+    WriteError, Writer, is_capture,
     record::{Content, End, Header, Redaction},
     recorder::{self, Export, ExportError, Layout, RecorderError, RecorderWriter},
 };
 use seawall_console::{Exit, complain, say};
 use seawall_redact::{Records, Redactor};
+use seawall_replay::SourceError;
 
 use super::redaction::{KeyError, Redact};
 
 #[derive(Debug, Args)]
 pub(super) struct Convert {
-    /// The input: a file of mongod's traffic recorder, one part of a capture, or a directory with
-    /// the parts of a capture.
+    /// The input: a file of mongod's traffic recorder, a file with all parts of a capture, or a
+    /// directory with the parts of a capture.
     from: PathBuf,
     /// The file to write; an existing file is not overwritten.
     #[arg(value_name = "TO")]
@@ -53,14 +54,10 @@ enum Format {
 enum ConvertError {
     #[error("{path}: {source}")]
     Open { path: PathBuf, source: io::Error },
-    #[error("{0}: {1}")]
-    Capture(PathBuf, ReadError),
+    #[error(transparent)]
+    Capture(#[from] SourceError),
     #[error("{0}: {1}")]
     Recorder(PathBuf, RecorderError),
-    #[error("{0}: not the next part of the capture")]
-    OtherPart(PathBuf),
-    #[error("{0}: the directory has no parts of a capture")]
-    NoParts(PathBuf),
     #[error(transparent)]
     Export(#[from] ExportError),
     #[error(transparent)]
@@ -92,20 +89,18 @@ pub(super) fn run(arguments: &Convert) -> Exit {
                 complain(&message, Exit::Unavailable)
             })
         }
-        Err(error @ (ConvertError::Write(_) | ConvertError::Open { .. })) => {
-            complain(&error.to_string(), Exit::Unavailable)
-        }
+        Err(
+            error @ (ConvertError::Write(_)
+            | ConvertError::Open { .. }
+            | ConvertError::Capture(SourceError::Io { .. })),
+        ) => complain(&error.to_string(), Exit::Unavailable),
         Err(error) => complain(&error.to_string(), Exit::Usage),
     }
 }
 
 fn convert(arguments: &Convert) -> Result<Converted, ConvertError> {
     let from = &arguments.from;
-    let parts = parts(from)?;
-    let is_capture = match parts.first() {
-        Some(first) => has_magic(first)?,
-        None => return Err(ConvertError::NoParts(from.clone())),
-    };
+    let is_capture = from.is_dir() || has_magic(from)?;
     let layout = match arguments.format {
         None if is_capture => Some(Layout::Addresses),
         None | Some(Format::Capture) => None,
@@ -115,7 +110,7 @@ fn convert(arguments: &Convert) -> Result<Converted, ConvertError> {
     };
     let redactor = arguments.redact.redactor()?;
     let mut source: Box<dyn Source> = match is_capture {
-        true => Box::new(Capture::open(parts)?),
+        true => Box::new(seawall_replay::Source::open(from)?),
         false => Box::new(Recording::open(from)?),
     };
     if let Some(redactor) = redactor {
@@ -284,93 +279,22 @@ impl Source for Recording {
     }
 }
 
-/// The parts of a capture, one after another.
-struct Capture {
-    /// The paths of the parts after the current part, in reverse order.
-    rest: Vec<PathBuf>,
-    path: PathBuf,
-    reader: Reader<BufReader<File>>,
-    header: Header,
-    end: End,
-}
-
-impl Capture {
-    fn open(mut parts: Vec<PathBuf>) -> Result<Self, ConvertError> {
-        parts.reverse();
-        let path = parts.pop().unwrap_or_default();
-        let reader = Self::reader(&path)?;
-        Ok(Self {
-            header: reader.header().clone(),
-            rest: parts,
-            path,
-            reader,
-            end: End::default(),
-        })
-    }
-
-    fn reader(path: &Path) -> Result<Reader<BufReader<File>>, ConvertError> {
-        let reader = Reader::new(BufReader::new(open(path)?));
-        reader.map_err(|error| ConvertError::Capture(path.to_owned(), error))
-    }
-
-    /// Opens the next part; false if there is none.
-    fn open_next(&mut self) -> Result<bool, ConvertError> {
-        let Some(path) = self.rest.pop() else {
-            return Ok(false);
-        };
-        let reader = Self::reader(&path)?;
-        let (earlier, next) = (self.reader.header(), reader.header());
-        let is_next =
-            next.capture == earlier.capture && earlier.part.checked_add(1) == Some(next.part);
-        if !is_next {
-            return Err(ConvertError::OtherPart(path));
-        }
-        (self.reader, self.path) = (reader, path);
-        Ok(true)
-    }
-}
-
-impl Source for Capture {
+impl Source for seawall_replay::Source {
     fn header(&self) -> &Header {
-        &self.header
+        self.header()
     }
 
     fn next_record(&mut self) -> Result<Option<Content>, ConvertError> {
-        loop {
-            let record = self.reader.next_record();
-            match record.map_err(|error| ConvertError::Capture(self.path.clone(), error))? {
-                Some(Content::End(end)) => self.end = end,
-                Some(record) => return Ok(Some(record)),
-                None if self.open_next()? => {}
-                None => return Ok(None),
-            }
-        }
+        Ok(self.next_record()?)
     }
 
     fn end(&self) -> End {
-        self.end.clone()
+        self.end().cloned().unwrap_or_default()
     }
 
     fn left_out(&self) -> String {
         String::new()
     }
-}
-
-/// The files of the input: the parts of a directory in their order, or one file.
-fn parts(from: &Path) -> Result<Vec<PathBuf>, ConvertError> {
-    let failed = |source| ConvertError::Open {
-        path: from.to_owned(),
-        source,
-    };
-    if !from.is_dir() {
-        return Ok(vec![from.to_owned()]);
-    }
-    let entries = fs::read_dir(from).map_err(failed)?;
-    let entries: Vec<_> = entries.collect::<io::Result<_>>().map_err(failed)?;
-    let mut parts: Vec<_> = entries.iter().map(fs::DirEntry::path).collect();
-    parts.retain(|path| path.extension().is_some_and(|extension| extension == "swc"));
-    parts.sort();
-    Ok(parts)
 }
 
 /// True if a file begins with the first bytes of a capture.

@@ -168,7 +168,7 @@ impl Source {
     }
 
     /// The `End` record of the last part that was read to its end.
-    pub(crate) fn end(&self) -> Option<&End> {
+    pub fn end(&self) -> Option<&End> {
         self.end.as_ref()
     }
 
@@ -183,7 +183,7 @@ impl Source {
     ///
     /// # Errors
     /// See [`SourceError`]. Records returned before the error are valid.
-    pub(crate) fn next_record(&mut self) -> Result<Option<Content>, SourceError> {
+    pub fn next_record(&mut self) -> Result<Option<Content>, SourceError> {
         loop {
             match self.input.take() {
                 None => return Ok(None),
