@@ -163,14 +163,16 @@ impl Membership {
             driver,
             user,
         } = self.described.clone();
-        let client = self.session.queue.begin_client(ClientBegan {
+        let began = ClientBegan {
             client: 0,
             at_us: self.session.at_us(arrived.at),
             application,
             driver,
             user,
             was_active,
-        })?;
+        };
+        let Session { queue, totals, .. } = &*self.session;
+        let client = queue.begin_client(began, arrived.message.len(), totals)?;
         self.part = Part::Captured(client);
         self.described = Described::default();
         Some(client)

@@ -285,10 +285,24 @@ impl Queue {
         began_at_us
     }
 
-    /// Adds a client and returns its number, or `None` if the queue is full or the capture has
-    /// ended.
-    pub(super) fn begin_client(&self, began: ClientBegan) -> Option<u64> {
-        self.reserve(RECORD_BYTES)?;
+    /// Adds a client for a command of `command_bytes`. Returns the client's number. `None` if the
+    /// capture has ended, or if the queue is full. A full queue omits the command and counts it.
+    pub(super) fn begin_client(
+        &self,
+        began: ClientBegan,
+        command_bytes: usize,
+        totals: &Totals,
+    ) -> Option<u64> {
+        if self.reserve(RECORD_BYTES).is_none() {
+            self.omit(
+                OmissionReason::QueueFull,
+                1,
+                command_bytes,
+                began.at_us,
+                totals,
+            );
+            return None;
+        }
         let mut state = self.state.lock();
         if state.end.is_some() {
             self.release(RECORD_BYTES);

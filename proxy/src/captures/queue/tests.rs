@@ -31,9 +31,15 @@ fn omitted(reason: OmissionReason, operations: u64, bytes: u64) -> Content {
 fn full_queue_omits_commands_and_reports_them_before_the_next_record() {
     let (queue, totals, now) = queue(2 * RECORD_BYTES, None);
     assert_eq!(queue.command(1, 4, &[7; 200], now, &totals), Some(1));
-    for _ in 0..3 {
+    for _ in 0..2 {
         assert_eq!(queue.command(1, 5, &[7; 100], now, &totals), None);
     }
+    // The first command of a client that is not in the capture yet.
+    let began = ClientBegan {
+        at_us: 5,
+        ..ClientBegan::default()
+    };
+    assert_eq!(queue.begin_client(began, 100, &totals), None);
     let [Content::Command(command), gap] = &*taken(&queue) else {
         panic!("unexpected records");
     };
@@ -126,7 +132,7 @@ fn a_queue_that_waits_for_an_event_keeps_the_latest_records_and_their_clients() 
         ..ClientBegan::default()
     };
     for _ in 0..3 {
-        queue.begin_client(began(0)).unwrap();
+        queue.begin_client(began(0), 0, &totals).unwrap();
     }
     queue.command(1, 100, &[7; 10], now, &totals).unwrap();
     queue.command(2, 200, &[7; 10], now, &totals).unwrap();
@@ -164,7 +170,9 @@ fn a_queue_that_waits_for_an_event_keeps_the_latest_records_and_their_clients() 
 #[test]
 fn records_before_an_event_are_dropped_if_they_are_older_than_the_lead() {
     let (queue, totals, now) = ring(1 << 20);
-    queue.begin_client(ClientBegan::default()).unwrap();
+    queue
+        .begin_client(ClientBegan::default(), 0, &totals)
+        .unwrap();
     queue.command(1, 100, &[7; 10], now, &totals).unwrap();
     let event = Event {
         at_us: 10_000_000,
@@ -182,7 +190,9 @@ fn records_before_an_event_are_dropped_if_they_are_older_than_the_lead() {
 #[test]
 fn a_queue_that_waits_for_an_event_never_exceeds_its_memory_limit() {
     let (queue, totals, now) = ring(10 * RECORD_BYTES);
-    queue.begin_client(ClientBegan::default()).unwrap();
+    queue
+        .begin_client(ClientBegan::default(), 0, &totals)
+        .unwrap();
     for at_us in 0..1_000 {
         let message = vec![7; usize::try_from(at_us % 700).unwrap()];
         queue.command(1, at_us, &message, now, &totals).unwrap();
@@ -197,10 +207,13 @@ fn a_queue_that_waits_for_an_event_never_exceeds_its_memory_limit() {
 fn records_after_the_end_are_dropped() {
     let (queue, totals, now) = queue(1 << 20, None);
     queue.omit_command(1, OmissionReason::Secret, 10, 0, &totals);
-    assert_eq!(queue.begin_client(ClientBegan::default()), Some(1));
+    assert_eq!(
+        queue.begin_client(ClientBegan::default(), 0, &totals),
+        Some(1)
+    );
     queue.end(EndReason::Stopped);
     queue.end(EndReason::Shutdown);
-    assert_eq!(queue.begin_client(ClientBegan::default()), None);
+    assert_eq!(queue.begin_client(ClientBegan::default(), 0, &totals), None);
     assert_eq!(queue.command(1, 0, &[7; 10], now, &totals), None);
     queue.reply(Reply::default());
     queue.omit_command(1, OmissionReason::Secret, 10, 0, &totals);
