@@ -58,6 +58,7 @@ impl<'a> Observation<'a> {
             documents: 0,
             statements: 0,
             is_streamed: false,
+            has_reply: false,
             is_awaiting: false,
             is_retry: false,
             cursor_time: None,
@@ -90,6 +91,7 @@ impl<'a> Observation<'a> {
     /// sum is the total time.
     pub fn enter(&mut self, phase: Phase, now: Instant) {
         self.record.phases[self.phase] += now.saturating_duration_since(self.since);
+        self.record.has_reply |= phase == Phase::Receive;
         self.phase = phase;
         self.since = now;
     }
@@ -131,6 +133,11 @@ impl<'a> Observation<'a> {
     /// Marks the operation as a retry: its client has sent the same write before.
     pub(crate) fn mark_retry(&mut self) {
         self.record.is_retry = true;
+    }
+
+    /// True if the client has sent the same write before.
+    pub(crate) fn is_retry(&self) -> bool {
+        self.record.is_retry
     }
 
     /// Counts one repetition: the last server failed or refused the operation, and Seawall sends
@@ -194,13 +201,15 @@ impl<'a> Observation<'a> {
         };
     }
 
-    /// Sets the server that runs the operation.
+    /// Sets the server that runs the operation now. An earlier server has failed or refused it.
     pub fn set_server(&mut self, server: ServerIndex) {
         self.record.server = Some(server);
+        self.record.has_reply = false;
     }
 
     /// Records a server's reply. If Seawall edited the reply, `reply` describes the edited reply.
     pub fn record_reply(&mut self, reply: &ReplyFacts, now: Instant) {
+        self.record.has_reply = true;
         self.record.code = reply.error_code();
         self.record.write_errors = reply.write_errors;
         self.record.write_error_codes = reply.write_error_codes;

@@ -28,19 +28,20 @@ pub(super) struct PhaseTally {
 /// The distributions of the operations that were sent to one server.
 #[derive(Debug, Default)]
 struct ServerTally {
-    /// All phases except [`Phase::Server`].
+    /// All phases. The times in [`Phase::Server`] are only those of operations without a reply.
     phases: PerPhase<DenseDistribution>,
-    /// The times in [`Phase::Server`]. Their buckets are finer than the buckets of the other
-    /// phases, because `take` passes the fine distribution to its caller. `take` computes the
-    /// coarse distribution from the fine one, so each time is recorded only once.
+    /// The times in [`Phase::Server`] of operations with a reply: the times to the first byte of
+    /// the reply. Their buckets are finer than the buckets of the other phases, because `take`
+    /// passes the fine distribution to its caller. `take` computes the coarse distribution from the
+    /// fine one, so each time is recorded only once.
     server: DenseDistribution<32>,
 }
 
 impl ServerTally {
-    fn add(&mut self, times: &PhaseTimes) {
+    fn add(&mut self, times: &PhaseTimes, has_reply: bool) {
         for ((phase, time), distribution) in times.iter().zip(self.phases.values_mut()) {
             match phase {
-                Phase::Server => self.server.record(*time),
+                Phase::Server if has_reply => self.server.record(*time),
                 _ => distribution.record(*time),
             }
         }
@@ -48,26 +49,33 @@ impl ServerTally {
 }
 
 impl PhaseTally {
-    /// Adds an operation. `server` is the index of its server, if it was sent to one.
-    pub(super) fn add(&mut self, times: &PhaseTimes, server: Option<usize>, awaits: bool) {
+    /// Adds an operation. `server` is the index of its server, if it was sent to one. `has_reply`
+    /// is true if the server has sent the first byte of its reply.
+    pub(super) fn add(
+        &mut self,
+        times: &PhaseTimes,
+        server: Option<usize>,
+        awaits: bool,
+        has_reply: bool,
+    ) {
         let place = match server {
             _ if awaits => &mut self.awaiting,
             None => &mut self.serverless,
-            Some(server) => return row(&mut self.servers, server).add(times),
+            Some(server) => return row(&mut self.servers, server).add(times, has_reply),
         };
         let pairs = place.values_mut().zip(times.values());
         pairs.for_each(|(distribution, time)| distribution.record(*time));
     }
 
     /// Removes and returns everything that was added. For each server, calls `of_server` with the
-    /// server's index and the times in [`Phase::Server`] of its operations.
+    /// server's index and the times in [`Phase::Server`] of its operations with a reply.
     pub(super) fn take(&mut self, mut of_server: impl FnMut(usize, FineDistribution)) -> PhaseSums {
         let servers = self.servers.iter_mut().enumerate();
         let servers = servers.map(|(index, server)| {
             let mut tally = server.take()?;
             let times = tally.server.take();
             let mut phases = taken(&mut tally.phases);
-            phases[Phase::Server] = times.coarse();
+            phases[Phase::Server].merge(&times.coarse());
             of_server(index, times);
             Some(Box::new(phases))
         });
@@ -127,9 +135,9 @@ mod tests {
         let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
         let servers = [None, Some(0), Some(2), Some(2)];
         for server in servers {
-            tally.add(&times, server, false);
+            tally.add(&times, server, false, true);
         }
-        tally.add(&times, Some(2), true);
+        tally.add(&times, Some(2), true, true);
         let mut fine = Vec::new();
         let sums = tally.take(|index, times| fine.push((index, times.count(), times.sum())));
         let server_time = |of: &Phases| (of[Phase::Server].count(), of[Phase::Server].sum());
@@ -145,5 +153,20 @@ mod tests {
         let again = tally.take(|_, _| panic!("the times were already returned"));
         assert_eq!(server_time(&again.whole), (0, Duration::ZERO));
         assert!(again.servers.iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn the_time_at_a_server_that_sent_no_reply_counts_only_as_a_phase() {
+        let mut tally = PhaseTally::default();
+        let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
+        for has_reply in [true, false, false] {
+            tally.add(&times, Some(0), false, has_reply);
+        }
+        let mut fine = Vec::new();
+        let sums = tally.take(|_, times| fine.push(times.count()));
+        assert_eq!(fine, [1]);
+        assert_eq!(sums.whole[Phase::Server].count(), 3);
+        let server = sums.servers[0].as_ref().unwrap();
+        assert_eq!(server[Phase::Server].sum(), Duration::from_millis(12));
     }
 }

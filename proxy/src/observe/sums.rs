@@ -99,6 +99,8 @@ pub(super) struct Record {
     pub(super) documents: u64,
     pub(super) statements: u64,
     pub(super) is_streamed: bool,
+    /// True if the first byte of the server's reply has arrived.
+    pub(super) has_reply: bool,
     /// True if the operation is awaiting: its client asked the server to wait for an event.
     pub(super) is_awaiting: bool,
     /// True if the client had sent the same write before.

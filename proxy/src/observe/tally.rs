@@ -37,6 +37,7 @@ impl Tally {
             &record.phases,
             record.server.map(|of| of.0),
             record.is_awaiting,
+            record.has_reply,
         );
     }
 
@@ -110,6 +111,7 @@ mod tests {
             documents: 1,
             statements: 2,
             is_streamed: false,
+            has_reply: true,
             is_awaiting: false,
             is_retry: false,
             cursor_time: None,
