@@ -7,9 +7,9 @@
 //! Sources: <https://opentelemetry.io/docs/specs/semconv/db/database-metrics/>,
 //! <https://opentelemetry.io/docs/specs/semconv/db/mongodb/>.
 
-use std::time::SystemTime;
+use std::{collections::BTreeMap, time::SystemTime};
 
-use seawall_stats::{Distribution, Outcome};
+use seawall_stats::{Distribution, FineDistribution, Outcome};
 use seawall_telemetry::{Attributes, Batch, Buckets, Instrument, Kind};
 
 use super::{
@@ -102,11 +102,20 @@ impl Exporter {
 /// operations that succeeded.
 fn add_operations(batch: &mut Batch, namespace: &Namespace, sums: &NamespaceSums) {
     let mut others = sums.durations.clone();
+    // Failures whose attributes are equal are added up, because each point of a metric must have
+    // different attributes.
+    let mut failed = BTreeMap::<Attributes, FineDistribution>::new();
     for (failure, durations) in &sums.failures {
         others = others.without(durations);
+        failed
+            .entry(of_failure(*failure))
+            .or_default()
+            .merge(durations);
+    }
+    for (of_failure, durations) in failed {
         let mut attributes = attributes(namespace);
-        attributes.extend(of_failure(*failure));
-        batch.add_distribution(OPERATION_DURATION, attributes, durations, None);
+        attributes.extend(of_failure);
+        batch.add_distribution(OPERATION_DURATION, attributes, &durations, None);
     }
     if others.count() > 0 {
         batch.add_distribution(OPERATION_DURATION, attributes(namespace), &others, None);

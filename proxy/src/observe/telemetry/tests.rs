@@ -116,6 +116,22 @@ fn operations_have_opentelemetry_attributes_and_each_is_in_one_series() {
 }
 
 #[test]
+fn failures_with_the_same_code_are_in_one_series() {
+    let observer = observer();
+    let insert = doc! {"insert": "orders", "$db": "shop"};
+    let failed = doc! {"ok": 0, "code": 6};
+    let unsafe_write = doc! {"ok": 1, "writeConcernError": {"code": 6}};
+    record(&observer, &insert, Ok(&failed), 10);
+    record(&observer, &insert, Ok(&unsafe_write), 20);
+    let points = histogram(&observer, "db.client.operation.duration");
+    let [point] = &*points else {
+        panic!("{points:?}");
+    };
+    assert_eq!(attribute(&point.attributes, "error.type"), Some("6"));
+    assert_eq!(point.count, 2);
+}
+
+#[test]
 fn a_series_of_a_shape_has_the_text_of_the_shape_and_its_own_start_time() {
     let observer = observer();
     let find = doc! {"find": "orders", "filter": {"a": 1}, "$db": "shop"};
