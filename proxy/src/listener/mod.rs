@@ -31,6 +31,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     client::{Newcomer, Peer, Shared, serve},
     limits::{ClientLimit, Eviction, EvictionReason, Heavy, Limits, ListenerPermits},
+    observe::close,
     runtime::OccasionalLog,
 };
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
@@ -420,7 +421,9 @@ fn admit_client(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
             Poll::Ready(_) => Poll::Ready(None),
             Poll::Pending => eviction.poll(cx).map(Some),
         });
-        if evicted.await == Some(EvictionReason::GaveWay) {
+        let Some(reason) = evicted.await else { return };
+        close(served);
+        if reason == EvictionReason::GaveWay {
             recorder.client_refused("gave_way");
         }
     });
@@ -474,9 +477,11 @@ async fn prepare(
         return Some(served);
     }
     Some(Box::pin(async move {
+        let mut served = served;
         tokio::select! {
-            () = served => {}
+            () = &mut served => {}
             () = until_refused(&common.limits, sharer, tls, certificates) => {
+                close(served);
                 common.recorder.client_refused("certificate_refused");
             }
         }

@@ -1,6 +1,7 @@
 //! The directory of clients: counts and lists clients while they are connected.
 
 use std::{
+    cell::Cell,
     collections::HashMap,
     fmt,
     net::IpAddr,
@@ -148,6 +149,19 @@ fn shortened(name: &str) -> &str {
     name.get(..end).unwrap_or_default()
 }
 
+thread_local! {
+    /// True while [`close`] runs on this thread.
+    static IS_CLOSING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Drops the future that serves a client, because Seawall closes the client. The client then counts
+/// as closed by Seawall. Without this function, it would count as a client that has left.
+pub(crate) fn close<F>(serving: F) {
+    IS_CLOSING.set(true);
+    drop(serving);
+    IS_CLOSING.set(false);
+}
+
 /// One connected client. The directory counts and lists the client until this guard is dropped.
 #[derive(Debug)]
 #[must_use]
@@ -237,6 +251,7 @@ impl ConnectedClient {
     /// is a clean end, and in any other stage the client gave up.
     fn departure(&self) -> Departure {
         self.how.unwrap_or(match self.stage {
+            _ if IS_CLOSING.get() => Departure::Closed,
             Stage::Ready => Departure::Clean,
             Stage::Connected | Stage::Greeted | Stage::LoggingIn | Stage::Operation => {
                 Departure::GaveUp
@@ -283,6 +298,27 @@ impl Drop for ConnectedClient {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_that_seawall_closes_does_not_count_as_a_client_that_left() {
+        let directory = Arc::new(ClientDirectory::new(Arc::new(Metrics::new(None).unwrap())));
+        let client = || directory.connected("a:1".into(), None);
+        assert_eq!(client().departure(), Departure::GaveUp);
+        let seen = Arc::new(Mutex::default());
+        let closed = Seen(client(), Arc::clone(&seen));
+        close(closed);
+        assert_eq!(*seen.lock(), Some(Departure::Closed));
+        assert_eq!(client().departure(), Departure::GaveUp);
+    }
+
+    /// Records the departure of its client on drop.
+    struct Seen(ConnectedClient, Arc<Mutex<Option<Departure>>>);
+
+    impl Drop for Seen {
+        fn drop(&mut self) {
+            *self.1.lock() = Some(self.0.departure());
+        }
+    }
 
     #[test]
     fn only_clients_with_a_user_count_as_authenticated() {

@@ -66,6 +66,7 @@ pub use self::{
     },
 };
 pub(crate) use self::{
+    clients::close,
     own::{open_descriptors, process_cpu, resident_bytes},
     protobuf::PROTOBUF,
 };

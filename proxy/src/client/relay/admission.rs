@@ -63,6 +63,11 @@ impl<'a> Admission<'a> {
         self.requires_login
     }
 
+    /// True if the client is a driver's monitor that has not logged in.
+    pub(super) fn is_monitor(&self) -> bool {
+        self.monitor.is_some()
+    }
+
     /// Records that the client is active: a message has arrived, or its reply has been sent.
     pub(super) fn mark_activity(&self) {
         self.eviction.mark_activity();

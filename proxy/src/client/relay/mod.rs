@@ -42,6 +42,7 @@ use crate::{
     limits::{Eviction, HandshakePermit},
     observe::ConnectedClient,
 };
+use seawall_stats::{Departure, Stage};
 use seawall_transport::{Message, MessageReader, Sharer, Stream};
 use seawall_wire::{HEADER_BYTES, OpCode};
 
@@ -82,7 +83,7 @@ pub(super) async fn serve_relayed(
     newcomer: Newcomer,
     original: Option<SocketAddr>,
 ) {
-    let connected = shared.clients.connected(Arc::clone(&peer.text), peer.ip);
+    let mut connected = shared.clients.connected(Arc::clone(&peer.text), peer.ip);
     let Newcomer {
         client: _client,
         handshake,
@@ -99,7 +100,7 @@ pub(super) async fn serve_relayed(
     let head = match timeout_at(login_deadline, reader.peek_header(&mut stream)).await {
         Ok(Ok(head)) => head,
         Ok(Err(_)) => return,
-        Err(_) => return shared.recorder.unobserved("authentication_timeout"),
+        Err(_) => return close(&shared, &mut connected, "authentication_timeout"),
     };
     let is_encrypted = is_encrypted(&head);
     if is_encrypted {
@@ -111,7 +112,7 @@ pub(super) async fn serve_relayed(
         };
         shared.recorder.unobserved(reason);
         if !passes {
-            return;
+            return connected.set_departure(Departure::Closed);
         }
     }
     let deadline = Instant::now() + shared.settings().server_selection_timeout;
@@ -122,18 +123,18 @@ pub(super) async fn serve_relayed(
         Ok(target) => target,
         Err(error) => {
             tracing::debug!(%error, peer = %peer.text, "could not connect to a server for a relayed client");
-            shared.recorder.unobserved("relay_no_server");
-            return;
+            return close(&shared, &mut connected, "relay_no_server");
         }
     };
     if is_encrypted && is_on_this_host(&target.server) {
-        return shared.recorder.unobserved("relay_encrypted_same_host");
+        return close(&shared, &mut connected, "relay_encrypted_same_host");
     }
     if is_encrypted {
         let until_tls = UntilTls {
             deadline: login_deadline,
             permit: handshake,
             eviction,
+            connected,
         };
         return pass_encrypted(&shared, stream, reader, target, until_tls).await;
     }
@@ -172,6 +173,7 @@ struct UntilTls {
     deadline: Instant,
     permit: HandshakePermit,
     eviction: Eviction,
+    connected: ConnectedClient,
 }
 
 /// Passes the bytes of a client that begins TLS with the server itself. Until the server has
@@ -194,14 +196,22 @@ async fn pass_encrypted(
         reader.forward_record(&mut client, &mut server).await?;
         server.read_u8().await
     };
-    let Ok(Ok(record_type)) = timeout_at(until_tls.deadline, begun).await else {
-        return;
+    let UntilTls {
+        deadline,
+        permit,
+        eviction,
+        mut connected,
+    } = until_tls;
+    let Ok(Ok(record_type)) = timeout_at(deadline, begun).await else {
+        return connected.set_departure(Departure::Closed);
     };
     if !matches!(record_type, TLS_HANDSHAKE | TLS_ALERT) {
-        return shared.recorder.unobserved("relay_not_encrypted");
+        return close(shared, &mut connected, "relay_not_encrypted");
     }
-    drop(until_tls.permit);
-    until_tls.eviction.set_exempt(true);
+    drop(permit);
+    eviction.set_exempt(true);
+    // Seawall cannot see whether the client waits for a reply when it leaves.
+    connected.reached(Stage::Ready);
     let passed = async {
         client.write_all(&[record_type]).await?;
         server.write_all(reader.buffered()).await?;
@@ -211,8 +221,16 @@ async fn pass_encrypted(
     tokio::select! {
         // The result is ignored, because both connections are closed below.
         _ = passed => {}
-        () = relay_server_changed(shared, address.as_ref()) => {}
+        () = relay_server_changed(shared, address.as_ref()) => {
+            connected.set_departure(Departure::Closed);
+        }
     }
+}
+
+/// Counts why Seawall closes a client.
+fn close(shared: &Shared, connected: &mut ConnectedClient, reason: &'static str) {
+    connected.set_departure(Departure::Closed);
+    shared.recorder.unobserved(reason);
 }
 
 /// Relays until the client or the server ends the connection, until relays move to another server,
@@ -227,7 +245,7 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
     let Relayed {
         stream,
         reader,
-        connected,
+        mut connected,
         first,
         handshake,
         sharer,
@@ -236,12 +254,22 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
     let admission = Admission::new(shared, sharer, eviction, handshake, requires_authentication);
     let relay = Relay::new(shared, &connected, counted.index(), admission);
     let login_overdue = relay.login_overdue();
-    tokio::select! {
-        () = relay.run(stream, reader, first, server) => {}
+    let how = tokio::select! {
+        how = relay.run(stream, reader, first, server) => how,
         () = relay_server_changed(shared, address.as_ref()) => {
             relay.abandon();
             shared.recorder.unobserved("relay_server_changed");
+            Some(Departure::Closed)
         }
-        () = login_overdue => shared.recorder.unobserved("authentication_timeout"),
+        () = login_overdue => {
+            shared.recorder.unobserved("authentication_timeout");
+            Some(Departure::Closed)
+        }
+    };
+    let stage = relay.stage();
+    drop(relay);
+    connected.reached(stage);
+    if let Some(how) = how {
+        connected.set_departure(how);
     }
 }

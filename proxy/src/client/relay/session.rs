@@ -22,6 +22,7 @@ use crate::{
     observe::{ConnectedClient, ServerIndex},
 };
 use seawall_locks::Mutex;
+use seawall_stats::{Departure, Stage};
 use seawall_transport::{Message, MessageReader, ReadError, Sharer, Stream};
 use seawall_wire::{MAX_MESSAGE_BYTES, OpCode, OpMsg};
 
@@ -49,8 +50,21 @@ enum Ended {
     Peer,
     /// The server accepts no more bytes, but may still reply to earlier requests.
     Server,
-    /// The relay has to be closed.
+    /// The client's connection is broken, or the client is too slow.
     Broken,
+    /// Seawall closes the relay, because a message is malformed or not allowed.
+    Refused,
+}
+
+impl Ended {
+    /// How the client's connection ends; `None` if the client has ended it.
+    fn departure(self, is_of_server: bool) -> Option<Departure> {
+        match self {
+            Self::Peer if is_of_server => Some(Departure::Closed),
+            Self::Server | Self::Refused => Some(Departure::Closed),
+            Self::Peer | Self::Broken => None,
+        }
+    }
 }
 
 type ClientWriter = AsyncMutex<WriteHalf<Stream>>;
@@ -76,14 +90,20 @@ impl<'a> Relay<'a> {
         self.watch.lock().login_overdue()
     }
 
-    /// Relays until either side ends.
+    /// The stage that the client had reached when the relay ended.
+    pub(super) fn stage(&self) -> Stage {
+        self.watch.lock().stage()
+    }
+
+    /// Relays until either side ends. Returns how the client's connection ends; `None` if the
+    /// client has ended it.
     pub(super) async fn run(
         &self,
         client: Stream,
         reader: MessageReader,
         first: Option<Message>,
         server: Stream,
-    ) {
+    ) -> Option<Departure> {
         let (mut from_client, to_client) = split(client);
         let (from_server, mut to_server) = split(server);
         let to_client = AsyncMutex::new(to_client);
@@ -91,8 +111,9 @@ impl<'a> Relay<'a> {
         let requests = self.requests(&mut from_client, reader, first, &mut to_server, &to_client);
         let ended = tokio::select! {
             ended = requests => ended,
-            _ = &mut replies => return,
+            ended = &mut replies => return ended.departure(true),
         };
+        self.watch.lock().keep_stage();
         let leave = async {
             if matches!(ended, Ended::Peer) {
                 // The client's bytes have been forwarded. After the shutdown, the server replies to
@@ -100,9 +121,10 @@ impl<'a> Relay<'a> {
                 drop(to_server.shutdown().await);
             }
         };
-        if !matches!(ended, Ended::Broken) {
+        if matches!(ended, Ended::Peer | Ended::Server) {
             drop(timeout(LEAVE_LIMIT, async { tokio::join!(leave, replies) }).await);
         }
+        ended.departure(false)
     }
 
     /// Records a failure for all requests in progress, because the relay ends before their replies
@@ -146,7 +168,7 @@ impl<'a> Relay<'a> {
                 }
                 Verdict::Close(reason) => {
                     tracing::debug!(reason, "relayed client closed");
-                    return Ended::Broken;
+                    return Ended::Refused;
                 }
             }
             let sent = self.forward(&message, &mut reader, client, server);
@@ -238,7 +260,7 @@ impl<'a> Relay<'a> {
         let gone = |_: io::Error| Ended::Server;
         server.write_all(&message.bytes).await.map_err(gone)?;
         if message.is_head() {
-            let parsed = OpMsg::parse_head(&message.bytes).map_err(|_| Ended::Broken)?;
+            let parsed = OpMsg::parse_head(&message.bytes).map_err(|_| Ended::Refused)?;
             let rest = forward_rest(reader, client, server, message, &parsed, &|| false).await;
             let statements = rest.map_err(|error| self.not_forwarded(&error))?;
             let request_id = message.header.request_id;
@@ -253,7 +275,7 @@ impl<'a> Relay<'a> {
             StreamError::Client(_) => Ended::Broken,
             StreamError::Malformed(_) => {
                 self.shared.recorder.unobserved("relay_malformed");
-                Ended::Broken
+                Ended::Refused
             }
         }
     }
@@ -291,7 +313,7 @@ impl<'a> Relay<'a> {
             };
             if self.inspect(&mut replies, bytes).is_err() {
                 self.shared.recorder.unobserved("relay_reply_malformed");
-                return Ended::Broken;
+                return Ended::Refused;
             }
             let sent = timeout(self.shared.settings().client_write_idle_timeout, async {
                 writer.write_all(bytes).await?;

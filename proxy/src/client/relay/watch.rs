@@ -23,7 +23,7 @@ use crate::{
 use seawall_auth::{ClientFirst, Mechanism};
 use seawall_command::CommandBytes;
 use seawall_command::{Class, Command, ErrorReply, Handshake, ReplyForm};
-use seawall_stats::{Outcome, Phase};
+use seawall_stats::{Outcome, Phase, Stage};
 use seawall_transport::Message;
 use seawall_wire::{Elements, Header, OpCode, OpMsg, OpQuery};
 
@@ -92,6 +92,10 @@ pub(super) struct Watch<'a> {
     sending: Vec<(Observation<'a>, Outcome)>,
     login: Option<Login>,
     is_authenticated: bool,
+    /// True if the server has replied to a request.
+    has_replied: bool,
+    /// The stage that the client had reached when one side ended the relay.
+    last_stage: Option<Stage>,
     admission: Admission<'a>,
 }
 
@@ -110,6 +114,8 @@ impl<'a> Watch<'a> {
             sending: Vec::new(),
             login: None,
             is_authenticated: false,
+            has_replied: false,
+            last_stage: None,
             admission,
         }
     }
@@ -117,6 +123,33 @@ impl<'a> Watch<'a> {
     /// True if the server requires a login and the client has not logged in.
     pub(super) fn has_to_log_in(&self) -> bool {
         self.admission.requires_login() && !self.is_authenticated
+    }
+
+    /// The stage that the client has reached, or had reached when [`Self::keep_stage`] was called.
+    pub(super) fn stage(&self) -> Stage {
+        let waits_for = |kinds: &[RequestKind]| {
+            let mut pending = self.pending.iter();
+            pending.any(|pending| kinds.contains(&pending.kind))
+        };
+        if let Some(last) = self.last_stage {
+            last
+        } else if waits_for(&[RequestKind::Operation, RequestKind::Other]) {
+            Stage::Operation
+        } else if self.login.is_some() || waits_for(&[RequestKind::Login]) {
+            Stage::LoggingIn
+        } else if self.has_replied && (!self.has_to_log_in() || self.admission.is_monitor()) {
+            Stage::Ready
+        } else if self.has_replied {
+            Stage::Greeted
+        } else {
+            Stage::Connected
+        }
+    }
+
+    /// Keeps the current stage, because one side has ended the relay. Later replies, and failures
+    /// of the requests in progress, do not change the stage.
+    pub(super) fn keep_stage(&mut self) {
+        self.last_stage = Some(self.stage());
     }
 
     /// Records that the client is active: a message has arrived, or its reply has been sent.
@@ -451,6 +484,7 @@ impl<'a> Watch<'a> {
         if reply.facts.is_opaque {
             self.shared.recorder.unobserved("reply_not_followed");
         }
+        self.has_replied = true;
         self.note_reply(&mut pending, reply);
         let mut observation = pending.observation;
         let again = reply
@@ -520,7 +554,7 @@ impl<'a> Watch<'a> {
         let Some(login) = self.login.take() else {
             return;
         };
-        let result = if is_ok { "ok" } else { "failed" };
+        let result = if is_ok { "ok" } else { "refused" };
         let time = login.since.elapsed();
         let recorder = &self.shared.recorder;
         recorder.client_authenticated(login.mechanism, result, time);
@@ -536,6 +570,7 @@ impl<'a> Watch<'a> {
 
     /// Records a failure for all requests in progress, because no more replies will arrive.
     pub(super) fn server_ended(&mut self, now: Instant) {
+        self.keep_stage();
         for pending in self.pending.drain(..) {
             pending.observation.finish(Outcome::ServerFailed, now);
         }
