@@ -81,6 +81,17 @@ pub fn all_operations(report: &Report) -> Figures {
     all
 }
 
+/// The number of all operations of a report, and the number of those that failed. `getMore`s count,
+/// except those that wait for an event. In a report without a timeline, only operations of shapes
+/// count.
+pub fn totals(report: &Report) -> (u64, u64) {
+    let all = all_operations(report);
+    match all.count {
+        0 => (report.operations(), report.errors()),
+        count => (count, all.errors),
+    }
+}
+
 fn label(shape: &Shape) -> Label {
     let mut levels = Level::ALL.into_iter();
     Label::Shape {
@@ -102,5 +113,31 @@ fn figures_of_step(step: &Step) -> Figures {
         more_count: 0,
         more_time: Duration::ZERO,
         ..figures!(step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_include_get_mores_and_operations_without_a_shape() {
+        let shapes = vec![Shape {
+            count: 10,
+            errors: 300,
+            ..Shape::default()
+        }];
+        let step = |count, errors| Step {
+            count,
+            errors,
+            ..Step::default()
+        };
+        let mut report = Report {
+            shapes,
+            ..Report::default()
+        };
+        assert_eq!(totals(&report), (10, 300));
+        report.timeline.steps = vec![step(900, 0), step(110, 300)];
+        assert_eq!(totals(&report), (1_010, 300));
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     figures::{bytes, count, exact, float, millis, percent, printable, ratio, table},
     top::panes,
 };
-use seawall_api::{Change, Rates};
+use seawall_api::{Change, Rates, totals};
 
 pub(super) fn text(comparison: &Comparison) -> String {
     let mut lines = vec!["Seawall comparison".to_owned()];
@@ -50,7 +50,7 @@ fn overall(comparison: &Comparison) -> Vec<[String; 4]> {
         [name.to_owned(), figure(a), figure(b), times]
     };
     let errors = |side: &Side| {
-        let share = percent(float(side.errors), float(side.report.operations()));
+        let share = percent(float(side.errors), float(totals(&side.report).0));
         format!("{} ({share})", exact(side.errors))
     };
     vec![

@@ -1,6 +1,6 @@
 //! Compares two saved reports.
 
-use seawall_api::{Changes, Rates, Report, between, period_of, rates, whole_period};
+use seawall_api::{Changes, Rates, Report, between, period_of, rates, totals, whole_period};
 use seawall_stats::Label;
 
 /// One of the two reports.
@@ -61,7 +61,7 @@ impl Side {
         Self {
             file,
             whole: whole.unwrap_or_default(),
-            errors: report.errors(),
+            errors: totals(&report).1,
             report,
         }
     }

@@ -11,7 +11,7 @@ use super::{
     text,
 };
 use crate::figures::moment;
-use seawall_api::{Latency, Report, Shape, all_operations};
+use seawall_api::{Latency, Report, Shape, all_operations, totals};
 
 /// The data of a page with a report: the report and the figures of its period.
 #[derive(Serialize)]
@@ -39,15 +39,16 @@ struct ReportPage<'a> {
 pub(super) fn report(report: &Report) -> serde_json::Result<String> {
     let all = all_operations(report);
     let (from, until) = text::ends(report);
+    let (operations, errors) = totals(report);
     let data = ReportPage {
         bytes: all.request_bytes + all.reply_bytes,
-        errors: report.errors(),
+        errors,
         from,
         instances: text::instances(report),
         known_seconds: report.covered_seconds(),
         latency_ms: (&all.durations).into(),
         load_ms: report.load_ms(),
-        operations: report.operations(),
+        operations,
         report,
         until,
         warnings: text::warnings(report),

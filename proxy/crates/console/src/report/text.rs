@@ -8,7 +8,7 @@ use crate::{
     },
     top::panes,
 };
-use seawall_api::{Instance, Report, Shape, Step, all_operations};
+use seawall_api::{Instance, Report, Shape, Step, all_operations, totals};
 
 /// Maximum width of a timeline in characters.
 const TIMELINE_CHARACTERS: usize = 72;
@@ -126,7 +126,7 @@ pub(super) fn warnings(report: &Report) -> Vec<String> {
 /// The summary of the period: name, figure, explanation.
 pub(super) fn summary(report: &Report) -> Vec<(&'static str, String, String)> {
     let all = all_operations(report);
-    let (operations, errors) = (report.operations(), report.errors());
+    let (operations, errors) = totals(report);
     let quantile = |q| millis(all.durations.quantile(q).as_secs_f64() * 1e3);
     let rate = float(operations) / report.covered_seconds();
     let servers = report.status.server_connections;
