@@ -231,6 +231,7 @@ impl Insight {
                     "the clock was set back: steps of the history after the new time are dropped"
                 );
                 self.history.lock().rewind(over);
+                self.stalls.lock().rewind(over);
                 over
             }
             Some(last) if over - last <= MAX_GAP_SECONDS => last + 1,

@@ -137,6 +137,17 @@ impl Stalls {
         ended
     }
 
+    /// Drops the stalls after `start`, because the clock was set back to this second. The detectors
+    /// begin again.
+    pub(super) fn rewind(&mut self, start: u64) {
+        let now = float_seconds(UNIX_EPOCH + Duration::from_secs(start));
+        for watched in self.servers.values_mut().chain([&mut self.all]) {
+            watched.stalls.retain(|stall| span(&stall.episode).1 <= now);
+            watched.detector = StallDetector::default();
+        }
+        self.samples = Samples::default();
+    }
+
     /// All kept stalls that ended after `since`, the latest first, and the recurring stalls among
     /// them. Without `since`, all kept stalls.
     pub(super) fn list(
@@ -360,6 +371,15 @@ mod tests {
         listed
             .map(|stall| (stall.server, stall.episode.started_at))
             .collect()
+    }
+
+    #[test]
+    fn after_the_clock_was_set_back_later_stalls_are_dropped() {
+        let mut stalls = Stalls::default();
+        stalls.all.stalls = [10.0, 100.0, 190.0].map(|at| stall(None, at, 5)).into();
+        stalls.rewind(150);
+        let starts = stalls.all.stalls.iter().map(|of| of.episode.started_at);
+        assert_eq!(starts.collect::<Vec<_>>(), [10.0, 100.0]);
     }
 
     #[test]
