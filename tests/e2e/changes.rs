@@ -7,7 +7,10 @@ use bson::doc;
 use futures_util::future::join_all;
 use seawall_tests::{
     eventually::eventually,
-    mongod::{FailTimes, NewUser, Options, RunCommand, Standalone, create_user, fail_command},
+    mongod::{
+        FailTimes, NewUser, Options, ReplicaSet, RunCommand, Standalone, clear_fail_command,
+        create_user, fail_command,
+    },
     raw::{KeyCache, Login, Mechanism, Outcome, Start},
     recorder::Cut,
     seawall::Seawall,
@@ -149,6 +152,41 @@ async fn cached_keys_are_used_while_the_server_cannot_return_them() {
         logged_in(&seawall, &user.login()).await;
         assert!(find(&mut connected, "kept").await.is_ok(), "{code}");
     }
+}
+
+#[tokio::test]
+async fn a_secondary_that_refuses_a_login_closes_no_client() {
+    let set = ReplicaSet::start(2, Options::with_auth()).await.unwrap();
+    let user = NewUser::new("admin", "app", "secret").role("readWrite", "app");
+    create_user(&set.administrator().await.unwrap(), &user)
+        .await
+        .unwrap();
+    let seawall = seawall_at(&set.uri(), "").await;
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let mut client = logged_in(&seawall, &user.login()).await;
+        assert!(insert(&mut client, "app").await.is_ok());
+        clients.push(client);
+    }
+    let primary = set.primary().await.unwrap().address();
+    let mut members = set.members().iter();
+    let secondary = members.find(|member| member.address() != primary).unwrap();
+    let secondary = set.administrator_of(secondary).await.unwrap();
+    let refusal = doc! { "failCommands": ["saslStart", "saslContinue"], "errorCode": 18 };
+    fail_command(&secondary, FailTimes::Always, refusal)
+        .await
+        .unwrap();
+    let read = || doc! { "find": "c", "$readPreference": { "mode": "secondary" } };
+    for _ in 0..3 {
+        let reply = clients[0].command("app", read()).await.unwrap();
+        assert_eq!(reply.code(), Some(18), "{reply:?}");
+    }
+    for client in &mut clients {
+        assert!(insert(client, "app").await.is_ok());
+    }
+    clear_fail_command(&secondary).await.unwrap();
+    let reply = clients[0].command("app", read()).await.unwrap();
+    assert!(reply.is_ok(), "{reply:?}");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use mongodb::{
     Client,
     bson::{Document, Uuid, doc},
 };
-use seawall_api::Topology;
+use seawall_api::{Pool, Pools, Topology};
 use seawall_tests::{
     crowd,
     eventually::eventually,
@@ -211,6 +211,42 @@ async fn each_transaction_stays_on_its_router() {
         }
     };
     timeout(LIMIT, both_have_some).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_transaction_that_waits_for_a_router_begins_on_another_if_the_router_stops() {
+    let sharded = Sharded::start(&format!("{BOTH_ROUTERS}\npool.max_pool_size = 1")).await;
+    let pools = async |is_there: fn(&Pool) -> bool| {
+        let both = async || {
+            let pools: Pools = sharded.seawall.api("/api/v1/pools").await;
+            pools.pools.iter().all(is_there)
+        };
+        eventually(LIMIT, both).await.unwrap();
+    };
+    let mut tasks = JoinSet::new();
+    // These reads use the only connection to each router for some seconds.
+    for _ in 0..2 {
+        let mut client = connect(&sharded.seawall).await;
+        let wait = doc! {"$where": "sleep(100) || true"};
+        let find = doc! {"find": "things", "filter": wait};
+        tasks.spawn(async move { drop(client.command("sharded", find).await) });
+    }
+    pools(|pool| pool.in_use == 1).await;
+    let mut begun = JoinSet::new();
+    for number in 0..4 {
+        let mut client = connect(&sharded.seawall).await;
+        let insert = doc! {
+            "insert": "things", "documents": [{"_id": 100 + number}], "lsid": {"id": Uuid::new()},
+            "txnNumber": 1_i64, "startTransaction": true, "autocommit": false,
+        };
+        begun.spawn(async move { client.command("sharded", insert).await.unwrap() });
+    }
+    pools(|pool| pool.wait_queue > 0).await;
+    sharded.recorders[1].refuse(true);
+    sharded.recorders[1].cut_all(Cut::Reset);
+    for reply in begun.join_all().await {
+        assert!(reply.is_ok(), "{reply:?}");
+    }
 }
 
 /// Runs transactions that are all open at the same time.

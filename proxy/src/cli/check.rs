@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use clap::Args;
-use mongodb::{Client, bson::doc, options::ClientOptions};
+use mongodb::{Client, bson::doc, error::ErrorKind, options::ClientOptions};
 use seawall_config::Settings;
 
 use super::ConfigArguments;
 use crate::{
     app::{ServerTlsFiles, peer_problem, telemetry_problems, tls_problems},
-    topology::DeploymentOptions,
+    topology::{DeploymentError, DeploymentOptions},
 };
 use seawall_console::{Exit, complain, say};
 
@@ -88,7 +88,11 @@ async fn connect(settings: &Settings) -> Result<(), String> {
         deployment.set_driver_tls(&files.driver_tls());
     }
     let parsed = ClientOptions::parse(section.uri.expose()).await;
-    let mut options = parsed.map_err(of_driver)?;
+    // The message may contain the password if the string is wrong.
+    let mut options = parsed.map_err(|error| match *error.kind {
+        ErrorKind::DnsResolve { .. } => error.to_string(),
+        _ => DeploymentError::Uri(Box::new(error)).to_string(),
+    })?;
     options.tls = deployment.client_options().tls;
     options.server_selection_timeout = Some(CONNECT_LIMIT);
     let client = Client::with_options(options).map_err(of_driver)?;

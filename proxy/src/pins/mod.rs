@@ -128,6 +128,13 @@ impl<S: Clone> Pins<S> {
             .insert(key, key.user, (number, server), now)
     }
 
+    /// Removes the pin of a transaction whose server cannot be used. Keeps the pin of another
+    /// transaction of the session.
+    pub(crate) fn unpin_transaction(&self, key: SessionKey, number: i64) {
+        self.transactions
+            .remove_if(&key, |(pinned, _)| *pinned == number);
+    }
+
     /// Returns the server of a transaction. The call counts as a use, so the pin expires later.
     pub fn transaction(&self, key: SessionKey, number: i64, now: Instant) -> Option<S> {
         let (pinned, server) = self.transactions.find(&key, now)?;
@@ -230,6 +237,16 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
 
     fn remove(&self, key: &K) {
         self.shard(key).lock().remove(key);
+    }
+
+    fn remove_if(&self, key: &K, should_remove: impl FnOnce(&V) -> bool) {
+        let mut shard = self.shard(key).lock();
+        if shard
+            .get(key)
+            .is_some_and(|pinned| should_remove(&pinned.value))
+        {
+            shard.remove(key);
+        }
     }
 
     fn expire(&self, now: Instant) {
@@ -348,5 +365,9 @@ mod tests {
         assert_eq!(pins.transaction(key(2), 4, now), None);
         assert!(pins.pin_transaction(key(1), 5, 11, now));
         assert_eq!(pins.transaction(key(1), 4, now), None);
+        pins.unpin_transaction(key(1), 4);
+        assert_eq!(pins.transaction(key(1), 5, now), Some(11));
+        pins.unpin_transaction(key(1), 5);
+        assert_eq!(pins.transaction(key(1), 5, now), None);
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    ServerPool,
+    LanePermit, ServerPool,
     inner::Returned,
     slots::{Slot, Usage},
 };
@@ -30,6 +30,9 @@ pub struct Checkout {
     latency: Option<Duration>,
     is_late: bool,
     is_streamed: bool,
+    /// The permit of an operation that waits for data. It is released when the connection is
+    /// checked in, because the connection is in use until then, even if the client has left.
+    permit: Option<Box<LanePermit>>,
 }
 
 impl fmt::Debug for Checkout {
@@ -58,7 +61,13 @@ impl Checkout {
             latency: None,
             is_late: false,
             is_streamed: false,
+            permit: None,
         }
+    }
+
+    /// Keeps the permit of an operation that waits for data until the connection is checked in.
+    pub(crate) fn keep_permit(&mut self, permit: LanePermit) {
+        self.permit = Some(Box::new(permit));
     }
 
     /// When the connection was checked out.
@@ -158,5 +167,6 @@ impl Drop for Checkout {
             perished: self.perished,
         };
         self.pool.check_in(&self.identity, returned, now);
+        self.permit = None;
     }
 }

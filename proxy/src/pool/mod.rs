@@ -14,6 +14,9 @@ mod demand;
 mod ending;
 #[cfg(test)]
 mod ending_tests;
+mod establish;
+#[cfg(test)]
+mod growth_tests;
 mod holdings;
 mod inner;
 mod lane;
@@ -270,6 +273,9 @@ pub struct ServerPool {
     /// Notified when the pace has changed, so that connections that wait to be begun get a new
     /// start time.
     pace_changed: Notify,
+    /// Notified when the pool was cleared or closed, so that connections that are being established
+    /// are given up.
+    emptied: Notify,
     /// Abandoned reads that must be ended.
     end_queue: EndQueue,
     lane: Lane,
@@ -380,6 +386,7 @@ impl ServerPool {
             lane: Lane::new(lane_size(&limits)),
             pace: Mutex::new(Pace::new(limits.connections_per_second, chance())),
             pace_changed: Notify::new(),
+            emptied: Notify::new(),
             inner: Mutex::new(Inner::new(limits, has_ended, random(), Instant::now())),
             end_queue: EndQueue::default(),
             connector,
@@ -523,12 +530,15 @@ impl ServerPool {
     }
 
     /// Clears the pool after a failure in `generation`. All connections become stale. Waiting
-    /// operations fail, so that they select a server again. No connection is established until
-    /// [`ServerPool::ready`]. Returns true if the pool was cleared. Ignores a failure of an earlier
-    /// generation.
+    /// operations fail, so that they select a server again. Connections that are being established
+    /// are given up, and no connection is established until [`ServerPool::ready`]. Returns true if
+    /// the pool was cleared. Ignores a failure of an earlier generation.
     pub fn clear(&self, generation: Generation) -> bool {
         let todo = self.inner.lock().clear(generation, Instant::now());
         let is_cleared = todo.is_some();
+        if is_cleared {
+            self.give_up_establishing();
+        }
         self.perform(todo.unwrap_or_default());
         is_cleared
     }
@@ -569,6 +579,7 @@ impl ServerPool {
     /// checked in.
     pub fn close(&self) {
         let todo = self.inner.lock().close(Instant::now());
+        self.give_up_establishing();
         self.perform(todo);
         self.end_queue.close();
     }
@@ -693,68 +704,6 @@ impl ServerPool {
             );
         }
         true
-    }
-
-    /// Establishes a connection that is authenticated as `identity`, and counts the login at the
-    /// server. The connection does not belong to the pool.
-    ///
-    /// # Errors
-    /// See [`EstablishError`].
-    pub(crate) async fn establish_outside(
-        &self,
-        identity: &Identity,
-    ) -> Result<Connection, EstablishError> {
-        let mechanism = identity.login().mechanism();
-        let result = self.connector.establish(&self.address, identity).await;
-        let reached_login = match &result {
-            Ok(_) => true,
-            Err(error) => error.failed_authentication(),
-        };
-        if let Some(mechanism) = mechanism.filter(|_| reached_login) {
-            self.metrics.authenticated(mechanism.name(), result.is_ok());
-        }
-        result
-    }
-
-    /// Waits until the pace allows one more connection to be begun.
-    async fn wait_for_turn(&self) {
-        loop {
-            let changed = self.pace_changed.notified();
-            let turn = self.pace.lock().turn(Instant::now());
-            if timeout_at(turn, changed).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    fn establish(&self, identity: Arc<Identity>, generation: Generation) {
-        let me = self.me.clone();
-        self.runtime.spawn(async move {
-            let Some(pool) = me.upgrade() else { return };
-            pool.wait_for_turn().await;
-            let login_version = identity.login_version();
-            let result = pool.establish_outside(&identity).await;
-            let todo = match result {
-                Ok(connection) => {
-                    let mut connection = pool.created(connection);
-                    connection.generation = generation;
-                    pool.inner
-                        .lock()
-                        .established(&identity, connection, Instant::now())
-                }
-                Err(error) => {
-                    tracing::debug!(server = %pool.address, %error, "could not establish a server connection");
-                    let error = CheckOutError::Establish {
-                        error: Arc::new(error),
-                        generation,
-                        login_version,
-                    };
-                    let now = Instant::now();
-                    pool.inner.lock().not_established(&identity, &error, now)
-                }
-            };
-            pool.perform(todo);
-        });
     }
 }
 

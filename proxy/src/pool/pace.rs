@@ -45,8 +45,14 @@ impl Pace {
         if interval == self.interval {
             return false;
         }
-        (self.interval, self.due) = (interval, None);
+        self.interval = interval;
+        self.restart();
         true
+    }
+
+    /// Forgets the connections that were scheduled, because they will not be begun.
+    pub(super) fn restart(&mut self) {
+        self.due = None;
     }
 
     /// Schedules one connection that is needed now. Returns the time at which it may be begun.

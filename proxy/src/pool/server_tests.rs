@@ -19,7 +19,10 @@ use crate::{
     scripted::{Response, ScriptedServer},
 };
 use seawall_auth::{Identity, NonceSource};
-use seawall_transport::connection::{ConnectionId, Connector};
+use seawall_transport::{
+    Sharer,
+    connection::{ConnectionId, Connector},
+};
 
 /// A time limit that is longer than any step of these tests. No test waits until it expires.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -132,6 +135,40 @@ async fn a_second_clear_for_the_same_failed_generation_does_nothing() {
 }
 
 #[tokio::test]
+async fn connections_that_wait_for_their_turn_are_given_up_when_the_pool_is_cleared() {
+    // The turn of the last connection comes after 50 minutes.
+    let scene = Scene::ready(Limits {
+        connections_per_second: NonZeroU32::new(1),
+        max_pool_size: 3_600,
+        max_connecting: 3_600,
+        max_server_connections: 3_600,
+        wait_queue_size: 3_600,
+        ..limits()
+    })
+    .await;
+    let mut waits: Vec<_> = (0..3_000).map(|_| Box::pin(scene.check_out())).collect();
+    for wait in &mut waits {
+        assert!(wait.as_mut().now_or_never().is_none());
+    }
+    assert_eq!(scene.pool.snapshot().pending, 3_000);
+    // Some connections are established at once. The other tasks wait for their turns.
+    let is_first_there = async || scene.available() + scene.pool.snapshot().in_use > 0;
+    while !is_first_there().await {
+        tokio::task::yield_now().await;
+    }
+    assert!(scene.pool.clear(scene.pool.generation()));
+    let are_given_up = async {
+        while scene.pool.snapshot().pending > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, are_given_up).await.unwrap();
+    scene.pool.ready();
+    // A new connection does not wait for the turns of the others.
+    scene.use_once().await;
+}
+
+#[tokio::test]
 async fn suspicion_of_a_server_ends_when_a_later_probe_gets_a_reply() {
     let scene = Scene::ready(limits()).await;
     drop((scene.use_once().await, scene.check_out().await));
@@ -147,6 +184,17 @@ async fn suspicion_of_a_server_ends_when_a_later_probe_gets_a_reply() {
     scene.pool.recover(Instant::now());
     assert_eq!(scene.pool.suspected_for(later), None);
     scene.use_once().await;
+}
+
+#[tokio::test]
+async fn a_permit_of_the_lane_is_held_until_its_connection_is_checked_in() {
+    let scene = Scene::ready(limits()).await;
+    let permit = scene.pool.lane().enter((1, Sharer::Local)).await;
+    let mut checkout = scene.check_out().await.unwrap();
+    checkout.keep_permit(permit);
+    assert_eq!(scene.pool.lane().counts(), (1, 0));
+    drop(checkout);
+    assert_eq!(scene.pool.lane().counts(), (0, 0));
 }
 
 #[tokio::test]

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::{Limits, demand::Need, queue::WaitQueue, slots::RESERVE};
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_transport::connection::Connection;
@@ -33,6 +35,9 @@ pub(super) struct User {
     pub(super) has_turn: bool,
     /// For each need, true if the user is in the list of `Inner::ready` for this need.
     pub(super) is_listed: [bool; Need::ALL.len()],
+    /// Set after a connection could not be established: no connection that only `min_pool_size`
+    /// asks for is established before this time.
+    pub(super) refill_after: Option<Instant>,
 }
 
 impl User {
@@ -45,6 +50,7 @@ impl User {
             waiters: WaitQueue::default(),
             has_turn: false,
             is_listed: Default::default(),
+            refill_after: None,
         }
     }
 
@@ -57,14 +63,22 @@ impl User {
         self.identity.status() == IdentityStatus::Gone
     }
 
-    /// True if the user needs another connection and its own limits allow one. The limit of the
-    /// server is not checked here.
+    /// True if the user's waiters need another connection and the user's own limits allow one. The
+    /// limit of the server is not checked here.
     pub(super) fn wants_more(&self, limits: &Limits, room: Room) -> bool {
-        let spare = limits.min_pool_size.saturating_sub(self.total());
         let missing = self.needed(room).saturating_sub(self.available.len());
         self.pending < limits.max_connecting
-            && self.pending < missing.max(spare)
+            && self.pending < missing
             && self.total() < limits.max_pool_size
+    }
+
+    /// True if the user has fewer connections than `min_pool_size`, may have another one by its own
+    /// limits, and can probably log in.
+    pub(super) fn is_short(&self, limits: &Limits, now: Instant) -> bool {
+        self.total() < limits.min_pool_size.min(limits.max_pool_size)
+            && self.pending < limits.max_connecting
+            && self.refill_after.is_none_or(|at| at <= now)
+            && self.identity.can_log_in()
     }
 
     /// Number of connections that the waiters could use. A waiter that has to wait for a slot does
@@ -82,7 +96,9 @@ impl User {
         !self.available.is_empty() && self.waiters.len_of(need) > 0
     }
 
-    pub(super) fn is_unused(&self) -> bool {
-        self.total() == 0 && self.waiters.is_empty() && !self.has_turn
+    /// True if the pool can forget the user.
+    pub(super) fn is_unused(&self, now: Instant) -> bool {
+        let is_paused = self.refill_after.is_some_and(|at| now < at);
+        self.total() == 0 && self.waiters.is_empty() && !self.has_turn && !is_paused
     }
 }

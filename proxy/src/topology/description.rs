@@ -119,8 +119,8 @@ pub struct ServerDescription {
     pub probe: Probe,
     /// True if an operation or a probe failed at this server, and no later probe has succeeded.
     pub is_suspect: bool,
-    /// True if the server replied that it is no longer the primary, and the driver's monitoring has
-    /// not noticed this change yet.
+    /// True if the server replied that it is no longer the primary or no longer a secondary, and
+    /// the driver's monitoring has not noticed this change yet.
     pub is_demoted: bool,
 }
 
@@ -145,6 +145,9 @@ impl ServerDescription {
 
 /// `maxWireVersion` of 5.0, the first version that supports the Stable API.
 const STABLE_API_WIRE_VERSION: i32 = 13;
+
+/// The `maxWireVersion` of 5.1, which replies to `getLastError` with an error.
+const NO_GET_LAST_ERROR_WIRE_VERSION: i32 = 14;
 
 /// A topology description: the facts about the whole deployment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -179,6 +182,11 @@ impl TopologyDescription {
     /// in `hello`.
     pub(crate) fn knows_stable_api(&self) -> bool {
         self.max_wire_version >= STABLE_API_WIRE_VERSION
+    }
+
+    /// True if a server may execute `getLastError`. Servers before 5.1 do.
+    pub(crate) fn knows_get_last_error(&self) -> bool {
+        self.max_wire_version < NO_GET_LAST_ERROR_WIRE_VERSION
     }
 
     /// True if at least one server is usable now.

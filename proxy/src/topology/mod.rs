@@ -405,7 +405,8 @@ impl Topology {
     }
 
     /// Handles a state-change error (`code`) in a server's reply. A server that is shutting down
-    /// counts as failed, any other server as demoted.
+    /// counts as failed, a primary as demoted. A secondary counts as demoted only if the code says
+    /// that it is recovering, because clients can cause the other codes.
     pub(crate) fn report_state_change(&self, pool: &Arc<ServerPool>, code: i32) {
         let is_shutting_down = matches!(code, 91 | 11600);
         if is_shutting_down {
@@ -413,9 +414,30 @@ impl Topology {
             return;
         }
         self.update(pool.address(), |member| {
-            member.server.is_demoted = true;
+            let is_secondary = member.server.server_type == ServerType::Secondary;
+            let is_recovering = matches!(code, 11602 | 13436);
+            member.server.is_demoted |= !is_secondary || is_recovering;
             member.wake_prober.notify_one();
         });
+    }
+
+    /// True if the server is a member of a replica set and not its primary. Its data, also those of
+    /// users, may be older than the primary's.
+    pub(crate) fn may_lag(&self, address: &ServerAddress) -> bool {
+        let snapshot = self.snapshot();
+        let TopologyDescription {
+            topology_type,
+            servers,
+            ..
+        } = &snapshot.description;
+        let is_set = matches!(
+            topology_type,
+            TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary
+        );
+        let is_primary = |server: &ServerDescription| {
+            server.address == *address && server.server_type == ServerType::Primary
+        };
+        is_set && !servers.iter().any(is_primary)
     }
 
     /// The server that all relays use now: the primary, one mongos, or the server of a deployment

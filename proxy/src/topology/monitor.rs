@@ -42,8 +42,12 @@ const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
 /// The reason why a connection string is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum DeploymentError {
-    /// The official driver rejects the connection string.
-    #[error("{0}")]
+    /// The official driver rejects the connection string. The driver's message is not part of the
+    /// text: if a password contains an unescaped character, the message may contain the password.
+    #[error(
+        "the official driver rejects the connection string: check its hosts and options, and \
+         percent-encode special characters in the user and the password"
+    )]
     Uri(Box<mongodb::error::Error>),
     /// Seawall does not support this option.
     #[error("{0} is not supported in the deployment's connection string")]
@@ -374,14 +378,10 @@ impl Topology {
             .into_iter()
             .filter_map(|(address, server)| Some((address.to_string().parse().ok()?, server)))
             .collect();
-        state.members.retain(|address, member| {
-            let stays = named.contains_key(address);
-            if !stays {
-                member.stop.cancel();
-                member.pool.close();
-            }
-            stays
-        });
+        let removed = state
+            .members
+            .extract_if(|address, _| !named.contains_key(address));
+        let removed: Vec<_> = removed.map(|(_, member)| member).collect();
         for (address, server) in named {
             let member = state
                 .members
@@ -390,6 +390,12 @@ impl Topology {
             member.apply(&server);
         }
         self.publish(&mut state);
+        // The pools are closed after the new snapshot is published, so that operations that fail at
+        // a closed pool select another server.
+        for member in removed {
+            member.stop.cancel();
+            member.pool.close();
+        }
     }
 
     fn member(self: &Arc<Self>, address: ServerAddress) -> Member {
@@ -474,5 +480,19 @@ mod tests {
             !text.contains("secret") && !text.contains("account"),
             "{text}"
         );
+    }
+
+    #[tokio::test]
+    async fn messages_about_a_wrong_connection_string_hide_the_password() {
+        for uri in [
+            "mongodb://account:sec?ret@h:1/",
+            "mongodb://account:secret",
+            "mongodb://account:secret/?x=1",
+            "mongodb+srv://account:sec?ret@h.example/",
+        ] {
+            let parsed = DeploymentOptions::parse(uri, Duration::from_secs(10)).await;
+            let text = parsed.unwrap_err().to_string();
+            assert!(!text.contains("sec") && !text.contains("account"), "{text}");
+        }
     }
 }

@@ -196,8 +196,12 @@ impl Topology {
                 member.server.is_suspect = false;
                 tracing::info!(server = %address, "server recovered");
             }
-            let is_writable = |name| reply.hello.get_bool(name).unwrap_or(false);
-            if is_writable("isWritablePrimary") || is_writable("ismaster") {
+            let says = |name| reply.hello.get_bool(name).unwrap_or(false);
+            let has_its_type = match member.server.server_type {
+                ServerType::Secondary => says("secondary"),
+                _ => says("isWritablePrimary") || says("ismaster"),
+            };
+            if has_its_type {
                 member.server.is_demoted = false;
             }
             if member.server.server_type.holds_data() {

@@ -59,11 +59,7 @@ fn servers_where(
 
 fn by_preference(description: &TopologyDescription, preference: &ReadPreference) -> Vec<usize> {
     let primary = || servers_where(description, is_primary);
-    let secondaries = || {
-        servers_where(description, |s| {
-            s.is_usable() && s.server_type == ServerType::Secondary
-        })
-    };
+    let secondaries = || servers_where(description, is_secondary);
     let eligible = |candidates| eligible(description, candidates, preference);
     let or_else = |first: Vec<usize>, second: &dyn Fn() -> Vec<usize>| {
         if first.is_empty() { second() } else { first }
@@ -74,13 +70,17 @@ fn by_preference(description: &TopologyDescription, preference: &ReadPreference)
         Mode::Secondary => eligible(secondaries()),
         Mode::SecondaryPreferred => or_else(eligible(secondaries()), &primary),
         Mode::Nearest => eligible(servers_where(description, |s| {
-            is_primary(s) || s.is_usable() && s.server_type == ServerType::Secondary
+            is_primary(s) || is_secondary(s)
         })),
     }
 }
 
 fn is_primary(server: &ServerDescription) -> bool {
     server.is_usable() && server.server_type == ServerType::Primary && !server.is_demoted
+}
+
+fn is_secondary(server: &ServerDescription) -> bool {
+    server.is_usable() && server.server_type == ServerType::Secondary && !server.is_demoted
 }
 
 /// Returns the candidates whose staleness is allowed and that match a tag set of the preference.
@@ -245,6 +245,16 @@ mod tests {
         assert_eq!(chosen(Mode::Secondary), [1, 2]);
         assert_eq!(chosen(Mode::SecondaryPreferred), [1, 2]);
         assert_eq!(chosen(Mode::Nearest), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_secondary_that_is_recovering_is_not_selected() {
+        let mut set = replica_set();
+        let chosen = |set: &_, mode| select(set, &preference(mode, &[]), NO_LIMIT);
+        assert_eq!(chosen(&set, Mode::Secondary), [1, 2]);
+        set.servers[1].is_demoted = true;
+        assert_eq!(chosen(&set, Mode::Secondary), [2]);
+        assert_eq!(chosen(&set, Mode::Nearest), [0, 2]);
     }
 
     #[test]

@@ -173,6 +173,11 @@ impl Identity {
         self.login.read().clone()
     }
 
+    /// True if Seawall's connections can log in, or need no login.
+    pub fn can_log_in(&self) -> bool {
+        !matches!(*self.login.read(), Login::Unknown)
+    }
+
     /// The version of the login, which [`Identity::learn`] increases. Callers read the version
     /// before they call [`Identity::login`]. If a server refuses the login, the version shows
     /// whether a newer login has already replaced the refused one.

@@ -22,6 +22,7 @@
 mod conversations;
 mod flights;
 mod introduction;
+mod live;
 mod mode;
 mod permits;
 mod reading;
@@ -198,9 +199,9 @@ impl Credentials {
         let now = Instant::now();
         let removed = earlier.keys().filter(|user| !self.may_be_known(user));
         for user in removed {
-            let known = self.store.lock().known(user, now);
-            if let Some(known) = known {
-                self.apply_reading(user, &known.identity, Reading::Gone, now);
+            let identity = self.store.lock().live_identity(user);
+            if let Some(identity) = identity {
+                self.apply_reading(user, &identity, Reading::Gone, now);
             }
         }
     }
@@ -432,6 +433,19 @@ impl Credentials {
         let user = UserName::of(identity);
         let reading = Reading::Refused(login_version);
         self.apply_reading(&user, identity, reading, Instant::now());
+    }
+
+    /// Records that a server that may lag behind the primary refused an identity's keys. Waits
+    /// until the keys have been read again on the primary, or until `deadline`. If the primary
+    /// refuses the keys too, the identity ends.
+    pub(super) async fn keys_refused_by_secondary(
+        self: &Arc<Self>,
+        identity: &Arc<Identity>,
+        deadline: Instant,
+    ) {
+        let mut done = self.read_again(&UserName::of(identity), identity);
+        // Without a result in time, the identity stays usable.
+        drop(timeout_at(deadline, done.wait_for(|done| *done)).await);
     }
 
     /// Records that a server no longer knows a connection's user, because the user was dropped.

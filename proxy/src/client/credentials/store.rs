@@ -10,6 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 
+use super::live::LiveIdentities;
 use crate::limits::{NameHash, NameHasher, RecentMap, Retired};
 use seawall_auth::{ClientKey, Identity, IdentityStatus, Login, Mechanism, ScramKeys};
 
@@ -174,6 +175,7 @@ pub(super) struct Store {
     unknown: RecentMap<NameHash, Instant>,
     /// Cached mechanisms of users, each with the time until which they are valid.
     mechanisms: RecentMap<NameHash, (Vec<String>, Instant)>,
+    live: LiveIdentities,
 }
 
 impl Store {
@@ -185,6 +187,7 @@ impl Store {
             ended: RecentMap::new(max_users),
             unknown: RecentMap::new(max_users),
             mechanisms: RecentMap::new(max_users),
+            live: LiveIdentities::default(),
         }
     }
 
@@ -304,7 +307,7 @@ impl Store {
             .filter(|known| known.claimed_at.is_some_and(|at| at > asked_at))
             .map(|known| (known.claimed.clone(), known.claimed_at));
         let (claimed, claimed_at) = claimed.unwrap_or_default();
-        let identity = self.identity_of(user, same, &credentials);
+        let identity = self.identity_of(user, &credentials);
         if let Some(login) = login {
             identity.learn(login);
         }
@@ -321,24 +324,31 @@ impl Store {
         (Some(known), Some(evicted))
     }
 
-    /// Returns the identity for a user's new keys: the identity of `same` if it is set, or a new
-    /// identity. A new identity ends the user's earlier identity.
+    /// Returns the identity for a user's new keys: the identity in use if it has the same user id,
+    /// or a new identity. A new identity ends the user's earlier identity.
     fn identity_of(
-        &self,
+        &mut self,
         user: &UserName,
-        same: Option<Known>,
         credentials: &seawall_auth::Credentials,
     ) -> Arc<Identity> {
-        if let Some(known) = same {
-            clear_outdated_login(&known.identity, credentials);
-            return known.identity;
-        }
-        if let Some(earlier) = self.known.get(&self.hash(user)) {
-            earlier.identity.end(IdentityStatus::Gone);
-        }
-        let (name, source) = (&user.name, &user.source);
         let user_id = credentials.user_id;
-        Arc::new(Identity::new(name, source, user_id, Login::Unknown))
+        if let Some(earlier) = self.live_identity(user) {
+            if earlier.user_id() == user_id {
+                clear_outdated_login(&earlier, credentials);
+                return earlier;
+            }
+            earlier.end(IdentityStatus::Gone);
+        }
+        let identity = Identity::new(&user.name, &user.source, user_id, Login::Unknown);
+        let identity = Arc::new(identity);
+        self.live.insert(self.hash(user), &identity);
+        identity
+    }
+
+    /// Returns the identity that clients or pools use for a user, even if the user's keys have
+    /// expired or were evicted.
+    pub(super) fn live_identity(&self, user: &UserName) -> Option<Arc<Identity>> {
+        self.live.get(&self.hash(user))
     }
 
     /// Records that a client has proved that it knows the ClientKey of `checked`. Returns the user
@@ -380,7 +390,8 @@ impl Store {
         let current = current.filter(|known| known.identity.id() == identity.id());
         let (status, refused) = match reading {
             Reading::Unavailable => return Confirmed::default(),
-            Reading::Keys(credentials) if current.is_some() => {
+            // The keys may have expired, but clients still use the identity.
+            Reading::Keys(credentials) if current.is_some() || self.is_live(&hash, identity) => {
                 let (_, known) = self.learn(user, *credentials, None, asked_at);
                 return Confirmed { known, ended: None };
             }
@@ -405,6 +416,11 @@ impl Store {
             known: None,
             ended: Some(ended),
         }
+    }
+
+    fn is_live(&self, user: &NameHash, identity: &Identity) -> bool {
+        let live = self.live.get(user);
+        live.is_some_and(|live| live.id() == identity.id())
     }
 
     /// Records that a proof failed against the known keys, which may therefore be outdated.
@@ -671,6 +687,25 @@ mod tests {
                 .known(&user("u"), now + Duration::from_secs(300))
                 .is_none()
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_user_keeps_its_identity_when_its_keys_expire_or_are_evicted() {
+        let (mut store, now) = (store(), Instant::now());
+        let first = learn(&mut store, "u", "one", 1, now).identity;
+        let later = now + Duration::from_secs(300);
+        let after_expiry = learn(&mut store, "u", "one", 1, later).identity;
+        assert_eq!(after_expiry.id(), first.id());
+        for n in 0..10 {
+            learn(&mut store, &format!("u{n}"), "p", n, later);
+        }
+        assert!(store.known(&user("u"), later).is_none());
+        let after_eviction = learn(&mut store, "u", "two", 1, later).identity;
+        assert_eq!(after_eviction.id(), first.id());
+        // The user was dropped and created again.
+        let another = learn(&mut store, "u", "two", 2, later).identity;
+        assert_ne!(another.id(), first.id());
+        assert_eq!(first.status(), IdentityStatus::Gone);
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,10 +2,10 @@
 
 use crate::client::answer::requires_authentication;
 use seawall_command::{
-    CURSOR_NOT_FOUND, Class, ErrorReply, FAILED_TO_SATISFY_READ_PREFERENCE, HOST_UNREACHABLE,
-    INGRESS_RATE_LIMIT_EXCEEDED, MAX_TIME_MS_EXPIRED, Mode, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
-    RESUMABLE_CHANGE_STREAM_ERROR, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR,
-    TRANSIENT_TRANSACTION_ERROR,
+    AUTHENTICATION_FAILED, CURSOR_NOT_FOUND, Class, ErrorReply, FAILED_TO_SATISFY_READ_PREFERENCE,
+    HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED, MAX_TIME_MS_EXPIRED, Mode,
+    NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RESUMABLE_CHANGE_STREAM_ERROR, RETRYABLE_ERROR,
+    RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
 };
 
 /// The parts of a command that its error reply depends on.
@@ -30,6 +30,8 @@ pub(super) enum Failure {
     TimeLimit,
     /// The client has to log in, or its user no longer exists.
     Unauthenticated,
+    /// A member that may lag behind the primary refused the login of the user.
+    LoginRefused,
     /// No suitable server appeared in time.
     NoServer {
         /// Mode of the read preference.
@@ -51,6 +53,7 @@ pub(super) fn error_reply(command: &FailedCommand<'_>, failure: &Failure) -> Err
     match failure {
         Failure::TimeLimit => ErrorReply::new(MAX_TIME_MS_EXPIRED, "operation exceeded time limit"),
         Failure::Unauthenticated => requires_authentication(command.name),
+        Failure::LoginRefused => ErrorReply::new(AUTHENTICATION_FAILED, "Authentication failed."),
         Failure::NoServer {
             mode,
             set_name,
@@ -81,6 +84,11 @@ fn no_server(
 ) -> ErrorReply {
     if let (Class::GetMore, Some(cursor)) = (command.class, command.cursor) {
         return cursor_lost(cursor, command.is_resumable);
+    }
+    // An earlier attempt may have committed the transaction. With the label of a transient error,
+    // the driver would run the whole transaction again.
+    if command.class == Class::EndTransaction {
+        return host_unreachable(command, "no suitable server");
     }
     // A retry may find a new primary, but it will not find another suitable member in a set that
     // already has a primary. In this case the driver gets an error that it does not retry.
@@ -152,7 +160,7 @@ mod tests {
     const COMMIT: FailedCommand<'_> = FailedCommand {
         name: "commitTransaction",
         class: Class::EndTransaction,
-        ..FIND
+        ..IN_TRANSACTION
     };
     const GET_MORE: FailedCommand<'_> = FailedCommand {
         name: "getMore",
@@ -199,6 +207,7 @@ mod tests {
         let cases = [
             (FIND, Failure::TimeLimit, (50, vec![])),
             (FIND, Failure::Unauthenticated, (13, vec![])),
+            (FIND, Failure::LoginRefused, (18, vec![])),
             (FIND, Failure::Overload, (202, vec![])),
             (MODERN, Failure::Overload, (462, overloaded)),
             (FIND, failed.clone(), (6, vec![])),
@@ -209,11 +218,13 @@ mod tests {
             (GET_MORE, failed.clone(), (6, vec![])),
             (CHANGE_STREAM, failed, (6, resumable.clone())),
             (FIND, no_server(primary, false), (6, vec![])),
-            (WRITE, no_server(primary, false), (6, retry)),
+            (WRITE, no_server(primary, false), (6, retry.clone())),
             (FIND, no_server(secondary, false), (6, vec![])),
             (FIND, no_server(secondary, true), (133, vec![])),
             (UPDATE_MANY, no_server(primary, false), (133, vec![])),
             (IN_TRANSACTION, no_server(primary, false), (133, transient)),
+            (COMMIT, no_server(primary, false), (6, retry.clone())),
+            (COMMIT, no_server(primary, true), (6, retry)),
             (GET_MORE, no_server(primary, false), (43, vec![])),
             (CHANGE_STREAM, no_server(primary, true), (43, resumable)),
         ];

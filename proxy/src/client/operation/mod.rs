@@ -38,6 +38,7 @@ use super::{
 use crate::{
     limits::{Heavy, OperationPermit, Operator},
     observe::Observation,
+    pool::LanePermit,
     topology::TopologyType,
 };
 use seawall_auth::{Identity, IdentityStatus};
@@ -172,14 +173,17 @@ impl Operation<'_> {
     ) -> AttemptEnd {
         loop {
             observation.enter(Phase::Permit, Instant::now());
-            let Some((slice, place)) = end.unless_gone(pin!(self.next_slice(wait))).await else {
+            let next = end.unless_gone(pin!(self.next_slice(wait))).await;
+            let Some((slice, permit)) = next else {
                 return AttemptEnd::Gone;
             };
-            let ended = match self.send_once(end, observation, Some(slice)).await {
+            let ended = match self
+                .send_once(end, observation, Some((slice, permit)))
+                .await
+            {
                 Attempt::Ended(ended) => ended,
                 Attempt::Again(error) => AttemptEnd::Error(error, Outcome::ServerFailed),
             };
-            drop(place);
             if !self.should_continue(wait, slice, &ended) {
                 return ended;
             }
@@ -187,12 +191,12 @@ impl Operation<'_> {
     }
 
     /// Checks out a connection and sends the command over it. `slice` is set if this attempt is one
-    /// slice of a longer wait.
+    /// slice of a longer wait. The permit of the slice is held as long as the connection is in use.
     async fn send_once(
         &self,
         end: &mut ClientEnd<'_>,
         observation: &mut Observation<'_>,
-        slice: Option<Slice>,
+        slice: Option<(Slice, LanePermit)>,
     ) -> Attempt {
         observation.enter(Phase::Checkout, Instant::now());
         let checked_out = {
@@ -200,7 +204,13 @@ impl Operation<'_> {
             end.unless_gone(checkout).await
         };
         match checked_out {
-            Some(Ok(checkout)) => self.attempt(end, checkout, observation, slice).await,
+            Some(Ok(mut checkout)) => {
+                let slice = slice.map(|(slice, permit)| {
+                    checkout.keep_permit(permit);
+                    slice
+                });
+                self.attempt(end, checkout, observation, slice).await
+            }
             Some(Err(error)) => Attempt::Ended(self.refuse(end, error, observation).await),
             None => Attempt::Ended(AttemptEnd::Gone),
         }
@@ -274,6 +284,7 @@ impl Operation<'_> {
         }
         let failure = match failure {
             CheckOutFailure::KeysRefused => return self.close_in_turn(end).await,
+            CheckOutFailure::LoginRefused => Failure::LoginRefused,
             CheckOutFailure::Unauthenticated => Failure::Unauthenticated,
             CheckOutFailure::NoServer => {
                 recorder.shed("no_server");

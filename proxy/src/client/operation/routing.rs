@@ -14,6 +14,7 @@ use crate::{
 };
 use seawall_auth::IdentityStatus;
 use seawall_command::Class;
+use seawall_wire::Elements;
 
 /// Pause between two attempts to check out from a paused pool.
 const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
@@ -28,8 +29,11 @@ pub(super) enum CheckOutFailure {
     NoServer,
     /// No connection became available in time.
     Overload(Overload),
-    /// A server refused the user's keys.
+    /// A server refused the user's keys, so the client has to log in again.
     KeysRefused,
+    /// A member that may lag behind the primary refused the user's keys, and the primary did not,
+    /// or it did not reply in time.
+    LoginRefused,
     /// The client has not logged in, but the server requires a login.
     Unauthenticated,
 }
@@ -98,7 +102,8 @@ impl Operation<'_> {
         observation: &Observation<'_>,
         attempt: CheckOutAttempt,
     ) -> Result<Checkout, CheckOutFailure> {
-        self.handle_failure(&pool, error, attempt.deadline).await?;
+        self.handle_failure(&pool, error, observation, attempt.deadline)
+            .await?;
         drop(pool);
         self.check_out_again(observation, attempt).await
     }
@@ -117,7 +122,10 @@ impl Operation<'_> {
             let pool = self.server(observation, deadline).await?;
             match pool.check_out(self.identity, demand, turn_by).await {
                 Ok(checkout) => return Ok(checkout),
-                Err(error) => self.handle_failure(&pool, error, deadline).await?,
+                Err(error) => {
+                    self.handle_failure(&pool, error, observation, deadline)
+                        .await?;
+                }
             }
         }
     }
@@ -127,30 +135,33 @@ impl Operation<'_> {
         &self,
         pool: &Arc<ServerPool>,
         error: CheckOutError,
+        observation: &Observation<'_>,
         deadline: Instant,
     ) -> Result<(), CheckOutFailure> {
         match error {
-            CheckOutError::Paused if Instant::now() < deadline => {
-                // The next snapshot of the topology shows that the pool is paused, so another
-                // server is selected. A pinned operation needs this server, so it tries the same
-                // pool again.
+            CheckOutError::Paused | CheckOutError::Closed => {
+                if self.may_change_router(observation) {
+                    self.unpin_transaction();
+                }
+                let is_pinned = || self.pinned_server(observation).is_some();
+                let has_left = matches!(error, CheckOutError::Closed) && is_pinned();
+                if has_left || Instant::now() >= deadline {
+                    return Err(CheckOutFailure::NoServer);
+                }
+                // The next snapshot of the topology shows that the pool is paused or removed, so
+                // another server is selected. A pinned operation needs this server, so it tries
+                // the same pool again.
                 sleep(PAUSE_WHILE_PAUSED).await;
                 Ok(())
             }
-            CheckOutError::Paused | CheckOutError::Closed => Err(CheckOutFailure::NoServer),
             CheckOutError::Overload(overload) => Err(CheckOutFailure::Overload(overload)),
             CheckOutError::Establish {
                 error,
                 login_version,
                 ..
             } if error.refuses_keys() => {
-                let credentials = &self.shared.logins.credentials;
-                credentials.keys_refused(self.identity, login_version);
-                let is_good = self.identity.status() == IdentityStatus::Good;
-                match is_good && Instant::now() < deadline {
-                    true => Ok(()),
-                    false => Err(CheckOutFailure::KeysRefused),
-                }
+                self.handle_refused_keys(pool, login_version, deadline)
+                    .await
             }
             CheckOutError::Establish { error, .. } if error.requires_authentication() => {
                 self.shared.logins.credentials.anonymous_refused();
@@ -170,6 +181,35 @@ impl Operation<'_> {
                     false => Err(CheckOutFailure::NoServer),
                 }
             }
+        }
+    }
+
+    /// Handles a server's refusal of the keys of `login_version`. Fails if no further attempt can
+    /// succeed.
+    async fn handle_refused_keys(
+        &self,
+        pool: &ServerPool,
+        login_version: u64,
+        deadline: Instant,
+    ) -> Result<(), CheckOutFailure> {
+        let credentials = &self.shared.logins.credentials;
+        let may_lag = self.shared.routing.topology.may_lag(pool.address());
+        if may_lag && self.identity.can_log_in() {
+            let reading = credentials.keys_refused_by_secondary(self.identity, deadline);
+            Box::pin(reading).await;
+        } else {
+            credentials.keys_refused(self.identity, login_version);
+        }
+        let is_good = self.identity.status() == IdentityStatus::Good;
+        if !is_good || !self.identity.can_log_in() {
+            return Err(CheckOutFailure::KeysRefused);
+        }
+        if login_version == self.identity.login_version() {
+            return Err(CheckOutFailure::LoginRefused);
+        }
+        match Instant::now() < deadline {
+            true => Ok(()),
+            false => Err(CheckOutFailure::NoServer),
         }
     }
 
@@ -209,6 +249,17 @@ impl Operation<'_> {
     /// Returns the server to which the operation is pinned, or a suitable server. `None` if no
     /// server is suitable now.
     fn server_now(&self, observation: &Observation<'_>) -> Option<Arc<ServerPool>> {
+        if let Some(pinned) = self.pinned_server(observation) {
+            return Some(pinned);
+        }
+        let topology = &self.shared.routing.topology;
+        let pool = topology.select_now(&self.read_preference())?;
+        self.pin_transaction(&pool, observation);
+        Some(pool)
+    }
+
+    /// Returns the server of the operation's cursor or transaction.
+    fn pinned_server(&self, observation: &Observation<'_>) -> Option<Arc<ServerPool>> {
         let now = observation.began();
         let pins = &self.shared.routing.pins;
         let pin = match self.command.class {
@@ -218,15 +269,22 @@ impl Operation<'_> {
         if let Some(pin) = pin {
             return Some(pin.server);
         }
-        let pinned = self.pinned_transaction();
-        let pinned = pinned.and_then(|(key, number)| pins.transaction(key, number, now));
-        if pinned.is_some() {
-            return pinned;
-        }
-        let topology = &self.shared.routing.topology;
-        let pool = topology.select_now(&self.read_preference())?;
-        self.pin_transaction(&pool, observation);
-        Some(pool)
+        let (key, number) = self.pinned_transaction()?;
+        pins.transaction(key, number, now)
+    }
+
+    /// True if another router can run the operation although its transaction is pinned: a first
+    /// statement, because it begins the transaction, and a repeated commit with a recovery token,
+    /// because the token leads to the outcome of the first commit. The first commit waits for its
+    /// router, because another router would abort the transaction.
+    fn may_change_router(&self, observation: &Observation<'_>) -> bool {
+        let has_recovery_token = || {
+            let mut elements = Elements::of(self.parsed.body).map_while(Result::ok);
+            elements.any(|element| element.name == b"recoveryToken")
+        };
+        let is_commit = self.command.name_str() == "commitTransaction";
+        self.command.starts_transaction
+            || (is_commit && observation.is_retry() && has_recovery_token())
     }
 
     /// The operation's transaction, if it must be pinned to a server, as routers require.
@@ -235,6 +293,13 @@ impl Operation<'_> {
         let snapshot = self.shared.routing.topology.snapshot();
         let is_sharded = snapshot.description.topology_type == TopologyType::Sharded;
         is_sharded.then_some(transaction)
+    }
+
+    /// Removes the pin of the operation's transaction, so that another router can be selected.
+    fn unpin_transaction(&self) {
+        if let Some((key, number)) = self.pinned_transaction() {
+            self.shared.routing.pins.unpin_transaction(key, number);
+        }
     }
 
     fn pin_transaction(&self, pool: &Arc<ServerPool>, observation: &Observation<'_>) {

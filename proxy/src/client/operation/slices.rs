@@ -63,12 +63,11 @@ impl Operation<'_> {
         })
     }
 
-    /// Waits for a permit of the server's lane. Returns the next slice, and the permit, which the
-    /// caller drops after the slice. Cancel safe.
+    /// Waits for a permit of the server's lane. Returns the next slice and the permit. Cancel safe.
     pub(super) async fn next_slice(&self, wait: &Wait) -> (Slice, LanePermit) {
         let from = (self.identity.id().as_u64(), self.sharer);
-        let place = wait.pool.lane().enter(from).await;
-        (wait.slice(place.slice, Instant::now()), place)
+        let permit = wait.pool.lane().enter(from).await;
+        (wait.slice(permit.slice, Instant::now()), permit)
     }
 
     /// True if Seawall sends another slice. The last slice must have brought no data and must not

@@ -10,12 +10,16 @@ use super::{
 };
 use crate::observe::CloseReason;
 use seawall_auth::{Identity, IdentityId};
-use seawall_transport::connection::Connection;
+use seawall_transport::connection::{Connection, Generation};
 
 /// At `max_server_connections`, a connection of a user with waiters may be closed to make room for
 /// another user. This is the minimum age of the connection, and the minimum wait of an operation of
 /// the other user. The minimum exists because each new connection costs the server a login.
 const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
+
+/// After a connection of a user could not be established, Seawall establishes no connections for
+/// the user's `min_pool_size` for this time. Connections for waiters are established.
+const REFILL_PAUSE: Duration = Duration::from_secs(30);
 
 /// Maximum number of users with waiters that are examined to find the user for a new connection.
 const MAX_USERS_TRIED: usize = 8;
@@ -93,7 +97,7 @@ impl Inner {
         self.grow(id, todo);
     }
 
-    /// Establishes the connections that a user needs, as far as the limits allow.
+    /// Establishes the connections that a user's waiters need, as far as the limits allow.
     pub(super) fn grow(&mut self, id: IdentityId, todo: &mut Todo) {
         if self.state != PoolState::Ready {
             return;
@@ -107,14 +111,33 @@ impl Inner {
             if self.total >= self.limits.max_server_connections && !self.make_room(id, todo) {
                 return;
             }
-            let Some(user) = self.users.get_mut(&id) else {
-                return;
-            };
-            user.pending += 1;
-            self.total += 1;
-            todo.establish
-                .push((Arc::clone(&user.identity), self.generation));
+            self.begin_connection(id, todo);
         }
+    }
+
+    /// Establishes connections up to [`Limits::min_pool_size`]. No other user loses a connection to
+    /// them: otherwise, users would close each other's connections forever if the server had no
+    /// room for the minimum of all users.
+    pub(super) fn refill(&mut self, id: IdentityId, now: Instant, todo: &mut Todo) {
+        while self.state == PoolState::Ready
+            && self.total < self.limits.max_server_connections
+            && self
+                .users
+                .get(&id)
+                .is_some_and(|user| user.is_short(&self.limits, now))
+        {
+            self.begin_connection(id, todo);
+        }
+    }
+
+    fn begin_connection(&mut self, id: IdentityId, todo: &mut Todo) {
+        let Some(user) = self.users.get_mut(&id) else {
+            return;
+        };
+        user.pending += 1;
+        self.total += 1;
+        todo.establish
+            .push((Arc::clone(&user.identity), self.generation));
     }
 
     /// Makes room for a connection of user `id`: closes an available connection that belongs to
@@ -136,6 +159,24 @@ impl Inner {
         true
     }
 
+    /// True until the pool is closed, or cleared in a later generation. A connection of another
+    /// generation would be closed when it is established.
+    pub(in super::super) fn may_establish(&self, generation: Generation) -> bool {
+        self.state != PoolState::Closed && self.generation == generation
+    }
+
+    /// Records that Seawall gave up establishing a connection, because [`Self::may_establish`]
+    /// became false.
+    pub(in super::super) fn gave_up(&mut self, identity: &Arc<Identity>) -> Todo {
+        let mut todo = Todo::default();
+        self.total -= 1;
+        if let Some(user) = self.users.get_mut(&identity.id()) {
+            user.pending -= 1;
+        }
+        self.use_room(identity.id(), &mut todo);
+        todo
+    }
+
     /// Records that a connection was established.
     pub(in super::super) fn established(
         &mut self,
@@ -146,6 +187,7 @@ impl Inner {
         let id = identity.id();
         if let Some(user) = self.users.get_mut(&id) {
             user.pending -= 1;
+            user.refill_after = None;
         }
         let mut todo = self.add(id, connection, now);
         let has_waiters = |user: &User| !user.waiters.is_empty();
@@ -185,13 +227,17 @@ impl Inner {
         self.total -= 1;
         if let Some(user) = self.users.get_mut(&identity.id()) {
             user.pending -= 1;
-            let is_for_all = matches!(
-                error, CheckOutError::Establish { error, .. }
-                    if error.refuses_keys() || error.requires_authentication()
-            );
-            let failing = match is_for_all {
-                true => user.waiters.len(),
-                false => 1,
+            user.refill_after = Some(now + REFILL_PAUSE);
+            let failing = match error {
+                CheckOutError::Establish { error, .. }
+                    if error.refuses_keys() || error.requires_authentication() =>
+                {
+                    user.waiters.len()
+                }
+                // The waiters arrived after the pool was cleared, so this failure says nothing
+                // about their connections.
+                CheckOutError::Establish { generation, .. } if *generation != self.generation => 0,
+                _ => 1,
             };
             let waiters: Vec<_> = (0..failing)
                 .filter_map(|_| user.waiters.pop_any())

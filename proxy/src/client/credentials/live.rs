@@ -1,0 +1,69 @@
+//! The identities that are in use, by user name.
+//!
+//! Keys expire and are evicted from their table, but clients and pools keep the identity of their
+//! user. A later login of the user must get the same identity: limits, pins of transactions and the
+//! end of a user apply to an identity.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+
+use crate::limits::NameHash;
+use seawall_auth::{Identity, IdentityStatus};
+
+/// Minimum number of entries before unused entries are removed.
+const MIN_ENTRIES: usize = 64;
+
+/// At most one identity of each user. After a cleaning, all entries are in use. The next cleaning
+/// comes when their number has doubled, so the table is bounded by the number of identities in use.
+#[derive(Debug, Default)]
+pub(super) struct LiveIdentities {
+    by_name: HashMap<NameHash, Weak<Identity>>,
+    /// Unused entries are removed when the table has this many entries.
+    clean_at: usize,
+}
+
+impl LiveIdentities {
+    /// The usable identity of a user; `None` if neither a client nor a pool uses one.
+    pub(super) fn get(&self, user: &NameHash) -> Option<Arc<Identity>> {
+        let identity = self.by_name.get(user)?.upgrade()?;
+        (identity.status() == IdentityStatus::Good).then_some(identity)
+    }
+
+    /// Adds the new identity of a user.
+    pub(super) fn insert(&mut self, user: NameHash, identity: &Arc<Identity>) {
+        if self.by_name.len() >= self.clean_at {
+            self.by_name.retain(|_, entry| entry.strong_count() > 0);
+            self.clean_at = MIN_ENTRIES.max(2 * self.by_name.len());
+        }
+        self.by_name.insert(user, Arc::downgrade(identity));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::NameHasher;
+    use seawall_auth::Login;
+
+    #[test]
+    fn entries_of_unused_identities_are_removed() {
+        let (mut live, names) = (LiveIdentities::default(), NameHasher::default());
+        let identity = |number: usize| {
+            let name = format!("user {number}");
+            let identity = Identity::new(&name, "admin", None, Login::Unknown);
+            (names.hash(&name), Arc::new(identity))
+        };
+        let (kept, in_use) = identity(0);
+        live.insert(kept, &in_use);
+        for number in 1..1_000 {
+            let (hash, identity) = identity(number);
+            live.insert(hash, &identity);
+        }
+        assert!(live.by_name.len() <= MIN_ENTRIES, "{}", live.by_name.len());
+        assert!(Arc::ptr_eq(&live.get(&kept).unwrap(), &in_use));
+        in_use.end(IdentityStatus::Gone);
+        assert!(live.get(&kept).is_none());
+    }
+}

@@ -1,0 +1,113 @@
+//! Tests of the minimum number of connections of a user, and of connections that are given up.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    CheckOutError, Limits,
+    inner::Inner,
+    tests::{CLIENT, connection, identity, inner, limits, obtain, wait},
+};
+use seawall_auth::{Identity, IdentityStatus};
+use seawall_transport::connection::EstablishError;
+
+fn with_minimum(min_pool_size: usize) -> Limits {
+    Limits {
+        min_pool_size,
+        ..limits()
+    }
+}
+
+/// Gives a user one available connection.
+fn use_once(inner: &mut Inner, user: &Arc<Identity>, now: Instant) {
+    let held = obtain(inner, user, now);
+    inner.give_back(user.id(), held, None, now);
+}
+
+fn refused(inner: &Inner) -> CheckOutError {
+    CheckOutError::Establish {
+        error: Arc::new(EstablishError::NoLogin),
+        generation: inner.generation(),
+        login_version: 0,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_refused_login_the_minimum_is_not_restored_before_a_pause_is_over() {
+    let (mut inner, user, now) = (inner(with_minimum(3)), identity("u"), Instant::now());
+    use_once(&mut inner, &user, now);
+    assert_eq!(inner.maintain(now, |_| false).establish.len(), 2);
+    for _ in 0..2 {
+        let error = refused(&inner);
+        let todo = inner.not_established(&user, &error, now);
+        assert!(todo.establish.is_empty());
+    }
+    let early = now + Duration::from_secs(29);
+    assert!(inner.maintain(early, |_| false).establish.is_empty());
+    // Connections for waiters are established during the pause.
+    let held = obtain(&mut inner, &user, early);
+    let (_wait, todo) = wait(&mut inner, &user, CLIENT, early);
+    assert_eq!(todo.establish.len(), 1);
+    let error = refused(&inner);
+    drop(inner.not_established(&user, &error, early));
+    inner.give_back(user.id(), held, None, early);
+    let late = early + Duration::from_secs(30);
+    assert_eq!(inner.maintain(late, |_| false).establish.len(), 2);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_connections_are_established_for_the_minimum_of_a_user_that_was_dropped() {
+    let (mut inner, user, now) = (inner(with_minimum(3)), identity("u"), Instant::now());
+    use_once(&mut inner, &user, now);
+    user.end(IdentityStatus::Gone);
+    assert!(inner.forget(user.id()).establish.is_empty());
+    assert!(inner.maintain(now, |_| false).establish.is_empty());
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_minimum_of_one_user_closes_no_connection_of_another_user() {
+    let now = Instant::now();
+    let mut inner = inner(Limits {
+        max_server_connections: 4,
+        ..with_minimum(3)
+    });
+    let users = ["one", "two"].map(identity);
+    for user in &users {
+        use_once(&mut inner, user, now);
+    }
+    // Of the four connections that the server accepts, two are free.
+    let todo = inner.maintain(now, |_| false);
+    assert_eq!((todo.establish.len(), todo.close.len()), (2, 0));
+    for (user, generation) in todo.establish {
+        drop(inner.established(&user, connection(now, generation), now));
+    }
+    let todo = inner.maintain(now, |_| false);
+    assert_eq!((todo.establish.len(), todo.close.len()), (0, 0));
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_before_the_pool_was_cleared_fails_no_later_waiter() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let (_first, todo) = wait(&mut inner, &user, CLIENT, now);
+    let [(_, generation)] = &*todo.establish else {
+        panic!("one connection is established");
+    };
+    let outdated = CheckOutError::Establish {
+        error: Arc::new(EstablishError::TimedOut {
+            address: "h:1".parse().unwrap(),
+            limit: Duration::from_secs(1),
+        }),
+        generation: *generation,
+        login_version: 0,
+    };
+    inner.clear(*generation, now).unwrap();
+    inner.ready();
+    let (_second, _) = wait(&mut inner, &user, CLIENT, now);
+    let todo = inner.not_established(&user, &outdated, now);
+    assert!(todo.fail.is_empty());
+    inner.check_invariants();
+}
