@@ -11,10 +11,40 @@ use seawall_tests::{
         NewUser, Options, ROOT, ROOT_PASSWORD, ServerVersion, Standalone, create_user,
         server_version, shared_replica_set, unique_name,
     },
-    raw::{KeyCache, Login, Mechanism, Outcome, RawClient, Verdict},
+    raw::{KeyCache, Login, Mechanism, Outcome, RawClient, RawReply, Verdict},
     seawall::{self, Seawall},
 };
 use tokio::task::JoinSet;
+
+use crate::scene;
+
+/// Since this version, servers reply to `getLastError` with an error.
+const NO_GET_LAST_ERROR: ServerVersion = ServerVersion(5, 1, 0);
+
+#[tokio::test]
+async fn get_last_error_is_refused_because_another_client_may_have_used_the_connection() {
+    let (seawall, recorder) = scene::recorded("").await;
+    let user = scene::writer().await;
+    let mut client = scene::logged_in(&seawall, &user.login()).await;
+    let mut direct = scene::server().await.raw_client().await.unwrap();
+    direct.login(&user.login()).await.unwrap();
+    for name in ["getLastError", "getlasterror"] {
+        let command = || doc! {name: 1, "w": "majority"};
+        let reply = client.command(&user.name, command()).await.unwrap();
+        assert_eq!(reply.code(), Some(5_739_000), "{reply:?}");
+        if server_version().await.unwrap() >= NO_GET_LAST_ERROR {
+            let expected = direct.command(&user.name, command()).await.unwrap();
+            let text = |reply: &RawReply| reply.body.get_str("errmsg").unwrap().to_owned();
+            assert_eq!(expected.code(), reply.code());
+            assert_eq!(text(&expected), text(&reply));
+        }
+        let is_forwarded = !scene::commands_named(&recorder, name).is_empty();
+        assert_eq!(
+            is_forwarded,
+            server_version().await.unwrap() >= NO_GET_LAST_ERROR
+        );
+    }
+}
 
 #[tokio::test]
 async fn crud_cursors_and_transactions_work_through_the_proxy() {

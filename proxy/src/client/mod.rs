@@ -540,7 +540,7 @@ impl Client {
         if let Class::Handshake(handshake) = command.class {
             return Box::pin(self.serve_handshake(handshake, &command, reply_to, now)).await;
         }
-        match self.current_identity() {
+        match self.operator(&command) {
             Some(identity) => {
                 // Ends an introduction in progress, so that it does not use a conversation while an
                 // operation runs.
@@ -599,6 +599,9 @@ impl Client {
         if command.may_log_in() {
             message.mark_secret();
         }
+        if command.class == Class::Handshake(Handshake::SaslStart) {
+            Box::pin(self.pass_login_gates(&command)).await?;
+        }
         match command.class {
             Class::Handshake(
                 handshake @ (Handshake::Hello
@@ -639,6 +642,17 @@ impl Client {
     fn current_identity(&mut self) -> Option<Arc<Identity>> {
         self.update_identity();
         self.identity.clone()
+    }
+
+    /// The identity that runs a command at a server; `None` if Seawall replies itself: before a
+    /// login, and to `getLastError` in front of servers that execute it. It asks about the last
+    /// operation of the connection, which may be an operation of another client.
+    fn operator(&mut self, command: &Command<'_>) -> Option<Arc<Identity>> {
+        let is_local = command.spec.reply_before_login == ReplyBeforeLogin::GetLastError && {
+            let snapshot = self.shared.routing.topology.snapshot();
+            snapshot.description.knows_get_last_error()
+        };
+        self.current_identity().filter(|_| !is_local)
     }
 
     /// Removes or sets the anonymous identity, if the deployment's access control has changed.

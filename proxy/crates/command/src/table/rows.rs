@@ -169,7 +169,8 @@ pub static COMMANDS: &[CommandSpec] = &[
         .reads()
         .reply_before_login(ReplyBeforeLogin::ConnectionStatus)
         .passes_relay_before_login(),
-    // Servers always reply to `getLastError` with an error, so no client needs it through a relay.
+    // Since 5.1, servers reply to `getLastError` with an error, so no client needs it before a
+    // login through a relay.
     command("getLastError")
         .aliases(&["getlasterror"])
         .reply_before_login(ReplyBeforeLogin::GetLastError),
