@@ -17,9 +17,14 @@ use seawall_tests::{
     scratch::Scratch,
     seawall::{Options, Seawall},
 };
-use tokio::{io::AsyncReadExt as _, net::TcpStream, task::JoinSet, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinSet,
+    time::timeout,
+};
 
-use crate::served::Served;
+use crate::{capture::section, served::Served};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -300,6 +305,35 @@ async fn each_token_allows_only_what_its_role_allows() {
     assert_eq!(status("GET", "/api/v1/status", "old").await, 401);
     assert_eq!(status("GET", "/api/v1/status", "monitoring").await, 401);
     assert_eq!(status("POST", "/api/v1/drain", "new").await, 202);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_stream_of_a_capture_ends_when_its_token_is_removed() {
+    let scratch = Scratch::create().unwrap();
+    let [old, new] = ["old", "new"].map(|name| {
+        let file = scratch.write(name, format!("{name} token\n")).unwrap();
+        file.display().to_string()
+    });
+    let capture = section(&scratch, "");
+    let with_tokens = |files: &str| format!("admin.token_file = {files:?}\n{capture}");
+    let seawall = start(&capture).await;
+    let id = seawall.start_capture("").await;
+    let both = with_tokens(&format!("{old},{new}"));
+    seawall.reload(&both).await.unwrap();
+    let address = seawall.app.admin_address().unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!(
+        "GET /api/v1/captures/{id}/content HTTP/1.1\r\nHost: {address}\r\n\
+         Authorization: Bearer old token\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
+    seawall.reload(&with_tokens(&new)).await.unwrap();
+    // The end of the stream is an error, because the capture still runs.
+    let ended = timeout(LIMIT, stream.read_to_end(&mut Vec::new())).await;
+    assert!(ended.is_ok(), "the stream is still open");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,7 +12,7 @@ use axum::{
     Json,
     body::{Body, Bytes},
     extract::{Path, State},
-    http::{StatusCode, header},
+    http::{StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use futures_util::stream;
@@ -21,7 +21,7 @@ use seawall_capture::record::ReplyDetail;
 use seawall_stats::float;
 use tokio::{task::spawn_blocking, time::sleep};
 
-use super::{Refused, Window, bad_request, work};
+use super::{Refused, Window, bad_request, guard::Presented, work};
 use crate::captures::{
     CaptureError, CaptureId, CaptureState, Captures, MAX_NAMES, Plan, Selection, redaction_named,
 };
@@ -104,20 +104,22 @@ async fn act(
 }
 
 /// Streams all parts of a capture, one after another. The stream of a running capture continues
-/// until the capture ends.
+/// until the capture ends, or until the caller loses its right to read captures.
 pub(super) async fn content(
     State(window): State<Arc<Window>>,
     Path(id): Path<String>,
+    request: Parts,
 ) -> Result<Response, Refused> {
     let id = parsed(&id)?;
     let content = Content {
-        captures: Arc::clone(&window.captures),
+        window,
+        request,
         id,
         next_part: 0,
         file: None,
     };
     let (checked, content) = spawn_blocking(move || {
-        let part = content.captures.part(&content.id, 0);
+        let part = content.window.captures.part(&content.id, 0);
         (part, content)
     })
     .await
@@ -133,7 +135,9 @@ pub(super) async fn content(
 
 /// The position in a streamed capture.
 struct Content {
-    captures: Arc<Captures>,
+    window: Arc<Window>,
+    /// The request that opened the stream. The guard checks the request again before each piece.
+    request: Parts,
     id: CaptureId,
     next_part: u32,
     file: Option<File>,
@@ -150,6 +154,11 @@ enum Piece {
 impl Content {
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
         loop {
+            let request = Presented::of_parts(&self.request);
+            if !self.window.admits_action(&request) {
+                let error = io::Error::from(io::ErrorKind::PermissionDenied);
+                return Some((Err(error), self));
+            }
             // The disk may be slow, so another thread reads.
             let read = spawn_blocking(move || {
                 let piece = self.read();
@@ -169,7 +178,7 @@ impl Content {
     fn read(&mut self) -> io::Result<Piece> {
         // Check this before reading: if the capture has ended before the read, no byte follows the
         // read.
-        let may_grow = self.captures.is_running(&self.id);
+        let may_grow = self.window.captures.is_running(&self.id);
         loop {
             if let Some(file) = &mut self.file {
                 let mut piece = Vec::new();
@@ -179,7 +188,7 @@ impl Content {
                     return Ok(Piece::Bytes(piece.into()));
                 }
             }
-            let next = self.captures.part(&self.id, self.next_part);
+            let next = self.window.captures.part(&self.id, self.next_part);
             match next.map_err(io::Error::other)? {
                 Some(path) => {
                     // A part is complete before the next part is created. So read the last bytes of

@@ -164,6 +164,10 @@ impl Fleet {
         });
         let mut state = peer.state.lock();
         state.pause = None;
+        if reply.is_ok() {
+            // A proxy may have sent the error 421 that looked like this instance's own.
+            state.is_own = false;
+        }
         reply.map_err(|error| {
             let text = match &error {
                 ClientError::Unauthorized => {

@@ -289,6 +289,12 @@ impl Guard {
 }
 
 impl Window {
+    /// True if a request may act, for example read captures.
+    pub(super) fn admits_action(&self, presented: &Presented<'_>) -> bool {
+        let may_act = |token: Option<Arc<Token>>| token.is_none_or(|of| of.role == Role::Act);
+        self.admit(presented).is_ok_and(may_act)
+    }
+
     /// Admits a request. Returns the token of the request or of its session; `None` if no token is
     /// required.
     pub(super) fn admit(&self, presented: &Presented<'_>) -> Result<Option<Arc<Token>>, Refusal> {

@@ -3,6 +3,7 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
+use futures_util::future::select_ok;
 use mongodb::{bson::doc, error::ErrorKind, options::ClientOptions};
 use seawall_config::{self as config, ReadFile};
 use seawall_locks::Mutex;
@@ -356,19 +357,21 @@ impl App {
         let snapshot = self.topology().snapshot();
         let servers = snapshot.description.servers.iter();
         let available = servers.filter(|server| server.server_type != ServerType::Unknown);
-        let mut problem = None;
-        let trials = async {
-            for server in available {
-                match connector.connect(&server.address).await {
-                    Ok(_) => return None,
-                    Err(error) => problem = Some(error.to_string()),
-                }
-            }
-            problem.take()
+        // All servers are tried at the same time, because one of them may hang.
+        let trials: Vec<_> = available
+            .map(|server| Box::pin(connector.connect(&server.address)))
+            .collect();
+        if trials.is_empty() {
+            return None;
+        }
+        let problem = match timeout(TRIAL_LIMIT, select_ok(trials)).await {
+            Ok(Ok(_)) => return None,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no server replied in time".to_owned(),
         };
-        let problem = timeout(TRIAL_LIMIT, trials).await;
-        let problem = problem.unwrap_or_else(|_| Some("no server replied in time".to_owned()));
-        problem.map(|problem| format!("TLS to servers: no server accepts the files: {problem}"))
+        Some(format!(
+            "TLS to servers: no server accepts the files: {problem}"
+        ))
     }
 
     /// Puts new files into use. Returns the TLS configurations of the pools and of the official

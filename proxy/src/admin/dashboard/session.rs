@@ -37,8 +37,18 @@ pub(super) async fn begin(
     if !is_from_own_page(&parts.uri, &parts.headers) {
         return Refusal::Origin.into_response();
     }
+    let from = caller_of(&parts.extensions);
+    let peer = from.map(|from| from.address);
+    let certificate = from.and_then(|from| from.certificate.as_ref());
+    let certificate = certificate.map(|of| of.subject.clone());
     let Some(token) = window.guard.load().token(&login.token) else {
-        tracing::info!(action = "login", status = 401, "admin action");
+        tracing::info!(
+            action = "login",
+            ?peer,
+            certificate,
+            status = 401,
+            "admin action"
+        );
         return Refusal::Token.into_response();
     };
     let id = match window.sessions.begin(&login.token, Instant::now()) {
@@ -49,7 +59,14 @@ pub(super) async fn begin(
         }
     };
     let caller = token.name.as_str();
-    tracing::info!(action = "login", caller, status = 204, "admin action");
+    tracing::info!(
+        action = "login",
+        caller,
+        ?peer,
+        certificate,
+        status = 204,
+        "admin action"
+    );
     with_cookie(&parts, &id, LIFETIME.as_secs())
 }
 

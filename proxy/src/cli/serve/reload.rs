@@ -7,7 +7,7 @@ use seawall_config::{Loaded, Problems, Settings, Sources, load_with_values};
 use tokio::{
     signal::unix::Signal,
     task::{JoinHandle, spawn_blocking},
-    time::{MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
 use super::{
@@ -29,6 +29,10 @@ const DNS_LIMIT: Duration = Duration::from_secs(5);
 /// hang.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
+/// After this time, a valid configuration that was refused is loaded again (`reload.watch`). The
+/// reason may have ended: for example, no server had replied in time.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
+
 /// Reloads the configuration of a running proxy.
 pub(super) struct Reloader {
     app: Arc<App>,
@@ -43,6 +47,8 @@ struct Watch<T> {
     attempted: T,
     /// The contents that the last check for changes read.
     seen: T,
+    /// When the same contents are due again, because they were refused and may be accepted later.
+    retry_at: Option<Instant>,
 }
 
 impl<T: Clone + PartialEq> Watch<T> {
@@ -50,16 +56,18 @@ impl<T: Clone + PartialEq> Watch<T> {
         Self {
             attempted: read.clone(),
             seen: read,
+            retry_at: None,
         }
     }
 
-    /// True if the contents must be loaded now: they differ from the contents of the last reload,
-    /// and the last check read the same contents. Another process may be writing a file at this
-    /// moment, so the contents of a single check may be incomplete.
-    fn is_due(&mut self, read: &T) -> bool {
+    /// True if the contents must be loaded now: they differ from the contents of the last reload or
+    /// are due again, and the last check read the same contents. Another process may be writing a
+    /// file at this moment, so the contents of a single check may be incomplete.
+    fn is_due(&mut self, read: &T, now: Instant) -> bool {
         let is_settled = *read == self.seen;
         self.seen.clone_from(read);
-        is_settled && *read != self.attempted
+        let is_retry = self.retry_at.is_some_and(|at| at <= now);
+        is_settled && (is_retry || *read != self.attempted)
     }
 }
 
@@ -187,6 +195,8 @@ impl Reloader {
     async fn reload_from(&mut self, read: Read) -> api::Reload {
         notify_reloading();
         let reload = self.evaluate(&read, false).await;
+        let may_work_later = read.loaded.is_ok() && !reload.problems.is_empty();
+        self.watch.retry_at = may_work_later.then(|| Instant::now() + RETRY_AFTER);
         self.watch.attempted = read;
         record(&self.app, &reload);
         notify_reloaded(reload.applied);
@@ -238,7 +248,9 @@ impl Reloader {
             return;
         }
         match self.files.read(&self.app).await {
-            Ok(read) if self.watch.is_due(&read) => drop(self.reload_from(read).await),
+            Ok(read) if self.watch.is_due(&read, Instant::now()) => {
+                drop(self.reload_from(read).await)
+            }
             Ok(_) => {}
             Err(problem) => record(&self.app, &refused(vec![problem])),
         }
@@ -287,7 +299,7 @@ mod tests {
         let mut watch = Watch::new("start");
         let mut due = Vec::new();
         for &read in checks {
-            if watch.is_due(&read) {
+            if watch.is_due(&read, Instant::now()) {
                 watch.attempted = read;
                 due.push(read);
             }
@@ -307,6 +319,23 @@ mod tests {
         // reported only once.
         let checks = ["start", "a", "a", "a", "b", "start", "start", "start"];
         assert_eq!(due(&checks), ["a", "start"]);
+    }
+
+    #[test]
+    fn refused_contents_are_reloaded_again_after_a_pause() {
+        let (mut watch, now) = (Watch::new("start"), Instant::now());
+        watch.attempted = "a";
+        watch.retry_at = Some(now + RETRY_AFTER);
+        let late = now + RETRY_AFTER;
+        let due = [
+            ("a", now),
+            ("a", now),
+            ("a", late),
+            ("b", late),
+            ("b", late),
+        ];
+        let due = due.map(|(read, at)| watch.is_due(&read, at));
+        assert_eq!(due, [false, false, true, false, true]);
     }
 
     #[test]
