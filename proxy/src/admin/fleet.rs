@@ -165,7 +165,7 @@ impl Fleet {
         let mut state = peer.state.lock();
         state.pause = None;
         if reply.is_ok() {
-            // A proxy may have sent the error 421 that looked like this instance's own.
+            // An earlier error 421 may have come from a proxy, so this peer is not this instance.
             state.is_own = false;
         }
         reply.map_err(|error| {

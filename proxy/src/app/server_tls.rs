@@ -366,12 +366,10 @@ impl App {
         }
         let problem = match timeout(TRIAL_LIMIT, select_ok(trials)).await {
             Ok(Ok(_)) => return None,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no server replied in time".to_owned(),
+            Ok(Err(error)) => format!("no server accepts the files: {error}"),
+            Err(_) => "no server replied to a connection with the new files in time".to_owned(),
         };
-        Some(format!(
-            "TLS to servers: no server accepts the files: {problem}"
-        ))
+        Some(format!("TLS to servers: {problem}"))
     }
 
     /// Puts new files into use. Returns the TLS configurations of the pools and of the official

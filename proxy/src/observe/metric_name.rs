@@ -126,8 +126,9 @@ metrics! {
     RecurringStalls: Gauge = "seawall_recurring_stalls", "Number of servers whose stalls recur now at a regular interval.";
     /// Operations with an injected fault, by `kind`.
     FaultsInjectedTotal: Counter = "seawall_faults_injected_total", "Operations with an injected fault.";
-    /// New clients from which Seawall read later, because the data plane was late.
-    ArrivalsDelayedTotal: Counter = "seawall_arrivals_delayed_total", "New clients from which Seawall read later, because the data plane was late.";
+    /// New clients that waited before Seawall read their first byte, because its threads for
+    /// clients were overloaded.
+    ArrivalsDelayedTotal: Counter = "seawall_arrivals_delayed_total", "New clients that waited before Seawall read their first byte, because its threads for clients were overloaded.";
     /// Client logins that were delayed by a login gate or a limit of logins.
     LoginsDelayedTotal: Counter = "seawall_logins_delayed_total", "Client logins that were delayed by a login gate or a limit of logins.";
     /// Time from the last byte of a command written to a server to the first byte of the reply.

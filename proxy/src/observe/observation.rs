@@ -201,7 +201,8 @@ impl<'a> Observation<'a> {
         };
     }
 
-    /// Sets the server that runs the operation now. An earlier server has failed or refused it.
+    /// Sets the server that runs the operation now. A call replaces the server of an earlier
+    /// attempt that failed.
     pub fn set_server(&mut self, server: ServerIndex) {
         self.record.server = Some(server);
         self.record.has_reply = false;

@@ -107,7 +107,7 @@ impl ServerPool {
     }
 
     /// Gives up the connections that are being established, after the pool was cleared or closed.
-    /// The turns for which some of them wait become free.
+    /// Cancels their start times, so that later connections do not wait for them.
     pub(super) fn give_up_establishing(&self) {
         self.pace.lock().restart();
         self.emptied.notify_waiters();

@@ -50,7 +50,7 @@ impl Pace {
         true
     }
 
-    /// Forgets the connections that were scheduled, because they will not be begun.
+    /// Cancels all start times. Connections that are still needed must be scheduled again.
     pub(super) fn restart(&mut self) {
         self.due = None;
     }

@@ -406,7 +406,7 @@ impl Topology {
 
     /// Handles a state-change error (`code`) in a server's reply. A server that is shutting down
     /// counts as failed, a primary as demoted. A secondary counts as demoted only if the code says
-    /// that it is recovering, because clients can cause the other codes.
+    /// that it is recovering, because clients can cause the other state-change codes.
     pub(crate) fn report_state_change(&self, pool: &Arc<ServerPool>, code: i32) {
         let is_shutting_down = matches!(code, 91 | 11600);
         if is_shutting_down {

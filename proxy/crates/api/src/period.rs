@@ -81,9 +81,9 @@ pub fn all_operations(report: &Report) -> Figures {
     all
 }
 
-/// The number of all operations of a report, and the number of those that failed. `getMore`s count,
-/// except those that wait for an event. In a report without a timeline, only operations of shapes
-/// count.
+/// The number of all operations of a report, and the number of those that failed. Both include
+/// `getMore`s, except those that wait for an event. In a report without a timeline, both include
+/// only operations of shapes.
 pub fn totals(report: &Report) -> (u64, u64) {
     let all = all_operations(report);
     match all.count {

@@ -102,7 +102,7 @@ impl Report {
         load_ms(&self.shapes, &self.other)
     }
 
-    /// The number of operations of all shapes, listed or not, without `getMore`s.
+    /// The number of operations of all shapes, listed or not. `getMore`s are not included.
     pub fn operations(&self) -> u64 {
         self.shapes.iter().map(|s| s.count).sum::<u64>() + self.other.count
     }
@@ -112,7 +112,7 @@ impl Report {
         self.other.count
     }
 
-    /// The number of errors of all shapes, listed or not, with errors of their `getMore`s.
+    /// The number of errors of all shapes, listed or not. Errors of `getMore`s are included.
     pub fn errors(&self) -> u64 {
         self.shapes.iter().map(|s| s.errors).sum::<u64>() + self.other.errors
     }

@@ -41,7 +41,10 @@ pub enum ReadPreferenceError {
         "Could not parse $readPreference mode. Only the modes 'primary', 'primaryPreferred', 'secondary', 'secondaryPreferred', and 'nearest' are supported"
     )]
     Mode,
-    /// The tag sets are not an array of documents of strings, or the read preference is too large.
+    /// The document has more than 4 KiB. A server would accept it.
+    #[error("$readPreference is too large")]
+    TooLarge,
+    /// The tag sets are not an array of documents of strings.
     #[error("$readPreference tags must be an array of documents of strings")]
     Tags,
     /// `maxStalenessSeconds` is not a number, or is below the minimum of 90 seconds.
@@ -55,8 +58,7 @@ pub enum ReadPreferenceError {
 /// The minimum of `maxStalenessSeconds` (max staleness specification).
 const MIN_STALENESS_SECONDS: i64 = 90;
 
-/// Maximum size of a document. It limits the memory of the decoded tag sets, which is about 16
-/// times the size of the shortest ones.
+/// Maximum size of the document. Decoded, short tag sets need up to 16 times their size in memory.
 const MAX_BYTES: usize = 4096;
 
 impl ReadPreference {
@@ -80,7 +82,7 @@ impl ReadPreference {
     /// See [`ReadPreferenceError`]; a server replies with 2 `BadValue` or 9 `FailedToParse`.
     pub fn parse(document: &[u8]) -> Result<Self, ReadPreferenceError> {
         if document.len() > MAX_BYTES {
-            return Err(ReadPreferenceError::Tags);
+            return Err(ReadPreferenceError::TooLarge);
         }
         let mut mode = None;
         let mut parsed = Self::PRIMARY;

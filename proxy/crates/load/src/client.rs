@@ -28,9 +28,9 @@ pub(super) struct Client {
     random: StdRng,
 }
 
-/// The next operation of a client that sends operations on a schedule. Dropping this value at the
-/// end of the load counts the operations that were due and not sent as missed, because the client
-/// was not connected or waited for a reply.
+/// The next operation of a client that sends operations on a schedule. This value is dropped at the
+/// end of the load. Operations that were due but not sent then count as missed: the client was not
+/// connected, or waited for a reply.
 struct NextOperation {
     shared: Arc<Shared>,
     due: Instant,
@@ -56,7 +56,8 @@ impl Drop for NextOperation {
         if self.is_in_flight {
             let sent = self.due;
             self.due += self.interval;
-            // Without later operations that are due, the wait is normal, and its end is not known.
+            // If no later operation is due yet, the wait is not too long. Its latency is not known,
+            // so it is not recorded.
             if self.due < ends_at {
                 self.shared.record.lock().since_due(sent);
                 self.skip_until(ends_at);

@@ -47,7 +47,8 @@ struct Watch<T> {
     attempted: T,
     /// The contents that the last check for changes read.
     seen: T,
-    /// When the same contents are due again, because they were refused and may be accepted later.
+    /// When the same contents must be tried again, because they were refused and may be accepted
+    /// later.
     retry_at: Option<Instant>,
 }
 
@@ -60,9 +61,9 @@ impl<T: Clone + PartialEq> Watch<T> {
         }
     }
 
-    /// True if the contents must be loaded now: they differ from the contents of the last reload or
-    /// are due again, and the last check read the same contents. Another process may be writing a
-    /// file at this moment, so the contents of a single check may be incomplete.
+    /// True if the contents must be loaded now: two checks in a row read the same contents, and
+    /// these are new or must be tried again. Another process may be writing a file at this moment,
+    /// so the contents of a single check may be incomplete.
     fn is_due(&mut self, read: &T, now: Instant) -> bool {
         let is_settled = *read == self.seen;
         self.seen.clone_from(read);

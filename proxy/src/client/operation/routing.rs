@@ -31,8 +31,8 @@ pub(super) enum CheckOutFailure {
     Overload(Overload),
     /// A server refused the user's keys, so the client has to log in again.
     KeysRefused,
-    /// A member that may lag behind the primary refused the user's keys, and the primary did not,
-    /// or it did not reply in time.
+    /// A member that may lag behind the primary refused the user's keys. The primary accepts them,
+    /// or did not reply in time.
     LoginRefused,
     /// The client has not logged in, but the server requires a login.
     Unauthenticated,
@@ -273,10 +273,10 @@ impl Operation<'_> {
         pins.transaction(key, number, now)
     }
 
-    /// True if another router can run the operation although its transaction is pinned: a first
-    /// statement, because it begins the transaction, and a repeated commit with a recovery token,
-    /// because the token leads to the outcome of the first commit. The first commit waits for its
-    /// router, because another router would abort the transaction.
+    /// True if another router can run the operation although its transaction is pinned. A first
+    /// statement: no router knows the transaction yet. A repeated commit with a recovery token: any
+    /// router can find the result of the first commit. The first commit waits for its router,
+    /// because another router would abort the transaction.
     fn may_change_router(&self, observation: &Observation<'_>) -> bool {
         let has_recovery_token = || {
             let mut elements = Elements::of(self.parsed.body).map_while(Result::ok);

@@ -50,14 +50,15 @@ enum Ended {
     Peer,
     /// The server accepts no more bytes, but may still reply to earlier requests.
     Server,
-    /// The client's connection is broken, or the client is too slow.
+    /// The client's connection is broken.
     Broken,
-    /// Seawall closes the relay, because a message is malformed or not allowed.
+    /// Seawall closes the relay: a message is malformed or not allowed, or the client is too slow.
     Refused,
 }
 
 impl Ended {
-    /// How the client's connection ends; `None` if the client has ended it.
+    /// How the client's connection ends; `None` if the client left or its connection broke.
+    /// `is_of_server` is true if the direction from the server to the client ended.
     fn departure(self, is_of_server: bool) -> Option<Departure> {
         match self {
             Self::Peer if is_of_server => Some(Departure::Closed),
@@ -319,8 +320,10 @@ impl<'a> Relay<'a> {
                 writer.write_all(bytes).await?;
                 writer.flush().await
             });
-            if !matches!(sent.await, Ok(Ok(()))) {
-                return Ended::Broken;
+            match sent.await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Ended::Broken,
+                Err(_) => return Ended::Refused,
             }
             self.watch.lock().sent(Instant::now());
             if !replies.is_between_replies() {

@@ -115,9 +115,9 @@ impl Inner {
         }
     }
 
-    /// Establishes connections up to [`Limits::min_pool_size`]. No other user loses a connection to
-    /// them: otherwise, users would close each other's connections forever if the server had no
-    /// room for the minimum of all users.
+    /// Establishes connections up to [`Limits::min_pool_size`]. Does not close connections of other
+    /// users for this. Otherwise, if the server has no room for all minimums, users would close
+    /// each other's connections again and again.
     pub(super) fn refill(&mut self, id: IdentityId, now: Instant, todo: &mut Todo) {
         while self.state == PoolState::Ready
             && self.total < self.limits.max_server_connections
@@ -159,8 +159,8 @@ impl Inner {
         true
     }
 
-    /// True until the pool is closed, or cleared in a later generation. A connection of another
-    /// generation would be closed when it is established.
+    /// True if the pool is not closed and was not cleared since `generation`. A connection of
+    /// another generation would be closed when it is established.
     pub(in super::super) fn may_establish(&self, generation: Generation) -> bool {
         self.state != PoolState::Closed && self.generation == generation
     }
