@@ -340,11 +340,10 @@ fn cpu_ratio(rounds: &[Vec<Row>], index: usize, other: &str) -> Option<Value> {
     let cpu = |row: &Row| row.micros(row.cpu());
     // Without a tick of the other target, the ratio of a round is not known.
     let ratios = pairs.iter().map(|&(row, other)| cpu(row) / cpu(other));
-    let known: Vec<_> = ratios.filter(|ratio| ratio.is_finite()).collect();
-    if known.is_empty() {
+    if !ratios.clone().any(f64::is_finite) {
         return None;
     }
-    let ratio = Value::of(known.into_iter(), Better::Less);
+    let ratio = Value::of(ratios, Better::Less);
     // A few operations take only a few ticks of CPU time, so one tick changes the ratio much.
     let tick = |row: &Row| CPU_TICK.as_secs_f64() / row.cpu().as_secs_f64();
     let ticks = pairs.iter().map(|&(row, other)| tick(row) + tick(other));

@@ -13,7 +13,11 @@
 //! with requests from pages on other ports of the same host. Therefore a request with a cookie must
 //! come from a page of the admin address itself.
 
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use axum::{
     extract::{ConnectInfo, Request, State},
@@ -144,7 +148,7 @@ pub(super) async fn check_action(
     request: Request,
     next: Next,
 ) -> Response {
-    let from = caller_of(request.extensions());
+    let (peer, certificate) = origin_of(request.extensions());
     let admitted = window.admit(&Presented::of(&request));
     let caller = match &admitted {
         Ok(Some(token)) => token.name.clone(),
@@ -155,23 +159,13 @@ pub(super) async fn check_action(
         Ok(Some(token)) if token.role == Role::Read => Err(Refusal::Role),
         other => other.map(drop),
     };
-    let peer = from.map(|from| from.address);
-    let subject = from.and_then(|from| from.certificate.as_ref());
-    let subject = subject.map(|of| of.subject.clone());
     let action = format!("{} {}", request.method(), request.uri());
     let response = match allowed {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
     let status = response.status().as_u16();
-    tracing::info!(
-        action,
-        caller,
-        ?peer,
-        certificate = subject,
-        status,
-        "admin action"
-    );
+    tracing::info!(action, caller, ?peer, certificate, status, "admin action");
     response
 }
 
@@ -206,6 +200,14 @@ impl<'r> Presented<'r> {
 pub(super) fn caller_of(extensions: &Extensions) -> Option<&Caller> {
     let caller = extensions.get::<ConnectInfo<Caller>>();
     caller.map(|ConnectInfo(caller)| caller)
+}
+
+/// The caller's address and the subject of its certificate, for the log.
+pub(super) fn origin_of(extensions: &Extensions) -> (Option<SocketAddr>, Option<String>) {
+    let caller = caller_of(extensions);
+    let certificate = caller.and_then(|of| of.certificate.as_ref());
+    let subject = certificate.map(|of| of.subject.clone());
+    (caller.map(|of| of.address), subject)
 }
 
 impl Guard {

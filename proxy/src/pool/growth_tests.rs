@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use super::{
     CheckOutError, Limits,
     inner::Inner,
-    tests::{CLIENT, connection, identity, inner, limits, obtain, wait},
+    tests::{CLIENT, connection, identity, inner, limits, obtain, use_once, wait},
 };
-use seawall_auth::{Identity, IdentityStatus};
+use seawall_auth::IdentityStatus;
 use seawall_transport::connection::EstablishError;
 
 fn with_minimum(min_pool_size: usize) -> Limits {
@@ -17,12 +17,6 @@ fn with_minimum(min_pool_size: usize) -> Limits {
         min_pool_size,
         ..limits()
     }
-}
-
-/// Gives a user one available connection.
-fn use_once(inner: &mut Inner, user: &Arc<Identity>, now: Instant) {
-    let held = obtain(inner, user, now);
-    inner.give_back(user.id(), held, None, now);
 }
 
 fn refused(inner: &Inner) -> CheckOutError {

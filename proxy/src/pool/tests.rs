@@ -136,6 +136,12 @@ pub(super) fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> H
     }
 }
 
+/// Gives a user one available connection.
+pub(super) fn use_once(inner: &mut Inner, user: &Arc<Identity>, now: Instant) {
+    let held = obtain(inner, user, now);
+    inner.give_back(user.id(), held, None, now);
+}
+
 #[tokio::test(start_paused = true)]
 async fn last_connection_checked_in_is_handed_out_first() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
@@ -204,8 +210,7 @@ async fn maintenance_closes_idle_connections_and_check_in_closes_expired_and_sta
     let (user, now) = (identity("u"), Instant::now());
     let later = |seconds| now + Duration::from_secs(seconds);
     let mut inner = inner(limits());
-    let c = obtain(&mut inner, &user, now);
-    inner.give_back(user.id(), c, None, now);
+    use_once(&mut inner, &user, now);
     assert_eq!(reasons(&inner.maintain(later(59), |_| false)), []);
     assert_eq!(
         reasons(&inner.maintain(later(60), |_| false)),
@@ -364,8 +369,7 @@ async fn at_the_connection_limit_an_idle_connection_is_closed_for_another_user()
     let mut inner = inner(limits());
     let users: Vec<_> = (0..5).map(|n| identity(&format!("u{n}"))).collect();
     for user in &users[..4] {
-        let c = obtain(&mut inner, user, now);
-        inner.give_back(user.id(), c, None, now);
+        use_once(&mut inner, user, now);
     }
     let (_start, todo) = inner.check_out(&users[4], CLIENT, now, now + WAIT);
     assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
@@ -625,8 +629,7 @@ async fn minimum_pool_size_is_maintained() {
         min_pool_size: 2,
         ..limits()
     });
-    let c = obtain(&mut inner, &user, now);
-    inner.give_back(user.id(), c, None, now);
+    use_once(&mut inner, &user, now);
     assert_eq!(inner.maintain(now, |_| false).establish.len(), 1);
     inner.check_invariants();
 }

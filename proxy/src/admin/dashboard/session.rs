@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::super::{
     Role, Window,
-    guard::{Presented, Refusal, caller_of, is_from_own_page},
+    guard::{Presented, Refusal, caller_of, is_from_own_page, origin_of},
     sessions::{COOKIE, LIFETIME},
 };
 
@@ -37,10 +37,7 @@ pub(super) async fn begin(
     if !is_from_own_page(&parts.uri, &parts.headers) {
         return Refusal::Origin.into_response();
     }
-    let from = caller_of(&parts.extensions);
-    let peer = from.map(|from| from.address);
-    let certificate = from.and_then(|from| from.certificate.as_ref());
-    let certificate = certificate.map(|of| of.subject.clone());
+    let (peer, certificate) = origin_of(&parts.extensions);
     let Some(token) = window.guard.load().token(&login.token) else {
         tracing::info!(
             action = "login",
