@@ -26,6 +26,7 @@ use tokio::{
 };
 
 use self::counters::Reading;
+use seawall_command::is_state_change;
 use seawall_locks::Mutex;
 use seawall_stats::{Counters, ServerSample};
 
@@ -104,9 +105,10 @@ impl Pulse {
     /// Changes the times of the samples. The next call of [`Self::set_servers`] connects to all
     /// servers again.
     pub(crate) fn configure(&self, settings: Settings) {
-        let mut running = self.settings.lock();
-        if *running != settings {
-            *running = settings;
+        // The lock of `settings` must not be held here while `servers` is locked: `set_servers`
+        // takes the two locks in the other order.
+        let earlier = std::mem::replace(&mut *self.settings.lock(), settings);
+        if earlier != settings {
             self.servers.lock().clear();
         }
     }
@@ -216,6 +218,7 @@ impl Server {
                     // Some server versions cannot exclude parts of a section.
                     ErrorKind::Command(ref refusal)
                         if refusal.code != UNAUTHORIZED
+                            && !is_state_change(refusal.code)
                             && command.get_document(METRICS).is_ok() =>
                     {
                         command.insert(METRICS, 1);

@@ -170,3 +170,31 @@ fn sampler_uses_one_direct_connection_to_its_server() {
     assert_eq!(options.max_pool_size, Some(1));
     assert_eq!(options.app_name.as_deref(), Some("seawall-pulse"));
 }
+
+#[tokio::test]
+async fn changed_settings_and_new_servers_at_the_same_time_do_not_block_each_other() {
+    const ROUNDS: u64 = 5_000;
+    let options = ClientOptions::parse("mongodb://127.0.0.1:1").await.unwrap();
+    let pulse = Arc::new(Pulse::new(options, server().settings, Handle::current()));
+    let (configured, other) = (Arc::clone(&pulse), Arc::clone(&pulse));
+    let configure = tokio::task::spawn_blocking(move || {
+        for round in 0..ROUNDS {
+            let interval = Duration::from_secs(1_000 + round);
+            configured.configure(Settings {
+                interval,
+                timeout: SECOND,
+            });
+        }
+    });
+    let set_servers = tokio::task::spawn_blocking(move || {
+        for round in 0..ROUNDS {
+            other.set_servers(&[format!("127.0.0.1:{}", 1 + round % 2)]);
+        }
+    });
+    let both = async { tokio::join!(configure, set_servers) };
+    let (configure, set_servers) = tokio::time::timeout(60 * SECOND, both)
+        .await
+        .expect("the two threads block each other");
+    configure.unwrap();
+    set_servers.unwrap();
+}
