@@ -6,6 +6,7 @@ mod failovers;
 mod gauges;
 mod http;
 mod insight;
+mod limited_thread;
 mod listeners;
 mod own_commands;
 mod peers;
@@ -26,6 +27,7 @@ use seawall_config as config;
 use seawall_locks::Mutex;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
+    task::spawn_blocking,
     time::{Instant, interval, sleep, sleep_until, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -51,11 +53,11 @@ use self::{
     telemetry::RunningTelemetry,
     tls::{ADMIN_TLS, Expiries, RunningTls},
 };
-pub use self::{peers::PeersError, server_tls::DeploymentTlsError, telemetry::TelemetryError};
 pub(crate) use self::{
-    peers::peer_problem, server_tls::ServerTlsFiles, telemetry::telemetry_problems,
-    tls::tls_problems,
+    limited_thread::LimitedThread, peers::peer_problem, server_tls::ServerTlsFiles,
+    telemetry::telemetry_problems, tls::tls_problems,
 };
+pub use self::{peers::PeersError, server_tls::DeploymentTlsError, telemetry::TelemetryError};
 
 /// At the end of a drain, the times at which Seawall closes the remaining clients are spread over
 /// this duration.
@@ -63,6 +65,9 @@ const CLOSING_SPREAD: Duration = Duration::from_millis(500);
 
 /// How long HTTP requests may take after the end of a drain.
 const ADMIN_END_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long the last write of the history may take at the end of a drain.
+const HISTORY_CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Interval at which pools and pins are maintained and statistics are collected.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -169,6 +174,8 @@ pub struct App {
     draining: watch::Sender<Option<Instant>>,
     /// The settings and values in effect.
     running: Mutex<Box<config::Loaded>>,
+    /// Opens files during a reload. The lock makes reloads run one after another.
+    reloading: tokio::sync::Mutex<LimitedThread>,
     has_service_account: bool,
     /// True if clients connect to sockets of the service manager.
     uses_inherited_sockets: bool,
@@ -270,6 +277,7 @@ impl App {
             draining,
             configuration: watch::Sender::new(Arc::new(reload::described(&loaded.values, &[]))),
             running: Mutex::new(Box::new(loaded)),
+            reloading: tokio::sync::Mutex::default(),
             has_service_account,
             uses_inherited_sockets: !inherited.is_empty(),
             log_filter: OnceLock::new(),
@@ -490,7 +498,7 @@ impl App {
         self.shared.limits.close_clients(100);
         self.tracker.wait().await;
         self.shared.routing.topology.close();
-        self.feed.close();
+        self.close_history().await;
         self.telemetry.close(&self.feed.exporter).await;
         self.shared.recorder.flush_slow_log();
         captures::close(&self.shared).await;
@@ -500,6 +508,17 @@ impl App {
         self.admin_tasks.close();
         drop(timeout(ADMIN_END_LIMIT, self.admin_tasks.wait()).await);
         Drained { closed_clients }
+    }
+
+    /// Writes and closes the history. A disk that is blocked must not prevent the end of the
+    /// process.
+    async fn close_history(&self) {
+        let feed = Arc::clone(&self.feed);
+        let closing = spawn_blocking(move || feed.close());
+        if timeout(HISTORY_CLOSE_LIMIT, closing).await.is_err() {
+            let limit = HISTORY_CLOSE_LIMIT.as_secs();
+            tracing::warn!("could not write the last seconds of the history within {limit} s");
+        }
     }
 }
 

@@ -307,13 +307,20 @@ async fn a_reload_that_fails_creates_no_slow_log() {
     assert!(!slow.exists());
 }
 
-/// Replaces the configuration by a named pipe. A pipe without a writer blocks its reader, as a
-/// hanging network file system does.
-fn replace_by_pipe(served: &Served) {
-    let pipe = served.scratch.join("pipe");
+/// Creates a named pipe. Opening a pipe without another side blocks, as opening a file on a hanging
+/// network file system does.
+fn pipe(served: &Served, name: &str) -> PathBuf {
+    let pipe = served.scratch.join(name);
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    fs::rename(&pipe, &served.file).unwrap();
+    pipe
 }
+
+/// Replaces the configuration by a named pipe.
+fn replace_by_pipe(served: &Served) {
+    fs::rename(pipe(served, "pipe"), &served.file).unwrap();
+}
+
+const HANGS: &str = "could not be opened or read within 10 s";
 
 #[tokio::test]
 async fn reloads_are_refused_and_clients_are_served_while_a_file_read_hangs() {
@@ -323,7 +330,7 @@ async fn reloads_are_refused_and_clients_are_served_while_a_file_read_hangs() {
     let [problem] = &*refused.problems else {
         panic!("{refused:?}")
     };
-    assert!(problem.contains("took longer than"), "{problem}");
+    assert!(problem.contains(HANGS), "{problem}");
     let uri = format!(
         "mongodb://{ROOT}:{ROOT_PASSWORD}@{}/",
         served.process.address()
@@ -331,6 +338,36 @@ async fn reloads_are_refused_and_clients_are_served_while_a_file_read_hangs() {
     let client = Client::with_uri_str(uri).await.unwrap();
     let admin = client.database("admin");
     admin.run_command(doc! { "ping": 1 }).await.unwrap();
+    served.process.signal(Signal::TERM);
+    assert!(served.process.ended().await.success());
+}
+
+#[tokio::test]
+async fn a_drain_ends_while_the_new_slow_log_and_a_tls_file_of_a_new_uri_hang() {
+    let mut served = Served::start("").await;
+    let (slow, authorities) = (pipe(&served, "slow"), pipe(&served, "authorities"));
+    let uri = format!(
+        "mongodb://127.0.0.1:1/?tls=true&tlsCAFile={}",
+        authorities.display()
+    );
+    let changes = [
+        format!("{}slow_log.file = {slow:?}\n", served.base),
+        format!(
+            "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
+             deployment.uri = {uri:?}\n"
+        ),
+    ];
+    for (changed, key) in changes.into_iter().zip(["slow_log.file", "deployment.uri"]) {
+        fs::write(&served.file, changed).unwrap();
+        let refused: Reload = served.admin().post("/api/v1/reload").await.unwrap();
+        let [problem] = &*refused.problems else {
+            panic!("{refused:?}")
+        };
+        assert!(
+            problem.starts_with(key) && problem.contains(HANGS),
+            "{problem}"
+        );
+    }
     served.process.signal(Signal::TERM);
     assert!(served.process.ended().await.success());
 }

@@ -3,11 +3,13 @@
 use std::{fs, time::Duration};
 
 use bson::doc;
+use seawall_api::{AdminClient, Reload};
 use seawall_tests::{
     authority::{Authority, Identity, YEAR},
     certificates::Certificates,
     eventually::eventually,
     mongod::{self, ROOT, ROOT_PASSWORD, Standalone},
+    process::Process,
     raw::{Login, RawClient},
     scratch::Scratch,
     seawall::{Options, Seawall},
@@ -218,4 +220,33 @@ async fn changed_files_of_the_connection_string_are_used_after_a_reload() {
     assert_eq!(keys, ["deployment.uri"]);
     assert!(ping(&mut client).await);
     assert!(seawall.reload("").await.unwrap().changes.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_that_switches_tls_to_servers_on_applies_its_other_keys() {
+    let scene = Scene::new().await;
+    let scratch = &scene.scratch;
+    let configuration = |uri: &str, toml: &str| {
+        format!(
+            "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
+             deployment.uri = \"mongodb://{uri}\"\n{}",
+            scene.toml(toml),
+        )
+    };
+    let (server, port) = (scene.server.address(), scene.server.address().port());
+    let plain = configuration(&format!("127.0.0.1:{port}/"), "");
+    let file = scratch.write("seawall.toml", plain).unwrap();
+    let process = Process::serve(&file).await;
+    let admin = AdminClient::new(process.admin(), None, None).unwrap();
+    let toml = format!("{FILES}limits.max_cursors = 7\n");
+    let with_tls = configuration(&format!("{server}/?tls=true"), &toml);
+    scratch.write("seawall.toml", with_tls).unwrap();
+    let reload: Reload = admin.post("/api/v1/reload").await.unwrap();
+    assert!(reload.applied, "{reload:?}");
+    let needs_restart = |key: &str| {
+        let change = reload.changes.iter().find(|change| change.key == key);
+        change.map(|change| change.needs_restart)
+    };
+    assert_eq!(needs_restart("limits.max_cursors"), Some(false));
+    assert_eq!(needs_restart("deployment.uri"), Some(true));
 }

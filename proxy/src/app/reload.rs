@@ -10,9 +10,14 @@ use std::{sync::Arc, time::Duration};
 
 use seawall_api as api;
 use seawall_config as config;
+use tokio::task::block_in_place;
 
 use super::{
-    App, captures, convert, insight, peers, server_tls::NewAccess, telemetry::Destination,
+    App, StartError, captures, convert, insight,
+    limited_thread::{LimitedThread, NoResult},
+    peers,
+    server_tls::NewAccess,
+    telemetry::Destination,
     tls::NewTls,
 };
 use crate::{
@@ -35,12 +40,20 @@ struct Prepared {
     /// The new peers; `None` if they do not change.
     fleet: Option<Fleet>,
     credentials: CredentialSettings,
-    /// The new slow log. `None` if the slow log stays as it is, and `Some(None)` if it is switched
-    /// off.
-    slow_log: Option<Option<SlowLog>>,
     /// The new destination of metrics. `None` if the destination stays as it is, and `Some(None)`
     /// if the export is switched off.
     telemetry: Option<Option<Arc<Destination>>>,
+}
+
+/// A reload that can no longer fail, except that its slow log is not open yet.
+struct Plan {
+    /// The settings after the reload.
+    settings: config::Settings,
+    /// The values after the reload.
+    values: Vec<EffectiveValue>,
+    described: api::Configuration,
+    changes: Vec<api::ConfigurationChange>,
+    prepared: Prepared,
 }
 
 /// The values that each reload hands to running parts. Each part ignores values that have not
@@ -90,16 +103,48 @@ impl Found {
 
 impl App {
     /// Applies the live values of a new configuration. `access` is the new access to servers, which
-    /// has already been tried. `found` has the problems so far.
-    pub(super) fn reload_with(
+    /// has already been tried. `found` has the problems so far. `thread` opens files that may hang.
+    pub(super) async fn reload_with(
         &self,
         new: &Loaded,
         access: NewAccess,
         mut found: Found,
+        thread: &mut LimitedThread,
         is_dry_run: bool,
     ) -> Result<api::Reload, Vec<String>> {
-        // The lock makes reloads run one after another.
-        let mut running = self.running.lock();
+        let has_other_log = new.settings.slow_log != self.running.lock().settings.slow_log;
+        if has_other_log {
+            let settings = new.settings.clone();
+            let checked = thread.run(move || insight::check_slow_log(&settings)).await;
+            found.unless_failed(slow_log_result(checked));
+        }
+        let plan = block_in_place(|| self.plan(new, &access, found))?;
+        let reload = api::Reload {
+            applied: !is_dry_run,
+            changes: plan.changes.clone(),
+            problems: Vec::new(),
+        };
+        if !is_dry_run {
+            // A new slow log creates its file, so it is opened only if nothing else has failed.
+            let mut slow_log = None;
+            if has_other_log {
+                let settings = new.settings.clone();
+                let opened = thread.run(move || insight::slow_log(&settings)).await;
+                slow_log = Some(slow_log_result(opened).map_err(|problem| vec![problem])?);
+            }
+            block_in_place(|| self.carry_out(plan, access, slow_log));
+        }
+        Ok(reload)
+    }
+
+    /// Prepares everything that a reload changes, except the slow log. Changes nothing.
+    fn plan(
+        &self,
+        new: &Loaded,
+        access: &NewAccess,
+        mut found: Found,
+    ) -> Result<Plan, Vec<String>> {
+        let running = self.running.lock();
         let changed = new.settings.changes_since(&running.settings);
         let settings = running.settings.with_live_values_of(&new.settings);
         for problem in settings.problems().iter() {
@@ -107,30 +152,45 @@ impl App {
                 "{problem} (conflicts with running values that only a restart can change)"
             ));
         }
-        let prepared = self.prepare(&settings, &running.settings, found, is_dry_run)?;
+        let prepared = self.prepare(&settings, &running.settings, found)?;
         let mut changes = changes(&changed, &running.values, &new.values);
         if access.tls.is_some() && changed.iter().all(|change| change.path != SERVER_TLS) {
             changes.push(changed_files(&running.values));
         }
-        if !is_dry_run {
-            let values = values_in_effect(&changed, &running.values, &new.values);
-            self.apply(&settings, &running.settings, prepared, access);
-            let mut described = described(&values, &pending(&changed, &new.values));
-            self.add_values_in_effect(&settings, &mut described);
-            // `set_info` fails only if the exporter refuses its buckets, but it accepted the same
-            // buckets at the start.
-            drop(self.export_info(&described.hash));
-            self.configuration.send_replace(Arc::new(described));
-            let applied = changes.iter().filter(|change| !change.needs_restart);
-            let keys = applied.map(|change| change.key.as_str());
-            insight::annotate_reload(&self.feed.insight, keys);
-            **running = Loaded { settings, values };
-        }
-        Ok(api::Reload {
-            applied: !is_dry_run,
+        let values = values_in_effect(&changed, &running.values, &new.values);
+        Ok(Plan {
+            described: described(&values, &pending(&changed, &new.values)),
+            settings,
+            values,
             changes,
-            problems: Vec::new(),
+            prepared,
         })
+    }
+
+    /// Carries out a plan. `slow_log` is the new slow log: `None` if it stays as it is, and
+    /// `Some(None)` if it is switched off.
+    fn carry_out(&self, plan: Plan, access: NewAccess, slow_log: Option<Option<SlowLog>>) {
+        let Plan {
+            settings,
+            values,
+            mut described,
+            changes,
+            prepared,
+        } = plan;
+        let mut running = self.running.lock();
+        self.apply(&settings, &running.settings, prepared, access);
+        if let Some(log) = slow_log {
+            self.shared.recorder.set_slow_log(log);
+        }
+        self.add_values_in_effect(&settings, &mut described);
+        // `set_info` fails only if the exporter refuses its buckets, but it accepted the same
+        // buckets at the start.
+        drop(self.export_info(&described.hash));
+        self.configuration.send_replace(Arc::new(described));
+        let applied = changes.iter().filter(|change| !change.needs_restart);
+        let keys = applied.map(|change| change.key.as_str());
+        insight::annotate_reload(&self.feed.insight, keys);
+        **running = Loaded { settings, values };
     }
 
     fn prepare(
@@ -138,7 +198,6 @@ impl App {
         settings: &config::Settings,
         running: &config::Settings,
         mut found: Found,
-        is_dry_run: bool,
     ) -> Result<Prepared, Vec<String>> {
         let tls = self.prepare_tls(settings, running, &mut found);
         let (new, earlier) = (&settings.admin.tls, &running.admin.tls);
@@ -156,22 +215,12 @@ impl App {
             &settings.limits,
             self.has_service_account,
         ));
-        let has_other_log = settings.slow_log != running.slow_log;
-        if has_other_log {
-            found.unless_failed(insight::check_slow_log(settings));
-        }
-        // A new slow log creates its file, so it is opened only if nothing else has failed.
-        let mut slow_log = None;
-        if has_other_log && !is_dry_run && found.0.is_empty() {
-            slow_log = found.unless_failed(insight::slow_log(settings));
-        }
         match credentials {
             Some(credentials) if found.0.is_empty() => Ok(Prepared {
                 tls,
                 admin_tls,
                 fleet,
                 credentials,
-                slow_log,
                 telemetry,
             }),
             _ => Err(found.0),
@@ -217,9 +266,6 @@ impl App {
             shared.routing.fault.store(fault.map(Arc::new));
         }
         shared.logins.credentials.configure(prepared.credentials);
-        if let Some(log) = prepared.slow_log {
-            shared.recorder.set_slow_log(log);
-        }
         if let Some(destination) = prepared.telemetry {
             self.telemetry.replace(destination);
         }
@@ -349,6 +395,12 @@ impl App {
     pub(crate) fn settings(&self) -> config::Settings {
         self.running.lock().settings.clone()
     }
+}
+
+/// The result of opening the slow log, or the problem.
+fn slow_log_result<T>(opened: Result<Result<T, StartError>, NoResult>) -> Result<T, String> {
+    let opened = opened.map_err(|error| format!("slow_log.file: {error}"))?;
+    opened.map_err(|error| error.to_string())
 }
 
 /// The changes of values, as text. A key or section in which only a secret or the content of a file

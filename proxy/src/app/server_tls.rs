@@ -7,7 +7,7 @@ use futures_util::future::select_ok;
 use mongodb::{bson::doc, error::ErrorKind, options::ClientOptions};
 use seawall_config::{self as config, ReadFile};
 use seawall_locks::Mutex;
-use tokio::{sync::watch, task::block_in_place, time::timeout};
+use tokio::{sync::watch, time::timeout};
 
 use super::{App, reload::Found, tls::pem};
 use crate::topology::{DeploymentOptions, DriverTls, Password, ServerType};
@@ -254,12 +254,19 @@ impl App {
 
     /// Reads the TLS files for connections to servers again; `None` if TLS is off.
     ///
+    /// Only a restart can switch TLS on. So if TLS is off and the connection string is new, the
+    /// files are not read.
+    ///
     /// # Errors
     /// See [`DeploymentTlsError`].
     pub(crate) fn read_server_tls(
         &self,
         settings: &config::Settings,
     ) -> Result<Option<ServerTlsFiles>, DeploymentTlsError> {
+        let has_other_uri = settings.deployment.uri != self.settings().deployment.uri;
+        if has_other_uri && self.server_tls.files.lock().is_none() {
+            return Ok(None);
+        }
         self.server_tls.read(&settings.deployment)
     }
 
@@ -295,6 +302,7 @@ impl App {
         problems: Vec<String>,
         is_dry_run: bool,
     ) -> Result<seawall_api::Reload, Vec<String>> {
+        let mut thread = self.reloading.lock().await;
         let mut found = Found::default();
         problems.into_iter().for_each(|problem| found.add(problem));
         let read = found.unless_failed(read).flatten();
@@ -307,7 +315,8 @@ impl App {
         let password = self.changed_password(&new.settings).await;
         let password = found.unless_failed(password).flatten();
         let access = NewAccess { tls, password };
-        block_in_place(|| self.reload_with(new, access, found, is_dry_run))
+        let reload = self.reload_with(new, access, found, &mut thread, is_dry_run);
+        reload.await
     }
 
     /// The new password of the service account; `None` if it has not changed, or if other parts of

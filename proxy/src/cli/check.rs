@@ -48,30 +48,40 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
 /// Problems that the configuration parser cannot find, for example in the connection string and in
 /// TLS files.
 pub(super) async fn problems(settings: &Settings) -> Vec<String> {
-    let mut problems = deployment_problems(settings).await;
+    let mut problems = match parse_deployment(settings).await {
+        Ok(deployment) => deployment_problems(&deployment, settings),
+        Err(problem) => vec![problem],
+    };
     problems.extend(tls_problems(settings));
     problems.extend(telemetry_problems(settings));
     problems.extend(peer_problem(settings));
     problems
 }
 
-/// Problems of the connection string, of the TLS files for servers, and of `auth.credentials`. A
-/// connection string with `mongodb+srv` needs DNS.
-pub(super) async fn deployment_problems(settings: &Settings) -> Vec<String> {
-    let mut problems = Vec::new();
+/// Parses the connection string. `mongodb+srv` needs DNS.
+///
+/// # Errors
+/// A text that describes the problem.
+pub(super) async fn parse_deployment(settings: &Settings) -> Result<DeploymentOptions, String> {
     let uri = settings.deployment.uri.expose();
-    match DeploymentOptions::parse(uri, settings.deployment.heartbeat_frequency).await {
-        Err(error) => problems.push(format!("deployment.uri: {error}")),
-        Ok(deployment) => {
-            let files = ServerTlsFiles::read(&deployment, settings.deployment.tls.as_ref());
-            let tls = files.and_then(|files| files.map(|files| files.build()).transpose());
-            problems.extend(tls.err().map(|error| error.to_string()));
-            let wants_lookup = settings.auth.credentials == seawall_config::Credentials::Lookup;
-            if wants_lookup && !deployment.has_credentials() {
-                let problem = "auth.credentials: \"lookup\" needs a user in deployment.uri";
-                problems.push(problem.to_owned());
-            }
-        }
+    let parsed = DeploymentOptions::parse(uri, settings.deployment.heartbeat_frequency).await;
+    parsed.map_err(|error| format!("deployment.uri: {error}"))
+}
+
+/// Problems of the TLS files for servers, and of `auth.credentials`. The files may be on a file
+/// system that hangs.
+pub(super) fn deployment_problems(
+    deployment: &DeploymentOptions,
+    settings: &Settings,
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    let files = ServerTlsFiles::read(deployment, settings.deployment.tls.as_ref());
+    let tls = files.and_then(|files| files.map(|files| files.build()).transpose());
+    problems.extend(tls.err().map(|error| error.to_string()));
+    let wants_lookup = settings.auth.credentials == seawall_config::Credentials::Lookup;
+    if wants_lookup && !deployment.has_credentials() {
+        let problem = "auth.credentials: \"lookup\" needs a user in deployment.uri";
+        problems.push(problem.to_owned());
     }
     problems
 }

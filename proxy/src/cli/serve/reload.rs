@@ -6,7 +6,6 @@ use seawall_api as api;
 use seawall_config::{Loaded, Problems, Settings, Sources, load_with_values};
 use tokio::{
     signal::unix::Signal,
-    task::{JoinHandle, spawn_blocking},
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
@@ -15,7 +14,7 @@ use super::{
     service_manager::{notify_reloaded, notify_reloading},
 };
 use crate::{
-    app::{App, ServerTlsFiles},
+    app::{App, LimitedThread, ServerTlsFiles},
     cli::check,
 };
 
@@ -24,10 +23,6 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time limit for resolving a changed connection string.
 const DNS_LIMIT: Duration = Duration::from_secs(5);
-
-/// Time limit for reading the configuration and the files that it names. A network file system may
-/// hang.
-const READ_LIMIT: Duration = Duration::from_secs(10);
 
 /// After this time, a valid configuration that was refused is loaded again (`reload.watch`). The
 /// reason may have ended: for example, no server had replied in time.
@@ -81,52 +76,46 @@ struct Read {
     server_tls: Result<Option<ServerTlsFiles>, String>,
 }
 
-/// Reads the configuration in separate threads, so that a file system that hangs delays only
-/// reloads.
+/// Reads the files of the configuration in a thread of its own, so that a file system that hangs
+/// delays only reloads.
 struct Files {
     sources: Sources,
-    /// The thread of the last read, until its result has been taken.
-    reading: Option<JoinHandle<Read>>,
+    thread: LimitedThread,
 }
 
 impl Files {
-    /// True while an earlier read hangs.
-    fn is_reading(&self) -> bool {
-        (self.reading.as_ref()).is_some_and(|reading| !reading.is_finished())
-    }
-
-    /// Reads the configuration within [`READ_LIMIT`]. While an earlier read hangs, waits for its
-    /// end, so at most one thread hangs.
+    /// Reads the configuration and the files that it names.
     ///
     /// # Errors
     /// A text that describes the problem.
     async fn read(&mut self, app: &Arc<App>) -> Result<Read, String> {
-        let read = timeout(READ_LIMIT, async {
-            if let Some(earlier) = &mut self.reading {
-                // Ignore the result of the earlier read, because the files may have changed since.
-                drop(earlier.await);
-                self.reading = None;
-            }
-            let (app, sources) = (Arc::clone(app), self.sources.clone());
-            let reading = spawn_blocking(move || {
-                let loaded = load_with_values(&sources);
-                let server_tls = loaded
-                    .as_ref()
-                    .map(|loaded| server_tls(&app, &loaded.settings));
-                let server_tls = server_tls.unwrap_or(Ok(None));
-                Read { loaded, server_tls }
-            });
-            let read = self.reading.insert(reading).await;
-            self.reading = None;
-            read.map_err(|error| format!("cannot read the configuration: {error}"))
-        })
-        .await;
-        read.unwrap_or_else(|_| {
-            let limit = READ_LIMIT.as_secs();
-            Err(format!(
-                "cannot read the configuration: reading the files took longer than {limit} s"
-            ))
-        })
+        let (app, sources) = (Arc::clone(app), self.sources.clone());
+        let read = self.thread.run(move || {
+            let loaded = load_with_values(&sources);
+            let server_tls = loaded
+                .as_ref()
+                .map(|loaded| server_tls(&app, &loaded.settings));
+            let server_tls = server_tls.unwrap_or(Ok(None));
+            Read { loaded, server_tls }
+        });
+        let read = read.await;
+        read.map_err(|error| format!("cannot read the configuration: {error}"))
+    }
+
+    /// Problems of a changed deployment.
+    async fn deployment_problems(&mut self, settings: &Settings) -> Vec<String> {
+        let parsed = timeout(DNS_LIMIT, check::parse_deployment(settings)).await;
+        let deployment = match parsed {
+            Ok(Ok(deployment)) => deployment,
+            Ok(Err(problem)) => return vec![problem],
+            Err(_) => return vec!["deployment.uri: DNS did not reply in time".to_owned()],
+        };
+        let settings = settings.clone();
+        let problems = self
+            .thread
+            .run(move || check::deployment_problems(&deployment, &settings));
+        let problems = problems.await;
+        problems.unwrap_or_else(|error| vec![format!("deployment.uri: {error}")])
     }
 }
 
@@ -147,7 +136,7 @@ impl Reloader {
             log,
             files: Files {
                 sources,
-                reading: None,
+                thread: LimitedThread::default(),
             },
             watch: Watch::new(read),
         }
@@ -187,6 +176,9 @@ impl Reloader {
                 let reload = refused(vec![problem]);
                 if !is_dry_run {
                     record(&self.app, &reload);
+                    // The service manager may be waiting for the end of the reload.
+                    notify_reloading();
+                    notify_reloaded(false);
                 }
                 reload
             }
@@ -204,11 +196,11 @@ impl Reloader {
         reload
     }
 
-    async fn evaluate(&self, read: &Read, is_dry_run: bool) -> api::Reload {
+    async fn evaluate(&mut self, read: &Read, is_dry_run: bool) -> api::Reload {
         let result = match &read.loaded {
             Ok(loaded) => {
-                self.apply(loaded, read.server_tls.clone(), is_dry_run)
-                    .await
+                let applied = self.apply(loaded, read.server_tls.clone(), is_dry_run);
+                Box::pin(applied).await
             }
             Err(problems) => Err(problems.iter().map(ToString::to_string).collect()),
         };
@@ -216,20 +208,18 @@ impl Reloader {
     }
 
     async fn apply(
-        &self,
+        &mut self,
         loaded: &Loaded,
         server_tls: Result<Option<ServerTlsFiles>, String>,
         is_dry_run: bool,
     ) -> Result<api::Reload, Vec<String>> {
-        let app = &self.app;
+        let app = Arc::clone(&self.app);
         let running = app.settings();
         let mut found = Vec::new();
         // Check only a changed section, because the check may need DNS, which may be unavailable
         // now.
         if loaded.settings.deployment != running.deployment {
-            let checked = timeout(DNS_LIMIT, check::deployment_problems(&loaded.settings)).await;
-            found = checked
-                .unwrap_or_else(|_| vec!["deployment.uri: DNS did not reply in time".to_owned()]);
+            found = self.files.deployment_problems(&loaded.settings).await;
         }
         let reload = app
             .reload_read(loaded, server_tls, found, is_dry_run)
@@ -245,7 +235,7 @@ impl Reloader {
     /// row have read the same content.
     async fn look(&mut self) {
         // An earlier read hangs, which was reported already.
-        if self.files.is_reading() {
+        if self.files.thread.is_hanging() {
             return;
         }
         match self.files.read(&self.app).await {

@@ -64,7 +64,8 @@ pub struct SlowLogSettings {
     pub max_command_bytes: usize,
 }
 
-/// The slow log. Dropping it writes the queued lines and ends the writing thread.
+/// The slow log. Dropping it waits at most [`FLUSH_LIMIT`] until the queued lines are written, and
+/// ends the writing thread.
 pub struct SlowLog {
     filter: Filter,
     rate: Rate,
@@ -164,14 +165,12 @@ impl SlowLog {
     }
 
     /// Waits at most `FLUSH_LIMIT` until all queued lines are written and dropped lines are
-    /// reported.
-    pub(super) fn flush(&self) {
+    /// reported. Returns false if the time was too short.
+    pub(super) fn flush(&self) -> bool {
         let (done, is_done) = sync_channel(1);
         let flush = Queued::Flush(done);
         let queued = self.queue.as_ref().map(|queue| queue.try_send(flush));
-        if let Some(Ok(())) = queued {
-            is_done.recv_timeout(FLUSH_LIMIT).ok();
-        }
+        queued.is_some_and(|queued| queued.is_ok()) && is_done.recv_timeout(FLUSH_LIMIT).is_ok()
     }
 
     /// Number of lines dropped since the start: because of the limit of lines per second, a full
@@ -183,8 +182,10 @@ impl SlowLog {
 
 impl Drop for SlowLog {
     fn drop(&mut self) {
+        let is_written = self.flush();
         drop(self.queue.take());
-        if let Some(thread) = self.thread.take() {
+        // A thread that could not write in time may be blocked by its disk, so do not wait for it.
+        if let Some(thread) = self.thread.take().filter(|_| is_written) {
             // Ignore a panic of the thread: it was printed when it happened.
             drop(thread.join());
         }

@@ -1,0 +1,94 @@
+//! Work that may hang, such as opening a file on a network file system, in a thread of its own.
+
+use std::time::Duration;
+
+use tokio::{
+    sync::oneshot,
+    task::{JoinHandle, spawn_blocking},
+    time::timeout,
+};
+
+/// Time limit for the work.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Runs work that may hang. If the work hangs, at most one thread hangs.
+#[derive(Debug, Default)]
+pub(crate) struct LimitedThread {
+    /// The last work, until it has ended.
+    running: Option<JoinHandle<()>>,
+}
+
+/// The reason why there is no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoResult {
+    /// The work, or the work before it, did not end in time.
+    #[error("a file could not be opened or read within {} s", LIMIT.as_secs())]
+    Late,
+    /// The work panicked.
+    #[error("reading a file failed unexpectedly")]
+    Panicked,
+}
+
+impl LimitedThread {
+    /// True while earlier work hangs.
+    pub(crate) fn is_hanging(&self) -> bool {
+        (self.running.as_ref()).is_some_and(|running| !running.is_finished())
+    }
+
+    /// Runs `work` and returns its result. While earlier work hangs, waits for its end first. The
+    /// whole call takes at most 10 s; after that, the work may still run, but its result is
+    /// dropped.
+    ///
+    /// # Errors
+    /// See [`NoResult`].
+    pub(crate) async fn run<T, F>(&mut self, work: F) -> Result<T, NoResult>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        self.run_within(LIMIT, work).await
+    }
+
+    async fn run_within<T, F>(&mut self, limit: Duration, work: F) -> Result<T, NoResult>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let done = timeout(limit, async {
+            if let Some(earlier) = &mut self.running {
+                // Ignore a panic: the caller of the earlier work got it as an error.
+                drop(earlier.await);
+            }
+            let (result, done) = oneshot::channel();
+            self.running = Some(spawn_blocking(move || drop(result.send(work()))));
+            done.await
+        });
+        done.await
+            .map_err(|_| NoResult::Late)?
+            .map_err(|_| NoResult::Panicked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_that_hangs_is_reported_as_late_and_only_one_thread_hangs() {
+        let mut thread = LimitedThread::default();
+        let (release, released) = mpsc::channel::<()>();
+        let hanging = thread.run_within(Duration::ZERO, move || released.recv().is_err());
+        assert_eq!(hanging.await, Err(NoResult::Late));
+        assert!(thread.is_hanging());
+        let (ran, runs) = mpsc::channel();
+        let next = thread.run_within(Duration::ZERO, move || ran.send(()).is_ok());
+        assert_eq!(next.await, Err(NoResult::Late));
+        assert!(runs.try_recv().is_err(), "a second thread was started");
+        drop(release);
+        assert_eq!(thread.run(|| 7).await, Ok(7));
+        let panicked = thread.run(|| panic!("for the test"));
+        assert_eq!(panicked.await, Err::<(), _>(NoResult::Panicked));
+    }
+}
