@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
+use futures_util::future::join_all;
 use seawall_api::{AdminClient, Reload, Status};
 use seawall_tests::{
     eventually::eventually,
@@ -92,6 +93,32 @@ async fn credential_mode_lookup_refuses_unknown_users_dropped_users_and_forbidde
     let is_refused = || async { log_in(&seawall, &new).await.1.code() == Some(18) };
     eventually(LIMIT, is_refused).await.unwrap();
     assert_eq!(find(&mut connected, &user.name).await.code(), Some(13));
+}
+
+#[tokio::test]
+async fn a_failed_login_of_the_service_account_closes_no_pooled_connection() {
+    let uri = service_uri(server().await.address()).await;
+    let seawall = seawall_at(&uri, "").await;
+    let user = writer().await;
+    let mut client = logged_in(&seawall, &user.login()).await;
+    assert!(find(&mut client, &user.name).await.is_ok());
+    let account = uri["mongodb://".len()..].split(':').next().unwrap();
+    let change = doc! { "updateUser": account, "pwd": "changed" };
+    root().await.run("admin", change).await.unwrap();
+    // Earlier connections of the account stay logged in. So several lookups at the same time are
+    // needed until the driver opens a connection, whose login fails.
+    let has_lookup_failed = async || {
+        let logins = (0..8).map(async |_| {
+            let unknown = NewUser::new("admin", &unique_name("unknown"), "p");
+            log_in(&seawall, &unknown.login()).await.1.code()
+        });
+        let codes = join_all(logins).await;
+        codes.iter().any(|code| *code != Some(18))
+    };
+    eventually(LIMIT, has_lookup_failed).await.unwrap();
+    assert!(find(&mut client, &user.name).await.is_ok());
+    let name = "seawall_server_connections_closed_total";
+    assert_eq!(seawall.metric(name, &["reason=\"stale\""]).await, 0.0);
 }
 
 /// A user's keys as tables of the configuration.

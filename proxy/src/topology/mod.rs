@@ -133,6 +133,9 @@ pub struct Topology {
     stop: CancellationToken,
     /// A counter that determines which two suitable servers are compared next.
     rotation: AtomicUsize,
+    /// The official driver's client that monitors the deployment.
+    monitoring_client: Mutex<Option<mongodb::Client>>,
+    /// The official driver's client that runs the service account's commands.
     control_client: Mutex<Option<mongodb::Client>>,
     /// Options of the official driver. A change makes the driver connect again.
     driver_options: watch::Sender<DriverOptions>,
@@ -200,6 +203,7 @@ impl Topology {
             control_plane,
             stop: CancellationToken::new(),
             rotation: AtomicUsize::new(0),
+            monitoring_client: Mutex::new(None),
             control_client: Mutex::new(None),
             driver_options: watch::Sender::new(DriverOptions::default()),
             relay_choice: Mutex::new(None),
@@ -301,7 +305,7 @@ impl Topology {
     }
 
     /// The official driver's client, for Seawall's own commands as the service account. `None`
-    /// until the deployment's connection string has been resolved.
+    /// without a service account, and until the deployment's connection string has been resolved.
     pub(crate) fn control_client(&self) -> Option<mongodb::Client> {
         self.control_client.lock().clone()
     }

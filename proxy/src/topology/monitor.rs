@@ -15,7 +15,7 @@ use mongodb::{
         EventHandler,
         sdam::{SdamEvent, TopologyDescription},
     },
-    options::{ClientOptions, Compressor, Tls, TlsOptions},
+    options::{ClientOptions, Compressor, ServerMonitoringMode, Tls, TlsOptions},
 };
 use tokio::{
     sync::{Notify, watch},
@@ -231,8 +231,8 @@ pub(super) async fn watch(
     let mut options = resolved(deployment).await;
     options.app_name = Some("seawall".to_owned());
     options.heartbeat_freq = Some(heartbeat_frequency);
-    // The driver's client needs only few connections: it runs the service account's commands, and
-    // clients use Seawall's own pools.
+    // The driver's clients need only few connections: one runs the service account's commands, the
+    // other runs none, and Seawall's clients use Seawall's own pools.
     options.max_pool_size = Some(4);
     options.min_pool_size = Some(0);
     let source = Arc::new(Source {
@@ -244,13 +244,8 @@ pub(super) async fn watch(
     let mut client = None;
     for number in 0_u64.. {
         changeable.borrow_and_update().apply(&mut options);
-        let events = Arc::clone(&source);
-        options.sdam_event_handler = Some(EventHandler::callback(move |event| {
-            if let SdamEvent::TopologyDescriptionChanged(event) = event {
-                events.receive(number, event.new_description);
-            }
-        }));
-        match Client::with_options(options.clone()) {
+        source.set_control_client(&options);
+        match Client::with_options(monitoring_options(&options, &source, number)) {
             Ok(new) => {
                 if client.is_some() && timeout(REPLACEMENT_LIMIT, source.catch_up()).await.is_err()
                 {
@@ -268,6 +263,21 @@ pub(super) async fn watch(
         }
     }
     drop(client);
+}
+
+/// The options of the client that monitors the deployment; `number` is the client's number. The
+/// client has no credential: if a login fails, the driver considers the server unavailable, and the
+/// pools of all users would be cleared because of the service account.
+fn monitoring_options(options: &ClientOptions, source: &Arc<Source>, number: u64) -> ClientOptions {
+    let mut options = options.clone();
+    options.credential = None;
+    let events = Arc::clone(source);
+    options.sdam_event_handler = Some(EventHandler::callback(move |event| {
+        if let SdamEvent::TopologyDescriptionChanged(event) = event {
+            events.receive(number, event.new_description);
+        }
+    }));
+    options
 }
 
 /// Returns the options of a connection string after its DNS name was resolved.
@@ -307,6 +317,26 @@ struct Events {
 }
 
 impl Source {
+    /// Replaces the client that runs the service account's commands. There is none without a
+    /// service account.
+    fn set_control_client(&self, options: &ClientOptions) {
+        let Some(topology) = self.topology.upgrade() else {
+            return;
+        };
+        if options.credential.is_none() {
+            return;
+        }
+        let mut options = options.clone();
+        // Without streaming there is one monitoring connection per server, not two.
+        options.server_monitoring_mode = Some(ServerMonitoringMode::Poll);
+        match Client::with_options(options) {
+            Ok(client) => *topology.control_client.lock() = Some(client),
+            Err(error) => {
+                tracing::error!(%error, "could not create the client of the service account")
+            }
+        }
+    }
+
     fn receive(&self, number: u64, description: TopologyDescription) {
         let mut events = self.events.lock();
         if number == events.selected {
@@ -352,7 +382,7 @@ impl Source {
         let Some(topology) = self.topology.upgrade() else {
             return;
         };
-        *topology.control_client.lock() = Some(client.clone());
+        *topology.monitoring_client.lock() = Some(client.clone());
         let mut events = self.events.lock();
         events.selected = number;
         if let Some(description) = events.next.take() {

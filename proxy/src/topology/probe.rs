@@ -162,7 +162,8 @@ impl Topology {
         let server = &state.members.get(address)?.server;
         let is_unaware = server.server_type == ServerType::Unknown && !server.is_suspect;
         drop(state);
-        is_unaware.then(|| self.control_client()).flatten()
+        let client = is_unaware.then(|| self.monitoring_client.lock().clone());
+        client.flatten()
     }
 
     /// Applies the outcome of a probe. Returns the pause before the next probe.
