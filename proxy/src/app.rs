@@ -413,6 +413,7 @@ impl App {
             profiles: AtomicBool::new(settings.admin.profile),
             dashboard: AtomicBool::new(settings.admin.dashboard),
             sessions: admin::Sessions::default(),
+            refused_actions: OccasionalLog::default(),
             live: admin::Live::default(),
             fleet: ArcSwap::from_pointee(fleet),
             configuration: self.configuration.subscribe(),

@@ -1,6 +1,7 @@
-//! A listener for HTTP with a maximum number of connections. A connection on which nothing is read
-//! or written for some time is closed, so that idle callers use up neither connections nor
-//! descriptors. A TLS handshake does not delay the accepting of further connections.
+//! A listener for HTTP with a maximum number of connections. At this number, a connection of the
+//! address with the most connections is closed, so that one caller cannot lock out others, for
+//! example health checks. A connection on which nothing is read or written for some time is closed
+//! too. A TLS handshake does not delay the accepting of further connections.
 
 use std::{
     fmt, io,
@@ -18,15 +19,15 @@ use axum::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
     time::{Instant, Sleep, sleep},
 };
 
-use seawall_transport::Stream;
+use crate::limits::{EvictablePermit, EvictablePermits, Eviction};
+use seawall_transport::{Sharer, Stream};
 
-/// Maximum number of connections to one address. Further connections wait in the kernel. The
-/// descriptors that Seawall reserves at its start are enough for two addresses.
+/// Maximum number of connections to one address of Seawall. The descriptors that Seawall reserves
+/// at its start are enough for two addresses.
 const MAX_CONNECTIONS: usize = 64;
 
 /// A connection on which nothing is read or written for this time is closed. Writes count too,
@@ -66,7 +67,7 @@ impl fmt::Debug for Certificate {
 /// A listener with a maximum number of connections.
 pub(super) struct Bounded {
     listener: TcpListener,
-    permits: Arc<Semaphore>,
+    permits: Arc<EvictablePermits>,
     handshake: Option<Handshake>,
     handshakes: JoinSet<io::Result<(Connection, SocketAddr)>>,
 }
@@ -76,22 +77,39 @@ impl Bounded {
     pub(super) fn new(listener: TcpListener, handshake: Option<Handshake>) -> Self {
         Self {
             listener,
-            permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            permits: EvictablePermits::new(MAX_CONNECTIONS),
             handshake,
             handshakes: JoinSet::new(),
         }
     }
 }
 
-/// Accepts a connection when a permit is free.
+/// The permit of a connection, and the signal that the permit was given to another connection.
+#[derive(Debug)]
+struct Place {
+    _permit: EvictablePermit,
+    eviction: Eviction,
+}
+
+/// Accepts a connection. At the maximum number of connections, closes the oldest connection of the
+/// address with the most connections, or the new connection if its address has as many.
 async fn accept(
     listener: &mut TcpListener,
-    permits: &Arc<Semaphore>,
-) -> (TcpStream, SocketAddr, Option<OwnedSemaphorePermit>) {
-    let permit = Arc::clone(permits).acquire_owned().await;
-    // `axum` repeats a failed accept, for example when descriptors ran out.
-    let (stream, address) = Listener::accept(listener).await;
-    (stream, address, permit.ok())
+    permits: &Arc<EvictablePermits>,
+) -> (TcpStream, SocketAddr, Place) {
+    loop {
+        // `axum` repeats a failed accept, for example when descriptors ran out.
+        let (stream, address) = Listener::accept(listener).await;
+        let eviction = Eviction::default();
+        let sharer = Sharer::at(Some(address.ip()));
+        if let Some(permit) = permits.admit_evicting_oldest(sharer, &eviction) {
+            let place = Place {
+                _permit: permit,
+                eviction,
+            };
+            return (stream, address, place);
+        }
+    }
 }
 
 impl Listener for Bounded {
@@ -100,7 +118,7 @@ impl Listener for Bounded {
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         loop {
-            let (stream, address, permit) = tokio::select! {
+            let (stream, address, place) = tokio::select! {
                 Some(ended) = self.handshakes.join_next() => match ended {
                     Ok(Ok(accepted)) => return accepted,
                     Ok(Err(error)) => {
@@ -115,7 +133,7 @@ impl Listener for Bounded {
                 accepted = accept(&mut self.listener, &self.permits) => accepted,
             };
             let Some(handshake) = &self.handshake else {
-                let connection = Connection::new(Stream::Tcp(stream), None, permit);
+                let connection = Connection::new(Stream::Tcp(stream), None, place);
                 return (connection, address);
             };
             let handshake = handshake(stream, address);
@@ -124,7 +142,7 @@ impl Listener for Bounded {
                     stream,
                     certificate,
                 } = handshake.await?;
-                Ok((Connection::new(stream, certificate, permit), address))
+                Ok((Connection::new(stream, certificate, place), address))
             });
         }
     }
@@ -160,22 +178,16 @@ pub(super) struct Connection {
     stream: Stream,
     certificate: Option<Arc<Certificate>>,
     idle: Pin<Box<Sleep>>,
-    /// Releases the permit when the connection is dropped. Never `None`, because the semaphore is
-    /// never closed.
-    _permit: Option<OwnedSemaphorePermit>,
+    place: Place,
 }
 
 impl Connection {
-    fn new(
-        stream: Stream,
-        certificate: Option<Certificate>,
-        permit: Option<OwnedSemaphorePermit>,
-    ) -> Self {
+    fn new(stream: Stream, certificate: Option<Certificate>, place: Place) -> Self {
         Self {
             stream,
             certificate: certificate.map(Arc::new),
             idle: Box::pin(sleep(MAX_IDLE)),
-            _permit: permit,
+            place,
         }
     }
 
@@ -190,6 +202,9 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.place.eviction.poll(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if read.is_ready() {
             self.idle.as_mut().reset(Instant::now() + MAX_IDLE);
@@ -224,8 +239,12 @@ impl AsyncWrite for Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpSocket,
+        sync::Semaphore,
         time::{advance, timeout},
     };
 
@@ -237,18 +256,32 @@ mod tests {
         (Bounded::new(listener, None), address)
     }
 
+    /// Connects from the loopback address 127.0.0.`last`.
+    async fn connect_from(last: u8, to: SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, last], 0).into()).unwrap();
+        socket.connect(to).await.unwrap()
+    }
+
     #[tokio::test]
-    async fn connections_over_the_limit_wait_until_another_connection_ends() {
+    async fn one_address_with_all_connections_does_not_lock_out_another() {
         let (mut listener, address) = listener().await;
-        listener.permits = Arc::new(Semaphore::new(1));
-        let _callers = [
-            TcpStream::connect(address).await.unwrap(),
-            TcpStream::connect(address).await.unwrap(),
+        listener.permits = EvictablePermits::new(2);
+        let _greedy = [
+            connect_from(2, address).await,
+            connect_from(2, address).await,
         ];
-        let (first, _) = listener.accept().await;
-        assert!(timeout(Duration::ZERO, listener.accept()).await.is_err());
-        drop(first);
-        drop(listener.accept().await);
+        let (mut first, _) = listener.accept().await;
+        let (mut second, _) = listener.accept().await;
+        // A further connection of the same address is closed.
+        let mut third = connect_from(2, address).await;
+        let _other = connect_from(1, address).await;
+        let (_, from) = listener.accept().await;
+        assert_eq!(from.ip(), Ipv4Addr::new(127, 0, 0, 1));
+        assert_eq!(third.read(&mut [0]).await.unwrap(), 0);
+        let evicted = first.read_u8().await.unwrap_err();
+        assert_eq!(evicted.kind(), io::ErrorKind::ConnectionAborted);
+        assert!(timeout(Duration::ZERO, second.read_u8()).await.is_err());
     }
 
     #[tokio::test]

@@ -159,14 +159,33 @@ pub(super) async fn check_action(
         Ok(Some(token)) if token.role == Role::Read => Err(Refusal::Role),
         other => other.map(drop),
     };
-    let action = format!("{} {}", request.method(), request.uri());
-    let response = match allowed {
-        Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
-    };
-    let status = response.status().as_u16();
-    tracing::info!(action, caller, ?peer, certificate, status, "admin action");
-    response
+    match allowed {
+        Ok(()) => {
+            let action = format!("{} {}", request.method(), request.uri());
+            let response = next.run(request).await;
+            let status = response.status().as_u16();
+            tracing::info!(action, caller, ?peer, certificate, status, "admin action");
+            response
+        }
+        Err(refusal) => {
+            // The query is not logged: a caller without a token could fill the log with it.
+            let action = format!("{} {}", request.method(), request.uri().path());
+            let response = refusal.into_response();
+            if let Some(refused) = window.refused_actions.count(Instant::now()) {
+                let status = response.status().as_u16();
+                tracing::info!(
+                    action,
+                    caller,
+                    ?peer,
+                    certificate,
+                    status,
+                    refused,
+                    "admin action"
+                );
+            }
+            response
+        }
+    }
 }
 
 /// The parts of a request that decide if it is admitted.

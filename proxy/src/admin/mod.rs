@@ -43,7 +43,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tower::limit::ConcurrencyLimitLayer;
+use tower::limit::GlobalConcurrencyLimitLayer;
 
 use self::bounded::{Bounded, Caller};
 pub use self::{
@@ -58,14 +58,15 @@ use crate::{
     observe::{ClientDirectory, Exporter, PROTOBUF},
     pool,
     pulse::Pulse,
+    runtime::OccasionalLog,
     topology::Topology,
 };
 use seawall_api::Topic;
 use seawall_insight::Insight;
 use seawall_stats::float;
 
-/// Maximum number of requests that are served at the same time. Further requests wait. A scrape
-/// takes milliseconds of CPU time.
+/// Maximum number of requests that are served at the same time, and the same maximum for actions.
+/// Further requests wait. A scrape takes milliseconds of CPU time.
 pub const MAX_REQUESTS: usize = 8;
 
 /// Number of rows in a response if the request has no `limit`.
@@ -111,6 +112,8 @@ pub struct Window {
     pub dashboard: AtomicBool,
     /// The sessions of browsers.
     pub sessions: Sessions,
+    /// Limits the log lines about refused actions and refused logins.
+    pub(crate) refused_actions: OccasionalLog,
     /// The live updates of dashboards.
     pub live: Live,
     /// The other instances of this deployment.
@@ -218,7 +221,7 @@ pub(crate) async fn serve_metrics(
 pub(crate) fn metrics_router(window: Arc<Window>) -> Router {
     let metrics = Router::new()
         .route("/metrics", get(metrics))
-        .layer(ConcurrencyLimitLayer::new(MAX_REQUESTS));
+        .layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
     health_routes().merge(metrics).with_state(window)
 }
 
@@ -271,8 +274,11 @@ pub fn router(window: Arc<Window>) -> Router {
             Arc::clone(&window),
             guard::check_action,
         ));
-    let guarded = protected.merge(actions).merge(dashboard::routes(&window));
-    let guarded = guarded.layer(ConcurrencyLimitLayer::new(MAX_REQUESTS));
+    // A profile or a reload takes seconds, so actions have a limit of their own.
+    let actions = actions.layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
+    let reading = protected.merge(dashboard::routes(&window));
+    let reading = reading.layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
+    let guarded = reading.merge(actions);
     // This layer is outside of the limit, so that a request that waits for other instances does not
     // delay other requests.
     let all = middleware::from_fn_with_state(Arc::clone(&window), fleet::answer);

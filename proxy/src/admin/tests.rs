@@ -273,6 +273,7 @@ pub(super) fn window() -> Window {
         profiles: AtomicBool::new(false),
         dashboard: AtomicBool::new(true),
         sessions: Sessions::default(),
+        refused_actions: OccasionalLog::default(),
         live: Live::default(),
         fleet: ArcSwap::from_pointee(Fleet::default()),
         configuration: watch::channel(Arc::new(configuration())).1,

@@ -20,6 +20,8 @@ use tokio::time::Instant;
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
+pub(crate) use self::permits::{EvictablePermit, EvictablePermits};
+use self::rates::Rates;
 pub use self::{
     fair::{Origin, TurnQueue},
     gate::{Gate, LoginGates},
@@ -29,10 +31,6 @@ pub use self::{
     recent::{NameHash, NameHasher, RecentMap, Retired},
     shares::{Share, Shares},
     turns::{StepwiseTurn, Turn, TurnKey, Turns},
-};
-use self::{
-    permits::{EvictablePermit, EvictablePermits},
-    rates::Rates,
 };
 
 /// Time between two closes, when Seawall closes client connections on its own initiative. The

@@ -109,7 +109,7 @@ struct Connected {
 
 /// A bounded number of permits for connections.
 #[derive(Debug)]
-pub(super) struct EvictablePermits {
+pub(crate) struct EvictablePermits {
     max: AtomicUsize,
     table: Mutex<PermitTable>,
 }
@@ -132,14 +132,14 @@ struct PermitTable {
 /// The permit of one connection. Dropping it frees the permit.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct EvictablePermit {
+pub(crate) struct EvictablePermit {
     permits: Arc<EvictablePermits>,
     sharer: Sharer,
     number: u64,
 }
 
 impl EvictablePermits {
-    pub(super) fn new(max: usize) -> Arc<Self> {
+    pub(crate) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
             max: AtomicUsize::new(max),
             table: Mutex::default(),
@@ -153,7 +153,7 @@ impl EvictablePermits {
 
     /// Returns a permit. If none is free, closes the oldest connection of the sharer with the most
     /// permits. `None` if that is not possible.
-    pub(super) fn admit_evicting_oldest(
+    pub(crate) fn admit_evicting_oldest(
         self: &Arc<Self>,
         sharer: Sharer,
         eviction: &Eviction,

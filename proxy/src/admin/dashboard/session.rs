@@ -39,13 +39,16 @@ pub(super) async fn begin(
     }
     let (peer, certificate) = origin_of(&parts.extensions);
     let Some(token) = window.guard.load().token(&login.token) else {
-        tracing::info!(
-            action = "login",
-            ?peer,
-            certificate,
-            status = 401,
-            "admin action"
-        );
+        if let Some(refused) = window.refused_actions.count(Instant::now()) {
+            tracing::info!(
+                action = "login",
+                ?peer,
+                certificate,
+                status = 401,
+                refused,
+                "admin action"
+            );
+        }
         return Refusal::Token.into_response();
     };
     let id = match window.sessions.begin(&login.token, Instant::now()) {
