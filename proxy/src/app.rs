@@ -666,6 +666,10 @@ async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
         shared.routing.topology.maintain_pools();
         shared.routing.pins.maintain(Instant::now());
         shared.routing.relay_pins.maintain(Instant::now());
+        let is_draining = shared.draining.borrow().is_some();
+        let credentials = shared.logins.credentials.mode().as_str();
+        let topology = &shared.routing.topology;
+        admin::update_gauges(&feed.exporter, topology, is_draining, credentials);
         feed.exporter.collect();
         insight::update_process_metrics(&shared, &feed);
         captures::maintain(&shared, &feed.exporter);

@@ -287,19 +287,25 @@ pub fn router(window: Arc<Window>) -> Router {
 }
 
 async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) {
-    match obstacle(&window) {
+    let is_draining = window.draining.borrow().is_some();
+    match obstacle(is_draining, &window.topology, (window.credentials)()) {
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason),
         None => (StatusCode::OK, "ready\n"),
     }
 }
 
-/// The reason why Seawall cannot serve operations now; `None` if it can serve them.
-fn obstacle(window: &Window) -> Option<&'static str> {
-    if window.draining.borrow().is_some() {
+/// The reason why Seawall cannot serve operations now; `None` if it can serve them. `credentials`
+/// is the name of the credential source.
+pub(crate) fn obstacle(
+    is_draining: bool,
+    topology: &Topology,
+    credentials: &str,
+) -> Option<&'static str> {
+    if is_draining {
         Some("draining\n")
-    } else if !window.topology.snapshot().description.is_available() {
+    } else if !topology.snapshot().description.is_available() {
         Some("no server of the deployment is available\n")
-    } else if (window.credentials)() == "auto" {
+    } else if credentials == "auto" {
         Some("Seawall does not know yet if clients must log in\n")
     } else {
         None
@@ -317,12 +323,25 @@ async fn metrics(State(window): State<Arc<Window>>, headers: HeaderMap) -> Respo
     }
 }
 
-fn exposition(window: &Window, is_protobuf: bool) -> Response {
+/// Updates the gauges of the pools and of the readiness. Called for each scrape, and once a second
+/// for the export to a collector. `credentials` is the name of the credential source.
+pub(crate) fn update_gauges(
+    exporter: &Exporter,
+    topology: &Topology,
+    is_draining: bool,
+    credentials: &str,
+) {
     // The snapshot itself is not needed. Taking it updates the pool's gauges.
-    for pool in &window.topology.snapshot().pools {
+    for pool in &topology.snapshot().pools {
         drop(pool.snapshot());
     }
-    window.exporter.set_ready(obstacle(window).is_none());
+    exporter.set_ready(obstacle(is_draining, topology, credentials).is_none());
+}
+
+fn exposition(window: &Window, is_protobuf: bool) -> Response {
+    let is_draining = window.draining.borrow().is_some();
+    let credentials = (window.credentials)();
+    update_gauges(&window.exporter, &window.topology, is_draining, credentials);
     if is_protobuf {
         let content_type = [(header::CONTENT_TYPE, PROTOBUF)];
         return (content_type, window.exporter.render_protobuf()).into_response();

@@ -235,6 +235,15 @@ impl ServerMetrics {
         self.waiting.set(count(waiting));
     }
 
+    /// Sets the gauges of the pool to zero, because the server is no longer part of the deployment.
+    pub(crate) fn show_removed(&self) {
+        self.show(0, 0, 0, 0);
+        self.show_lane(0, 0);
+        // A limit of zero does not change sums over servers, but an infinite limit would.
+        let limit = self.concurrency_limit.get().map(|_| 0);
+        self.show_concurrency(limit, 0, 0, 0, 0);
+    }
+
     /// Counts a change of the concurrency limit. `reason` is the name of the decision's reason.
     pub(crate) fn limit_changed(&self, reason: &'static str) {
         self.counter(

@@ -298,6 +298,7 @@ pub struct ServerPool {
 
 impl Drop for ServerPool {
     fn drop(&mut self) {
+        self.metrics.show_removed();
         self.expiry_changed.notify_one();
         self.ticks_wanted.notify_one();
     }
@@ -582,6 +583,9 @@ impl ServerPool {
         self.give_up_establishing();
         self.perform(todo);
         self.end_queue.close();
+        // The pool is in no later snapshot of the topology, so the gauges are updated here, and
+        // again when the last connection is checked in and the pool is dropped.
+        drop(self.snapshot());
     }
 
     /// Closes the available connections of a user that no longer exists.

@@ -14,7 +14,7 @@ use super::{
     tests::{CLIENT, identity, limits},
 };
 use crate::{
-    observe::{CloseReason, Recorder},
+    observe::{CloseReason, Observer, Recorder, Settings},
     pool::Checkout,
     scripted::{Response, ScriptedServer},
 };
@@ -94,6 +94,44 @@ async fn a_clean_connection_is_checked_out_again() {
     let first = scene.use_once().await;
     assert_eq!(scene.use_once().await, first);
     assert_eq!(scene.server.accepted(), 1);
+}
+
+#[tokio::test]
+async fn gauges_of_a_removed_server_become_zero() {
+    let settings = Settings {
+        counts_shapes: false,
+        max_shapes: 1,
+        name_key: None,
+        max_namespaces: 1,
+        keeps_seconds: false,
+    };
+    let observer = Observer::new(settings, None).unwrap();
+    let gauges = || {
+        const NAMES: [&str; 4] = [
+            "seawall_server_connections{",
+            "seawall_wait_queue_length{",
+            "seawall_awaiting_operations{",
+            "seawall_concurrency_",
+        ];
+        let text = observer.exporter.render();
+        let is_gauge = |line: &&str| NAMES.iter().any(|name| line.starts_with(name));
+        let lines = text.lines().filter(is_gauge).map(str::to_owned);
+        lines.collect::<Vec<_>>()
+    };
+    let mut scene = Scene::paused(limits()).await;
+    let (address, runtime) = (scene.server.address().clone(), Handle::current());
+    let metrics = observer.recorder.server("test");
+    scene.pool = ServerPool::new(address, limits(), scene.connector.clone(), metrics, runtime);
+    scene.pool.ready();
+    let held = scene.check_out().await.unwrap();
+    drop(scene.pool.snapshot());
+    let in_use = r#"seawall_server_connections{server="test",state="in_use"} 1"#;
+    assert!(gauges().iter().any(|line| line == in_use), "{:?}", gauges());
+    scene.pool.close();
+    drop(held);
+    drop(scene);
+    let other = gauges().into_iter().find(|line| !line.ends_with(" 0"));
+    assert_eq!(other, None);
 }
 
 #[tokio::test]
