@@ -288,6 +288,24 @@ async fn a_drain_ends_when_the_last_client_has_left() {
 }
 
 #[tokio::test]
+async fn idle_relayed_clients_are_closed_at_the_beginning_of_a_drain() {
+    let set = shared_replica_set().await.unwrap();
+    let options = seawall::Options {
+        toml: "shutdown.drain_ms = 600000\ndeployment.mode = \"relay\"".to_owned(),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&set.uri(), options).await;
+    let mut idle = RawClient::connect(seawall.address().parse().unwrap())
+        .await
+        .unwrap();
+    assert!(idle.hello(doc! {}).await.unwrap().is_ok());
+    let draining = seawall.app.drain(std::future::pending());
+    let drained = timeout(LIMIT, draining).await.unwrap();
+    assert_eq!(drained.closed_clients, 0);
+    assert!(idle.hello(doc! {}).await.is_err());
+}
+
+#[tokio::test]
 async fn all_configuration_errors_are_reported_at_once_before_a_port_is_bound() {
     let scratch = Scratch::create().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

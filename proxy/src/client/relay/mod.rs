@@ -30,11 +30,11 @@ mod session;
 mod target;
 mod watch;
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::{LoginDue, Newcomer, Peer, Shared};
@@ -60,6 +60,12 @@ const TLS_ALERT: u8 = 0x15;
 
 /// The first bytes of a TLS record with a handshake: the record type and the major version.
 const TLS_RECORD: [u8; 2] = [TLS_HANDSHAKE, 0x03];
+
+/// In a drain, idle relays are closed spread over this many milliseconds.
+const DRAIN_SPREAD_MS: u32 = 500;
+
+/// In a drain, the interval at which a relay checks that it awaits no reply.
+const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A client that Seawall will relay.
 pub(super) struct Relayed {
@@ -265,11 +271,30 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
             shared.recorder.unobserved("authentication_timeout");
             Some(Departure::Closed)
         }
+        () = idle_in_drain(shared, &relay, connected.id()) => Some(Departure::Closed),
     };
     let stage = relay.stage();
     drop(relay);
     connected.reached(stage);
     if let Some(how) = how {
         connected.set_departure(how);
+    }
+}
+
+/// Resolves when Seawall drains and no reply is awaited. A relayed client learns of a drain only if
+/// its connection is closed: its `hello` goes to the server. Clients that connect during the drain
+/// are not closed early, because they may have no other endpoint and would connect again and again.
+async fn idle_in_drain(shared: &Shared, relay: &Relay<'_>, client: i32) {
+    let mut draining = shared.draining.clone();
+    let began_before = draining.borrow_and_update().is_none();
+    // An error means that Seawall ends.
+    let drains = draining.wait_for(Option::is_some).await.is_ok();
+    if !began_before || !drains {
+        return pending().await;
+    }
+    let delay_ms = client.unsigned_abs() % DRAIN_SPREAD_MS;
+    sleep(Duration::from_millis(delay_ms.into())).await;
+    while relay.awaits_reply() {
+        sleep(DRAIN_CHECK_INTERVAL).await;
     }
 }

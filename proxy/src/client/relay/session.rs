@@ -86,6 +86,11 @@ impl<'a> Relay<'a> {
         }
     }
 
+    /// True if the server has not replied to all requests.
+    pub(super) fn awaits_reply(&self) -> bool {
+        self.watch.lock().pending() > 0
+    }
+
     /// Resolves when the client's login is overdue.
     pub(super) fn login_overdue(&self) -> impl Future<Output = ()> + use<> {
         self.watch.lock().login_overdue()
