@@ -563,6 +563,9 @@ impl State {
         at_us: u64,
         totals: &Totals,
     ) {
+        if self.end.is_some() {
+            return;
+        }
         self.count_omission(reason, totals);
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.widen_gap(reason, operations, bytes, at_us);

@@ -8,6 +8,7 @@ use futures_util::TryStreamExt as _;
 use mongodb::{
     Client, Collection, Database,
     bson::{Document, doc},
+    error::ErrorKind,
     options::ClientOptions,
     results::{CollectionSpecification, CollectionType},
 };
@@ -17,6 +18,7 @@ use seawall_redact::{Mode, RedactError, Redactor};
 use seawall_wire::{OpMsg, encode_request};
 
 use super::redaction::{KeyError, read_key};
+use crate::topology::DeploymentError;
 
 /// Number of documents that are written with one command.
 const BATCH_DOCUMENTS: usize = 500;
@@ -117,7 +119,12 @@ async fn copy(arguments: &Copy) -> Result<(), CopyError> {
 }
 
 async fn connect(uri: &str) -> Result<Client, CopyError> {
-    let mut options = ClientOptions::parse(uri).await?;
+    // The driver's message may contain the password if the string is wrong.
+    let parsed = ClientOptions::parse(uri).await;
+    let mut options = parsed.map_err(|error| match *error.kind {
+        ErrorKind::DnsResolve { .. } => CopyError::Driver(error),
+        _ => CopyError::Uri(DeploymentError::Uri(Box::new(error)).to_string()),
+    })?;
     options
         .app_name
         .get_or_insert_with(|| "seawall load copy".to_owned());

@@ -11,7 +11,7 @@ mod replay;
 mod serve;
 mod values;
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{ffi::OsString, io, path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -91,7 +91,7 @@ impl ConfigArguments {
     fn sources(self) -> Sources {
         Sources {
             file: self.config,
-            environment: std::env::vars().collect(),
+            environment: environment(),
             overrides: Overrides {
                 listen: self.listen,
                 deployment: self.deployment.map(Secret::new),
@@ -103,6 +103,15 @@ impl ConfigArguments {
     fn load(self) -> Result<Settings, Problems> {
         seawall_config::load(&self.sources())
     }
+}
+
+/// The environment. Bytes that are not UTF-8 become the replacement character U+FFFD.
+fn environment() -> Vec<(String, String)> {
+    let lossy = |text: OsString| text.to_string_lossy().into_owned();
+    let variables = std::env::vars_os();
+    variables
+        .map(|(name, value)| (lossy(name), lossy(value)))
+        .collect()
 }
 
 /// Runs a parsed command line.

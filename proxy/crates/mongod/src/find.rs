@@ -184,6 +184,9 @@ async fn download(
         // directory is the work directory, so the progress can be measured, and all files are
         // removed with the work directory.
         .env("TMPDIR", work_directory)
+        // Python imports modules from the current directory first. The work directory is empty and
+        // belongs to this user.
+        .current_dir(work_directory)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -33,7 +33,7 @@ impl Merge for Status {
 
 /// Adds the versions of `others` that are not in the list yet.
 fn merge_versions(versions: &mut String, others: &str) {
-    for version in others.split(", ") {
+    for version in others.split(", ").filter(|version| !version.is_empty()) {
         if versions.is_empty() {
             version.clone_into(versions);
         } else if !versions.split(", ").any(|known| known == version) {
