@@ -517,8 +517,7 @@ impl App {
         let feed = Arc::clone(&self.feed);
         let closing = spawn_blocking(move || feed.close());
         if timeout(HISTORY_CLOSE_LIMIT, closing).await.is_err() {
-            let limit = HISTORY_CLOSE_LIMIT.as_secs();
-            tracing::warn!("could not write the last seconds of the history within {limit} s");
+            tracing::warn!("could not write the last seconds of the history within 2 s");
         }
     }
 }

@@ -53,12 +53,12 @@ pub use self::{
     guard::{Guard, Role, Token},
     sessions::Sessions,
 };
+pub use crate::runtime::OccasionalLog;
 use crate::{
     captures::Captures,
     observe::{ClientDirectory, Exporter, PROTOBUF},
     pool,
     pulse::Pulse,
-    runtime::OccasionalLog,
     topology::Topology,
 };
 use seawall_api::Topic;
@@ -113,7 +113,7 @@ pub struct Window {
     /// The sessions of browsers.
     pub sessions: Sessions,
     /// Limits the log lines about refused actions and refused logins.
-    pub(crate) refused_actions: OccasionalLog,
+    pub refused_actions: OccasionalLog,
     /// The live updates of dashboards.
     pub live: Live,
     /// The other instances of this deployment.

@@ -2,8 +2,9 @@
 //! during a stall.
 //!
 //! Each server has one task and one connection, which uses the service account. A task never sends
-//! a second command while the first has no reply: until the late reply arrives, the task records a
-//! sample without a reply at every interval. This module does not detect stalls.
+//! a second command while it waits for the reply to the first. Until a late reply arrives, the task
+//! records a sample without a reply at every interval; after ten seconds it abandons the command.
+//! This module does not detect stalls.
 
 mod counters;
 
@@ -26,7 +27,6 @@ use tokio::{
 };
 
 use self::counters::Reading;
-use seawall_command::is_state_change;
 use seawall_locks::Mutex;
 use seawall_stats::{Counters, ServerSample};
 
@@ -47,7 +47,7 @@ pub struct Settings {
     pub timeout: Duration,
 }
 
-/// Results and cost of the sampling: totals over all servers since the start.
+/// Results and cost of the sampling: totals over all servers since Seawall started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Number of commands that got a reply with counters.
@@ -140,7 +140,7 @@ impl Pulse {
         taken.collect()
     }
 
-    /// Results and cost of the sampling since the start.
+    /// Results and cost of the sampling since Seawall started.
     pub fn cost(&self) -> Cost {
         self.cost.lock().clone()
     }
@@ -218,7 +218,7 @@ impl Server {
                     // Some server versions cannot exclude parts of a section.
                     ErrorKind::Command(ref refusal)
                         if refusal.code != UNAUTHORIZED
-                            && !is_state_change(refusal.code)
+                            && !SHUTDOWN_CODES.contains(&refusal.code)
                             && command.get_document(METRICS).is_ok() =>
                     {
                         command.insert(METRICS, 1);
@@ -350,6 +350,10 @@ fn server_status_command() -> Document {
 
 /// The section `metrics`. Seawall uses only a part of this section and excludes [`UNREAD_METRICS`].
 const METRICS: &str = "metrics";
+
+/// Codes of a server that shuts down: `ShutdownInProgress`, `InterruptedAtShutdown` and
+/// `InterruptedDueToReplStateChange`.
+const SHUTDOWN_CODES: [i32; 3] = [91, 11_600, 11_602];
 
 /// The server's error code `Unauthorized`: the user lacks a privilege.
 const UNAUTHORIZED: i32 = 13;

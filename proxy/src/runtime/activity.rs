@@ -69,10 +69,10 @@ impl Activity {
 
 impl Ticks<'_> {
     /// Waits for the next tick. `is_active` is true if the task has work, for example because
-    /// operations run. `next` passes to `plan` the time at which the tick is due; `plan` returns
-    /// this time, or an earlier time if the tick must come earlier. If the proxy is quiet and a
-    /// client arrives before the tick, `next` calls `plan` again, with a time [`TICK`] after the
-    /// arrival. The tick then comes at the earlier of the two times that `plan` returned.
+    /// operations run. `plan` may move the tick to an earlier time: it gets the time at which the
+    /// tick is due, and returns the same or an earlier time. If the proxy is quiet and a client
+    /// arrives before the tick, `next` calls `plan` a second time, with a time [`TICK`] after the
+    /// arrival. The tick then comes at the earlier of the two returned times.
     pub(crate) async fn next(
         &mut self,
         is_active: bool,

@@ -55,8 +55,8 @@ impl Lateness {
         self.due_us.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// The lateness of the last tick, if that tick was recent. If the next tick is already overdue
-    /// by a longer time, returns that time.
+    /// Returns the lateness of the last tick, or 0 if that tick is not recent. If the next tick is
+    /// already overdue by a longer time, returns that time instead.
     pub fn now(&self, now: Instant) -> Duration {
         let now = self.since_base(now);
         let overdue = now.saturating_sub(self.due_us.load(Ordering::Relaxed));

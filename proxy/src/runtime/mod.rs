@@ -10,6 +10,7 @@ mod occasional;
 mod parking;
 mod planes;
 
+pub use self::occasional::OccasionalLog;
 pub use self::{
     activity::Activity,
     descriptors::raise_descriptor_limit,
@@ -17,4 +18,4 @@ pub use self::{
     lateness::Lateness,
     planes::{Plane, Planes},
 };
-pub(crate) use self::{activity::TICK, lateness::measure_lateness, occasional::OccasionalLog};
+pub(crate) use self::{activity::TICK, lateness::measure_lateness};

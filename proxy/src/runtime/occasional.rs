@@ -11,7 +11,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Decides when an event that may occur often is logged: at most once a minute.
 #[derive(Debug, Default)]
-pub(crate) struct OccasionalLog(Mutex<Unlogged>);
+pub struct OccasionalLog(Mutex<Unlogged>);
 
 #[derive(Debug, Default)]
 struct Unlogged {

@@ -25,6 +25,7 @@ const LONGEST_YIELD: Duration = Duration::from_millis(2);
 const PENALTY: u8 = 16;
 
 thread_local! {
+    /// Number of sleeps that this thread still begins without a yield.
     static SKIP: Cell<u8> = const { Cell::new(0) };
 }
 

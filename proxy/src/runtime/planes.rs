@@ -7,10 +7,10 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::parking::gather_wake_ups;
 
-/// Number of turns after which a busy thread of the data plane looks for ready sockets. In a turn,
-/// it runs one task and at most three tasks that this task wakes. In a storm of TLS handshakes,
-/// many tasks accept or close clients. With tokio's default of 61, operations whose sockets are
-/// ready would wait for all these tasks.
+/// Number of scheduler ticks after which a busy thread of the data plane polls its sockets. In one
+/// tick, a thread runs one task and at most three tasks that this task wakes. In a storm of TLS
+/// handshakes, many tasks accept or close clients. With tokio's default of 61, operations whose
+/// sockets are ready would wait for all these tasks.
 const EVENT_INTERVAL: u32 = 16;
 
 /// The runtimes of the data plane and the control plane.

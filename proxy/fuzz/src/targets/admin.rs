@@ -1,8 +1,9 @@
-//! The admin address: requests that the router and the handlers of its routes process.
+//! The admin address: passes requests to its router, which passes them to the handlers of its
+//! routes.
 //!
 //! Input, in this order:
 //!
-//! - one byte that selects if a token is required;
+//! - one byte that selects whether a token is required;
 //! - a request as text: `METHOD TARGET` on the first line, one header per line, an empty line, the
 //!   body.
 
@@ -18,7 +19,7 @@ use axum::{
     http::{Request, StatusCode, header},
 };
 use seawall::{
-    admin::{Guard, Live, MAX_REQUESTS, Role, Sessions, Token, Window, router},
+    admin::{Guard, Live, MAX_REQUESTS, OccasionalLog, Role, Sessions, Token, Window, router},
     captures::Captures,
     observe::{self, Observer, Recorder, outcome_of},
     pool,
@@ -253,6 +254,7 @@ impl Parts {
             // The dashboard is off, because its stream of updates never ends.
             dashboard: false.into(),
             sessions: Sessions::default(),
+            refused_actions: OccasionalLog::default(),
             live: Live::default(),
             fleet: Default::default(),
             configuration: watch::Sender::new(Arc::default()).subscribe(),
