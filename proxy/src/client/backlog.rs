@@ -1,14 +1,16 @@
 //! Large replies, forwarded as they arrive.
 //!
-//! For a client that reads as fast as its server sends, Seawall reads each piece of the reply into
-//! a buffer of the thread and writes the piece at once. A client that has the whole reply may send
-//! its next command, which may use the cursor of the reply. So Seawall holds back the last piece
-//! until it has recorded the facts of the reply, such as the cursor. For a slower client, Seawall
-//! reads at most [`SMALL_BACKLOG_BYTES`] ahead while no other operation waits for the server
-//! connection. If another operation waits, Seawall reads the rest of the reply into the memory
-//! budget and checks the connection in. When other clients need this memory, a client that reads
-//! nothing or reads slowly ([`Progress`]) is closed. If the budget has no room for the rest of the
-//! reply, a slow client is closed as soon as another operation waits for its server connection.
+//! - A fast client reads as fast as its server sends. Seawall reads each piece of the reply into a
+//!   buffer of the thread and writes the piece to the client at once. Only the last piece is held
+//!   back until Seawall has recorded the facts of the reply, such as its cursor: a client that has
+//!   the whole reply may use this cursor in its next command.
+//! - For a slow client, Seawall reads at most [`SMALL_BACKLOG_BYTES`] ahead while no other
+//!   operation waits for the server connection. If another operation waits, Seawall reserves memory
+//!   in the budget, reads the rest of the reply into this memory, and checks the connection in.
+//! - If the budget has no room for the rest of the reply, a slow client is closed as soon as
+//!   another operation waits for its server connection.
+//! - If other clients need the memory of a client that reads nothing or reads slowly
+//!   ([`Progress`]), this client is closed.
 
 use std::{
     cell::RefCell,
@@ -39,8 +41,8 @@ use seawall_transport::{Evicted, MESSAGE_LIMIT, MemoryShare, Progress, Stream};
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// Number of bytes that are read at a time for a client that has read everything so far. Each read
-/// and each write wakes the other side, so large pieces cost less CPU time. The memory budget must
-/// have room for these bytes, because the client may stop reading at any time.
+/// and each write wakes the peer, so large pieces cost less CPU time. The memory budget must have
+/// room for these bytes, because the client may stop reading at any time.
 const LARGE_PIECE_BYTES: usize = 256 * 1024;
 
 thread_local! {
@@ -61,7 +63,7 @@ const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// budget.
 const ROOM_LIMIT: Duration = Duration::from_secs(4);
 
-/// Result of a request for one more piece of memory.
+/// Result of a request for memory for the next piece of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     /// The next piece may be read.
@@ -343,11 +345,12 @@ struct Transfer<'a> {
     scanner: ReplyScanner,
     backlog: Backlog,
     copy: Option<ReplyCopy>,
-    /// When the client last read a byte or had nothing to read.
+    /// When the client last read a byte, or had read all bytes that Seawall had for it.
     client_read_at: Instant,
     /// How fast the client reads.
     progress: Progress,
-    /// When the client is closed because the whole reply took too long.
+    /// Deadline for forwarding the whole reply. The client is closed if the reply has not been
+    /// forwarded by then.
     overdue_at: Instant,
     /// Result of the last request for memory.
     room: Room,
@@ -459,7 +462,7 @@ impl Transfer<'_> {
     }
 
     /// Writes the bytes that the client's socket accepts, and reads from the server if there is
-    /// memory. Ready with the number of moved bytes as soon as it is above 0.
+    /// memory. Ready with the number of moved bytes as soon as any byte was moved.
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,

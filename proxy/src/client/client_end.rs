@@ -21,7 +21,8 @@ pub(super) struct ClientEnd<'c> {
     pub(super) write_idle: Duration,
     /// True if the client waits for a reply. False for a command with `moreToCome`: Seawall sends
     /// no reply, and the operation continues even if the client leaves. Many clients leave right
-    /// after an unacknowledged write. A server would still run this write, so Seawall forwards it.
+    /// after an unacknowledged write. Without Seawall, the server would run this write, so Seawall
+    /// still forwards the write.
     pub(super) is_awaiting: bool,
 }
 

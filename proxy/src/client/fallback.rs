@@ -41,11 +41,11 @@ impl Client {
         if self.handshake.is_none() {
             self.require_login();
         }
-        let has_place = self
+        let has_permit = self
             .handshake
             .as_ref()
             .is_some_and(|due| due.permit.is_some());
-        if !has_place {
+        if !has_permit {
             return self.close("unauthenticated_connections");
         }
         let Some(permit) = self.shared.limits.admit_relay(self.sharer) else {

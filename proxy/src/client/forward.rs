@@ -34,7 +34,7 @@ const HELD_REPLY_BYTES: usize = 64 * 1024;
 /// A reply that was read completely from the server.
 pub(super) enum Reply {
     /// The reply is held, and the client has not received any byte of it. The `Instant` is the time
-    /// at which its last byte arrived.
+    /// at which the last byte of the reply arrived.
     Held(HeldReply, ReplyFacts, Instant),
     /// The reply was forwarded as it arrived. Only its backlog must still be sent.
     Forwarded(Forwarded),
@@ -184,8 +184,9 @@ fn scan(reply: &[u8], form: ReplyForm) -> Result<ReplyFacts, RelayError> {
     Ok(ReplyFacts::of(form, document))
 }
 
-/// Reads some bytes into `held`. `length` is the reply's length; `None` until its header is
-/// complete.
+/// Reads some bytes into `held`. `length` is the length of the reply; `None` while it is unknown,
+/// because the header is incomplete. Fails if the server has ended the connection or the client has
+/// left.
 async fn read_more(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,

@@ -1,4 +1,4 @@
-//! Serves the commands of the handshake and the login. Seawall replies to them itself.
+//! Serves the commands of the handshake and of the login, to which Seawall itself replies.
 
 use std::{pin::pin, sync::Arc};
 
@@ -184,8 +184,8 @@ impl Client {
                 until.saturating_duration_since(Instant::now()),
             )));
         }
-        // Until the mode is decided, Seawall does not know if clients must log in, even if it has
-        // already seen a server.
+        // Until the credential mode is decided, Seawall does not know if clients must log in, even
+        // if it has already seen a server.
         let is_undecided = shared.logins.credentials.mode() == CredentialMode::Undecided;
         if !description.was_seen || is_undecided {
             return Ok(quiesce(None));
@@ -286,7 +286,7 @@ impl Client {
         Some(Login::speculative_reply(&reply))
     }
 
-    /// Waits until the gates let this login pass. The gates delay logins, but refuse no login.
+    /// Waits until the gates let this login pass. The gates delay logins, but never refuse one.
     ///
     /// # Errors
     /// The client left during the wait.
@@ -390,8 +390,8 @@ impl Client {
         self.eviction.set_exempt(false);
     }
 
-    /// Called after a login. If many clients share the client's address, the client uses its user's
-    /// share of resources from now on.
+    /// Called after a login. If many clients share the client's address (`shared_addresses`), the
+    /// client counts towards its user instead of its address from now on.
     fn share_by_user(&mut self, identity: &Identity) {
         let Some(ip) = self.peer.ip.map(|ip| ip.to_canonical()) else {
             return;

@@ -55,9 +55,9 @@ impl Compressors {
         let mut compressors = Self::default();
         for compressor in names.filter_map(Compressor::parse) {
             let is_known = compressors.iter().any(|known| known == compressor);
-            let free = compressors.0.iter_mut().find(|place| place.is_none());
-            if let (false, Some(place)) = (is_known, free) {
-                *place = Some(compressor);
+            let free = compressors.0.iter_mut().find(|slot| slot.is_none());
+            if let (false, Some(slot)) = (is_known, free) {
+                *slot = Some(compressor);
             }
         }
         compressors
@@ -128,7 +128,7 @@ impl Hello {
     }
 
     /// True if the hello comes from a driver's monitor, which never logs in. A client that will log
-    /// in with SCRAM asks for its mechanisms in the hello, or begins the login there.
+    /// in with SCRAM asks for its mechanisms in the hello, or begins the login in the hello.
     pub(super) fn is_from_monitor(&self) -> bool {
         self.metadata.is_some()
             && !self.is_load_balanced
@@ -297,8 +297,8 @@ pub(super) struct Greeting<'a> {
 }
 
 impl Greeting<'_> {
-    /// Builds the reply. In front of a replica set or sharded cluster, it looks like the reply of a
-    /// mongos. In front of a standalone, it looks like the reply of a standalone. Otherwise clients
+    /// Builds the reply. In front of a replica set or sharded cluster, the reply looks like that of
+    /// a mongos. In front of a standalone, it looks like that of a standalone. Otherwise clients
     /// would send `txnNumber`, as they do to a mongos, and the standalone would refuse it. The
     /// reply has no `topologyVersion`, so drivers poll on one connection and recover from a state
     /// change within half a second.
@@ -355,8 +355,9 @@ impl Greeting<'_> {
             reply.append(cstr!("serviceId"), self.service_id);
         }
         reply.append(cstr!("ok"), 1.0);
-        // The reply has no unsigned cluster time, because servers with access control would refuse
-        // it in the client's next command.
+        // The reply contains an unsigned cluster time only if clients need not log in. The client
+        // sends the time back in its next command, and servers with access control would refuse an
+        // unsigned time.
         let cluster_time = self.description.cluster_time.as_ref();
         let cluster_time = cluster_time.filter(|time| time.is_signed() || self.is_open);
         if let Some(cluster_time) = cluster_time {
@@ -366,8 +367,8 @@ impl Greeting<'_> {
     }
 }
 
-/// The reply to a hello while Seawall drains, or before Seawall has seen a server. `remaining` is
-/// the time until the drain ends; `None` means that no server has been seen. The reply makes
+/// The reply to a hello while Seawall drains, or while it does not know the deployment yet.
+/// `remaining` is the time until the drain ends; `None` if Seawall does not drain. The reply makes
 /// drivers use another router.
 pub(super) fn quiesce(remaining: Option<Duration>) -> RawDocumentBuf {
     let message = match remaining {

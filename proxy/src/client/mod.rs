@@ -104,11 +104,12 @@ pub struct Settings {
     pub original_destination: bool,
     /// True if relays also pass connections on which the client begins TLS with the server itself.
     pub relays_encrypted: bool,
-    /// The port of a server to which relays connect if they send a header of the PROXY protocol.
-    /// `None` if relays send no header and connect to the usual port.
+    /// The port on which servers expect a header of the PROXY protocol. Relays connect to this port
+    /// and send the header. `None` if relays connect to the usual port and send no header.
     pub relay_proxy_port: Option<u16>,
-    /// Networks in which many clients share one address. After its login, a client from one of
-    /// these networks uses the share of resources of its user instead of the share of its address.
+    /// Networks in which many clients share one address. Seawall divides limited resources among
+    /// addresses. After its login, a client from one of these networks counts towards its user
+    /// instead of its address.
     pub shared_addresses: Vec<IpNet>,
     /// True if a pooled client becomes a relayed client when Seawall cannot check the client's
     /// login mechanism itself.
@@ -152,7 +153,7 @@ struct LoginDue {
 /// The reason why a pooled client connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The client left: it has disconnected.
+    /// The client has disconnected.
     Gone,
     /// Seawall closed the connection.
     Closed,
@@ -187,9 +188,9 @@ struct Client {
     /// Set while the client is a driver's monitor that has not logged in.
     monitor: Option<Box<MonitorPermit>>,
     eviction: Eviction,
-    /// The address or user whose share of resources the client uses.
+    /// The address or user towards which the client counts when Seawall divides limited resources.
     sharer: Sharer,
-    /// The client's part in the running capture.
+    /// The client's state in the running capture.
     captured: CapturedClient,
     /// Counts the client towards the limit of all clients.
     client_permit: ClientPermit,
@@ -253,10 +254,11 @@ impl Client {
         }
     }
 
-    /// Serves the client. The client is boxed, because the future of an `async fn` has room for two
-    /// copies of each argument.
+    /// Serves the client until its connection ends. `self` is boxed, because the future of an
+    /// `async fn` has room for two copies of each argument.
     async fn run(mut self: Box<Self>) {
-        // The box saves memory, because most clients need not wait.
+        // Most clients need not wait, so the future of the wait is boxed: it uses memory only
+        // during a wait.
         let admitted = match self.shared.arrivals.gate.try_pass() {
             true => Ok(()),
             false => Box::pin(self.wait_for_admission()).await,
@@ -286,8 +288,8 @@ impl Client {
             sharer: self.sharer,
             user: None,
         };
-        let mut turn = pin!(arrivals.pass(from));
-        while timeout(ADMISSION_CHECK_INTERVAL, &mut turn).await.is_err() {
+        let mut pass = pin!(arrivals.pass(from));
+        while timeout(ADMISSION_CHECK_INTERVAL, &mut pass).await.is_err() {
             // A client that needs no login is served even if it has left, because it may have sent
             // an unacknowledged write before it left.
             if self.identity.is_none() && self.stream.peer_has_left() {
@@ -341,8 +343,8 @@ impl Client {
         self.begin_whole(message, now)?.await
     }
 
-    /// Like [`Self::begin_message`], for a whole message, or for a message whose rest is forwarded
-    /// as it arrives.
+    /// Like [`Self::begin_message`], but `message` is complete, or its rest is forwarded as it
+    /// arrives.
     fn begin_whole(&mut self, message: Message, now: Instant) -> Result<Serving<'_>, End> {
         Ok(match message.header.op_code {
             OpCode::Compressed => Box::pin(self.serve_inflated(message, now)),
@@ -365,8 +367,8 @@ impl Client {
     }
 
     /// Reads the next message; `None` at the end of the connection. Most clients are idle most of
-    /// the time. So only what a client needs while it waits for its next message is part of this
-    /// future, and the rest is boxed.
+    /// the time, so this future must be small. It contains only the state that an idle client
+    /// needs; the futures of rare cases are boxed.
     async fn read(&mut self) -> Result<Option<Message>, End> {
         let until = self.read_deadline();
         self.update_identity();
@@ -387,7 +389,8 @@ impl Client {
         self.reader.poll_small(cx, &mut self.stream, max, budget)
     }
 
-    /// Reads a message for which [`Self::poll_small`] is not enough.
+    /// Reads the next message, of any size. Continues a message of which [`Self::poll_small`] has
+    /// read only a part.
     async fn read_unfinished(&mut self) -> Result<Option<Message>, End> {
         let max = self.max_message_bytes();
         let budget = &self.shared.memory.requests;
@@ -395,7 +398,8 @@ impl Client {
         read.or_else(|error| self.unreadable(&error))
     }
 
-    /// When the login or the introduction in progress times out; `None` if there is none.
+    /// When the client's time for its login or for the current introduction ends, whichever is
+    /// earlier. `None` if neither is limited.
     fn read_deadline(&self) -> Option<Instant> {
         let handshake = self.handshake.as_ref().map(|due| due.deadline);
         let introduction = self.login.as_ref().and_then(|login| login.deadline());
@@ -542,8 +546,8 @@ impl Client {
         }
         match self.operator(&command) {
             Some(identity) => {
-                // Ends an introduction in progress, so that it does not use a conversation while an
-                // operation runs.
+                // Ends an introduction in progress. Otherwise the introduction would use a server
+                // connection, and one of the limited conversations, while the operation runs.
                 self.login.take_if(|login| login.deadline().is_some());
                 self.connected.reached(Stage::Operation);
                 if command.spec.is_about_seawall && self.shared.settings().serves_own_commands {
@@ -564,8 +568,8 @@ impl Client {
     }
 
     /// Closes the connection if a command of the handshake is much larger than the commands that
-    /// drivers send. Such a command would cost too much time, because Seawall searches it once for
-    /// each field.
+    /// drivers send. Such a command would cost too much time, because Seawall searches the whole
+    /// command once for each field.
     fn check_handshake_size(&self, message: &Message) -> Result<(), End> {
         let before_login = self.shared.settings().pre_auth_message_bytes;
         match message.header.message_length > LARGE_MESSAGE_BYTES.max(before_login) {
@@ -644,9 +648,10 @@ impl Client {
         self.identity.clone()
     }
 
-    /// The identity that runs a command at a server; `None` if Seawall replies itself: before a
-    /// login, and to `getLastError` in front of servers that execute it. It asks about the last
-    /// operation of the connection, which may be an operation of another client.
+    /// The identity with which a server runs a command; `None` if Seawall replies itself. Seawall
+    /// replies itself to a client that must log in, and to `getLastError` if the servers still
+    /// support it: a server would report the last operation of its connection, which may be another
+    /// client's operation.
     fn operator(&mut self, command: &Command<'_>) -> Option<Arc<Identity>> {
         let is_local = command.spec.reply_before_login == ReplyBeforeLogin::GetLastError && {
             let snapshot = self.shared.routing.topology.snapshot();

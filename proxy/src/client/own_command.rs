@@ -43,7 +43,7 @@ const MAX_REPLY_BYTES: usize = 16_000_000;
 /// A command about Seawall itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnCommand {
-    /// The information that the command shows, or its action.
+    /// The information to show, or the action to run.
     pub topic: Topic,
     /// Maximum number of rows.
     pub limit: usize,

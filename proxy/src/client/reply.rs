@@ -53,7 +53,8 @@ pub(super) enum Unread {
 /// A whole reply that has not been sent to the client yet.
 pub(super) struct HeldReply {
     pub(super) bytes: Vec<u8>,
-    /// The reply's share of the reply budget; `None` for a small reply, which needs none.
+    /// Memory that the reply has reserved in the budget; `None` for a small reply, which needs
+    /// none.
     pub(super) share: Option<MemoryShare>,
 }
 
@@ -66,7 +67,7 @@ pub(super) struct Awaited<'a> {
     pub(super) must_compress: bool,
     pub(super) budget: &'a MemoryBudget,
     pub(super) limits: &'a Limits,
-    /// The address or user whose share of the memory budget and of the forwarding turns is used.
+    /// The address or user towards which the memory of the reply and its forwarding turns count.
     pub(super) sharer: Sharer,
     /// Returns true if other operations wait for the server connection.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
@@ -122,7 +123,7 @@ pub(super) fn poll_read_into(
 }
 
 /// Reads and drops the rest of a reply whose client has left, so that the server connection can be
-/// used again.
+/// used again. Fails if more than `max_bytes` bytes are unread.
 pub(super) async fn drain_reply(
     server: &mut Stream,
     request_id: i32,

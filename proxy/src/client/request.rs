@@ -111,7 +111,7 @@ impl<'m> Outgoing<'m> {
         let inside = |from: usize, to: usize| parsed.body.get(from..to).unwrap_or_default();
         let last = parsed.body.len() - 1;
         let (split, max_time, max_time_bytes) = match (command.max_time, max_time_ms) {
-            (Some(place), Some(left)) => max_time_bytes(place, left),
+            (Some(old), Some(left)) => max_time_bytes(old, left),
             (_, None) | (None, Some(_)) => (last, [0; 8], 0),
         };
         let added_max_time = match (command.max_time, max_time_ms) {
@@ -255,10 +255,10 @@ impl<'m> Outgoing<'m> {
                     continue;
                 }
                 let end = length + piece.len();
-                let Some(place) = scratch.get_mut(length..end) else {
+                let Some(target) = scratch.get_mut(length..end) else {
                     return Poll::Ready(Err(io::ErrorKind::StorageFull.into()));
                 };
-                place.copy_from_slice(piece);
+                target.copy_from_slice(piece);
                 length = end;
             }
             Pin::new(stream).poll_write(cx, scratch.get(..length).unwrap_or_default())
@@ -296,8 +296,8 @@ impl<'m> Outgoing<'m> {
         for piece in self.pieces().into_iter().chain([checksum]) {
             let rest = piece.get(skip.min(piece.len())..).unwrap_or_default();
             skip -= piece.len() - rest.len();
-            if let (false, Some(place)) = (rest.is_empty(), slices.get_mut(count)) {
-                *place = IoSlice::new(rest);
+            if let (false, Some(slice)) = (rest.is_empty(), slices.get_mut(count)) {
+                *slice = IoSlice::new(rest);
                 count += 1;
             }
         }
@@ -319,12 +319,12 @@ fn max_time_element(milliseconds: u64) -> [u8; MAX_TIME_ELEMENT_BYTES] {
 
 /// Encodes a new value for `maxTimeMS` in the BSON type of the client's value. Returns the value's
 /// offset in the body, the bytes, and their number.
-fn max_time_bytes(place: MaxTime, left_ms: u64) -> (usize, [u8; 8], usize) {
+fn max_time_bytes(old: MaxTime, left_ms: u64) -> (usize, [u8; 8], usize) {
     let mut bytes = [0; 8];
     let left = u32::try_from(left_ms)
         .unwrap_or(u32::MAX)
         .min(i32::MAX.unsigned_abs());
-    let length = match place.bson_type {
+    let length = match old.bson_type {
         16 => {
             let (front, _) = bytes.split_at_mut(4);
             front.copy_from_slice(&left.to_le_bytes());
@@ -339,5 +339,5 @@ fn max_time_bytes(place: MaxTime, left_ms: u64) -> (usize, [u8; 8], usize) {
             8
         }
     };
-    (place.offset, bytes, length)
+    (old.offset, bytes, length)
 }

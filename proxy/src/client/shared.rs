@@ -118,7 +118,7 @@ impl MessageMemory {
         }
     }
 
-    /// Changes the memory of requests and replies together.
+    /// Changes the memory: divides `bytes` equally between requests and replies.
     pub(crate) fn set_bytes(&self, bytes: usize) {
         self.requests.set_bytes(bytes / 2);
         self.replies.set_bytes(bytes / 2);

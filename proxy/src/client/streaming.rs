@@ -32,7 +32,7 @@ pub(super) fn can_be_streamed(head: &Message) -> bool {
     })
 }
 
-/// The number of complete documents, at most [`MAX_STATEMENTS`].
+/// Number of complete documents in `documents`. Stops counting at [`MAX_STATEMENTS`].
 fn statements(documents: &[u8]) -> usize {
     let mut rest = documents;
     let mut count = 0;
@@ -50,9 +50,9 @@ pub(super) enum StreamError {
     #[error("server failed while receiving the request: {0}")]
     Server(io::Error),
     /// The client left or was too slow.
-    #[error("client: {0}")]
+    #[error("client did not send the rest of the request: {0}")]
     Client(ReadError),
-    /// The sections do not match the message.
+    /// The sections of the request are malformed, or do not end with the message.
     #[error("malformed request: {0}")]
     Malformed(MessageError),
 }
@@ -70,13 +70,13 @@ pub(super) async fn forward_rest(
 ) -> Result<u64, StreamError> {
     let first = Elements::of(parsed.body).next().and_then(Result::ok);
     let counted = first.and_then(|first| table::find(first.name).statements.field());
-    let behind_body = parsed.body_offset + parsed.body.len();
+    let after_body = parsed.body_offset + parsed.body.len();
     debug_assert!(
         parsed.body_offset > HEADER_BYTES,
         "the head of a request contains its body"
     );
-    let mut walk = SectionWalk::new(head.header.message_length - behind_body, counted);
-    walk.feed(head.bytes.get(behind_body..).unwrap_or_default())
+    let mut walk = SectionWalk::new(head.header.message_length - after_body, counted);
+    walk.feed(head.bytes.get(after_body..).unwrap_or_default())
         .map_err(StreamError::Malformed)?;
     let mut rest = RestOfMessage::of(head, is_wanted);
     let mut piece = Vec::new();

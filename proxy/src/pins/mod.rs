@@ -1,9 +1,8 @@
 //! Pins: the server of each cursor and each transaction.
 //!
 //! A pin names a server, not a connection. All clients share the tables of pins, because drivers
-//! send a `getMore` on any free connection. The tables are bounded, and one user gets only a share
-//! of each table. Unused pins expire after the same time as unused cursors and transactions at the
-//! servers.
+//! send a `getMore` on any free connection. The tables are bounded, and one user cannot fill a
+//! table. Unused pins expire after the same time as unused cursors and transactions at the servers.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

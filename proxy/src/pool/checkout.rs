@@ -129,8 +129,8 @@ impl Checkout {
         self.is_late = true;
     }
 
-    /// Records that the client decides how long the operation takes: its command or its reply is
-    /// forwarded while it arrives.
+    /// Records that the client's speed determines how long the operation takes, because the command
+    /// or the reply is forwarded while it arrives.
     pub(crate) fn mark_streamed(&mut self) {
         self.is_streamed = true;
     }

@@ -3,11 +3,11 @@
 use seawall_transport::Sharer;
 
 /// The resource that an operation needs besides a connection. Each user's wait queue has a separate
-/// line for each need.
+/// queue for each need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing: the operation is a command of Seawall itself. Each user has at most one such
-    /// operation at a time, and it is served before the operations of the user's clients.
+    /// Nothing: the operation is a command of Seawall itself. A user has only a few such operations
+    /// at a time. They are served before the operations of the user's clients.
     Nothing,
     /// A permit of the lane (see `super::lane`). The operation waits for data, and already has the
     /// permit.

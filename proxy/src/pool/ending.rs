@@ -112,7 +112,7 @@ impl Batch {
     }
 }
 
-/// The reads to be ended at one server.
+/// The queue of reads to be ended at one server.
 #[derive(Debug, Default)]
 pub(super) struct EndQueue {
     state: Mutex<EndQueueState>,
@@ -167,8 +167,9 @@ impl EndQueue {
         state.is_running
     }
 
-    /// Refuses all queued and future reads. These reads need no `killOp`, because a closed pool
-    /// closes their connections at check-in, which ends the reads.
+    /// Refuses all queued and future reads. These reads need no `killOp`: after the refusal, the
+    /// callers check the connections in, and a closed pool closes each connection at check-in. This
+    /// ends the reads.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;

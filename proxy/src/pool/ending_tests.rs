@@ -56,7 +56,8 @@ fn requested_connections(command: &RawDocument) -> Option<Vec<i64>> {
     Some(connections.filter_map(|id| id.ok()?.as_i64()).collect())
 }
 
-/// A row of a `$currentOp` reply. Like a server, it writes a number as an `int` if the number fits.
+/// A row of a `$currentOp` reply. As in a server's reply, a number that fits into an `int` is an
+/// `int`.
 fn row(connection: i64) -> RawDocumentBuf {
     let operation = operation_of(connection);
     match i32::try_from(connection) {
@@ -65,7 +66,7 @@ fn row(connection: i64) -> RawDocumentBuf {
     }
 }
 
-fn respond(log: &mut Log, over: usize, command: &RawDocument) -> RawDocumentBuf {
+fn respond(log: &mut Log, id: usize, command: &RawDocument) -> RawDocumentBuf {
     if let Some(connections) = requested_connections(command) {
         let rows: RawArrayBuf = connections.into_iter().map(row).collect();
         return rawdoc! { "cursor": { "firstBatch": rows }, "ok": 1 };
@@ -73,7 +74,7 @@ fn respond(log: &mut Log, over: usize, command: &RawDocument) -> RawDocumentBuf 
     if command.get_i32("killOp").is_ok()
         && let Ok(operation) = command.get_str("op")
     {
-        log.ended.push((over, operation.to_owned()));
+        log.ended.push((id, operation.to_owned()));
     }
     rawdoc! { "ok": 1, "maxWireVersion": 17 }
 }
@@ -92,8 +93,8 @@ impl Scene {
         let server = ScriptedServer::start(move || {
             let log = Arc::clone(&shared);
             log.lock().connections += 1;
-            let over = log.lock().connections;
-            move |command: &RawDocument| Response::Reply(respond(&mut log.lock(), over, command))
+            let id = log.lock().connections;
+            move |command: &RawDocument| Response::Reply(respond(&mut log.lock(), id, command))
         });
         let server = server.await;
         let nonces = Arc::new(NonceSource::new().unwrap());
@@ -165,8 +166,8 @@ async fn the_extra_connection_for_kill_op_is_replaced_after_a_minute() {
         scene.ended(count).await;
     }
     let ended = scene.ended(9).await.into_iter();
-    let over: Vec<_> = ended.map(|(over, _)| over).collect();
-    assert_eq!(over, [1, 1, 1, 1, 1, 1, 1, 1, 2]);
+    let ids: Vec<_> = ended.map(|(id, _)| id).collect();
+    assert_eq!(ids, [1, 1, 1, 1, 1, 1, 1, 1, 2]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,14 +37,14 @@ impl ServerPool {
         self.runtime.spawn(async move {
             let Some(pool) = me.upgrade() else { return };
             let establishing = async {
-                pool.wait_for_turn().await;
+                pool.wait_for_start_time().await;
                 let login_version = identity.login_version();
                 let result = pool.establish_outside(&identity).await;
                 pool.record_establishment(&identity, generation, login_version, result);
             };
             tokio::select! {
-                // The first branch is polled first, so that no turn is taken after the pool was
-                // cleared.
+                // The first branch is polled first, so that no start time is reserved after the
+                // pool was cleared.
                 biased;
                 () = pool.emptied_after(generation) => {
                     let todo = pool.inner.lock().gave_up(&identity);
@@ -84,8 +84,8 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Waits until the pace allows one more connection to be begun.
-    async fn wait_for_turn(&self) {
+    /// Waits until the pace allows one more connection to begin.
+    async fn wait_for_start_time(&self) {
         loop {
             let changed = self.pace_changed.notified();
             let turn = self.pace.lock().turn(Instant::now());
@@ -107,7 +107,7 @@ impl ServerPool {
     }
 
     /// Gives up the connections that are being established, after the pool was cleared or closed.
-    /// Cancels their start times, so that later connections do not wait for them.
+    /// Cancels their start times, so that later connections do not wait for these times.
     pub(super) fn give_up_establishing(&self) {
         self.pace.lock().restart();
         self.emptied.notify_waiters();

@@ -28,7 +28,7 @@ fn refused(inner: &Inner) -> CheckOutError {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_refused_login_the_minimum_is_not_restored_before_a_pause_is_over() {
+async fn min_pool_size_is_restored_only_after_a_pause_if_a_login_was_refused() {
     let (mut inner, user, now) = (inner(with_minimum(3)), identity("u"), Instant::now());
     use_once(&mut inner, &user, now);
     assert_eq!(inner.maintain(now, |_| false).establish.len(), 2);
@@ -52,7 +52,7 @@ async fn after_a_refused_login_the_minimum_is_not_restored_before_a_pause_is_ove
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_connections_are_established_for_the_minimum_of_a_user_that_was_dropped() {
+async fn min_pool_size_is_not_restored_for_a_user_that_was_dropped() {
     let (mut inner, user, now) = (inner(with_minimum(3)), identity("u"), Instant::now());
     use_once(&mut inner, &user, now);
     user.end(IdentityStatus::Gone);
@@ -62,7 +62,7 @@ async fn no_connections_are_established_for_the_minimum_of_a_user_that_was_dropp
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_minimum_of_one_user_closes_no_connection_of_another_user() {
+async fn min_pool_size_of_one_user_closes_no_connection_of_another_user() {
     let now = Instant::now();
     let mut inner = inner(Limits {
         max_server_connections: 4,
@@ -72,7 +72,7 @@ async fn the_minimum_of_one_user_closes_no_connection_of_another_user() {
     for user in &users {
         use_once(&mut inner, user, now);
     }
-    // Of the four connections that the server accepts, two are free.
+    // The server accepts four connections. Two exist, so the pool may establish only two more.
     let todo = inner.maintain(now, |_| false);
     assert_eq!((todo.establish.len(), todo.close.len()), (2, 0));
     for (user, generation) in todo.establish {
@@ -84,7 +84,7 @@ async fn the_minimum_of_one_user_closes_no_connection_of_another_user() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_before_the_pool_was_cleared_fails_no_later_waiter() {
+async fn a_failure_from_before_a_clear_does_not_fail_later_waiters() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (_first, todo) = wait(&mut inner, &user, CLIENT, now);
     let [(_, generation)] = &*todo.establish else {

@@ -31,10 +31,10 @@ use seawall_transport::{
     connection::{Connection, Generation},
 };
 
-/// Maximum number of users for which connections are established when the limits change.
+/// Maximum number of users for which [`Inner::tick`] establishes connections in one call.
 const MAX_USERS_GROWN: usize = 64;
 
-/// The result of the start of a checkout.
+/// The result of [`Inner::check_out`].
 pub(super) enum Start {
     Ready(Box<Connection>, Slot),
     Wait(Ticket, ResultReceiver),
@@ -100,8 +100,8 @@ pub(super) struct Inner {
     /// The users with waiters, in the order in which connections are established for them. Users
     /// whose waiters were served or have left are skipped.
     turns: VecDeque<IdentityId>,
-    /// For each need, the users with waiters and available connections, in the order in which slots
-    /// pass to them. Users whose waiters were served or have left are skipped.
+    /// For each need, the users with waiters and available connections, in the order in which they
+    /// get slots. Users whose waiters were served or have left are skipped.
     ready: [VecDeque<IdentityId>; Need::ALL.len()],
     /// True if the last slot went to an operation that other operations may wait for.
     was_urgent: bool,
@@ -113,8 +113,9 @@ pub(super) struct Inner {
     /// Number of all users' connections that are in use.
     in_use: usize,
     next_ticket: u64,
-    /// No waiter has a deadline before this time, but all deadlines may be later, because waiters
-    /// are served or leave. `None` only if no operation waits.
+    /// A time at or before the earliest deadline of all waiters. It may be too early, because the
+    /// waiter with this deadline may have been served or have left. `None` only if no operation
+    /// waits.
     expires_at: Option<Instant>,
     /// When the pool last became suspect; `None` if it never did.
     last_suspected: Option<Instant>,
@@ -258,8 +259,8 @@ impl Inner {
     /// case.
     fn make_room_in_queue(&mut self, id: IdentityId, from: Sharer) -> Option<Waiter> {
         let own = self.users.get(&id).map_or(0, |user| user.waiters.len());
-        // No other user loses a waiter to a user that already has its share of the queue. So the
-        // other users are not examined.
+        // Other users are examined only while user `id` has less than an equal share of the queue.
+        // A user with its full share must not remove waiters of other users.
         if own.saturating_mul(self.turns.len()) < self.limits.wait_queue_size {
             let users = self.users.values_mut();
             let greediest = users.max_by_key(|user| user.waiters.len())?;
@@ -405,11 +406,13 @@ impl Inner {
         }
     }
 
-    /// Forgets what was learned about the server, because the server has another role now.
+    /// Discards what was learned about the server's concurrency limit, because the server has a new
+    /// role.
     pub(super) fn reset_limit(&mut self, now: Instant) {
         self.slots.reset(now);
     }
 
+    /// Closes the available connections of a user that no longer exists.
     pub(super) fn forget(&mut self, id: IdentityId) -> Todo {
         let mut todo = Todo::default();
         if let Some(user) = self.users.get_mut(&id) {
@@ -422,6 +425,8 @@ impl Inner {
         todo
     }
 
+    /// Closes perished available connections, removes unused users, and establishes connections for
+    /// waiters and for [`Limits::min_pool_size`]. Called once a second.
     pub(super) fn maintain(
         &mut self,
         now: Instant,

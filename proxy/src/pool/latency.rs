@@ -1,8 +1,8 @@
 //! A server's current latency: a moving average that rises at once and falls slowly (peak EWMA).
 //!
 //! Source: Finagle's peak EWMA load metric, <https://twitter.github.io/finagle/guide/Clients.html>.
-//! The crate `tower` has the same measure (`tower::load::PeakEwma`), but it measures services
-//! itself and accepts no durations of operations.
+//! The crate `tower` has the same measure (`tower::load::PeakEwma`), but `tower` measures the
+//! durations itself and accepts none from its caller.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 const DECAY: Duration = Duration::from_secs(10);
 
 /// Largest factor by which a single operation may raise the average. A single operation may be slow
-/// because it is expensive, so it says little about its server.
+/// because it is expensive, so its duration says little about the server.
 const MAX_RISE_FACTOR: f64 = 10.0;
 
 /// A server's latency, measured by its operations.

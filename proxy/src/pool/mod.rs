@@ -1,4 +1,4 @@
-//! The connections to one server: one pool for each user, and one limit for all of them.
+//! The connections to one server: one pool for each user, and one limit for all users.
 //!
 //! The terms and rules are those of the connection monitoring and pooling specification (CMAP): a
 //! connection is pending, available, in use or perished; a pool is paused, ready or closed; a pool
@@ -116,8 +116,8 @@ pub struct Renewal {
     pub began: Instant,
 }
 
-/// The time over which connections are replaced after a change of TLS, so that their logins do not
-/// come all at once.
+/// The time over which connections are replaced after a change of TLS, so that their logins are
+/// spread over this time.
 const RENEWAL_TIME: Duration = Duration::from_secs(10);
 
 impl Renewal {
@@ -270,8 +270,8 @@ pub struct ServerPool {
     inner: Mutex<Inner>,
     /// Spreads new connections over time.
     pace: Mutex<Pace>,
-    /// Notified when the pace has changed, so that connections that wait to be begun get a new
-    /// start time.
+    /// Notified when the pace has changed, so that connections that have not begun get a new start
+    /// time.
     pace_changed: Notify,
     /// Notified when the pool was cleared or closed, so that connections that are being established
     /// are given up.
@@ -319,8 +319,9 @@ pub(crate) enum Begun {
     Waits(Waiting),
 }
 
-/// An operation in the wait queue. Dropping it removes the operation from the queue. If a
-/// connection was handed over but not received, the drop checks it in.
+/// An operation in the wait queue. Dropping it removes the operation from the queue. If the
+/// operation was handed a connection but has not received it yet, the drop checks the connection
+/// in.
 #[must_use]
 pub(crate) struct Waiting {
     pool: Arc<ServerPool>,
@@ -570,8 +571,8 @@ impl ServerPool {
         self.inner.lock().suspected_for(now)
     }
 
-    /// Forgets what was learned about the server's concurrency limit, because the server has
-    /// another role now.
+    /// Discards what was learned about the server's concurrency limit, because the server has a new
+    /// role.
     pub(crate) fn reset_limit(&self) {
         self.inner.lock().reset_limit(Instant::now());
     }

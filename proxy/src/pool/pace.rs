@@ -1,9 +1,10 @@
 //! Spreads the establishment of new connections to one server over time, for all users together.
 //!
 //! Many users may need connections at the same time, for instance after a server's restart. A few
-//! of these connections are begun at once. The others follow one after another. The intervals vary
-//! by up to half, so that several instances of Seawall do not log in at the same moments. The
-//! algorithm is the generic cell rate algorithm (ITU-T I.371, annex A).
+//! of these connections are begun at once. The others follow one after another. Each interval is
+//! longer or shorter than the average by up to half, so that several instances of Seawall do not
+//! log in at the same moments. The algorithm is the generic cell rate algorithm (ITU-T I.371, annex
+//! A).
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -55,7 +56,8 @@ impl Pace {
         self.due = None;
     }
 
-    /// Schedules one connection that is needed now. Returns the time at which it may be begun.
+    /// Schedules one connection that is needed now. Returns the time at which the connection may
+    /// begin.
     pub(super) fn turn(&mut self, now: Instant) -> Instant {
         let Some(interval) = self.interval else {
             return now;

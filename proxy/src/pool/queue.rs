@@ -32,73 +32,73 @@ pub(super) struct Waiter {
     pub(super) answer: oneshot::Sender<Granted>,
 }
 
-/// The wait queue of one user: a line for each need.
+/// The wait queue of one user: a queue for each need.
 #[derive(Default)]
 pub(super) struct WaitQueue {
-    lines: [TurnQueue<Sharer, Waiter>; Need::ALL.len()],
+    queues: [TurnQueue<Sharer, Waiter>; Need::ALL.len()],
 }
 
 impl WaitQueue {
-    fn line(&self, need: Need) -> Option<&TurnQueue<Sharer, Waiter>> {
-        self.lines.get(need.index())
+    fn queue(&self, need: Need) -> Option<&TurnQueue<Sharer, Waiter>> {
+        self.queues.get(need.index())
     }
 
-    fn line_mut(&mut self, need: Need) -> Option<&mut TurnQueue<Sharer, Waiter>> {
-        self.lines.get_mut(need.index())
+    fn queue_mut(&mut self, need: Need) -> Option<&mut TurnQueue<Sharer, Waiter>> {
+        self.queues.get_mut(need.index())
     }
 
     pub(super) fn push(&mut self, waiter: Waiter) {
         let Demand { need, from, .. } = waiter.ticket.demand;
-        if let Some(line) = self.line_mut(need) {
-            line.push(from, waiter);
+        if let Some(queue) = self.queue_mut(need) {
+            queue.push(from, waiter);
         }
     }
 
     /// Removes and returns the next waiter with this need.
     pub(super) fn pop(&mut self, need: Need) -> Option<Waiter> {
-        self.line_mut(need)?.pop()
+        self.queue_mut(need)?.pop()
     }
 
     /// Removes and returns the next waiter of any need. Waiters for a slot come first, and commands
     /// of Seawall itself come last.
     pub(super) fn pop_any(&mut self) -> Option<Waiter> {
-        self.lines.iter_mut().rev().find_map(TurnQueue::pop)
+        self.queues.iter_mut().rev().find_map(TurnQueue::pop)
     }
 
     /// The next waiter with this need.
     pub(super) fn peek(&self, need: Need) -> Option<&Waiter> {
-        self.line(need)?.peek()
+        self.queue(need)?.peek()
     }
 
     /// Number of waiters with this need.
     pub(super) fn len_of(&self, need: Need) -> usize {
-        self.line(need).map_or(0, TurnQueue::len)
+        self.queue(need).map_or(0, TurnQueue::len)
     }
 
     /// Removes a waiter of another address to make room for a waiter of `from`. The other address
-    /// must have, in one line, at least two waiters more than `from` has in all lines. `None` if
+    /// must have, for one need, at least two waiters more than `from` has for all needs. `None` if
     /// there is no such address.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
-        let own: usize = self.lines.iter().map(|line| line.len_of(from)).sum();
+        let own: usize = self.queues.iter().map(|queue| queue.len_of(from)).sum();
         let greediest = self.greediest()?;
         (greediest.longest() > own + 1).then(|| greediest.shed())?
     }
 
-    /// Removes the newest waiter of the address with the most waiters in one line.
+    /// Removes the newest waiter of the address with the most waiters for one need.
     pub(super) fn shed(&mut self) -> Option<Waiter> {
         self.greediest()?.shed()
     }
 
-    /// The line in which one address has the most waiters. The line of Seawall's own commands is
+    /// The queue in which one address has the most waiters. The queue of Seawall's own commands is
     /// excluded, because they have no address.
     fn greediest(&mut self) -> Option<&mut TurnQueue<Sharer, Waiter>> {
-        let clients = self.lines.iter_mut().skip(1);
-        clients.max_by_key(|line| line.longest())
+        let clients = self.queues.iter_mut().skip(1);
+        clients.max_by_key(|queue| queue.longest())
     }
 
     /// Arrival time of the oldest waiter; `None` if the queue is empty.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        let oldest = self.lines.iter().flat_map(TurnQueue::oldest);
+        let oldest = self.queues.iter().flat_map(TurnQueue::oldest);
         oldest.map(|waiter| waiter.since).min()
     }
 
@@ -106,28 +106,30 @@ impl WaitQueue {
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
         let Demand { need, from, .. } = ticket.demand;
         let order = |waiter: &Waiter| waiter.ticket.number.cmp(&ticket.number);
-        self.line_mut(need)?.remove(from, order)
+        self.queue_mut(need)?.remove(from, order)
     }
 
     /// Removes and returns all waiters whose deadline has passed.
     pub(super) fn remove_expired(&mut self, now: Instant) -> Vec<Waiter> {
         let is_expired = |waiter: &Waiter| waiter.deadline <= now;
-        let lines = self.lines.iter_mut();
-        lines.flat_map(|line| line.remove_if(is_expired)).collect()
+        let queues = self.queues.iter_mut();
+        queues
+            .flat_map(|queue| queue.remove_if(is_expired))
+            .collect()
     }
 
     /// The earliest deadline of all waiters; `None` if the queue is empty.
     pub(super) fn earliest_deadline(&self) -> Option<Instant> {
-        let all = self.lines.iter().flat_map(TurnQueue::iter);
+        let all = self.queues.iter().flat_map(TurnQueue::iter);
         all.map(|waiter| waiter.deadline).min()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.lines.iter().map(TurnQueue::len).sum()
+        self.queues.iter().map(TurnQueue::len).sum()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lines.iter().all(TurnQueue::is_empty)
+        self.queues.iter().all(TurnQueue::is_empty)
     }
 }
 

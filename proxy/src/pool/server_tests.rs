@@ -173,8 +173,8 @@ async fn a_second_clear_for_the_same_failed_generation_does_nothing() {
 }
 
 #[tokio::test]
-async fn connections_that_wait_for_their_turn_are_given_up_when_the_pool_is_cleared() {
-    // The turn of the last connection comes after 50 minutes.
+async fn connections_that_have_not_begun_are_given_up_when_the_pool_is_cleared() {
+    // The last connection may begin only after 50 minutes.
     let scene = Scene::ready(Limits {
         connections_per_second: NonZeroU32::new(1),
         max_pool_size: 3_600,
@@ -189,7 +189,7 @@ async fn connections_that_wait_for_their_turn_are_given_up_when_the_pool_is_clea
         assert!(wait.as_mut().now_or_never().is_none());
     }
     assert_eq!(scene.pool.snapshot().pending, 3_000);
-    // Some connections are established at once. The other tasks wait for their turns.
+    // Some connections are established at once. The others wait for their start times.
     let is_first_there = async || scene.available() + scene.pool.snapshot().in_use > 0;
     while !is_first_there().await {
         tokio::task::yield_now().await;
@@ -202,7 +202,7 @@ async fn connections_that_wait_for_their_turn_are_given_up_when_the_pool_is_clea
     };
     timeout(LIMIT, are_given_up).await.unwrap();
     scene.pool.ready();
-    // A new connection does not wait for the turns of the others.
+    // A new connection does not wait for the start times of the connections that were given up.
     scene.use_once().await;
 }
 
@@ -350,7 +350,7 @@ fn only_the_loads_of_servers_are_compared_if_latencies_differ_at_most_twofold() 
         load,
         latency_seconds,
     };
-    // Latencies that differ by a factor of at most two are equal, so the load decides.
+    // Latencies that differ by a factor of at most two count as equal, so the load decides.
     assert!(cost(2, 0.01).exceeds(cost(1, 0.02)));
     assert!(!cost(1, 0.02).exceeds(cost(2, 0.01)));
     assert!(!cost(1, 0.02).exceeds(cost(1, 0.01)));

@@ -1,10 +1,10 @@
 //! The slots of one server: they limit how many operations run on the server at a time.
 //!
-//! A slot is not a connection. A user may keep more connections than it has slots, so a slot passes
-//! to another user without a login. The limit is fixed, or found by a [`Controller`], which gets a
-//! sample of each [`WINDOW`]. An operation that runs much longer than others becomes exempt: it no
-//! longer counts towards the limit, and its slot becomes free. The reserve is a few extra slots,
-//! which some operations may use while all slots are taken.
+//! A slot is not a connection. A user may keep more connections than it has slots. So a user that
+//! gets a slot usually has a connection already and needs no login. The limit is fixed, or found by
+//! a [`Controller`], which gets a sample of each [`WINDOW`]. An operation that runs much longer
+//! than others becomes exempt: it no longer counts towards the limit, and its slot becomes free.
+//! The reserve is a few extra slots, which some operations may use while all slots are taken.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -25,17 +25,17 @@ use seawall_concurrency::{
 pub(super) const WINDOW: Duration = Duration::from_millis(100);
 
 /// Number of reserved slots. Some operations may use a reserved slot while all slots are taken, for
-/// example a commit: operations that wait for the locks of its transaction may fill all slots, and
-/// they end only after the commit. The number is small, because the operations in reserved slots
-/// load the server too.
+/// example a commit: operations that wait for the locks of the transaction may take all slots, and
+/// these operations end only after the commit. The number is small, because the operations in
+/// reserved slots load the server too.
 pub(super) const RESERVE: usize = 8;
 
 /// Minimum time between two searches for long operations.
 const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// An operation whose client has left counts as late only if it took at least this many times the
-/// median time of recent operations. Otherwise it counts as completed. Clients that leave at once
-/// must not look like an overloaded server.
+/// median time of recent operations. Otherwise it counts as completed. Without this rule, a server
+/// would look overloaded if many clients left at once.
 const LATE_FACTOR: u32 = 4;
 
 /// How Seawall determines the number of slots of a server.
@@ -66,7 +66,7 @@ pub struct ConcurrencySnapshot {
     pub reserved: usize,
     /// Number of long operations that no longer count towards the limit.
     pub exempt: usize,
-    /// Number of operations that need a slot, and wait for it or for a connection.
+    /// Number of operations that need a slot, and that wait for the slot or for a connection.
     pub waiting: usize,
     /// The reason of the controller's last decision; `None` before the first decision, and if the
     /// mode is not `auto`.
@@ -115,8 +115,8 @@ pub(super) struct Usage {
     pub(super) latency: Option<Duration>,
     /// True if the reply came too late to be useful.
     pub(super) is_late: bool,
-    /// True if the client decided how long the operation took, because the command or the reply was
-    /// streamed.
+    /// True if the client's speed determined how long the operation took, because the command or
+    /// the reply was streamed.
     pub(super) is_streamed: bool,
 }
 
@@ -560,7 +560,8 @@ impl Slots {
         self.is_asleep = true;
     }
 
-    /// Begins a window if updates had stopped. Returns true if the caller must restart the updates.
+    /// Begins a new window if the updates had stopped. Returns true if the caller must call
+    /// [`Self::tick`] regularly again.
     pub(super) fn wake(&mut self, now: Instant) -> bool {
         if !self.is_asleep || !self.needs_ticks() {
             return false;

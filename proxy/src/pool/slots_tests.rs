@@ -397,7 +397,7 @@ async fn operations_that_may_unblock_others_take_only_a_share_of_freed_slots() {
     let [hostile, other] = ["hostile", "other"].map(identity);
     let now = Instant::now();
     let (mut inner, mut held) = full(1, &[&hostile, &other], now);
-    // Operations that may unblock others fill the reserve, and six more of them wait.
+    // Operations that may unblock others fill the reserve, and six more such operations wait.
     let _reserve: Vec<_> = (0..8)
         .map(|_| take(&mut inner, &hostile, Need::SlotOrReserve, now))
         .collect();

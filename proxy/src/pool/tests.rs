@@ -660,8 +660,8 @@ async fn dropped_checkout_by_seawall_itself_leaves_the_queue() {
     let now = Instant::now();
     let (mut inner, user) = (inner(limits()), identity("u"));
     let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
-    let [client, own] = [CLIENT, Demand::OWN].map(|asker| {
-        let (Start::Wait(ticket, _), _) = inner.check_out(&user, asker, now, now + WAIT) else {
+    let [client, own] = [CLIENT, Demand::OWN].map(|demand| {
+        let (Start::Wait(ticket, _), _) = inner.check_out(&user, demand, now, now + WAIT) else {
             panic!("the pool is full");
         };
         ticket

@@ -8,7 +8,7 @@ use super::{Limits, demand::Need, queue::WaitQueue, slots::RESERVE};
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_transport::connection::Connection;
 
-/// How many of the server's slots a user may use now.
+/// The slots of a server that a user may use now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     /// Number of free slots.
@@ -17,8 +17,8 @@ pub(super) struct Room {
     pub(super) missing: usize,
 }
 
-/// Connections and waiters of one user. If a ready pool has available connections although
-/// operations wait, these operations wait for a slot.
+/// Connections and waiters of one user. If a user of a ready pool has both waiters and available
+/// connections, these waiters wait for a slot.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// The available connections. The last connection is handed out first, so that the first
@@ -35,8 +35,8 @@ pub(super) struct User {
     pub(super) has_turn: bool,
     /// For each need, true if the user is in the list of `Inner::ready` for this need.
     pub(super) is_listed: [bool; Need::ALL.len()],
-    /// Set after a connection could not be established: no connection that only `min_pool_size`
-    /// asks for is established before this time.
+    /// Set after a connection could not be established. Before this time, no connection is
+    /// established only to reach `min_pool_size`.
     pub(super) refill_after: Option<Instant>,
 }
 
@@ -83,7 +83,7 @@ impl User {
 
     /// Number of connections that the waiters could use. A waiter that has to wait for a slot does
     /// not need a connection yet. But a user with fewer slots than its share needs connections
-    /// before slots can pass to it.
+    /// before it can get more slots.
     pub(super) fn needed(&self, room: Room) -> usize {
         let [nothing, lane, urgent, slot] = Need::ALL.map(|need| self.waiters.len_of(need));
         let slots = room.free.max(room.missing);
@@ -96,7 +96,7 @@ impl User {
         !self.available.is_empty() && self.waiters.len_of(need) > 0
     }
 
-    /// True if the pool can forget the user.
+    /// True if the pool can remove the user.
     pub(super) fn is_unused(&self, now: Instant) -> bool {
         let is_paused = self.refill_after.is_some_and(|at| now < at);
         self.total() == 0 && self.waiters.is_empty() && !self.has_turn && !is_paused

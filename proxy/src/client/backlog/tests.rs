@@ -13,7 +13,7 @@ use seawall_locks::Mutex;
 use seawall_transport::{MemoryBudget, MessageReader, Sharer};
 use seawall_wire::encode_op_msg_like;
 
-/// Two connected ends of a stream.
+/// The two ends of a connected stream: Seawall's end, and the end of its peer.
 fn pair() -> (Stream, UnixStream) {
     let (near, far) = UnixStream::pair().unwrap();
     (Stream::Unix(near), far)

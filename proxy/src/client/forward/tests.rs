@@ -15,7 +15,7 @@ use seawall_wire::encode_op_msg_like;
 
 const REQUEST_ID: i32 = 7;
 
-/// Two connected ends of a stream.
+/// The two ends of a connected stream: Seawall's end, and the end of its peer.
 fn pair() -> (Stream, UnixStream) {
     let (near, far) = UnixStream::pair().unwrap();
     (Stream::Unix(near), far)

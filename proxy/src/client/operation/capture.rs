@@ -71,8 +71,9 @@ impl Operation<'_> {
         }
     }
 
-    // Scans the facts of the reply a second time. If `AttemptEnd` contained the facts (about 170
-    // bytes), every operation would store and move them, even without a capture.
+    /// Records the end of an operation whose whole reply is held. Scans the reply for its facts a
+    /// second time. If `AttemptEnd` contained the facts (about 170 bytes), every operation would
+    /// store and move them, even without a capture.
     fn record_reply(
         &self,
         recording: &Recording,

@@ -28,7 +28,7 @@ pub(super) struct Operation<'a> {
     pub(super) command: &'a Command<'a>,
     pub(super) client_element: Option<&'a [u8]>,
     pub(super) announces_backpressure: bool,
-    /// The address or user whose share of resources the client uses.
+    /// The address or user towards which the client counts when Seawall divides limited resources.
     pub(super) sharer: Sharer,
     pub(super) reply_to: ReplyTo,
     /// Set if the operation is recorded in a capture.
@@ -92,7 +92,7 @@ impl Operation<'_> {
         self.max_time().filter(|_| is_limit)
     }
 
-    /// The command's `maxTimeMS`; `None` if it is missing or not above 0.
+    /// The command's `maxTimeMS`; `None` if the field is missing or its value is not above 0.
     pub(super) fn max_time(&self) -> Option<Duration> {
         let milliseconds = self.command.max_time?.milliseconds;
         u64::try_from(milliseconds)

@@ -173,8 +173,8 @@ impl Operation<'_> {
     ) -> Attempt {
         let topology = &self.shared.routing.topology;
         match error.kind() {
-            // The server no longer sends bytes on any connection. A request cannot cause this, so
-            // the server has failed.
+            // The server counts as hung, or its kernel no longer replies. A request cannot cause
+            // this, so the server has failed.
             io::ErrorKind::TimedOut => topology.report_failure(checkout.pool(), generation),
             _ => topology.report_connection_ended(checkout, generation),
         }
@@ -202,7 +202,7 @@ impl Operation<'_> {
         checkout: &mut Checkout,
         max_time_ms: Option<u64>,
     ) -> Result<u64, StreamError> {
-        let arranged = || {
+        let build = || {
             Outgoing::new(
                 self.message,
                 self.parsed,
@@ -211,11 +211,11 @@ impl Operation<'_> {
                 max_time_ms,
             )
         };
-        // `Outgoing::new` passes over all bytes of the request only to recompute a checksum.
+        // `Outgoing::new` reads all bytes of the request only if it must recompute a checksum.
         let bytes = self.message.bytes.len();
         let outgoing = match self.parsed.has_checksum() && Heavy::is_long_walk(bytes) {
-            false => arranged(),
-            true => Box::pin(self.heavy().walk(bytes, arranged)).await,
+            false => build(),
+            true => Box::pin(self.heavy().walk(bytes, build)).await,
         };
         if outgoing.omits_client() {
             self.shared.recorder.unobserved("client_name_omitted");

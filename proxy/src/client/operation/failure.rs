@@ -15,7 +15,7 @@ pub(super) struct FailedCommand<'a> {
     pub(super) class: Class,
     pub(super) in_transaction: bool,
     pub(super) may_be_repeated: bool,
-    /// The cursor of a `getMore`, else `None`.
+    /// The cursor of a `getMore`, or the first cursor of a `killCursors`; else `None`.
     pub(super) cursor: Option<i64>,
     /// True if the driver can reopen the cursor on another server.
     pub(super) is_resumable: bool,
@@ -41,7 +41,8 @@ pub(super) enum Failure {
     },
     /// No connection became available in time.
     Overload,
-    /// The server failed, or it is no longer the primary.
+    /// The server failed, or it is no longer the primary. The text is the message of the error
+    /// reply.
     ServerFailed(&'static str),
 }
 
@@ -72,7 +73,7 @@ pub(super) fn error_reply(command: &FailedCommand<'_>, failure: &Failure) -> Err
             let message = "Couldn't get a connection within the time limit";
             ErrorReply::new(NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, message)
         }
-        Failure::ServerFailed(what) => host_unreachable(command, what),
+        Failure::ServerFailed(message) => host_unreachable(command, message),
     }
 }
 
@@ -109,7 +110,7 @@ fn no_server(
 }
 
 /// Error 6 (HostUnreachable), with the labels that let the driver retry where that is safe.
-fn host_unreachable(command: &FailedCommand<'_>, what: &str) -> ErrorReply {
+fn host_unreachable(command: &FailedCommand<'_>, message: &str) -> ErrorReply {
     let labels: &[_] = match command.class {
         Class::EndTransaction => &[RETRYABLE_WRITE_ERROR],
         _ if command.in_transaction => &[TRANSIENT_TRANSACTION_ERROR],
@@ -117,7 +118,7 @@ fn host_unreachable(command: &FailedCommand<'_>, what: &str) -> ErrorReply {
         Class::GetMore if command.is_resumable => &[RESUMABLE_CHANGE_STREAM_ERROR],
         _ => &[],
     };
-    ErrorReply::new(HOST_UNREACHABLE, what).with_labels(labels)
+    ErrorReply::new(HOST_UNREACHABLE, message).with_labels(labels)
 }
 
 /// The error for a `getMore` whose server did not recover in time.

@@ -27,7 +27,7 @@ const LISTS: [&CStr; 4] = [
     cstr!("cursorsUnknown"),
 ];
 
-/// Cursors by the server that holds them.
+/// The cursors of a `killCursors`, grouped by the server that holds them.
 pub(super) type Parts = Vec<(Arc<ServerPool>, Vec<i64>)>;
 
 impl Operation<'_> {

@@ -133,7 +133,7 @@ impl Operation<'_> {
         self.note_retry(observation);
         self.note_origin(observation);
         self.note_unknown_transaction(observation.began());
-        if let Some(ended) = self.check_standing(end).await {
+        if let Some(ended) = self.check_identity(end).await {
             return ended;
         }
         if let Some(wait) = self.wait(observation.began()) {
@@ -143,7 +143,7 @@ impl Operation<'_> {
         if let Some(ended) = self.inject_fault(end).await {
             return ended;
         }
-        let Some(_place) = self.admit(end).await else {
+        let Some(_permit) = self.admit(end).await else {
             return AttemptEnd::Gone;
         };
         if let Some(parts) = self.parts(observation.began()) {
@@ -219,22 +219,22 @@ impl Operation<'_> {
     /// Waits for a permit to run the operation (`limits.max_in_flight_operations`); `None` if the
     /// client has left.
     async fn admit(&self, end: &mut ClientEnd<'_>) -> Option<OperationPermit> {
-        let places = self.shared.limits.operations();
+        let permits = self.shared.limits.operations();
         let operator = Operator {
             user: self.identity.id().as_u64(),
             sharer: self.sharer,
             in_flight: self.identity.in_flight(),
         };
-        match places.try_admit(operator) {
-            Some(place) => Some(place),
-            None => end.unless_gone(pin!(places.admit(operator))).await,
+        match permits.try_admit(operator) {
+            Some(permit) => Some(permit),
+            None => end.unless_gone(pin!(permits.admit(operator))).await,
         }
     }
 
     /// Ends the operation if the client's user no longer exists. Closes the client if a server
     /// refused the user's keys, because the client has to log in again. `None` if the operation may
     /// continue.
-    async fn check_standing(&self, end: &mut ClientEnd<'_>) -> Option<AttemptEnd> {
+    async fn check_identity(&self, end: &mut ClientEnd<'_>) -> Option<AttemptEnd> {
         match self.identity.status() {
             IdentityStatus::Good => None,
             IdentityStatus::Gone => {
@@ -245,8 +245,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Applies the injected fault, if this operation gets it. Returns the operation's end if the
-    /// fault ends it.
+    /// Applies the injected fault if it selects this operation. Returns how the operation ends;
+    /// `None` if the operation continues.
     async fn inject_fault(&self, end: &mut ClientEnd<'_>) -> Option<AttemptEnd> {
         let fault = self.shared.routing.fault.load_full()?;
         if !fault.selects(self.command) {
@@ -365,8 +365,8 @@ pub(super) fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; seawall_wire::
         documents: &[],
     };
     let mut sequences = [NONE; seawall_wire::MAX_SEQUENCES];
-    for (place, sequence) in sequences.iter_mut().zip(parsed.sequences()) {
-        *place = Sequence {
+    for (entry, sequence) in sequences.iter_mut().zip(parsed.sequences()) {
+        *entry = Sequence {
             identifier: sequence.identifier,
             documents: sequence.documents,
         };

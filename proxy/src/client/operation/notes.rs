@@ -75,9 +75,10 @@ impl Operation<'_> {
         }
     }
 
-    /// Counts and logs an operation on a cursor or transaction that this instance does not know. If
-    /// one address spreads the connections of a client over several instances, such operations
-    /// reach servers that do not know the cursor or transaction.
+    /// Counts and logs an operation on a cursor or transaction that this instance does not know.
+    /// This happens if a load balancer spreads the connections of one client over several
+    /// instances, which do not share their pins. Such an operation may reach a server that does not
+    /// have the cursor or transaction.
     fn note_foreign(&self, kind: Foreign, now: Instant) {
         let routing = &self.shared.routing;
         self.shared.recorder.foreign_operation(kind.as_str());

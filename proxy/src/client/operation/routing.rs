@@ -31,8 +31,8 @@ pub(super) enum CheckOutFailure {
     Overload(Overload),
     /// A server refused the user's keys, so the client has to log in again.
     KeysRefused,
-    /// A member that may lag behind the primary refused the user's keys. The primary accepts them,
-    /// or did not reply in time.
+    /// A member that may lag behind the primary refused the user's keys. The primary accepts the
+    /// keys, or did not reply in time.
     LoginRefused,
     /// The client has not logged in, but the server requires a login.
     Unauthenticated,
@@ -184,8 +184,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Handles a server's refusal of the keys of `login_version`. Fails if no further attempt can
-    /// succeed.
+    /// Handles a server's refusal of the user's keys. `login_version` is the version of the refused
+    /// keys. Fails if no further attempt can succeed.
     async fn handle_refused_keys(
         &self,
         pool: &ServerPool,
@@ -273,10 +273,11 @@ impl Operation<'_> {
         pins.transaction(key, number, now)
     }
 
-    /// True if another router can run the operation although its transaction is pinned. A first
-    /// statement: no router knows the transaction yet. A repeated commit with a recovery token: any
-    /// router can find the result of the first commit. The first commit waits for its router,
-    /// because another router would abort the transaction.
+    /// True if another router can run the operation although its transaction is pinned. This is so
+    /// for the first statement of a transaction, because no router knows the transaction yet. It is
+    /// also so for a repeated commit with a recovery token, because any router can find the result
+    /// of the first commit. A first commit must wait for its router, because another router would
+    /// abort the transaction.
     fn may_change_router(&self, observation: &Observation<'_>) -> bool {
         let has_recovery_token = || {
             let mut elements = Elements::of(self.parsed.body).map_while(Result::ok);
@@ -287,7 +288,8 @@ impl Operation<'_> {
             || (is_commit && observation.is_retry() && has_recovery_token())
     }
 
-    /// The operation's transaction, if it must be pinned to a server, as routers require.
+    /// The operation's transaction if the transaction must be pinned to a server; else `None`. Only
+    /// routers require such a pin.
     pub(super) fn pinned_transaction(&self) -> Option<(SessionKey, i64)> {
         let transaction = self.transaction()?;
         let snapshot = self.shared.routing.topology.snapshot();

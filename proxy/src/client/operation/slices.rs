@@ -50,7 +50,7 @@ impl Wait {
 }
 
 impl Operation<'_> {
-    /// The operation's wait; `None` if it does not wait for data.
+    /// The operation's wait for data; `None` if the operation does not wait for data.
     pub(super) fn wait(&self, began: Instant) -> Option<Wait> {
         if self.command.class != Class::GetMore {
             return None;

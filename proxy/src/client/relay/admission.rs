@@ -13,7 +13,7 @@ use crate::{
 };
 use seawall_transport::Sharer;
 
-/// A relayed client's permits until it logs in.
+/// The permits and the login deadline of a relayed client that has not logged in.
 pub(super) struct Admission<'a> {
     shared: &'a Shared,
     sharer: Sharer,
@@ -29,8 +29,8 @@ pub(super) struct Admission<'a> {
 }
 
 impl<'a> Admission<'a> {
-    /// Creates the admission of a client that has not logged in. `due` is its deadline, if it has
-    /// one already. If the server requires no login, the client has no deadline.
+    /// Creates the admission of a client that has not logged in. `due` is the client's deadline, if
+    /// the client has one already. If the server requires no login, the client has no deadline.
     pub(super) fn new(
         shared: &'a Shared,
         sharer: Sharer,

@@ -8,10 +8,10 @@ use seawall_wire::Elements;
 /// would check Seawall's certificate instead of the client's.
 const X509: &str = "MONGODB-X509";
 
-/// True if a server might run a command other than the first field of a legacy query. A server
-/// removes `$queryOptions` before it looks for the command's name, and it unwraps `$query` and
-/// `query`, which may have any type. Any other first name that begins with `$` names no command, so
-/// the query is ambiguous, too.
+/// True if a server might run a command that the first field of this legacy query does not name. A
+/// server removes `$queryOptions` before it looks for the command's name. It also unwraps `$query`
+/// and `query`, whose values may have any type. Any other first field that begins with `$` is not
+/// the name of a command, so the query is ambiguous too.
 pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     let Some(Ok(first)) = Elements::of(query).next() else {
         return true;
@@ -24,7 +24,8 @@ pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     inner.is_none_or(|inner| inner.name.starts_with(b"$") || inner.name == b"query")
 }
 
-/// Returns the error reply for a command that must not reach the server; `None` if it may pass.
+/// Returns the error reply for a command that must not reach the server; `None` if the command may
+/// pass.
 pub(super) fn refusal(command: &Command<'_>, has_to_log_in: bool) -> Option<ErrorReply> {
     let is_x509 = match command.class {
         Class::Handshake(Handshake::Authenticate) => true,
@@ -48,8 +49,9 @@ pub(super) fn refusal(command: &Command<'_>, has_to_log_in: bool) -> Option<Erro
     None
 }
 
-/// True if a server might read X.509 as the mechanism of a `saslStart`. Also true for variants that
-/// only a tolerant server would accept.
+/// True if a server might read X.509 as the mechanism of a `saslStart`. Also true if the mechanism
+/// is not a string, or if only one of several `mechanism` fields is X.509, because a server might
+/// accept this.
 fn may_be_x509(start: &[u8]) -> bool {
     let elements = Elements::of(start).map_while(Result::ok);
     let mut named = elements.filter(|element| element.name == b"mechanism");

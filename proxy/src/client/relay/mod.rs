@@ -1,10 +1,12 @@
 //! Relays: each client connection has its own server connection. All bytes pass unchanged, and
 //! Seawall only observes them.
 //!
-//! A client is relayed in three cases. In the first case, its mechanism can authenticate only a
-//! single connection, and the configuration allows this fallback of pooled mode. In the second
-//! case, the client was redirected to Seawall without a new connection string. In the third case,
-//! the operator wants only measurements.
+//! A client is relayed in three cases:
+//!
+//! - Its login mechanism can authenticate only a single connection, and the configuration allows
+//!   this fallback of pooled mode.
+//! - The client was redirected to Seawall without a new connection string.
+//! - The operator wants only measurements.
 //!
 //! ```text
 //! client ──► requests: read whole or by their heads, watched, forwarded ──► server
@@ -14,13 +16,15 @@
 //! To the server, Seawall is the client, so some commands must not pass:
 //!
 //! - If the server requires a login, only the commands that [`guard`] allows pass before the login.
-//!   A server without users lets a client from its own host create the first user. Seawall asks the
-//!   server whether it requires a login, on the same connection.
+//!   Otherwise a remote client could create the first user: a server without users allows this to a
+//!   client on its own host, and Seawall may be on this host. Seawall asks the server on the same
+//!   connection if the server requires a login.
 //! - MONGODB-X509 never passes, because the server would check Seawall's certificate.
 //! - A legacy query does not pass if the server might run a command that the query's first field
 //!   does not name, or if the name of the database is not UTF-8.
-//! - Seawall cannot guard traffic that the client encrypts for the server. Encrypted traffic does
-//!   not pass to a server on the same host.
+//! - Seawall cannot guard traffic that the client encrypts for the server. So encrypted traffic
+//!   does not pass to a server on Seawall's host, where Seawall may have the rights of a local
+//!   client.
 
 mod admission;
 mod guard;
@@ -72,7 +76,8 @@ pub(super) struct Relayed {
     pub(super) stream: Stream,
     pub(super) reader: MessageReader,
     pub(super) connected: ConnectedClient,
-    /// The client's last message, if Seawall has not replied to it.
+    /// The message to forward first, because Seawall has read it but not replied to it; else
+    /// `None`.
     pub(super) first: Option<Message>,
     /// The client's deadline for its login, if it has one already.
     pub(super) handshake: Option<LoginDue>,
@@ -216,7 +221,8 @@ async fn pass_encrypted(
     }
     drop(permit);
     eviction.set_exempt(true);
-    // Seawall cannot see whether the client waits for a reply when it leaves.
+    // Seawall cannot see if the client waits for a reply when it leaves, so the client counts as
+    // ready.
     connected.reached(Stage::Ready);
     let passed = async {
         client.write_all(&[record_type]).await?;
@@ -233,7 +239,7 @@ async fn pass_encrypted(
     }
 }
 
-/// Counts why Seawall closes a client.
+/// Records that Seawall closes a client, and counts the reason.
 fn close(shared: &Shared, connected: &mut ConnectedClient, reason: &'static str) {
     connected.set_departure(Departure::Closed);
     shared.recorder.unobserved(reason);

@@ -17,7 +17,7 @@ pub(super) struct Proxied {
 }
 
 impl Proxied {
-    /// A header for a client that is connected to Seawall by `stream`.
+    /// Builds the header for a client. `stream` is the client's connection to Seawall.
     pub(super) fn new(port: u16, peer: &Peer, stream: &Stream) -> Self {
         let client = peer.text.parse().ok();
         let header = encode(client.zip(stream.local_address()));
@@ -29,7 +29,7 @@ impl Proxied {
         &self.header
     }
 
-    /// The address of a server, with the port that expects the header.
+    /// The address of a server, with the port on which the server expects the header.
     pub(super) fn port_of(&self, address: &ServerAddress) -> ServerAddress {
         match address {
             ServerAddress::Tcp { host, .. } => ServerAddress::Tcp {

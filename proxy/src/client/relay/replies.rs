@@ -9,8 +9,8 @@ use seawall_wire::{
     OpCode,
 };
 
-/// Largest reply that is copied, in bytes. Compressed replies and replies to steps of a login are
-/// copied, because they must be parsed whole.
+/// Largest reply that is copied, in bytes. Compressed replies and replies to commands of the
+/// handshake are copied, because they must be parsed whole.
 const KEPT_BYTES: usize = 1024 * 1024;
 
 /// Largest uncompressed size of a compressed reply that is parsed, in bytes.

@@ -162,7 +162,7 @@ impl<'a> Relay<'a> {
             while self.watch.lock().pending() >= MAX_PENDING {
                 self.has_room.notified().await;
             }
-            match self.judge(&message, reader.sharer()).await {
+            match self.verdict(&message, reader.sharer()).await {
                 Verdict::Pass => {}
                 Verdict::Refuse(reply) => {
                     let reply = reply.unwrap_or_default();
@@ -217,8 +217,8 @@ impl<'a> Relay<'a> {
             .map_err(|error| tracing::debug!(%error, "could not read from a relayed client"))
     }
 
-    /// Largest size of the next message. The limit is low for a client that has not logged in, so
-    /// that it cannot use much memory.
+    /// Largest size of the next message, in bytes. The limit is low for a client that has not
+    /// logged in, so that it cannot use much memory.
     fn max_message_bytes(&self) -> usize {
         match self.watch.lock().has_to_log_in() {
             true => self.shared.settings().pre_auth_message_bytes,
@@ -227,12 +227,12 @@ impl<'a> Relay<'a> {
     }
 
     /// Decides if a request may pass. Inflates a compressed request first.
-    async fn judge(&self, message: &Message, sharer: Sharer) -> Verdict {
+    async fn verdict(&self, message: &Message, sharer: Sharer) -> Verdict {
         let now = message.head_since.unwrap_or_else(Instant::now);
         let heavy = self.shared.limits.heavy(sharer);
         if message.header.op_code != OpCode::Compressed {
-            let judging = || self.watch.lock().request(message, now);
-            return heavy.walk(message.bytes.len(), judging).await;
+            let inspecting = || self.watch.lock().request(message, now);
+            return heavy.walk(message.bytes.len(), inspecting).await;
         }
         if self.watch.lock().has_to_log_in() {
             return Verdict::Close("compressed_refused");
@@ -248,8 +248,8 @@ impl<'a> Relay<'a> {
         };
         match inflated {
             Ok(inflated) => {
-                let judging = || self.watch.lock().request(&inflated, now);
-                heavy.walk(inflated.bytes.len(), judging).await
+                let inspecting = || self.watch.lock().request(&inflated, now);
+                heavy.walk(inflated.bytes.len(), inspecting).await
             }
             Err(_) => Verdict::Close("relay_compressed"),
         }
@@ -303,7 +303,7 @@ impl<'a> Relay<'a> {
     async fn replies(&self, mut server: ReadHalf<Stream>, to_client: &ClientWriter) -> Ended {
         let mut replies = Replies::default();
         let mut chunk = vec![0; CHUNK_BYTES];
-        let mut turn = None;
+        let mut locked_writer = None;
         loop {
             let length = match server.read(&mut chunk).await {
                 Ok(length) if length > 0 => length,
@@ -313,7 +313,7 @@ impl<'a> Relay<'a> {
                 }
             };
             let bytes = chunk.get(..length).unwrap_or_default();
-            let mut writer = match turn.take() {
+            let mut writer = match locked_writer.take() {
                 Some(writer) => writer,
                 None => to_client.lock().await,
             };
@@ -332,7 +332,7 @@ impl<'a> Relay<'a> {
             }
             self.watch.lock().sent(Instant::now());
             if !replies.is_between_replies() {
-                turn = Some(writer);
+                locked_writer = Some(writer);
             }
         }
     }

@@ -118,8 +118,9 @@ pub(super) async fn destination(
     })
 }
 
-/// True if a server runs on the same host. Such a server treats Seawall as a local client and may
-/// allow it more than other clients, for example to create the first user.
+/// True if a server runs on Seawall's host, or if its host is unknown. Such a server treats Seawall
+/// as a local client and may give it more rights than other clients, for example to create the
+/// first user.
 pub(super) fn is_on_this_host(server: &Stream) -> bool {
     match server {
         Stream::Unix(_) => true,

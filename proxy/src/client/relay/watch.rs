@@ -169,7 +169,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Number of requests whose replies are awaited.
+    /// Number of requests in progress.
     pub(super) fn pending(&self) -> usize {
         self.pending.len()
     }
@@ -273,7 +273,8 @@ impl<'a> Watch<'a> {
         Verdict::Pass
     }
 
-    /// Returns the error reply for a command that must not reach the server; `None` if it may pass.
+    /// Returns the error reply for a command that must not reach the server; `None` if the command
+    /// may pass.
     ///
     /// # Errors
     /// The reason if Seawall must close the client.
@@ -439,18 +440,18 @@ impl<'a> Watch<'a> {
     /// Records that the last byte of the current request has been written to the server.
     pub(super) fn forwarded(&mut self, now: Instant) {
         let mut asked = self.pending.iter();
-        let Some(place) = asked.position(|p| p.observation.phase() == Phase::Forward) else {
+        let Some(index) = asked.position(|p| p.observation.phase() == Phase::Forward) else {
             return;
         };
         if self
             .pending
-            .get(place)
+            .get(index)
             .is_some_and(|sent| sent.is_unacknowledged)
         {
-            if let Some(sent) = self.pending.remove(place) {
+            if let Some(sent) = self.pending.remove(index) {
                 sent.observation.finish(Outcome::Ok, now);
             }
-        } else if let Some(sent) = self.pending.get_mut(place) {
+        } else if let Some(sent) = self.pending.get_mut(index) {
             sent.observation.enter(Phase::Server, now);
         }
     }
@@ -476,8 +477,8 @@ impl<'a> Watch<'a> {
     /// Records a complete reply that is about to be forwarded.
     pub(super) fn reply_ends(&mut self, reply: &Passed, now: Instant) {
         let id = reply.header.response_to;
-        let place = self.pending.iter().position(|p| p.request_id == id);
-        let Some(mut pending) = place.and_then(|place| self.pending.remove(place)) else {
+        let index = self.pending.iter().position(|p| p.request_id == id);
+        let Some(mut pending) = index.and_then(|index| self.pending.remove(index)) else {
             self.shared.recorder.unobserved("relay_reply_unasked");
             return;
         };
@@ -559,7 +560,7 @@ impl<'a> Watch<'a> {
         let recorder = &self.shared.recorder;
         recorder.client_authenticated(login.mechanism, result, time);
         // If the client sent a logout before this reply arrived, the server runs the logout after
-        // the login.
+        // the login. So the client does not count as logged in.
         let logs_out = self.pending.iter().any(|p| p.kind == RequestKind::Logout);
         if is_ok && !logs_out {
             self.is_authenticated = true;

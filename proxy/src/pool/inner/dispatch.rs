@@ -65,10 +65,9 @@ impl Inner {
         }
     }
 
-    /// The need of the user's next waiter that needs no slot, if a connection is available for it.
-    /// A command of Seawall itself comes first. A waiter with a permit of the lane is next only if
-    /// no waiter for a slot is older. `None` if there is no such waiter, if a waiter for a slot is
-    /// older, or if no connection is available.
+    /// Returns the need of the user's next waiter that needs no slot; `None` if no such waiter can
+    /// get a connection now. A command of Seawall itself comes first. A waiter with a permit of the
+    /// lane comes next, unless a waiter for a slot is older.
     fn next_without_slot(&self, id: IdentityId) -> Option<Need> {
         let user = self.users.get(&id)?;
         if user.is_ready(Need::Nothing) {

@@ -12,9 +12,9 @@ use crate::observe::CloseReason;
 use seawall_auth::{Identity, IdentityId};
 use seawall_transport::connection::{Connection, Generation};
 
-/// At `max_server_connections`, a connection of a user with waiters may be closed to make room for
-/// another user. This is the minimum age of the connection, and the minimum wait of an operation of
-/// the other user. The minimum exists because each new connection costs the server a login.
+/// At `max_server_connections`, Seawall may close a connection of a user with waiters to make room
+/// for another user. The connection must be at least this old, and an operation of the other user
+/// must have waited at least this long, because each new connection costs the server a login.
 const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 
 /// After a connection of a user could not be established, Seawall establishes no connections for
@@ -141,8 +141,8 @@ impl Inner {
     }
 
     /// Makes room for a connection of user `id`: closes an available connection that belongs to
-    /// another user and that no waiter can use. Of several such connections, closes the connection
-    /// that has been unused for longest. Returns false if there is no such connection.
+    /// another user and that no waiter can use. If there are several, closes the connection that
+    /// has been unused for longest. Returns false if there is no such connection.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
         let others = self.users.values().filter(|user| {
             let other = user.identity.id();

@@ -116,13 +116,13 @@ impl Inner {
                 user.pending <= self.limits.max_connecting,
                 "a user has at most max_connecting pending connections"
             );
-            let waits_for_nothing = user.is_ready(Need::Nothing)
+            let waits_needlessly = user.is_ready(Need::Nothing)
                 || user.is_ready(Need::LanePermit)
                 || (self.slots.has_reserve() && user.is_ready(Need::SlotOrReserve))
                 || (self.slots.free() > 0 && user.is_ready(Need::SlotOrReserve))
                 || (self.slots.free() > 0 && user.is_ready(Need::Slot));
             assert!(
-                self.state != PoolState::Ready || !waits_for_nothing,
+                self.state != PoolState::Ready || !waits_needlessly,
                 "no operation waits while its user has a connection available and a slot is free"
             );
             for need in [Need::SlotOrReserve, Need::Slot] {
