@@ -3,7 +3,7 @@
 //! ```text
 //! <capture.directory>/20261125T160336Z-5f0c2a91/part-00000.swc   the first part
 //!                                              /part-00001.swc   …
-//!                                              /summary.json     gets the counts at the end
+//!                                              /summary.json     the description and the counts
 //! ```
 //!
 //! Only the owner may read captures, because they contain data of the applications. Directories
@@ -96,7 +96,7 @@ pub(super) struct Summary {
     pub(super) omitted: BTreeMap<String, u64>,
     /// True if replies are recorded whole.
     pub(super) whole_replies: bool,
-    /// How values are replaced. `None` in summaries of earlier versions, which replaced no values.
+    /// The mode of redaction. `None` in summaries of earlier versions, which replaced no values.
     pub(super) redaction: Option<String>,
     /// Share of the clients that are captured, above 0 and at most 1.
     pub(super) sample: f64,
@@ -134,7 +134,7 @@ pub(super) struct Kept {
     pub(super) summary: Option<Summary>,
 }
 
-/// The result of a search for expired captures.
+/// The result of the deletion of expired captures.
 #[derive(Debug, Default)]
 pub(super) struct Expired {
     pub(super) deleted: Vec<CaptureId>,

@@ -22,27 +22,30 @@ use super::{
 };
 use seawall_command::{Command, CommandBytes, ReplyFacts, Target, exchange_may_be_shown};
 
-/// The state of a client in the running capture. The client keeps this value. If the client is
-/// captured, dropping the value records that the client has disconnected.
+/// The state of a client with regard to captures: each client connection has one such value. If the
+/// client is captured, dropping the value records that the client has disconnected.
 #[derive(Debug, Default)]
 pub struct CapturedClient {
     /// True after the client's first operation.
     has_operated: bool,
-    /// The decision about the client in the latest capture in which it ran an operation.
+    /// The decision about the client, for the latest capture in which the client ran an operation.
     membership: Option<Box<Membership>>,
 }
 
+/// The decision about a client in one session.
 #[derive(Debug)]
 struct Membership {
     session: Arc<Session>,
-    part: Part,
+    state: MemberState,
     /// The client's description, until the client is captured.
     described: Described,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum MemberState {
+    /// The client is not captured.
     Outside,
+    /// The client is captured from its first operation on a selected namespace.
     AwaitsNamespace,
     /// The client is selected, but the capture does not contain it yet.
     Selected,
@@ -71,10 +74,11 @@ impl Captures {
     pub(crate) fn needs_whole_message(&self, client: &CapturedClient) -> bool {
         match self.running.number.load(Ordering::Relaxed) {
             0 => false,
-            // While a session waits for an event, large messages are not read whole.
+            // No capture runs yet while a session waits for an event. So large messages are not
+            // read whole, and are omitted.
             _ if self.running.is_armed.load(Ordering::Relaxed) => false,
             number => client.membership.as_ref().is_none_or(|membership| {
-                membership.session.number != number || membership.part != Part::Outside
+                membership.session.number != number || membership.state != MemberState::Outside
             }),
         }
     }
@@ -108,14 +112,14 @@ impl Captures {
 impl Membership {
     fn new(session: Arc<Session>, (number, described): (u64, Described)) -> Self {
         let selection = &session.selection;
-        let part = match selection.verdict(session.seed, number, &described) {
-            Verdict::Outside => Part::Outside,
-            Verdict::AwaitsNamespace => Part::AwaitsNamespace,
-            Verdict::Inside => Part::Selected,
+        let state = match selection.verdict(session.seed, number, &described) {
+            Verdict::Outside => MemberState::Outside,
+            Verdict::AwaitsNamespace => MemberState::AwaitsNamespace,
+            Verdict::Inside => MemberState::Selected,
         };
         Self {
             session,
-            part,
+            state,
             described,
         }
     }
@@ -145,18 +149,18 @@ impl Membership {
     /// The client's number in the capture. Adds the client to the capture at its first operation
     /// that matches the selection.
     fn captured(&mut self, arrived: &Arrived<'_>, was_active: bool) -> Option<u64> {
-        match self.part {
-            Part::Captured(client) => return Some(client),
-            Part::Outside => return None,
-            Part::AwaitsNamespace => {
+        match self.state {
+            MemberState::Captured(client) => return Some(client),
+            MemberState::Outside => return None,
+            MemberState::AwaitsNamespace => {
                 let selection = &self.session.selection;
                 let command = arrived.command;
                 if !selection.contains(command.db, collection_of(command)) {
                     return None;
                 }
-                self.part = Part::Selected;
+                self.state = MemberState::Selected;
             }
-            Part::Selected => {}
+            MemberState::Selected => {}
         }
         let Described {
             application,
@@ -173,7 +177,7 @@ impl Membership {
         };
         let Session { queue, totals, .. } = &*self.session;
         let client = queue.begin_client(began, arrived.message.len(), totals)?;
-        self.part = Part::Captured(client);
+        self.state = MemberState::Captured(client);
         self.described = Described::default();
         Some(client)
     }
@@ -181,7 +185,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        if let Part::Captured(client) = self.part {
+        if let MemberState::Captured(client) = self.state {
             let at_us = self.session.at_us(Instant::now());
             self.session.queue.end_client(ClientEnded { client, at_us });
         }
@@ -242,8 +246,8 @@ pub struct ReplyCopy {
 
 impl ReplyCopy {
     /// Adds the next bytes of the reply.
-    pub(crate) fn add(&mut self, piece: &[u8]) {
-        self.bytes.extend_from_slice(piece);
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// Returns the copy. Its room in the queue stays reserved.

@@ -5,13 +5,13 @@
 //!                        selection: which clients
 //! ```
 //!
-//! One capture runs at a time. While no capture runs, captures cost an operation one relaxed load.
-//! A capture never delays an operation: if the queue or the disk is full, or the rate limit is
-//! reached, operations are omitted, and the file and the metrics report their number. Logins,
-//! commands that may contain secrets and unknown commands are never recorded, nor are their
-//! replies. If the values of users must be replaced, the writer thread replaces them before it
-//! writes, so no original value reaches the disk. This module does not use HTTP and does not select
-//! servers.
+//! One capture runs at a time. While no capture runs, this module costs an operation one relaxed
+//! atomic load. A capture never delays an operation. If the queue is full or the rate limit is
+//! reached, operations are omitted, and the file and the metrics report their number. If a write
+//! fails or the limit of bytes on disk is reached, the capture ends. Logins, commands that may
+//! contain secrets and unknown commands are never recorded, nor are their replies. If the values of
+//! users must be replaced, the writer thread replaces them before it writes, so no original value
+//! reaches the disk. This module does not use HTTP and does not select servers.
 
 mod directory;
 mod member;
@@ -92,7 +92,7 @@ pub struct CaptureSettings {
     pub lead: Duration,
     /// Maximum memory of the records before an event, in bytes.
     pub lead_bytes: usize,
-    /// How values are replaced, unless a request chooses a stronger mode.
+    /// The mode of redaction, unless a request chooses a stronger mode.
     pub redaction: Redaction,
     /// The key of the pseudonyms. `None` if each capture has a random key.
     pub redaction_key: Option<RedactionKey>,
@@ -166,7 +166,7 @@ pub enum CaptureError {
     #[error("capture.directory: {0}")]
     Io(#[from] io::Error),
     /// The capture did not end in time, because the disk is slow.
-    #[error("the capture has not ended yet")]
+    #[error("the capture was stopped, but its files are not complete yet")]
     StillRunning,
 }
 
@@ -223,7 +223,8 @@ impl Running {
         let number = session.as_ref().map_or(0, |session| session.number);
         let former = self.session.swap(session);
         self.number.store(number, Ordering::Release);
-        // Drop the records of the former session, because idle clients keep it for a long time.
+        // Drop the records of the former session, because idle clients keep a reference to this
+        // session for a long time.
         if let Some(former) = former.filter(|former| former.number != number) {
             let Session { queue, totals, .. } = &*former;
             queue.discard(EndReason::Stopped, VecDeque::new(), totals);
@@ -380,7 +381,7 @@ impl Captures {
             duration: settings.lead,
             bytes: settings.lead_bytes,
         };
-        // Start again if the limits have changed, or if an event could not begin a capture.
+        // Start a new session if the limits have changed, or if an event could not begin a capture.
         let is_due = match armed {
             Some(armed) => !armed.queue.is_ring_of(limits, lead),
             None => self.running.written.load().is_none(),

@@ -1,8 +1,10 @@
 //! The queue between the clients and the writer of a capture. It is bounded by bytes, and limits
-//! the bytes per second. It never blocks: a record without room is omitted and counted.
+//! the bytes per second. It never blocks: if there is no room for a record, the record is omitted
+//! and counted.
 //!
-//! Commands and whole replies need room. The other records are small, and each belongs to a command
-//! or client that had room: so their number is limited too.
+//! Memory is reserved for each command, whole reply and client before its record is added. All
+//! other records are small, and each belongs to a command or client for which there was room. So
+//! the number of these records is limited too.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -55,7 +57,7 @@ impl Totals {
     }
 }
 
-/// Every reason, in the order of [`Totals::omitted`].
+/// The reasons for omissions, in the order of [`Totals::omitted`].
 pub(super) const REASONS: [OmissionReason; 5] = [
     OmissionReason::Secret,
     OmissionReason::QueueFull,
@@ -64,7 +66,7 @@ pub(super) const REASONS: [OmissionReason; 5] = [
     OmissionReason::NotRedactable,
 ];
 
-/// The label of a reason in metrics and in the API.
+/// The name of the reason for an omission, in metrics and in the API.
 pub(super) fn reason_name(reason: OmissionReason) -> &'static str {
     match reason {
         OmissionReason::Secret => "secret",
@@ -234,9 +236,9 @@ impl Queue {
         self.limits == limits && state.ring.as_ref().is_some_and(has_lead)
     }
 
-    /// Ends the dropping of old records: from now on, a writer removes the records. `event` becomes
-    /// the first record. The clients follow, and after them the kept records. Returns the time at
-    /// which the capture begins: the time of the oldest kept record or of the event.
+    /// Begins the capture: no old records are dropped any more, because a writer now takes the
+    /// records. The first records are `event`, then the clients, then the kept records. Returns the
+    /// time at which the capture begins: the time of the oldest kept record or of the event.
     pub(super) fn begin(&self, event: Event, totals: &Totals) -> u64 {
         let mut state = self.state.lock();
         // Drop old records now: if no operation came just before the event, some records are too
@@ -285,8 +287,9 @@ impl Queue {
         began_at_us
     }
 
-    /// Adds a client for a command of `command_bytes`. Returns the client's number. `None` if the
-    /// capture has ended, or if the queue is full. A full queue omits the command and counts it.
+    /// Adds a client whose first command has `command_bytes`. Returns the client's number. `None`
+    /// if the capture has ended, or if the queue is full. If the queue is full, the command is
+    /// omitted and counted.
     pub(super) fn begin_client(
         &self,
         began: ClientBegan,
@@ -509,7 +512,7 @@ impl Queue {
         }
     }
 
-    /// Returns the memory of written records.
+    /// Returns reserved memory to the queue, for example the memory of written records.
     pub(super) fn release(&self, bytes: usize) {
         self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -702,7 +705,8 @@ fn time_of(content: &Content) -> u64 {
 }
 
 /// The limit of bytes per second. It admits a record while some allowance is left. So a record may
-/// be larger than the allowance of one second. The next record then has to wait longer.
+/// be larger than the allowance of one second. The records after it are then omitted until some
+/// allowance is left again.
 #[derive(Debug)]
 struct Rate {
     bytes_per_second: Option<u64>,

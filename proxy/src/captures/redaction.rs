@@ -10,7 +10,7 @@ use super::{CaptureError, CaptureSettings};
 /// Length of the random key of a capture, in bytes.
 const RANDOM_KEY_BYTES: usize = 32;
 
-/// The key of the pseudonyms. Its `Debug` does not print it.
+/// The key of the pseudonyms. `Debug` does not print the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedactionKey(Arc<[u8]>);
 

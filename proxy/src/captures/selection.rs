@@ -11,8 +11,8 @@ pub(crate) const MAX_NAMES: usize = 100;
 pub struct Selection {
     /// Share of the clients, above 0 and at most 1.
     pub sample: f64,
-    /// Namespaces, as `database.collection`, or a database alone. A client is captured from its
-    /// first operation on one of them.
+    /// Namespaces, each as `database.collection`, or as `database` for all its collections. A
+    /// client is captured from its first operation on one of them.
     pub namespaces: Vec<String>,
     /// Users, as `database.user`.
     pub users: Vec<String>,

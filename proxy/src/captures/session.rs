@@ -18,9 +18,9 @@ pub struct Plan {
     pub selection: Selection,
     /// The part of each reply that is recorded.
     pub replies: ReplyDetail,
-    /// How values are replaced; `None` for the configured mode.
+    /// The mode of redaction; `None` for the configured mode.
     pub redaction: Option<Redaction>,
-    /// How long the capture runs.
+    /// Duration of the capture.
     pub duration: Duration,
     /// Why the capture began: `operator`, or the kind of an event.
     pub trigger: &'static str,

@@ -11,7 +11,7 @@ use super::{
 /// A capture that runs or has ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CaptureState {
-    /// The id.
+    /// The id, which is also the name of the capture's directory.
     pub id: String,
     /// True while the capture runs.
     pub is_running: bool,
@@ -20,7 +20,8 @@ pub struct CaptureState {
     /// When the capture ended, in microseconds since 1970; `None` while it runs or if the time is
     /// not known.
     pub ended_at_us: Option<u64>,
-    /// Why the capture ended; `None` while it runs. `incomplete` if the process ended first.
+    /// Why the capture ended; `None` while it runs. `incomplete` if the process ended before the
+    /// capture.
     pub end: Option<String>,
     /// Why the capture began: `operator`, or the kind of an event.
     pub trigger: String,
@@ -36,7 +37,7 @@ pub struct CaptureState {
     pub omitted: BTreeMap<String, u64>,
     /// True if replies are recorded whole.
     pub has_whole_replies: bool,
-    /// How values are replaced; `None` if it is not known.
+    /// The mode of redaction; `None` if it is not known.
     pub redaction: Option<String>,
     /// The captured clients.
     pub selection: Selection,

@@ -1,4 +1,4 @@
-//! A capture from its start to its files, without a server.
+//! Tests of captures, from the start of a capture to its files, without a server.
 
 mod waiting;
 

@@ -1,8 +1,8 @@
 //! The thread that redacts, compresses and writes the records of a capture, and ends it.
 //!
 //! A capture ends when its duration is over, when it is stopped, when the limit of bytes on disk is
-//! reached, or when a write fails. This thread never delays an operation: the queue omits records
-//! that the thread cannot take.
+//! reached, or when a write fails. This thread never delays an operation: if the thread is too
+//! slow, the queue omits records.
 
 use std::{
     collections::VecDeque,
@@ -31,11 +31,12 @@ use super::{
 /// compressed together.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// Time after which an incomplete block is written, so that a crash loses little.
+/// Time after which an incomplete block is written, so that a crash loses only the records of about
+/// a second.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After this time without records, the thread writes an event `quiet`. So a program that follows
-/// the files gets some bytes before its connection counts as idle.
+/// After this time without records, the thread writes an event `quiet`. So a program that downloads
+/// a running capture gets some bytes before its HTTP connection counts as idle.
 pub(super) const QUIET: Duration = Duration::from_secs(30);
 
 /// Limits of the files.

@@ -46,7 +46,7 @@ pub(super) struct Progress {
     pub(super) has_ended: bool,
 }
 
-/// The beginning of a capture.
+/// The parameters of a capture that begins.
 #[derive(Debug)]
 pub(super) struct Beginning {
     pub(super) offset_us: u64,

@@ -36,7 +36,7 @@ use super::{
 /// Average number of buckets in a fine distribution, used to estimate its size.
 const FINE_BUCKETS: usize = 100;
 
-/// All sums collected since the start. The sums of shapes are in the registry's rows instead.
+/// All sums collected since Seawall started. The sums of shapes are in the registry's rows instead.
 pub(super) struct Collected {
     namespaces: Vec<Option<Box<NamespaceSums>>>,
     servers: Vec<Option<Box<ServerSums>>>,
@@ -45,6 +45,7 @@ pub(super) struct Collected {
     phases: Phases,
     /// The metric series of the heaviest shapes.
     pub(super) series: ShapeSeries,
+    /// When [`Registry::turn_over`] was last called.
     turned_over_at: Instant,
     /// Figures since the last call of [`Exporter::take_second`].
     second: WeighedSeries,
@@ -116,8 +117,8 @@ pub struct Exporter {
     /// The start of the time that the sums cover.
     pub(super) started_at: SystemTime,
     /// The series of `seawall_info` and of the certificates' expiry; `None` until
-    /// [`Exporter::set_info`] is called. A series cannot be removed from its recorder, so each call
-    /// creates a new recorder.
+    /// [`Exporter::set_info`] is called. The metrics library cannot remove a single series, so each
+    /// call replaces all these series.
     info: Mutex<Option<Metrics>>,
 }
 
@@ -393,6 +394,8 @@ impl Exporter {
         }
     }
 
+    /// Exports the number of operations that group rows count (rows of coarse shapes, and `other`
+    /// rows), and the number of evicted rows.
     fn export_turnover(&self, rows: &FreshRows) {
         for level in [Level::Coarse, Level::Rest] {
             let of_level = rows.shapes.iter().filter(|row| row.shape.level == level);
@@ -506,7 +509,7 @@ impl Exporter {
         protobuf::encode(&text, &natives)
     }
 
-    /// The sums of each namespace since the start.
+    /// The sums of each namespace since Seawall started.
     pub fn namespaces(&self) -> Vec<(Namespace, NamespaceSums)> {
         let collected = self.collect_all();
         let registry = self.recorder.registry.lock();
@@ -515,7 +518,7 @@ impl Exporter {
             .collect()
     }
 
-    /// The sums of each shape since the start.
+    /// The sums of each shape since Seawall started.
     pub fn shapes(&self) -> Vec<ShapeRow> {
         self.collect();
         let registry = self.recorder.registry.lock();
@@ -539,14 +542,14 @@ impl Exporter {
         wanted.take(limit).cloned().collect()
     }
 
-    /// The threshold of slow operations, and the number of slow operations since the start that the
-    /// list omits, because there were too many in one second or of one user.
+    /// The threshold of slow operations, and the number of slow operations since Seawall started
+    /// that the list omits, because there were too many in one second or of one user.
     pub(crate) fn slow_limits(&self) -> (Duration, u64) {
         let left_out = self.recorder.slow_notes.left_out();
         (self.recorder.slow_threshold(), left_out)
     }
 
-    /// The sums of each server since the start.
+    /// The sums of each server since Seawall started.
     pub fn servers(&self) -> Vec<(Arc<str>, ServerSums)> {
         let collected = self.collect_all();
         let servers = self.recorder.servers.lock().clone();

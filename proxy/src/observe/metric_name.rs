@@ -51,7 +51,7 @@ macro_rules! metrics {
 metrics! {
     /// This instance: its version and the hash of its configuration; the value is always 1.
     Info: Gauge = "seawall_info", "This instance: version and config_hash, the hash of its configuration; always 1.";
-    /// 1 if Seawall can serve operations.
+    /// 1 if Seawall can serve operations, else 0.
     Ready: Gauge = "seawall_ready", "1 if Seawall can serve operations, as /health/ready reports, else 0.";
     /// Reloads of the configuration, by `result`.
     ReloadsTotal: Counter = "seawall_reloads_total", "Reloads of the configuration.";
@@ -64,7 +64,7 @@ metrics! {
     /// Logins of clients, by `mechanism` and `result`.
     ClientAuthenticationsTotal: Counter = "seawall_client_authentications_total", "Logins of clients.";
     /// Time from `saslStart` to the end of a login.
-    ClientAuthenticationSeconds: Histogram = "seawall_client_authentication_seconds", "Time of a client's login, including the client's own part.";
+    ClientAuthenticationSeconds: Histogram = "seawall_client_authentication_seconds", "Time of a client's login, including the time for which Seawall waits for the client.";
     /// Connections to a server, by `state`.
     ServerConnections: Gauge = "seawall_server_connections", "Connections to a server by state.";
     /// Connections established to a server.
@@ -154,8 +154,8 @@ metrics! {
     EventLoopDelaySeconds: Histogram = "seawall_event_loop_delay_seconds", "How late a periodic task of a runtime woke up.";
     /// Memory for each `owner`, in bytes.
     MemoryBytes: Gauge = "seawall_memory_bytes", "Memory for each owner, in bytes. The owner process is the resident memory of the whole process.";
-    /// CPU time since the start, by `thread` name.
-    ThreadCpuSeconds: Gauge = "seawall_thread_cpu_seconds", "CPU time since the start, by thread name.";
+    /// CPU time since Seawall started, by `thread` name.
+    ThreadCpuSeconds: Gauge = "seawall_thread_cpu_seconds", "CPU time since Seawall started, by thread name.";
     /// Slow log lines that were not written.
     SlowLogLeftOutTotal: Counter = "seawall_slow_log_left_out_total", "Slow log lines that were not written.";
     /// Steps of the history dropped early because their memory limit was reached.

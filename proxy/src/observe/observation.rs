@@ -187,7 +187,7 @@ impl<'a> Observation<'a> {
 
     /// Sets the client that sent the operation. The operation is counted for the application of
     /// `client`. `user` is the user's number: each user gets a limited share of the slow log's
-    /// lines. `command` has the values that a line of the slow log may contain.
+    /// lines. `command` contains the values that a line of the slow log may contain.
     pub(crate) fn set_sender(
         &mut self,
         client: &'a ConnectedClient,

@@ -49,8 +49,9 @@ impl ServerTally {
 }
 
 impl PhaseTally {
-    /// Adds an operation. `server` is the index of its server, if it was sent to one. `has_reply`
-    /// is true if the server has sent the first byte of its reply.
+    /// Adds an operation. `server` is the index of its server, if it was sent to one. `awaits` is
+    /// true if the operation waits for an event. `has_reply` is true if the server has sent the
+    /// first byte of its reply.
     pub(super) fn add(
         &mut self,
         times: &PhaseTimes,
@@ -58,12 +59,12 @@ impl PhaseTally {
         awaits: bool,
         has_reply: bool,
     ) {
-        let place = match server {
+        let phases = match server {
             _ if awaits => &mut self.awaiting,
             None => &mut self.serverless,
             Some(server) => return row(&mut self.servers, server).add(times, has_reply),
         };
-        let pairs = place.values_mut().zip(times.values());
+        let pairs = phases.values_mut().zip(times.values());
         pairs.for_each(|(distribution, time)| distribution.record(*time));
     }
 
@@ -98,10 +99,10 @@ fn taken(dense: &mut PerPhase<DenseDistribution>) -> Phases {
     sums
 }
 
-/// Adds the distributions of `theirs` to `mine`, phase by phase.
-pub(super) fn merge(mine: &mut Phases, theirs: &Phases) {
-    let pairs = mine.values_mut().zip(theirs.values());
-    pairs.for_each(|(mine, theirs)| mine.merge(theirs));
+/// Adds the distributions of `other` to `sum`, phase by phase.
+pub(super) fn merge(sum: &mut Phases, other: &Phases) {
+    let pairs = sum.values_mut().zip(other.values());
+    pairs.for_each(|(sum, other)| sum.merge(other));
 }
 
 /// The distributions of one thread, or the sums of several threads.
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_at_a_server_that_sent_no_reply_counts_only_as_a_phase() {
+    fn time_at_a_server_without_a_reply_is_in_the_phase_but_not_in_the_reply_times() {
         let mut tally = PhaseTally::default();
         let times = PhaseTimes::from([1, 2, 3, 4, 5, 6].map(Duration::from_millis));
         for has_reply in [true, false, false] {

@@ -13,7 +13,7 @@ use seawall_stats::float;
 pub struct Memory {
     /// The value of the label `owner`.
     pub owner: &'static str,
-    /// Bytes.
+    /// Size of the memory in bytes.
     pub bytes: usize,
 }
 
@@ -23,19 +23,19 @@ pub struct Memory {
 pub struct CaptureCounts {
     /// True while a capture runs.
     pub is_running: bool,
-    /// Operations recorded since the start.
+    /// Operations recorded since Seawall started.
     pub operations: u64,
-    /// Omissions since the start, by reason.
+    /// Omissions since Seawall started, by reason.
     pub omitted: Vec<(&'static str, u64)>,
-    /// Captures that have ended since the start, by reason.
+    /// Captures that have ended since Seawall started, by reason.
     pub ended: Vec<(&'static str, u64)>,
-    /// Bytes written since the start.
+    /// Bytes written since Seawall started.
     pub written_bytes: u64,
     /// Bytes of all captures on disk.
     pub kept_bytes: u64,
 }
 
-/// Counts of lost steps and failed writes of the history since the start.
+/// Counts of lost steps and failed writes of the history since Seawall started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLosses {
     /// Steps dropped before the end of their retention.

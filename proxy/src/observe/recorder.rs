@@ -34,14 +34,14 @@ use seawall_stats::Phase;
 /// the addresses of members keep changing.
 const MAX_SERVERS: usize = 1_000;
 
-/// The text of a new shape is written before the registry's lock is taken if the command has more
-/// bytes than this.
+/// If a command has more bytes than this, the text of its shape is written before the registry's
+/// lock is taken.
 const LARGE_COMMAND_BYTES: usize = 64 << 10;
 
 /// Maximum number of cached look-ups of a shard. A full cache is cleared.
 const MAX_CACHED_ROWS: usize = 16_384;
 
-/// Records what happens on the data path.
+/// Counts operations, logins, refusals and server connections. The data path calls it.
 pub struct Recorder {
     pub(super) metrics: Arc<Metrics>,
     /// The directory that counts the connected clients.
@@ -73,7 +73,8 @@ impl fmt::Debug for Recorder {
 pub(super) enum CommandKind {
     /// A command of a client that has logged in.
     Operation,
-    /// A command of the handshake, or of a client that has not logged in yet.
+    /// A command of the handshake, or a command that Seawall replies to itself, for example because
+    /// the client has not logged in yet.
     Handshake,
 }
 
@@ -145,8 +146,8 @@ impl Recorder {
         }
         let now = SystemTime::now();
         let describe = || self.describe(input, names.as_deref());
-        // The text of a large command is written before the lock is taken, because the other
-        // threads wait for the lock.
+        // The text of a large command is written before the lock is taken, because other threads
+        // would wait for the lock during this work.
         let is_large = counts_shapes && input.bytes() > LARGE_COMMAND_BYTES;
         let written = is_large.then(describe);
         let describe = || written.clone().unwrap_or_else(describe);

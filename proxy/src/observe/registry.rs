@@ -89,7 +89,7 @@ pub struct Shape {
     pub level: Level,
 }
 
-/// A shape and its sums since the start.
+/// A shape and its sums since Seawall started.
 #[derive(Clone, Debug)]
 pub struct ShapeRow {
     /// The shape.
@@ -98,7 +98,7 @@ pub struct ShapeRow {
     pub first_seen: SystemTime,
     /// When the shape was last seen, to the second.
     pub last_seen: SystemTime,
-    /// The shape's sums since the start.
+    /// The shape's sums since Seawall started.
     pub sums: ShapeSums,
 }
 
@@ -165,7 +165,8 @@ impl Registry {
     }
 
     /// Finds or adds the rows that count an operation. `counts_shapes` is false for commands that
-    /// Seawall replies to itself. `describe` is called only if a row is added.
+    /// get no shape row: commands of the handshake, commands that Seawall replies to itself, and
+    /// all commands while shapes are not counted. `describe` is called only if a row is added.
     pub(super) fn rows_of(
         &mut self,
         fingerprint: &Fingerprint<'_>,
@@ -419,8 +420,8 @@ impl Registry {
         serial
     }
 
-    /// Adds the threads' sums. Sums for an evicted row are added to the row that [`Self::above`]
-    /// returns. Returns the added sums by row.
+    /// Adds the threads' sums. Sums for an evicted row are added to the row of its coarse shape, or
+    /// to the `other` row of its namespace. Returns the added sums by row.
     pub(super) fn add(
         &mut self,
         fresh: impl IntoIterator<Item = (ShapeIndex, ShapeSums)>,
@@ -430,7 +431,7 @@ impl Registry {
         for (index, sums) in fresh {
             let serial = match self.rows.contains_key(&index.serial) {
                 true => index.serial,
-                false => self.above(index.coarse, index.namespace.0, now),
+                false => self.group_row(index.coarse, index.namespace.0, now),
             };
             let Some(row) = self.rows.get_mut(&serial) else {
                 continue;
@@ -542,7 +543,8 @@ impl Registry {
             .min_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// Removes a shape's row and adds its sums to the row that [`Self::above`] returns.
+    /// Removes a shape's row, and adds its sums to the row of its coarse shape or to the `other`
+    /// row of its namespace.
     fn evict(&mut self, serial: u32, now: SystemTime) {
         let Some(Row {
             row,
@@ -567,17 +569,17 @@ impl Registry {
         if let Some(text) = coarse_text.filter(|_| !has_coarse && self.may_be_coarse(namespace)) {
             self.add_coarse(coarse, namespace, &text, now);
         }
-        let up = self.above(coarse, namespace, now);
-        if let Some(up) = self.rows.get_mut(&up) {
-            up.row.sums.merge(&row.sums);
-            up.row.last_seen = up.row.last_seen.max(row.last_seen);
-            up.row.first_seen = up.row.first_seen.min(row.first_seen);
+        let group = self.group_row(coarse, namespace, now);
+        if let Some(group) = self.rows.get_mut(&group) {
+            group.row.sums.merge(&row.sums);
+            group.row.last_seen = group.row.last_seen.max(row.last_seen);
+            group.row.first_seen = group.row.first_seen.min(row.first_seen);
         }
     }
 
     /// The row of the coarse shape, or the `other` row of the namespace if the coarse shape has no
     /// row.
-    fn above(&mut self, coarse: ShapeId, namespace: usize, now: SystemTime) -> u32 {
+    fn group_row(&mut self, coarse: ShapeId, namespace: usize, now: SystemTime) -> u32 {
         match self.by_id.get(&coarse.of_coarse_row()) {
             Some(serial) => *serial,
             None => self.rest(namespace, now),

@@ -5,20 +5,21 @@ pub(super) fn row<T: Default>(rows: &mut Vec<Option<Box<T>>>, index: usize) -> &
     if rows.len() <= index {
         rows.resize_with(index + 1, || None);
     }
-    let place = rows
+    let row = rows
         .get_mut(index)
         .expect("the rows were just made long enough");
-    place.get_or_insert_default()
+    row.get_or_insert_default()
 }
 
+/// Merges each row of `others` into the row of `rows` with the same index.
 pub(super) fn merge_rows<T: Default>(
-    mine: &mut Vec<Option<Box<T>>>,
-    theirs: Vec<Option<Box<T>>>,
+    rows: &mut Vec<Option<Box<T>>>,
+    others: Vec<Option<Box<T>>>,
     merge: impl Fn(&mut T, &T),
 ) {
-    for (index, sums) in theirs.into_iter().enumerate() {
+    for (index, sums) in others.into_iter().enumerate() {
         if let Some(sums) = sums {
-            merge(row(mine, index), &sums);
+            merge(row(rows, index), &sums);
         }
     }
 }

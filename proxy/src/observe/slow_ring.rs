@@ -3,8 +3,8 @@
 //! The data path only notes an operation, without a look-up. The collector describes the noted
 //! operations once a second, from the rows of their shapes. The list of noted operations and the
 //! list of described operations are both bounded. The number of noted operations per second is
-//! limited too. So the list of described operations covers some seconds even when all operations
-//! are slow. One user can use only a share of the operations of a second.
+//! limited too, in total and for each user. So the list of described operations covers some seconds
+//! even when all operations are slow, and one user alone cannot fill the list.
 
 use std::{
     collections::VecDeque,
@@ -93,8 +93,8 @@ impl Default for SlowNotes {
 }
 
 impl SlowNotes {
-    /// Notes an operation of a client that ended at `at`. Counts the operation as omitted if
-    /// the limit of the second, or the user's share of this limit, is reached.
+    /// Notes an operation of a client that ended at `at`. Counts the operation as omitted if the
+    /// limit per second, or the user's share of this limit, is reached.
     pub(super) fn note(
         &self,
         record: &Record,

@@ -27,11 +27,11 @@ const ERROR_CODES: usize = 32;
 /// Maximum number of error codes counted separately per shape.
 const SHAPE_ERROR_CODES: usize = 16;
 
-/// After this number of kinds of failures in a namespace, further kinds are counted without their
-/// code.
+/// Maximum number of kinds of failures counted separately per namespace. Further kinds are counted
+/// without their code.
 const FAILURES: usize = 16;
 
-/// The code under which further codes are counted.
+/// The number under which all codes beyond a limit are counted together.
 pub(super) const OTHER_CODES: i32 = 0;
 
 /// The index of a row in the namespace table.

@@ -192,7 +192,7 @@ fn add_shapes(batch: &mut Batch, collected: &Collected) {
     }
 }
 
-/// Distributions as exponential histograms.
+/// Adds distributions to a batch as exponential histograms.
 struct Distributions<'b>(&'b mut Batch);
 
 impl Histograms for Distributions<'_> {

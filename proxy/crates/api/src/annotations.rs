@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The annotations of a period, the earliest first.
+/// The annotations of a period.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Annotations {
-    /// The annotations.
+    /// The annotations, the earliest first.
     pub annotations: Vec<Annotation>,
 }
 

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The captures, the latest first.
+/// All captures in the directory of captures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Captures {
     /// Size of the files of all captures in bytes.
     pub bytes: u64,
-    /// The captures.
+    /// The captures, the latest first.
     pub captures: Vec<Capture>,
     /// The reason why no capture can start; `None` if a capture can start.
     pub unavailable: Option<String>,
@@ -33,7 +33,7 @@ pub struct Capture {
     pub end: Option<String>,
     /// When the capture ended; `None` while it runs, or if the time is not known.
     pub ended_at: Option<f64>,
-    /// The id.
+    /// The id, which is also the name of the capture's directory.
     pub id: String,
     /// The namespaces whose clients are captured; empty if all clients are captured.
     pub namespaces: Vec<String>,
@@ -43,8 +43,8 @@ pub struct Capture {
     pub operations: u64,
     /// Number of the capture's files.
     pub parts: u64,
-    /// How pseudonyms replace values in commands and replies: `none`, `equality` or `ordered`.
-    /// `None` if the mode is not known.
+    /// The mode of redaction, which replaces values in commands and replies by pseudonyms: `none`,
+    /// `equality` or `ordered`. `None` if the mode is not known.
     pub redact: Option<String>,
     /// The part of the replies that is recorded: `facts` or `whole`.
     pub replies: String,
@@ -64,13 +64,14 @@ pub struct Capture {
 pub struct NewCapture {
     /// Application names: only clients with one of these names are captured. Empty for all clients.
     pub applications: Vec<String>,
-    /// How long the capture runs.
+    /// Duration of the capture.
     pub duration_ms: u64,
-    /// Namespaces, as `database.collection`, or a database alone. A client is captured from its
-    /// first operation on one of them. Empty for all clients.
+    /// Namespaces, each as `database.collection`, or as `database` for all its collections. A
+    /// client is captured from its first operation on one of them. Empty for all clients.
     pub namespaces: Vec<String>,
-    /// How pseudonyms replace values in commands and replies: `none`, `equality` or `ordered`. The
-    /// mode cannot be weaker than `capture.redact`. The default is `capture.redact`.
+    /// The mode of redaction, which replaces values in commands and replies by pseudonyms: `none`,
+    /// `equality` or `ordered`. The mode cannot be weaker than `capture.redact`. The default is
+    /// `capture.redact`.
     pub redact: Option<String>,
     /// The part of the replies that is recorded: `facts` or `whole`. The default is `facts`.
     pub replies: Option<String>,

@@ -49,7 +49,7 @@ pub struct Span {
     /// The start, in seconds since the epoch; 0 if not reported.
     #[serde(serialize_with = "as_integer")]
     pub from: f64,
-    /// How many seconds of the span have data.
+    /// Number of seconds in the span that have data.
     #[serde(serialize_with = "as_integer")]
     pub seconds: f64,
     /// The end, in seconds since the epoch; 0 if not reported.

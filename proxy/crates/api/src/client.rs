@@ -32,9 +32,9 @@ const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 /// Maximum number of characters of an error response that an error message contains.
 const SHOWN_REFUSAL_CHARACTERS: usize = 200;
 
-/// The header with the name of the instance that sends a request to another instance. An instance
-/// that receives its own name is configured as its own peer, and refuses the request with the
-/// status 421.
+/// The header with the name of the instance that sends a request to another instance. If an
+/// instance receives its own name, it is configured as its own peer, and it refuses the request
+/// with the status 421.
 pub const INSTANCE_HEADER: &str = "seawall-instance";
 
 /// A client of one proxy's admin address.
@@ -86,7 +86,8 @@ impl AdminClient {
         &self.base
     }
 
-    /// Requests a reply. `path` includes the query, as in `/api/v1/shapes?since=1m`.
+    /// Sends a GET request, and parses the reply. `path` includes the query, as in
+    /// `/api/v1/shapes?since=1m`.
     ///
     /// # Errors
     /// If there is no reply, the request is refused, or the reply cannot be parsed as `T`.
@@ -95,7 +96,7 @@ impl AdminClient {
         read(reply).map_err(ClientError::NotJson)
     }
 
-    /// Sends a request that has an effect, and returns its reply.
+    /// Sends a POST request without a body, and parses the reply.
     ///
     /// # Errors
     /// If there is no reply, the request is refused, or the reply cannot be parsed as `T`.
@@ -104,7 +105,7 @@ impl AdminClient {
         read(json(&reply)?).map_err(ClientError::NotJson)
     }
 
-    /// Sends a request that has an effect. Ignores the body of the response.
+    /// Sends a POST request without a body. Ignores the body of the response.
     ///
     /// # Errors
     /// If there is no response, or the request is refused.
@@ -112,7 +113,7 @@ impl AdminClient {
         self.exchange(Method::POST, path).await.map(drop)
     }
 
-    /// Sends a request with a JSON body, and returns its reply.
+    /// Sends a POST request with a JSON body, and parses the reply.
     ///
     /// # Errors
     /// If there is no reply, the request is refused, or the reply cannot be parsed as `T`.
@@ -129,7 +130,7 @@ impl AdminClient {
         read(json(&reply)?).map_err(ClientError::NotJson)
     }
 
-    /// Sends a request to delete something.
+    /// Sends a DELETE request.
     ///
     /// # Errors
     /// If there is no response, or the request is refused.
@@ -137,8 +138,8 @@ impl AdminClient {
         self.exchange(Method::DELETE, path).await.map(drop)
     }
 
-    /// Requests a reply of any length, without a time limit, and passes its bytes to `write` as
-    /// they arrive. If `write` returns false, the download ends.
+    /// Sends a GET request without limits of size and time, and passes the bytes of the reply to
+    /// `write` as they arrive. If `write` returns false, the download ends.
     ///
     /// # Errors
     /// If there is no reply, the request is refused, or the reply ends early.
@@ -174,7 +175,8 @@ impl AdminClient {
         self.exchange(Method::GET, path).await.map(drop)
     }
 
-    /// Requests a reply as JSON, including members that this version of Seawall does not know.
+    /// Sends a GET request, and returns the reply as JSON, including members that this version of
+    /// Seawall does not know.
     ///
     /// # Errors
     /// If there is no reply, the request is refused, or the reply is not JSON.
@@ -182,9 +184,9 @@ impl AdminClient {
         json(&self.exchange(Method::GET, path).await?)
     }
 
-    /// Requests a reply without a time limit, and returns its bytes. `name` is sent in the header
-    /// [`INSTANCE_HEADER`]. Before a part of the body is kept, `reserve` is called with the part's
-    /// size. If `reserve` returns false, the reply is too large.
+    /// Sends a GET request without a time limit, and returns the bytes of the reply. `name` is sent
+    /// in the header [`INSTANCE_HEADER`]. Before a part of the body is kept, `reserve` is called
+    /// with the part's size. If `reserve` returns false, the result is [`ClientError::TooLarge`].
     ///
     /// # Errors
     /// If there is no reply, the request is refused, or the reply is too large.
@@ -210,7 +212,7 @@ impl AdminClient {
         Ok(body)
     }
 
-    /// Returns the body of a successful response.
+    /// Sends a request without a body, and returns the body of a successful response.
     async fn exchange(&self, method: Method, path: &str) -> Result<Bytes, ClientError> {
         let exchange = self.exchange_body(Request::builder(), method, path, Body::empty());
         self.within_limit(exchange).await
@@ -372,7 +374,7 @@ pub enum ClientError {
     #[error("incomplete response: {0}")]
     Broken(String),
     /// The token is missing or wrong.
-    #[error("the admin address requires a token")]
+    #[error("the admin address requires a valid token")]
     Unauthorized,
     /// The response is larger than the caller accepts.
     #[error("the response is too large")]
@@ -384,7 +386,7 @@ pub enum ClientError {
         path: String,
         /// The HTTP status.
         status: u16,
-        /// The beginning of the response.
+        /// The beginning of the response's body.
         said: String,
     },
     /// The response is not JSON, or a member has an unexpected type.
@@ -441,7 +443,7 @@ mod tests {
         let cases = [
             (
                 "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n",
-                "requires a token",
+                "requires a valid token",
             ),
             (
                 "HTTP/1.1 400 Bad\r\ncontent-length: 4\r\n\r\nno!\n",

@@ -17,8 +17,9 @@ pub struct Configuration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConfigurationValue {
-    /// The value in effect, if the configuration does not determine it. The cause is sockets from
-    /// the service manager, the variable `SEAWALL_LOG`, or a limit of descriptors that is too low.
+    /// The value in effect, if it differs from the configured value. Possible causes are sockets
+    /// from the service manager, the variable `SEAWALL_LOG`, and a limit of file descriptors that
+    /// is too low.
     pub in_effect: Option<String>,
     /// The admin address of the instance that reported this entry. Present only if the replies of
     /// several instances were merged.

@@ -29,7 +29,7 @@ pub struct Tick {
     pub server_connections: Connections,
     /// True while a reconnect storm lasts.
     pub storm: bool,
-    /// The time since the start.
+    /// The time since Seawall started.
     #[serde(serialize_with = "as_integer")]
     pub uptime_seconds: f64,
     /// Number of operations that wait for a server connection or for a slot of the concurrency
@@ -70,20 +70,20 @@ pub struct Session {
     /// instance.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<String>,
-    /// `read`, or `act` for a caller who may also reload and drain.
+    /// `act` if the caller may also run actions, such as a reload or a drain; `read` if not.
     pub role: String,
     /// True if requests need a token.
     pub token_required: bool,
 }
 
-/// The load of each shape in each step of a period.
+/// The server load of each shape in each step of a period.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sparklines {
     /// The start of the first step, in seconds since the epoch.
     #[serde(serialize_with = "as_integer")]
     pub from: f64,
-    /// The load in milliseconds per step, by the shape's id. Steps without data are 0.
+    /// The server load in each step, in milliseconds, by the shape's id. Steps without data are 0.
     pub shapes: BTreeMap<String, Vec<f64>>,
     /// The length of each step.
     #[serde(serialize_with = "as_integer")]

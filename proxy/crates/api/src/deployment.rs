@@ -31,12 +31,13 @@ pub struct Status {
     pub operations: u64,
     /// The connections to all servers.
     pub server_connections: Connections,
-    /// The time since the start.
+    /// The time since Seawall started.
     #[serde(serialize_with = "as_integer")]
     pub uptime_seconds: f64,
     /// The version of Seawall.
     pub version: String,
-    /// The number of operations that wait for a connection.
+    /// The number of operations that wait for a server connection or for a slot of the concurrency
+    /// limit.
     pub wait_queue: u64,
 }
 
@@ -110,7 +111,7 @@ pub struct Pool {
     pub state: String,
     /// The users with connections or waiting operations.
     pub users: Vec<PoolUser>,
-    /// Operations that wait for a connection.
+    /// Operations that wait for a connection or for a slot of the concurrency limit.
     pub wait_queue: u64,
 }
 
@@ -154,7 +155,7 @@ pub struct PoolUser {
     pub pending: u64,
     /// The database of the user.
     pub source: String,
-    /// Operations that wait for a connection.
+    /// Operations that wait for a connection or for a slot of the concurrency limit.
     pub wait_queue: u64,
 }
 

@@ -26,7 +26,7 @@ pub struct GaugeStep {
     pub at: f64,
     /// The measured gauges by name.
     pub gauges: BTreeMap<String, GaugeValues>,
-    /// How many seconds of the step have data.
+    /// Number of seconds in the step that have data.
     #[serde(serialize_with = "as_integer")]
     pub seconds: f64,
 }

@@ -29,7 +29,7 @@ pub struct HeatmapColumn {
     /// For each bucket with operations in this step: its index in [`Heatmap::bounds_seconds`], and
     /// the number of operations.
     pub counts: Vec<(u64, u64)>,
-    /// How many seconds of the step have data.
+    /// Number of seconds in the step that have data.
     #[serde(serialize_with = "as_integer")]
     pub seconds: f64,
 }
@@ -38,8 +38,8 @@ pub struct HeatmapColumn {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeatmapShapes {
-    /// True if the area belongs to the heat map of one server. The history has no shapes by server,
-    /// so all members then cover the operations on all servers.
+    /// True if the area belongs to the heat map of one server. The history has no figures by shape
+    /// and server, so all members of this reply cover the operations on all servers.
     pub all_servers: bool,
     /// Number of operations in the area.
     pub count: u64,

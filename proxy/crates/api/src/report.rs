@@ -40,7 +40,7 @@ pub struct Report {
     pub servers: Vec<Server>,
     /// The shapes, by server load in descending order.
     pub shapes: Vec<Shape>,
-    /// How many seconds of the period have data.
+    /// Number of seconds in the period that have data.
     #[serde(serialize_with = "as_integer")]
     pub since_seconds: f64,
     /// The stalls of the period.
@@ -68,7 +68,7 @@ pub struct Instance {
     pub incomparable: Option<String>,
     /// The number of operations since the instance started.
     pub operations: u64,
-    /// The time since the start.
+    /// The time since Seawall started.
     #[serde(serialize_with = "as_integer")]
     pub uptime_seconds: f64,
     /// The version of Seawall.
@@ -92,7 +92,7 @@ impl Report {
         }
     }
 
-    /// How many seconds of the period have data; the uptime if not reported.
+    /// Number of seconds in the period that have data; the uptime if not reported.
     pub fn covered_seconds(&self) -> f64 {
         covered(self.since_seconds, self.status.uptime_seconds)
     }
@@ -147,9 +147,9 @@ pub enum ReportError {
     #[error("not a Seawall report")]
     NotAReport,
     /// The report has an unknown version: another version of Seawall wrote it.
-    #[error("unknown report version {version}")]
+    #[error("unknown report version {version}; expected {expected}", expected = Report::VERSION)]
     Version {
-        /// The unknown version.
+        /// The version of the document.
         version: u64,
     },
     /// A member has an unexpected type.
@@ -170,7 +170,7 @@ mod tests {
         let error = parsed(r#"{ "shapes": [] }"#).unwrap_err();
         assert_eq!(error.to_string(), "not a Seawall report");
         let error = parsed(r#"{ "seawall_report": 2 }"#).unwrap_err();
-        assert_eq!(error.to_string(), "unknown report version 2");
+        assert_eq!(error.to_string(), "unknown report version 2; expected 1");
         let error = parsed(r#"{ "seawall_report": 1, "pools": 5 }"#).unwrap_err();
         assert!(matches!(error, ReportError::Json(_)), "{error}");
     }

@@ -19,8 +19,8 @@ pub struct Shapes {
     pub other: Other,
     /// The listed shapes.
     pub shapes: Vec<Shape>,
-    /// How many seconds of the period have data. Absent if the figures cover the time since the
-    /// start.
+    /// Number of seconds in the period that have data. Absent if the figures cover the time since
+    /// Seawall started.
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "as_integer_if_some"
@@ -49,10 +49,10 @@ pub(super) fn load_ms(listed: &[Shape], other: &Other) -> f64 {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shape {
-    /// The operations and `getMore`s since the start, by application: at most eight applications,
-    /// and `other` for the remaining applications. Clients without an application name have an
-    /// empty name. Present only in the reply about one shape, if the shape table has a row for this
-    /// shape.
+    /// The operations and `getMore`s since Seawall started, by application: at most eight
+    /// applications, and `other` for the remaining applications. Clients without an application
+    /// name have an empty name. Present only in the reply about one shape, if the shape table has a
+    /// row for this shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applications: Option<Vec<Named>>,
     /// The collection; empty if there is none.
@@ -74,13 +74,13 @@ pub struct Shape {
     pub documents: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// The operations and `getMore`s with an error since the start, by code. An operation with
-    /// several codes counts for each code. Present only in the reply about one shape, if the shape
-    /// table has a row for this shape.
+    /// The operations and `getMore`s with an error since Seawall started, by code. An operation
+    /// with several codes counts for each code. Present only in the reply about one shape, if the
+    /// shape table has a row for this shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors_by_code: Option<Vec<CodeCount>>,
-    /// When the shape was first seen: since the proxy's start, or within the period if the shape
-    /// table no longer has a row for the shape.
+    /// When the shape was first seen since Seawall started. If the shape table no longer has a row
+    /// for the shape: when the shape was first seen in the period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_seen: Option<Moment>,
     /// The shape's id: 16 hexadecimal digits.
@@ -108,16 +108,15 @@ pub struct Shape {
     pub request_bytes: u64,
     /// The shape's text, without values.
     pub shape: String,
-    /// How many seconds of the period have data. Absent in a list of shapes, and if the figures
-    /// cover the time since the start.
+    /// Number of seconds in the period that have data. Absent in a list of shapes, and if the
+    /// figures cover the time since Seawall started.
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "as_integer_if_some"
     )]
     pub since_seconds: Option<f64>,
-    /// The figures since the start. Absent in three cases: in a list of shapes, if the other
-    /// members already cover the time since the start, or if the shape table has no row for the
-    /// shape.
+    /// The figures since Seawall started. Absent in three cases: in a list of shapes, if the other
+    /// members already cover this time, or if the shape table has no row for the shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_start: Option<Box<SinceStart>>,
     /// Number of statements of the writes: documents to insert, updates and deletes. Absent if the
@@ -164,7 +163,7 @@ pub struct CodeCount {
     pub count: u64,
 }
 
-/// The figures of a shape since the start.
+/// The figures of a shape since Seawall started.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SinceStart {
@@ -254,7 +253,7 @@ impl Other {
 }
 
 /// A time in seconds since the epoch. A time from the history is in whole seconds and written as an
-/// integer. A time from a row has a fraction and is written as a float.
+/// integer. A time from a row of the shape table has a fraction and is written as a float.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Moment {

@@ -8,8 +8,8 @@ use super::figures::Phases;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SlowOperations {
-    /// Number of slow operations since the start that were not added to the list, because the limit
-    /// per second or the limit per user was reached.
+    /// Number of slow operations since Seawall started that were not added to the list, because the
+    /// limit per second or the limit per user was reached.
     pub left_out: u64,
     /// The operations, the latest first.
     pub operations: Vec<SlowOperation>,

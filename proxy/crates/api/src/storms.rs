@@ -68,6 +68,6 @@ pub struct Storm {
 pub struct Named {
     /// Number of connections or operations with this name.
     pub count: u64,
-    /// The name.
+    /// The name of the application, driver, network or user.
     pub name: String,
 }

@@ -15,8 +15,8 @@ use super::{
 pub struct Namespaces {
     /// One row per command and collection, up to the limit of the request.
     pub namespaces: Vec<Namespace>,
-    /// How many seconds of the period have data. Absent if the figures cover the time since the
-    /// start.
+    /// Number of seconds in the period that have data. Absent if the figures cover the time since
+    /// Seawall started.
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "as_integer_if_some"

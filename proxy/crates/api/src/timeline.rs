@@ -53,7 +53,7 @@ pub struct Step {
     pub reply_bytes: u64,
     /// Bytes of the requests.
     pub request_bytes: u64,
-    /// How many seconds of the step have data.
+    /// Number of seconds in the step that have data.
     #[serde(serialize_with = "as_integer")]
     pub seconds: f64,
     /// The operations' time, without `getMore`s.

@@ -9,7 +9,7 @@ pub enum Topic {
     Pools,
     /// The connected clients.
     Clients,
-    /// The shapes with the greatest server load since the start.
+    /// The shapes with the greatest server load since Seawall started.
     Shapes,
     /// The reconnect storms: sudden rises in the number of short-lived client connections.
     Storms,

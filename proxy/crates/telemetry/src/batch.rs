@@ -1,8 +1,9 @@
 //! The points of one export, as a message of OTLP.
 //!
-//! All figures are cumulative: each point has the sum since its start, so a lost export loses no
-//! count. Distributions have buckets with bounds at powers of 2^(1/n), n being a power of two.
-//! These are exactly the buckets of an exponential histogram, so their counts are copied unchanged.
+//! All figures are cumulative: each point has the sum since the start of its series, so a lost
+//! export loses no count. Distributions have buckets with bounds at powers of 2^(1/n), n being a
+//! power of two. These are exactly the buckets of an exponential histogram, so their counts are
+//! copied unchanged.
 //!
 //! Source: <https://opentelemetry.io/docs/specs/otel/metrics/data-model/>.
 
@@ -48,11 +49,11 @@ pub enum Kind {
 /// A metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instrument<'a> {
-    /// The name.
+    /// The metric's name.
     pub name: &'a str,
     /// The unit, as UCUM writes it: `s`, `By`, `{connection}`; empty if there is none.
     pub unit: &'a str,
-    /// The meaning.
+    /// The metric's help text.
     pub description: &'a str,
 }
 
@@ -75,7 +76,7 @@ pub struct Batch {
     started_ns: u64,
     now_ns: u64,
     metrics: Vec<Metric>,
-    /// The position of each metric.
+    /// The index of each metric in `metrics`, by the metric's name.
     positions: HashMap<String, usize>,
 }
 
@@ -91,7 +92,8 @@ impl Batch {
         }
     }
 
-    /// Adds one value of a metric that has a single number per set of attributes.
+    /// Adds one point to a metric whose points are single numbers. `value` is the current value of
+    /// the series that has these attributes.
     pub fn add_number(
         &mut self,
         of: Instrument<'_>,

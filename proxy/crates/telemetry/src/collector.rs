@@ -1,4 +1,4 @@
-//! The receiver of exports: sends one message, and reads a bounded response.
+//! The client of a collector: sends one message, and reads a response of limited size.
 
 use std::{
     error, fmt,
@@ -25,19 +25,19 @@ use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto::ring};
 
 use super::retry_after;
 
-/// Maximum size of the body of a response. A response has a number and a short text.
+/// Maximum size of the body of a response. A response contains only a number and a short text.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
 /// Maximum size of the buffer for the head of a response.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// Maximum number of characters of a collector's text that a log line contains.
+/// Maximum number of characters that a log line contains of a text from the collector.
 const SHOWN_CHARACTERS: usize = 200;
 
 /// How long an unused connection is kept.
 const IDLE_LIMIT: Duration = Duration::from_secs(90);
 
-/// Where exports are sent.
+/// The URL to which exports are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// The base of the URL, to which `/v1/metrics` is appended.
@@ -46,7 +46,7 @@ pub enum Address {
     Exact(String),
 }
 
-/// A receiver of exports.
+/// A client of the collector that receives the exports.
 pub struct Collector {
     client: Client<HttpsConnector<HttpConnector>, Body>,
     uri: Uri,
@@ -69,11 +69,11 @@ impl fmt::Debug for Collector {
 /// The reason why a collector cannot be used.
 #[derive(Debug, Error)]
 pub enum CollectorError {
-    /// The URL is not an HTTP URL with a host.
-    #[error("the URL of the collector is not an HTTP URL with a host")]
+    /// The URL is not an HTTP or HTTPS URL with a host.
+    #[error("the URL of the collector must be an HTTP or HTTPS URL with a host")]
     Url,
     /// The header's name or value has characters that HTTP does not allow.
-    #[error("the header {0} for the collector is not valid")]
+    #[error("the name or the value of the header {0} for the collector is not valid")]
     Header(String),
     /// TLS cannot be set up.
     #[error("cannot set up TLS: {0}")]
@@ -107,10 +107,10 @@ pub(crate) enum Response {
 }
 
 impl Collector {
-    /// Creates a collector, which connects at its first request. Each request has these headers,
-    /// and is compressed with gzip if `compresses` is true. `timeout` limits each request, from the
-    /// connection to the end of the response. `tls` is used with HTTPS; without it, no certificate
-    /// is trusted.
+    /// Creates a collector, which connects at its first request. Each request has `headers`, and is
+    /// compressed with gzip if `compresses` is true. `timeout` limits each request, from the
+    /// connection to the end of the response. `tls` is used with HTTPS; if `tls` is `None`, no
+    /// certificate is trusted.
     ///
     /// # Errors
     /// If the URL or a header is invalid, or TLS cannot be set up.
@@ -229,7 +229,8 @@ fn refused(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Response {
     }
 }
 
-/// The beginning of a text of the collector, on one line.
+/// The beginning of a text from the collector, on one line: each control character is replaced by a
+/// space.
 fn shown(text: &str) -> String {
     let characters = text.trim().chars().take(SHOWN_CHARACTERS);
     characters
@@ -342,6 +343,7 @@ mod tests {
         let debug = format!("{:?}", collector(&[("x", "hunter2")]).unwrap());
         assert!(!debug.contains("hunter2"));
         let error = collector(&[("x", "hunter2\n")]).unwrap_err().to_string();
-        assert_eq!(error, "the header x for the collector is not valid");
+        let expected = "the name or the value of the header x for the collector is not valid";
+        assert_eq!(error, expected);
     }
 }

@@ -12,7 +12,7 @@ use super::collector::{Collector, Response};
 /// The wait before the second request of an export. Each further wait is twice as long.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// The longest wait between two requests, unless the collector asks for more.
+/// The longest wait between two requests, unless the collector asks for a longer wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// How an export ended.
@@ -63,9 +63,9 @@ pub struct Exported {
 }
 
 impl Collector {
-    /// Sends a message, and repeats it after temporary failures. Ends before a wait that would last
-    /// until `until`, when the next export is due. A request that has begun is limited only by the
-    /// timeout of the collector. Cancel safe.
+    /// Sends a message, and repeats it after temporary failures. `until` is when the next export is
+    /// due: if the wait before a repetition would last until then, this export ends at once. A
+    /// request in flight at `until` continues, at most until the collector's timeout. Cancel safe.
     pub async fn export(&self, message: Vec<u8>, until: Instant) -> Exported {
         let body = self.body(message);
         with_retries(|| self.send(Bytes::clone(&body)), until).await

@@ -15,7 +15,7 @@ pub(crate) fn parse(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     let wait = match value.parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
-        // An HTTP date is also a valid date of RFC 2822, with the old name of the time zone.
+        // An HTTP date is also a valid date of RFC 2822, which still accepts the time zone `GMT`.
         Err(_) => {
             let date = OffsetDateTime::parse(value, &Rfc2822).ok()?;
             SystemTime::from(date)

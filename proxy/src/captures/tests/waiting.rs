@@ -1,4 +1,4 @@
-//! A session that waits for an event, and its replacement.
+//! Tests of sessions that wait for an event, and of their replacement.
 
 use super::*;
 

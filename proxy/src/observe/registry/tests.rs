@@ -71,6 +71,7 @@ impl Table {
         self.record(rows, time);
     }
 
+    /// Ends a second: does the work that the collector does once a second.
     fn second(&mut self) {
         let now = SystemTime::UNIX_EPOCH;
         self.registry.add(std::mem::take(&mut self.fresh), now);
@@ -184,7 +185,7 @@ fn new_row_is_kept_and_an_evicted_shape_can_get_a_row_again() {
         table.run(&find("orders", field, 0), MS * 10);
     }
     table.second();
-    let earn = |table: &mut Table, field, time| {
+    let make_heavy = |table: &mut Table, field, time| {
         for _ in 0..3 {
             table.run(&find("orders", field, 0), time);
             table.second();
@@ -193,8 +194,8 @@ fn new_row_is_kept_and_an_evicted_shape_can_get_a_row_again() {
         table.run(&find("orders", field, 0), MS);
         table.second();
     };
-    earn(&mut table, 100, MS * 100);
-    earn(&mut table, 101, MS * 20);
+    make_heavy(&mut table, 100, MS * 100);
+    make_heavy(&mut table, 101, MS * 20);
     assert!(table.has_row(100) && table.has_row(101));
     // One of the first nine shapes has lost its row. A few more operations make the shape heavy
     // enough for a row.

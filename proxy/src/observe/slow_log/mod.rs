@@ -45,7 +45,7 @@ const QUIET: Duration = Duration::from_secs(1);
 /// process.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
-/// Says which operations are logged, where, and how.
+/// The settings of the slow log: which operations are logged, where, and how.
 #[derive(Clone, Debug)]
 pub struct SlowLogSettings {
     /// Minimum duration of a logged operation; 0 logs every operation.
@@ -138,7 +138,7 @@ impl SlowLog {
     /// counts the line as dropped, if the queue is full, if the limit of lines per second is
     /// reached, or if the user's share of this limit is used up.
     pub(super) fn admit(&self, user: u64, at: SystemTime) -> Option<LinePermit<'_>> {
-        let is_admitted = self.rate.admits(user, at) && self.counts.reserve_place();
+        let is_admitted = self.rate.admits(user, at) && self.counts.reserve_entry();
         if !is_admitted {
             self.counts.left_out.add(1);
         }
@@ -173,8 +173,8 @@ impl SlowLog {
         queued.is_some_and(|queued| queued.is_ok()) && is_done.recv_timeout(FLUSH_LIMIT).is_ok()
     }
 
-    /// Number of lines dropped since the start: because of the limit of lines per second, a full
-    /// queue or a failed write.
+    /// Number of lines dropped since this log was opened: because of the limit of lines per second,
+    /// a full queue or a failed write.
     pub(super) fn left_out(&self) -> u64 {
         self.counts.left_out.all()
     }
@@ -227,7 +227,7 @@ struct QueueCounts {
 }
 
 impl QueueCounts {
-    fn reserve_place(&self) -> bool {
+    fn reserve_entry(&self) -> bool {
         let one_more = |waiting| (waiting < QUEUED_LINES).then_some(waiting + 1);
         self.waiting
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
@@ -296,7 +296,7 @@ impl Filter {
     }
 
     /// True if the next operation is in the sample. A hash of the operation's number decides. If
-    /// the log took every second operation instead, two alternating kinds of operations would be
+    /// every second operation were logged instead, two alternating kinds of operations would be
     /// sampled unequally.
     fn samples(&self) -> bool {
         if self.share >= 1.0 {

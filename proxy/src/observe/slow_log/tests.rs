@@ -392,9 +392,9 @@ fn alternating_slow_operations_are_sampled_equally() {
             ..settings()
         });
         let mut taken = [0; 2];
-        for turn in 0..200_000 {
+        for number in 0..200_000 {
             let slow = filter.samples();
-            taken[turn % 2] += u32::from(slow);
+            taken[number % 2] += u32::from(slow);
         }
         for taken in taken {
             assert!((least..=most).contains(&taken), "{percent} %: {taken}");
@@ -424,8 +424,8 @@ fn lines_over_the_rate_are_dropped_and_counted_in_the_next_line() {
             documents,
             ..entry()
         };
-        for turn in 0..5 {
-            write(log, &at(10, turn));
+        for number in 0..5 {
+            write(log, &at(10, number));
         }
         assert_eq!(log.left_out(), 3);
         write(log, &at(11, 5));

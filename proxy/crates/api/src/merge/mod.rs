@@ -91,15 +91,15 @@ fn merge_by<T, K: Eq + Hash>(
     key: impl Fn(&T) -> K,
     merge: impl Fn(&mut T, T),
 ) {
-    let mut places: HashMap<K, usize> = HashMap::new();
+    let mut indexes: HashMap<K, usize> = HashMap::new();
     for element in std::mem::take(list).into_iter().chain(others) {
-        match places.entry(key(&element)) {
-            Entry::Vacant(place) => {
-                place.insert(list.len());
+        match indexes.entry(key(&element)) {
+            Entry::Vacant(entry) => {
+                entry.insert(list.len());
                 list.push(element);
             }
-            Entry::Occupied(place) => {
-                if let Some(first) = list.get_mut(*place.get()) {
+            Entry::Occupied(entry) => {
+                if let Some(first) = list.get_mut(*entry.get()) {
                     merge(first, element);
                 }
             }
@@ -211,7 +211,8 @@ mod tests {
         assert!((a.total_time_ms - expected.total_time_ms).abs() < 1e-6);
     }
 
-    /// The figures of one namespace since the start, with these durations in milliseconds.
+    /// The figures of one namespace since the start of Seawall, with these durations in
+    /// milliseconds.
     fn namespace(collection: &str, durations: &[u64], code: &str) -> Namespace {
         let Shape {
             count,
@@ -260,8 +261,8 @@ mod tests {
         assert_eq!((b.retries, b.awaited_time_ms), (Some(6), Some(2.0)));
         let codes = BTreeMap::from([("13".to_owned(), 2), ("50".to_owned(), 2)]);
         assert_eq!(b.error_codes, Some(codes));
-        // Both replies have figures since the start, so the member for figures of a period stays
-        // absent.
+        // The member `errors` exists only in figures of a period. Both replies have figures since
+        // the start of Seawall, so the merged reply has no member `errors`.
         assert_eq!((b.errors, merged.since_seconds), (None, Some(60.0)));
         merged.drop_distributions();
         assert!(!merged.is_mergeable());

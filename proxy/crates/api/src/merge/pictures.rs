@@ -132,9 +132,9 @@ impl Merge for GaugeTimeline {
     }
 }
 
-/// A gauge of both instances together. Delays are not added: the longer delay counts. The sums of
-/// the lowest and of the highest values are only bounds, because the two instances may have had
-/// these values at different moments.
+/// Merges the values of a gauge of two instances. Delays are not added: the result is the longer
+/// delay. The sums of the lowest and of the highest values are only bounds, because the two
+/// instances may have had these values at different moments.
 fn added(name: &str, one: GaugeValues, other: GaugeValues) -> GaugeValues {
     let both: fn(f64, f64) -> f64 = match name.ends_with("_delay_seconds") {
         true => f64::max,
@@ -178,8 +178,8 @@ fn combined(steps: Vec<GaugeStep>, seconds: f64) -> Vec<GaugeStep> {
 const MAX_STEPS: usize = 10_000;
 
 impl Merge for Sparklines {
-    /// Adds the loads of steps that begin at the same time. Steps of another length cannot be added
-    /// and are ignored.
+    /// Adds the loads of steps that begin at the same time. If the steps of `other` have another
+    /// length, `other` is ignored, because its steps cannot be added.
     fn merge(&mut self, other: Self) {
         if self.shapes.is_empty() {
             *self = other;
@@ -215,7 +215,7 @@ impl Merge for Sparklines {
     }
 }
 
-/// A number of steps; [`MAX_STEPS`] if it is larger.
+/// Rounds a number of steps up to a whole number, at most [`MAX_STEPS`].
 fn whole_steps(steps: f64) -> usize {
     (0..MAX_STEPS)
         .find(|whole| float(u64::try_from(*whole).unwrap_or(u64::MAX)) >= steps)

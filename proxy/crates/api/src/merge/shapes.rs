@@ -47,8 +47,8 @@ impl Merge for Shapes {
 }
 
 impl Shape {
-    /// Removes the distributions of the steps, of the cursors and of the figures since the start. A
-    /// reply about one shape contains them only if the request has `distributions=true`.
+    /// Removes the distributions of the steps, of the cursors and of the figures since the start of
+    /// Seawall. A reply about one shape contains them only if the request has `distributions=true`.
     pub fn drop_inner_distributions(&mut self) {
         for step in self.timeline.iter_mut().flatten() {
             step.distribution = None;

@@ -1,4 +1,4 @@
-//! Exports to collectors that misbehave. Each collector is a socket of this process.
+//! Tests of exports to faulty collectors. Each collector is a listening socket of this process.
 
 use std::sync::{
     Arc,
@@ -140,7 +140,7 @@ async fn an_export_ends_at_once_if_the_requested_wait_lasts_until_the_next_expor
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_grow_from_a_second_to_half_a_minute() {
+async fn waits_between_requests_double_from_1_s_to_at_most_30_s() {
     let (exported, times) = scripted(Vec::new(), 600).await;
     assert_eq!(
         (exported.outcome, exported.not_before),
@@ -214,7 +214,7 @@ async fn responses_that_are_too_large_or_not_otlp_are_errors() {
 }
 
 #[tokio::test]
-async fn a_hanging_collector_delays_an_export_by_one_timeout() {
+async fn an_export_to_a_hanging_collector_ends_after_one_timeout() {
     let fake = Fake::start(vec![Vec::new()]).await;
     let collector = fake.collector(Duration::from_millis(50));
     let until = Instant::now() + LONG;
@@ -224,7 +224,7 @@ async fn a_hanging_collector_delays_an_export_by_one_timeout() {
 }
 
 #[tokio::test]
-async fn a_collector_that_cannot_be_reached_may_be_tried_again() {
+async fn an_unreachable_collector_is_a_retryable_failure() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = Address::Base(format!("http://{}", listener.local_addr().unwrap()));
     drop(listener);
