@@ -5,7 +5,7 @@
 /** A request that did not succeed. */
 export class Problem extends Error {
   /**
-   * @param {number} status 0 without a reply
+   * @param {number} status the HTTP status; 0 if there was no reply
    * @param {string} text
    */
   constructor(status, text) {
@@ -30,14 +30,15 @@ async function send(path, options = {}) {
 }
 
 /**
- * Replies of all instances, merged by the server: on or off, and what each reply says about the
- * instances.
+ * If `isOn`, requests ask the server to merge the replies of all instances. `report` is called with
+ * the instances that a merged reply lists.
  * @type {{isOn: boolean, report: (topic: string, instances: InstanceState[]) => void}}
  */
 const merging = { isOn: false, report: () => {} };
 
 /**
- * Requests the figures of all instances from now on, or those of this one.
+ * Chooses if later requests ask for the figures of all instances or only of this instance. `report`
+ * is called with the path and the instances of each merged reply.
  * @param {boolean} isOn
  * @param {(topic: string, instances: InstanceState[]) => void} report
  */
@@ -99,8 +100,8 @@ export async function act(method, path, body) {
 }
 
 /**
- * Repeats a task while the page is visible. The pause grows with the time that the task takes, so
- * one page takes at most a fiftieth of a connection's time, however many shapes there are.
+ * Repeats a task while the page is visible. The pause is at least 50 times as long as the task. So
+ * the requests of one page use at most 2 % of a connection's time, even if there are many shapes.
  * @param {(signal: AbortSignal) => Promise<void>} task
  * @param {number} interval seconds between two runs; 0 for a single run
  * @returns {() => void} ends the repetition

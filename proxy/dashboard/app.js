@@ -38,7 +38,7 @@ const WITHOUT_RANGE = ["storms", "changes", "clients", "servers", "config"];
 let state = parse(location.search);
 /** @type {import("./types.js").Session | null} */
 let session = null;
-/** Ends what the current view has begun. @type {(() => void)[]} */
+/** Functions that end the requests and charts of the current view. @type {(() => void)[]} */
 let ends = [];
 
 const main = h("main", { id: "main", tabindex: "-1" });
@@ -114,7 +114,7 @@ function leave() {
   begun.forEach((end) => end());
 }
 
-/** Shows the figures of this instance, or those of all. The choice needs other instances. */
+/** Applies the choice of instances. The choice is shown only if other instances are configured. */
 function applyScope() {
   const peers = session?.peers ?? [];
   const isAll = state.instances === "all" && peers.length > 0;
@@ -143,7 +143,7 @@ function noteMissing(topic, instances) {
   warn();
 }
 
-/** The view of the page's address, or the overview if there is no such view. */
+/** The view that the address names. If the address names an unknown view, the overview. */
 function openView() {
   const [overview] = VIEWS;
   return [...VIEWS, SHAPE].find(([name]) => name === state.view) ?? overview;
@@ -171,7 +171,7 @@ function show() {
       ),
     ),
   );
-  // On a phone, the navigation is wider than the screen.
+  // On a phone, the navigation is wider than the screen, so it is scrolled to the current view.
   const current = /** @type {HTMLElement | null} */ (nav.querySelector("[aria-current]"));
   if (current) nav.scrollLeft = current.offsetLeft - nav.offsetLeft;
   fill(picker, ...(WITHOUT_RANGE.includes(name) ? [] : rangePicker()));
@@ -242,7 +242,7 @@ function showLogin() {
     h(
       "p",
       {},
-      "This Seawall requires a token: the content of a file in ",
+      "This Seawall requires a token: the content of the file that is configured as ",
       h("code", {}, "admin.token_file"),
       " or ",
       h("code", {}, "admin.read_token_file"),
@@ -333,7 +333,7 @@ function press(event) {
   isAfterG = event.key === "g" && !isAfterG;
 }
 
-/** Follows links inside the page without loading it again. @param {MouseEvent} event */
+/** Follows links inside the page without loading the page again. @param {MouseEvent} event */
 function follow(event) {
   const link = /** @type {Element} */ (event.target).closest("a");
   if (

@@ -161,7 +161,7 @@ function drawn(series, x, y, isFilled) {
 }
 
 /**
- * The value of the step at a time.
+ * The value of the point that is closest to a time.
  * @param {Point[]} points
  * @param {number} at
  */
@@ -211,7 +211,7 @@ export function points(steps, length, value) {
 }
 
 /**
- * A line without axes.
+ * A small chart without axes.
  * @param {number[]} values
  */
 export function sparkline(values) {

@@ -1,4 +1,4 @@
-/** The distribution of durations, and how it differs from an earlier one. */
+/** Draws the distribution of durations, with an earlier distribution behind it if there is one. */
 
 import { axisLabel, fill, h, svg } from "./dom.js";
 import { duration, percent } from "./format.js";
@@ -7,8 +7,8 @@ import { logarithmic } from "./scale.js";
 /** @typedef {import("./types.js").Bucket} Bucket */
 
 /**
- * The share of operations in each bucket, drawn as steps over the logarithm of the duration. Shares
- * and not counts, so that periods with different loads can be compared.
+ * Draws the share of operations in each bucket. The horizontal axis is logarithmic. The chart shows
+ * shares and not counts, so that periods with different loads can be compared.
  * @param {Bucket[]} buckets
  * @param {{before?: Bucket[], marks?: [string, number][]}} [options] `marks` are durations in ms
  */
@@ -36,8 +36,8 @@ export function distribution(buckets, options = {}) {
     return svg("path", { class: `bars ${tone}`, d: path.join("") });
   };
   const lines = marks.map(([name, ms], i) => {
-    // At the right edge, the label is on the left of its line. A label that would cover the one
-    // before it is lower.
+    // At the right edge, a label is on the left of its line. A label that would cover the previous
+    // label is drawn lower.
     const isAtEdge = scale.at(ms) > 0.85;
     const distance = i > 0 ? scale.at(ms) - scale.at(marks[i - 1][1]) : 1;
     const isClose = distance < (isAtEdge ? 0.16 : 0.08);
@@ -104,7 +104,8 @@ export const PHASES = /** @type {const} */ ([
 ]);
 
 /**
- * The time in each phase, as a table with bars. One hue, because the rows have names.
+ * The time in each phase, as a table with bars. All bars have one colour, because each row has a
+ * name.
  * @param {import("./types.js").Phases} phases
  * @param {number} count of operations
  */

@@ -1,6 +1,6 @@
 /**
- * Builds elements. Texts become text nodes and never markup: shapes and names of applications are
- * input of clients.
+ * Builds elements. Texts become text nodes and never markup, because clients choose some of the
+ * texts, such as shapes and names of applications.
  */
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -83,7 +83,7 @@ export function terms(pairs, name = "terms") {
 }
 
 /**
- * A plain table. Cells of columns whose head begins with `#` are numbers.
+ * A plain table. A column whose head begins with `#` contains numbers.
  * @param {string} caption
  * @param {string[]} heads
  * @param {Child[][]} rows
@@ -117,7 +117,7 @@ export function table(caption, heads, rows) {
 }
 
 /**
- * The head of the column with the instances; none in the figures of one instance.
+ * The head of the column that names the instances. Empty if the rows come from one instance.
  * @param {{instance?: string}[]} rows
  */
 export function instanceHead(rows) {
@@ -139,8 +139,8 @@ export function section(title, ...children) {
 }
 
 /**
- * A label of a horizontal axis. At the right edge it ends at its position, so that it stays inside
- * the page of a phone.
+ * A label of a horizontal axis. At the right edge, a label ends at its position, so that the label
+ * does not widen the page on a phone.
  * @param {number} at the position from 0 to 1
  * @param {string} text
  */
@@ -149,7 +149,7 @@ export function axisLabel(at, text) {
 }
 
 /**
- * A sentence in place of data.
+ * A sentence that is shown instead of data.
  * @param {string} text
  */
 export function note(text) {

@@ -79,7 +79,7 @@ const days = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" }
 const moments = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 
 /**
- * The time of day, with seconds if they matter.
+ * The time of day, with seconds if the resolution is finer than a minute.
  * @param {number} at seconds since the epoch
  * @param {number} [step] the resolution in seconds
  */
@@ -106,7 +106,7 @@ export function dateAndTime(at) {
 }
 
 /**
- * The baseline of a comparison. A moment is a date and time; other baselines are as in the request.
+ * The name of a baseline. A moment is shown as date and time, other baselines as in the request.
  * @param {string} against
  */
 export function baselineText(against) {
@@ -118,7 +118,7 @@ export function baselineText(against) {
 /**
  * A label on a time axis.
  * @param {number} at
- * @param {number} interval the distance of labels in seconds
+ * @param {number} interval the time between two labels, in seconds
  */
 export function tick(at, interval) {
   if (interval >= 86_400) return days.format(at * 1000);

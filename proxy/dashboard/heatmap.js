@@ -1,6 +1,6 @@
 /**
- * The latency heat map: time from left to right, latency from bottom to top, darkness is the number
- * of operations. An area can be brushed with the pointer or with the keyboard.
+ * The latency heat map: time from left to right, latency from bottom to top. The colour of a cell
+ * shows its number of operations. The user selects ("brushes") an area with the pointer or keys.
  */
 
 import { axisLabel, fill, h } from "./dom.js";
@@ -26,9 +26,9 @@ export class Heatmap {
     this.scale = logarithmic(0.1, 1000);
     /** @type {import("./types.js").Annotation[]} */
     this.annotations = [];
-    /** @type {{at: number, ms: number} | null} the cell of the keyboard */
+    /** @type {{at: number, ms: number} | null} the current cell of the keyboard */
     this.cell = null;
-    /** @type {{at: number, ms: number} | null} where the selection by keyboard began */
+    /** @type {{at: number, ms: number} | null} the cell in which the selection by keyboard began */
     this.start = null;
     this.total = 0;
     this.picture = h("canvas", { "aria-hidden": "true" });
@@ -112,7 +112,7 @@ export class Heatmap {
     this.read(null);
   }
 
-  /** Draws all cells. The device's pixels are used, so cells have sharp edges. */
+  /** Draws all cells at the resolution of the device, so that cells have sharp edges. */
   draw() {
     const { width, height } = this.canvas.getBoundingClientRect();
     const ratio = window.devicePixelRatio || 1;
@@ -195,7 +195,7 @@ export class Heatmap {
   }
 
   /**
-   * The area between two places, with whole cells.
+   * The area between two points, extended to whole cells.
    * @param {{at: number, ms: number}} one
    * @param {{at: number, ms: number}} other
    * @returns {Area}
@@ -232,7 +232,7 @@ export class Heatmap {
   }
 
   /**
-   * The number of operations in the cell at a place.
+   * The number of operations in the cell at a point, and the bounds of the cell's bucket.
    * @param {{at: number, ms: number}} place
    */
   cellAt({ at, ms }) {
@@ -299,7 +299,8 @@ export class Heatmap {
 }
 
 /**
- * The shade of a count. Logarithmic: a single slow operation must be visible beside thousands.
+ * The shade of a count. The scale is logarithmic, because a single slow operation must be visible
+ * beside thousands of operations.
  * @param {number} count
  * @param {number} highest
  */
@@ -309,7 +310,7 @@ function shade(count, highest) {
 }
 
 /**
- * The shades from few to many operations: one hue, between the colours of the style sheet.
+ * The shades from few to many operations, mixed from the four colours of the style sheet.
  * @param {HTMLElement} element
  */
 function ramp(element) {

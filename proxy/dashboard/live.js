@@ -53,20 +53,20 @@ export function start(watch) {
 }
 
 /**
- * Shows the updates of all instances together, or those of this one.
+ * Chooses if the updates cover all instances or only this instance.
  * @param {boolean} isAll
  */
 export function showAll(isAll) {
   const wanted = isAll ? "/api/v1/live?instances=all" : "/api/v1/live";
   if (address === wanted) return;
   address = wanted;
-  // The earlier updates are those of other instances.
+  // The earlier updates belong to the previous choice.
   recent.length = 0;
   if (source || retry !== undefined) open();
 }
 
 /**
- * Calls `show` with each update, and with the latest one at once.
+ * Calls `show` at once with the latest update, if there is one, and then with each new update.
  * @param {(tick: Tick, recent: Tick[]) => void} show
  * @returns {() => void}
  */

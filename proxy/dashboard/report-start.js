@@ -1,6 +1,7 @@
 /*
- * Starts the modules of a report, which is a single file. Browsers load no modules from files, so
- * each module becomes a blob: URL, and its imports are replaced by the URLs of earlier modules.
+ * Starts the modules of a report, which is a single file. Browsers do not load modules from file:
+ * URLs. So each module becomes a blob: URL, and its imports are replaced by the URLs of earlier
+ * modules.
  *
  * The security policy of a report allows only this script, by its hash, and blob: URLs. Only a
  * running script can make a blob: URL. So markup in a text of a client could not start a script,

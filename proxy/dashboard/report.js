@@ -91,7 +91,7 @@ function showReport(page) {
       charts(page),
       section("Heat map", ...heatmap(page)),
       section("Shapes", ...shapes(page, heaviest)),
-      section("Storms", ...orNote(report.storms.storms.map(storm), "No storm has been seen.")),
+      section("Storms", ...orNote(report.storms.storms.map(storm), "No storm was detected.")),
       section("Stalls", ...stalls(report.stalls, href)),
       section(
         `Changes against ${baselineText(report.changes.against)}`,
@@ -151,7 +151,7 @@ function charts({ report, from, until }) {
     drawn.show(series, from, until, report.annotations);
     return section(title, drawn.element);
   };
-  // A step without data has no rate, and one without operations has no latency.
+  // A step without data has no rate, and a step without operations has no latency.
   const rate = (/** @type {number} */ count, /** @type {number} */ seconds) =>
     seconds > 0 ? count / seconds : null;
   return h(
@@ -171,7 +171,7 @@ function charts({ report, from, until }) {
 }
 
 /**
- * The heat map of all operations: the steps of the timeline have their distributions.
+ * The heat map of all operations, from the distributions in the steps of the timeline.
  * @param {Timeline} timeline
  * @returns {import("./types.js").HeatmapReply}
  */
@@ -233,8 +233,8 @@ function areaText(reply, { from, until, low, high }) {
 }
 
 /**
- * Prints on white, also from a dark screen. Pictures must be drawn again, because a canvas keeps
- * its colours.
+ * Prints with the light theme, even if the screen is dark. The heat map must be drawn again,
+ * because a canvas keeps its colours.
  * @param {() => void} draw
  */
 function whenPrinting(draw) {

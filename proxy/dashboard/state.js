@@ -1,4 +1,4 @@
-/** The whole view as one value, which the address of the page holds. */
+/** The state of the view. The address of the page contains the whole state. */
 
 /**
  * @typedef {object} State
@@ -6,13 +6,13 @@
  * @property {string} id the shape of the view `shape`
  * @property {string} since the length of a period that ends now, such as `1h`
  * @property {string} from the start of a fixed period, in seconds since the epoch
- * @property {string} until its end
- * @property {string} step length of a step; empty for the best one
+ * @property {string} until the end of the fixed period
+ * @property {string} step length of a step; empty for a step that fits the period
  * @property {string} of the selection of the heat map, such as `server:db1:27017`
  * @property {string} phase
  * @property {string} scale `log` or `linear`
  * @property {string} lo the lowest latency of the heat map in milliseconds
- * @property {string} hi the highest
+ * @property {string} hi the highest latency of the heat map in milliseconds
  * @property {string} area the brushed area: from, until, lowest and highest latency in seconds
  * @property {string} sort
  * @property {string} dir `asc` or `desc`
@@ -44,10 +44,10 @@ export const DEFAULTS = Object.freeze({
   wall: "",
 });
 
-/** Settings that stay when another view is opened. */
+/** Properties that stay the same when another view is opened. */
 const KEPT = /** @type {const} */ (["since", "from", "until", "instances", "wall"]);
 
-/** The lengths of the range picker. */
+/** The periods that the range picker offers. */
 export const RANGES = /** @type {const} */ (["5m", "15m", "1h", "6h", "24h", "7d"]);
 
 /**
@@ -117,9 +117,9 @@ export function range(state) {
 }
 
 /**
- * A step that the history has for a period, with at most `most` steps.
- * @param {number} length
- * @param {number} age how long ago the period begins, in seconds
+ * The shortest step for which the history covers the whole period in at most `most` steps.
+ * @param {number} length of the period in seconds
+ * @param {number} age time since the start of the period, in seconds
  * @param {number} most
  */
 export function stepFor(length, age, most) {

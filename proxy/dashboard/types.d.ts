@@ -1,4 +1,4 @@
-/* The replies of the API, as far as the page uses them. Browsers never load this file. */
+/* The members of the API's replies that the page uses. Browsers never load this file. */
 
 export interface Latency {
   p50: number;
@@ -404,12 +404,12 @@ export interface ComparisonPage {
   shapes: { baseline: Shape[]; now: Shape[] };
 }
 
-/** What a view gets from the application. */
+/** The functions and the state that the frame of the page passes to a view. */
 export interface Page {
   state: import("./state.js").State;
   main: HTMLElement;
   session: Session | null;
-  /** Runs `load` now and then at intervals while the page is visible, and shows its result. */
+  /** Runs `load` at once, and again at intervals while the page is visible. Shows each result. */
   poll<T>(
     load: (signal: AbortSignal) => Promise<T>,
     show: (result: T) => void,
@@ -419,7 +419,7 @@ export interface Page {
   live(show: (tick: Tick, recent: Tick[]) => void): void;
   /** Runs `end` when the user leaves the view. */
   onLeave(end: () => void): void;
-  /** Shows another view, or the same with other settings. */
+  /** Shows another view, or the same view with other settings. */
   go(changes: Partial<import("./state.js").State>): void;
   /** Keeps settings in the address without showing the view again. */
   keep(changes: Partial<import("./state.js").State>): void;

@@ -33,7 +33,7 @@ export function shapeAddress(page, against = "") {
 }
 
 /**
- * The name of a shape, which leads to its view.
+ * The name of a shape, as a link to the view of the shape.
  * @param {Href} href
  * @param {SeriesName | null} of
  */
@@ -77,7 +77,7 @@ export function stormsView(page) {
           note(
             "Seawall has not run long enough to know the usual traffic, so it detects no storm yet.",
           ),
-        storms.length === 0 && note("No storm has been seen."),
+        storms.length === 0 && note("No storm was detected."),
         ...storms.map(storm),
       );
     },
@@ -110,8 +110,8 @@ export function storm(of) {
         ["Usual short-lived per second", number(of.usual_short_lived_per_second)],
         ["Logins here", integer(of.client_authentications)],
         ["Logins at servers", integer(of.server_authentications)],
-        ["Logins spared", integer(of.server_authentications_absorbed)],
-        ["Connections spared", integer(of.server_connections_absorbed)],
+        ["Logins absorbed", integer(of.server_authentications_absorbed)],
+        ["Connections absorbed", integer(of.server_connections_absorbed)],
       ],
       "figures",
     ),
@@ -209,13 +209,13 @@ function around(page, of) {
 }
 
 /**
- * Why no counter is listed for a stall.
+ * The reason why no counter is listed for a stall.
  * @param {import("./types.js").Episode} of
  * @param {{state: string}} pulse
  */
 function withoutCounters(of, pulse) {
   if (of.unanswered_pulses > 0) return "The server did not reply to the pulse.";
-  if (pulse.state === "on") return "No counter moved more than usual.";
+  if (pulse.state === "on") return "No counter changed more than usual.";
   return "No counter is known. The pulse needs a service account.";
 }
 

@@ -10,7 +10,7 @@ import { address, opened, period, range, stepFor, stepText } from "./state.js";
 /** @typedef {import("./types.js").Page} Page */
 /** @typedef {import("./heatmap.js").Area} Area */
 
-/** Maximum number of columns. More would be narrower than a pixel. */
+/** Maximum number of columns. With more, a column would be narrower than a pixel. */
 const MAX_COLUMNS = 900;
 
 /** @param {Page} page */
@@ -44,9 +44,7 @@ export function heatmapView(page) {
       if (!reply) {
         fill(
           body,
-          note(
-            "No heat map: the history has no data for this selection, or this Seawall does not keep it.",
-          ),
+          note("No heat map: the history has no data for this selection, or the history is off."),
         );
         return;
       }
@@ -262,7 +260,7 @@ function showArea(page, list, area) {
         state.phase && note("Shapes are listed by their whole duration, not by a phase."),
         reply?.all_servers &&
           note("The history has no shapes by server: these are the operations on all servers."),
-        reply ? areaTable(page, reply) : note("The history does not know the shapes of this area."),
+        reply ? areaTable(page, reply) : note("The history has no shapes for this area."),
       );
     },
     { seconds: 0, into: list },
@@ -307,5 +305,5 @@ function annotationList(annotations) {
     .slice(-50)
     .reverse()
     .map((of) => [moment(of.at), of.kind, of.text]);
-  return [h("h2", {}, "Marks"), table("Marks", ["Time", "Kind", "Text"], rows)];
+  return [h("h2", {}, "Annotations"), table("Annotations", ["Time", "Kind", "Text"], rows)];
 }

@@ -1,4 +1,4 @@
-/** The overview: what is wrong now, and the last hour of the most important figures. */
+/** The overview: the current problems, and charts of the most important figures. */
 
 import { get, getIfKnown } from "./api.js";
 import { TimeChart, points } from "./chart.js";
@@ -24,8 +24,8 @@ import { baselineName } from "./view-shape.js";
 /** @typedef {import("./types.js").Timeline} Timeline */
 /** @typedef {import("./chart.js").Series} Series */
 
-/** Number of steps in each chart. */
-const STEPS = 180;
+/** Maximum number of steps in each chart. */
+const MAX_STEPS = 720;
 
 /**
  * @typedef {object} Panel
@@ -35,7 +35,7 @@ const STEPS = 180;
  * @property {(tick: Tick) => string} now the text of the live value
  * @property {[string, (step: import("./types.js").Step) => number | null][]} [steps] lines from the timeline
  * @property {[string, string][]} [gauges] lines from the gauges
- * @property {(tick: Tick) => number} [live] the value while there are no gauges
+ * @property {(tick: Tick) => number} [live] the value that is drawn while there are no gauges
  */
 
 /** @type {Panel[]} */
@@ -101,7 +101,7 @@ const PANELS = [
     view: "servers",
     format: number,
     now: (tick) => integer(tick.wait_queue),
-    gauges: [["for a connection or the limit", "wait_queue_length"]],
+    gauges: [["for a connection or a slot", "wait_queue_length"]],
     live: (tick) => tick.wait_queue,
   },
   {
@@ -139,7 +139,7 @@ export function overview(page) {
   page.poll(
     async (signal) => {
       const { from, until, length } = period(page.state);
-      const step = stepText(stepFor(length, Date.now() / 1000 - from, STEPS * 4));
+      const step = stepText(stepFor(length, Date.now() / 1000 - from, MAX_STEPS));
       const parameters = `${range(page.state)}&step=${step}`;
       const [steps, gauges, marks] = await Promise.all([
         /** @type {Promise<Timeline | null>} */ (getIfKnown(`timeline?${parameters}`, signal)),
@@ -283,7 +283,7 @@ function loadHeaviest(page, into) {
 }
 
 /**
- * Lists what is wrong now, and the events of the period.
+ * Lists the current problems and the events of the period.
  * @param {Page} page
  * @param {HTMLElement} findings
  * @param {HTMLElement} events
@@ -333,7 +333,7 @@ function loadEvents(page, findings, events) {
               [
                 moment(of.started_at),
                 link("storms", "storm"),
-                `${integer(of.arrivals)} clients, ${integer(of.server_authentications_absorbed)} logins spared`,
+                `${integer(of.arrivals)} clients, ${integer(of.server_authentications_absorbed)} logins absorbed`,
               ],
             ]),
         ),
@@ -368,7 +368,7 @@ function loadEvents(page, findings, events) {
         rows.length > 0
           ? table(
               "Events",
-              ["Time", "Kind", "What"],
+              ["Time", "Kind", "Text"],
               rows.slice(0, 12).map(([, cells]) => cells),
             )
           : note("No storm, stall or change in this period."),
@@ -378,7 +378,10 @@ function loadEvents(page, findings, events) {
   );
 }
 
-/** Baselines of the findings. The first one for which there is data is used. */
+/**
+ * The baselines of the findings, each with the length of the compared periods. The first baseline
+ * with data is used.
+ */
 const BASELINES = /** @type {[string, string][]} */ ([
   ["1h", "5m"],
   ["10m", "5m"],
@@ -386,7 +389,7 @@ const BASELINES = /** @type {[string, string][]} */ ([
 ]);
 
 /**
- * The changes since the earliest of the baselines.
+ * The changes against the first baseline with data. `null` if no baseline has data.
  * @param {AbortSignal} signal
  * @returns {Promise<import("./types.js").Changes | null>}
  */
@@ -405,7 +408,7 @@ async function latestChanges(signal) {
 const NAMED_CHANGES = 3;
 
 /**
- * Says which shapes are new or slower. A click compares the shape with its past.
+ * Lists the shapes that are new or slower. Each line links to a comparison of the shape.
  * @param {Page} page
  * @param {import("./types.js").Changes} changes
  * @param {import("./types.js").Change[]} worse

@@ -1,4 +1,4 @@
-/** One shape: how long its operations take, since when, in which phase, for which applications. */
+/** One shape: the durations of its operations over time, their phases and their applications. */
 
 import { get, getIfKnown } from "./api.js";
 import { TimeChart, points } from "./chart.js";
@@ -33,7 +33,8 @@ const BASELINES = /** @type {[string, string][]} */ ([
 ]);
 
 /**
- * The options of a choice of baselines. An address may hold another one, such as `35s` or a moment.
+ * The options of the choice of a baseline. The address of the page may contain a baseline that is
+ * not in the list, such as `35s` or a moment.
  * @param {string} chosen
  */
 export function baselineOptions(chosen) {
@@ -197,7 +198,7 @@ function showTimeline(element, rate, latency, shape, marks, { from, until }) {
 }
 
 /**
- * How long the operations of a shape take, and in which phases.
+ * The distribution of the durations of a shape, and the time in each phase.
  * @param {Shape} shape
  */
 export function anatomy(shape) {
@@ -252,7 +253,7 @@ function parts(shape) {
         ),
       outcomes.length > 0
         ? table("Outcomes", ["Outcome", "#Operations"], outcomes)
-        : note("The shape has no row of its own any more."),
+        : note("The shape no longer has its own row."),
     ),
     section(
       "Cursors since the start",

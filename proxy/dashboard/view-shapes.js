@@ -1,4 +1,4 @@
-/** The table of shapes. Only visible rows are part of the page, so 10,000 rows stay fast. */
+/** The table of shapes. Only visible rows are part of the page, so 10,000 rows are fast. */
 
 import { get, getIfKnown } from "./api.js";
 import { sparkline } from "./chart.js";
@@ -11,10 +11,10 @@ import { address, opened, range } from "./state.js";
 /** @typedef {import("./types.js").Shape} Shape */
 /** @typedef {{seconds: number, load: number}} Totals */
 
-/** As many rows as the API returns at most. */
+/** Maximum number of rows. The API does not return more shapes. */
 const MAX_ROWS = 10_000;
 
-/** Rows above and below the visible ones, so that scrolling shows no gaps. */
+/** Number of rows drawn above and below the visible rows, so that scrolling shows no gaps. */
 const SPARE_ROWS = 6;
 
 /**
@@ -294,7 +294,8 @@ export function shapesView(page) {
 }
 
 /**
- * The loads without the step that has not ended. Its load would look like a fall.
+ * The loads without the step that has not ended yet. In a chart, the load of an incomplete step
+ * would look like a decrease.
  * @param {import("./types.js").Sparklines} reply
  */
 export function wholeSteps({ from, step_seconds: length, shapes }, now = Date.now() / 1000) {
@@ -341,7 +342,7 @@ function drawHead(head, state, sortBy) {
 }
 
 /**
- * The shapes that pass the filter, sorted. All words of the filter must occur.
+ * The shapes that match the filter, sorted. A shape matches if it contains all words of the filter.
  * @param {Shape[]} shapes
  * @param {Page["state"]} state
  */

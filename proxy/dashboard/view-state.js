@@ -7,7 +7,7 @@ import { shapeAddress, shapeLink } from "./view-events.js";
 
 /** @typedef {import("./types.js").Page} Page */
 
-/** Number of listed clients. */
+/** Maximum number of listed clients. */
 const MAX_CLIENTS = 1_000;
 
 /** @param {Page} page */
@@ -168,12 +168,12 @@ export function serversView(page) {
   );
 }
 
-/** Number of listed shapes that hold connections. */
+/** Maximum number of listed shapes that hold connections. */
 const HOLDERS = 8;
 
 /**
- * Lists the shapes whose operations hold the most server connections. An operation holds one from
- * the checkout to the end of the server's reply.
+ * Lists the shapes whose operations hold the most server connections. An operation holds a
+ * connection from the checkout to the end of the server's reply.
  * @param {Page} page
  * @param {HTMLElement} into
  */

@@ -40,7 +40,7 @@ async function confirm(page, button, word) {
   return dialog;
 }
 
-test("a reload and a drain need a typed word, and the page shows their results", async () => {
+test("a reload and a drain must be confirmed by typing, and the page shows their results", async () => {
   const { page, errors, close } = await open(browser);
   await page.goto(`${ADMIN}/?view=config`);
   await page.getByLabel("Token").fill(TOKEN);
@@ -50,7 +50,7 @@ test("a reload and a drain need a typed word, and the page shows their results",
     .locator("tr", { hasText: "pool.max_pool_size" });
   await row.getByText("7", { exact: true }).waitFor();
 
-  // The latest value of a key counts only in another table, so the file ends with a new table.
+  // In TOML, a key belongs to the table before it, so the appended text begins with its own table.
   appendFileSync(CONFIGURATION, "[limits]\nmax_in_flight_operations = 4321\n");
   const reload = await confirm(page, "Reload the configuration", "reload");
   await reload.getByText("limits.max_in_flight_operations").waitFor();
@@ -67,7 +67,7 @@ test("a reload and a drain need a typed word, and the page shows their results",
     .getByText("4321", { exact: true })
     .waitFor();
 
-  // A configuration with a problem changes nothing, and the page names the problem.
+  // A reload of a configuration with a problem changes nothing, and the page names the problem.
   appendFileSync(CONFIGURATION, "max_nonsense = 1\n");
   const refused = await confirm(page, "Reload the configuration", "reload");
   await refused.getByText("The new configuration has problems. Nothing would change.").waitFor();
@@ -85,7 +85,7 @@ test("a reload and a drain need a typed word, and the page shows their results",
   await screenshot(page, "draining");
   await page.getByRole("link", { name: "Overview" }).click();
   await page.getByText("Seawall is draining: it ends when its clients have left.").waitFor();
-  // The browser lists replies with an error status: the first request has no session yet, and the
+  // The console lists replies with an error status: the first request has no session yet, and the
   // broken configuration is refused.
   const statuses = errors.map((of) => /status of (\d+)/.exec(of)?.[1]);
   assert.deepEqual(statuses, ["401", "422"], errors.join("\n"));

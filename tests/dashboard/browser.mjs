@@ -20,7 +20,7 @@ const FLAGS = [
 ];
 
 /**
- * A variable of the environment, which the Rust test sets.
+ * The value of an environment variable that the Rust test sets.
  * @param {string} name
  */
 export function variable(name) {
@@ -30,7 +30,7 @@ export function variable(name) {
   return value;
 }
 
-/** Playwright starts Chromium with a fresh profile and removes it afterwards. */
+/** Starts Chromium. Playwright creates a new profile, and removes the profile at the end. */
 export async function launch() {
   mkdirSync(OUTPUT, { recursive: true });
   const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
@@ -38,7 +38,7 @@ export async function launch() {
 }
 
 /**
- * A page whose errors are collected in `errors`.
+ * Opens a page, and collects the errors of the page and of its console in `errors`.
  * @param {import("playwright-core").Browser} browser
  * @param {import("playwright-core").BrowserContextOptions} [options]
  */
@@ -76,7 +76,7 @@ export async function screenshot(page, name, fullPage = false) {
 }
 
 /**
- * The serious findings of axe-core. It is evaluated by the debugger, because the page's security
+ * The serious findings of axe-core. axe-core runs through the debugger, because the page's security
  * policy allows no foreign script.
  * @param {import("playwright-core").Page} page
  */

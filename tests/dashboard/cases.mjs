@@ -28,14 +28,14 @@ if (!folder) throw new Error("usage: cases.mjs SEAWALL FOLDER [CASE]");
 /** The time that `slower` runs before and after the index is dropped, in seconds. */
 const PERIOD_SECONDS = 110;
 
-/** The time from one lock of `spike` to the next, and how often the server is locked at most. */
+/** The time from one lock of `spike` to the next, and the maximum number of locks. */
 const SPIKE_SECONDS = 20;
 const MAX_SPIKES = 12;
 
 const any = (/** @type {number} */ count) => Math.floor(Math.random() * count);
 
 /**
- * Takes a picture in which some elements have a frame. The frames are elements of their own, because
+ * Takes a picture in which some elements have a frame. Each frame is a separate element, because
  * the page may replace a marked element at any time.
  * @param {Page} page
  * @param {string} name
@@ -169,8 +169,9 @@ async function timeouts() {
   const orders = app.db("shop").collection("orders");
   every(40, () => orders.findOne({ customer: any(1_500) }));
   await pause(25);
-  // The server sleeps in these operations, so it needs no CPU time. They need 4.3 connections, so
-  // the others wait longer and longer, until they time out.
+  // The server sleeps in these operations, so the server needs no CPU time. The operations need 4.3
+  // connections on average, but the pool has 4. So other operations wait longer and longer, until
+  // they time out.
   const reports = await connect(seawall.uri, { appName: "reports" });
   const slow = () =>
     reports.db("shop").collection("orders").findOne({ order: 1, $where: "sleep(700) || true" });

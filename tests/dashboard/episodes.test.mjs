@@ -90,7 +90,7 @@ async function ranking(of, name) {
 const shapeText = (of) => `${of.command} ${of.db}.${of.collection}${of.text}`;
 
 /**
- * Opens an address, looks at the page, and fails if the console has an error in the end.
+ * Opens an address and calls `look` with the page. Fails if the console then has an error.
  * @param {string} address
  * @param {(page: import("playwright-core").Page) => Promise<void>} look
  */
@@ -120,7 +120,7 @@ const wait = (admin, seconds) =>
   eventually(async () => assert.ok((await busySeconds(admin)) >= seconds), seconds + 30);
 
 describe("episodes", { concurrency: true }, () => {
-  test("stalls of a stopped server: when, how long, at which interval, which shapes", async () => {
+  test("stalls of a stopped server are shown with their times, interval and shapes", async () => {
     const mongod = await startMongod();
     const { uri, admin } = await startSeawall(BINARY, mongod.uri);
     const client = await connect(uri, { appName: "shop" });
@@ -139,7 +139,7 @@ describe("episodes", { concurrency: true }, () => {
     };
     const first = Date.now();
     for (let stops = 0; stops < MAX_STOPS && !(await recurring()); stops += 1) {
-      // The times are fixed, whatever time a request to the API takes.
+      // The server stops at fixed times, which do not depend on the duration of API requests.
       const until = (/** @type {number} */ seconds) =>
         pause(seconds + stops * STOP_EVERY_SECONDS - (Date.now() - first) / 1000);
       await until(0);
@@ -227,7 +227,7 @@ describe("episodes", { concurrency: true }, () => {
     await gauge;
   });
 
-  test("a dropped index, and a storm of reconnecting clients", async () => {
+  test("a dropped index is shown as a slower shape, reconnecting clients as a storm", async () => {
     const mongod = await startMongod();
     const { uri, admin } = await startSeawall(BINARY, mongod.uri);
     const direct = await connect(mongod.uri);
@@ -335,8 +335,8 @@ async function storm(uri, admin) {
       "Usual short-lived per second": number(of.usual_short_lived_per_second),
       "Logins here": integer(of.client_authentications),
       "Logins at servers": integer(of.server_authentications),
-      "Logins spared": integer(of.server_authentications_absorbed),
-      "Connections spared": integer(of.server_connections_absorbed),
+      "Logins absorbed": integer(of.server_authentications_absorbed),
+      "Connections absorbed": integer(of.server_connections_absorbed),
     });
     for (const [name, names, first] of /** @type {[string, any[], RegExp][]} */ ([
       ["Applications", of.applications, /^seawall load$/],
@@ -362,7 +362,7 @@ async function storm(uri, admin) {
     await screenshot(page, "storms", true);
     await page.getByRole("link", { name: "Overview" }).click();
     const events = page.getByRole("table", { name: "Events" });
-    const event = `${integer(of.arrivals)} clients, ${integer(of.server_authentications_absorbed)} logins spared`;
+    const event = `${integer(of.arrivals)} clients, ${integer(of.server_authentications_absorbed)} logins absorbed`;
     await events.getByText(event).waitFor();
   });
 }

@@ -1,4 +1,4 @@
-// A reply of the API that real traffic of some seconds does not cause: ten thousand shapes.
+// A reply of the API with ten thousand shapes. Some seconds of real traffic cannot cause so many.
 
 const latency = (/** @type {number} */ p50) => ({
   p50,

@@ -6,7 +6,7 @@ import { after, before, test } from "node:test";
 import { pathToFileURL } from "node:url";
 import { launch, open, screenshot, seriousFindings, variable } from "./browser.mjs";
 
-/** Files that `seawall report` has written. */
+/** The paths of files that `seawall report` has written. */
 const REPORT_HTML = variable("SEAWALL_REPORT_HTML");
 const REPORT_JSON = variable("SEAWALL_REPORT_JSON");
 const COMPARISON_HTML = variable("SEAWALL_COMPARISON_HTML");
@@ -26,7 +26,7 @@ const operations = sum(report.shapes) + report.other.count;
 const integer = (/** @type {number} */ value) => value.toLocaleString("en-US");
 
 /**
- * Opens a file. It fails if the console has an error, or if the page loads anything but itself.
+ * Opens a file. Fails if the console has an error, or if the page loads anything but itself.
  * @param {string} path
  * @param {(page: import("playwright-core").Page) => Promise<void>} look
  * @param {import("playwright-core").BrowserContextOptions} [options]
@@ -73,7 +73,7 @@ test("the report shows the sums of its JSON without a server", async () => {
     await changes.waitFor();
     const drawn = page.getByRole("img", { name: /^Operations per second: operations between/ });
     await drawn.waitFor();
-    // The whole picture is brushed, so all operations are in the area.
+    // The whole heat map is selected, so all operations are in the area.
     const canvas = page.getByRole("application");
     await canvas.scrollIntoViewIfNeeded();
     const box = /** @type {{x: number, y: number, width: number, height: number}} */ (

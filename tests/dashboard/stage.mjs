@@ -99,8 +99,8 @@ export async function eventually(attempt, seconds = 30) {
 const PASSWORD = randomBytes(12).toString("hex");
 
 /**
- * A mongod with access control. Returns the connection string of a user with all rights, and its
- * process id. Applications log in as `shop`.
+ * Starts a mongod with access control. Returns the connection string of a user with all rights, and
+ * the process id of the mongod. Applications log in as `shop`.
  */
 export async function startMongod() {
   const directory = mkdtempSync(join(tmpdir(), "seawall-stage-"));
@@ -129,7 +129,7 @@ export async function startMongod() {
 }
 
 /**
- * A Seawall in front of a server.
+ * Starts a Seawall in front of a deployment.
  * @param {string} binary
  * @param {string} deployment
  * @param {Record<string, string>} [variables] further configuration
@@ -159,7 +159,8 @@ export async function startSeawall(binary, deployment, variables = {}) {
 }
 
 /**
- * Clients that connect, log in, run an operation and disconnect. Returns a function that ends them.
+ * Starts clients that connect, log in, run an operation and disconnect, again and again. Returns a
+ * function that ends them.
  * @param {string} binary
  * @param {string} uri
  */
@@ -174,7 +175,7 @@ export function startStorm(binary, uri) {
 }
 
 /**
- * A client of the official driver, which is closed at the end.
+ * A client of the official driver, which is closed when the script ends.
  * @param {string} uri
  * @param {import("mongodb").MongoClientOptions} [options]
  */
@@ -185,7 +186,8 @@ export async function connect(uri, options = {}) {
 }
 
 /**
- * Runs an operation at a rate until the end. Errors of operations are part of the scenes.
+ * Runs an operation at a fixed rate until the script ends. Returns a function that stops the
+ * operations earlier. Errors of operations are ignored, because the cases cause errors on purpose.
  * @param {number} perSecond
  * @param {(number: number) => Promise<unknown>} operation
  */
@@ -218,7 +220,7 @@ async function launch() {
 }
 
 /**
- * A page in Chromium. Pages share neither connections nor cookies.
+ * Opens a page in Chromium. Pages share neither connections nor cookies.
  * @param {import("playwright-core").BrowserContextOptions} [options]
  */
 export async function openPage(options = {}) {

@@ -17,7 +17,7 @@ const NAMED = [
   ["#7f848e", "#ef7d86", "#a9d48a", "#f6d18c", "#72c0ff", "#d789ee", "#67c7d3", "#ffffff"],
 ].flat();
 
-/** @param {number} index of the 256 colours */
+/** @param {number} index a number from 0 to 255 of the terminal's 256 colours */
 function indexed(index) {
   if (index < 16) return NAMED[index];
   if (index >= 232) return `rgb(${Array(3).fill(8 + (index - 232) * 10)})`;

@@ -1,4 +1,4 @@
-// Each view in a real browser, compared with the numbers of the API.
+// Opens each view in a real browser, and compares the view with the replies of the API.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -26,7 +26,7 @@ after(async () => {
 const integer = (/** @type {number} */ value) => value.toLocaleString("en-US");
 
 /**
- * Opens a view, and fails if the console has an error in the end.
+ * Opens a view and calls `look` with the page. Fails if the console then has an error.
  * @param {string} path
  * @param {(page: import("playwright-core").Page) => Promise<void>} look
  * @param {import("playwright-core").BrowserContextOptions} [options]
@@ -69,13 +69,13 @@ test("the sums of the heat map equal the counts of the timeline", async () => {
       await canvas.getAttribute("aria-label"),
       `Latency heat map of ${integer(expected)} operations`,
     );
-    // The whole picture is brushed, so all operations are in the area.
+    // The whole heat map is selected, so all operations are in the area.
     const box = /** @type {{x: number, y: number, width: number, height: number}} */ (
       await canvas.boundingBox()
     );
     await page.mouse.move(box.x + 2, box.y + box.height - 2);
     await page.mouse.down();
-    // If the mouse leaves the picture, the area ends at the edges.
+    // The mouse leaves the heat map, so the area ends at the edges.
     await page.mouse.move(box.x + box.width + 20, box.y - 20, { steps: 4 });
     await page.mouse.up();
     await page.locator(`#area [data-count="${expected}"]`).waitFor();
@@ -179,7 +179,7 @@ test("a step of the load that has not ended is not drawn", async () => {
   });
 });
 
-test("one shape has the figures of the API and the operations that were slow", async () => {
+test("the view of one shape has the figures of the API", async () => {
   const { shapes } = await api(ADMIN, "shapes?since=1h&limit=10000");
   const shape = shapes.find(
     (/** @type {any} */ of) => of.collection === "orders" && of.command === "find",
@@ -293,7 +293,7 @@ test("clients, servers and the configuration are those of the API", async () => 
   });
 });
 
-test("a reload needs a typed word", async () => {
+test("a reload must be confirmed by typing a word", async () => {
   await view("/?view=config", async (page) => {
     await page.getByRole("button", { name: "Reload the configuration" }).click();
     const dialog = page.getByRole("dialog");
@@ -332,7 +332,7 @@ test("names that clients choose never become markup", async () => {
   await close();
 });
 
-test("keys open views, and the theme and the wall display are kept", async () => {
+test("keys open views, and the theme is kept after a reload", async () => {
   await view("/", async (page) => {
     await page.locator("main .panel").first().waitFor();
     await page.keyboard.press("g");
@@ -356,7 +356,7 @@ test("keys open views, and the theme and the wall display are kept", async () =>
   });
 });
 
-test("a token is exchanged for a session with the rights of the token, and the history may be off", async () => {
+test("a session has the rights of its token, and the views work without a history", async () => {
   for (const [token, canAct] of /** @type {[string, boolean][]} */ ([
     [READ_TOKEN, false],
     [ACT_TOKEN, true],

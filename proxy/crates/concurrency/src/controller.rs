@@ -131,7 +131,7 @@ pub struct Controller {
     last_error: f64,
 }
 
-/// Numbers of late and timely replies since the time `since`.
+/// Numbers of late and timely replies in the current period, which began at `since`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Replies {
     since: Duration,
@@ -259,8 +259,8 @@ impl Controller {
         self.like.learn(sample, self.limit);
         let time = sample.server_time().as_secs_f64();
         if time > 0.0 {
-            // Both sums forget old windows at the same speed. In their quotient, the weight of a
-            // window is therefore the total time of its operations.
+            // Both sums reduce the weight of older windows by the same factor, so their quotient is
+            // a mean over the operations of recent windows.
             self.times = self.times * 0.9 + time;
             self.squares = self.squares * 0.9 + sample.server_time_squares;
         }
@@ -433,7 +433,7 @@ impl Controller {
             _ if self.search.is_settled() => SETTLED_SLICE,
             _ => SEARCH_SLICE,
         };
-        // If a slice were shorter than an operation, the values of neighbouring slices would depend
+        // If a slice were shorter than an operation, the values of consecutive slices would depend
         // on each other.
         least.max(self.transit() / 2)
     }
@@ -453,7 +453,7 @@ impl Controller {
         variance.sqrt().max(LEAST_NOISE).max(slice.least_noise())
     }
 
-    /// Learns the noise from two values in a row at the same limit.
+    /// Learns the noise from two consecutive values at the same limit.
     fn learn_noise(&mut self, metric: Metric, before: f64, value: f64) {
         let difference = value - before;
         let variance = match metric {

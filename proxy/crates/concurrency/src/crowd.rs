@@ -1,11 +1,11 @@
-//! Yields to other clients of a crowded server.
+//! Lowers the limit while other clients crowd the server (*yielding*).
 //!
 //! Several proxies in front of one server cannot find the best limit from their own throughput:
-//! each proxy gains by taking a larger share. Therefore a proxy also lowers its limit while
-//! operations take many times as long as on the unloaded server. All proxies see these long times,
-//! so all of them lower their limits, and none loses throughput. If a proxy loses throughput, other
-//! clients do not yield, or the server has become slower for another reason. In this case, the
-//! proxy restores its limit.
+//! each proxy gains if it uses more of the server than the others. Therefore a proxy also lowers
+//! its limit while operations take many times as long as on the unloaded server. All proxies
+//! measure these long times, so all of them lower their limits, and none loses throughput. If a
+//! proxy loses throughput, either the other clients do not yield, or the server has become slower
+//! for another reason. In both cases the proxy restores its limit.
 
 use std::time::Duration;
 
@@ -81,8 +81,8 @@ struct Yielding {
     /// of the last check may be too low, because the smoothed rate showed only a part of the loss
     /// at that check.
     earlier_limit: u32,
-    /// The limit and the rate at the last check. Until there is a check, those before the first
-    /// step.
+    /// The limit and the rate at the last check. Before the first check: the limit and the rate
+    /// before the first step.
     from_limit: u32,
     from_rate: f64,
     next_at: Duration,
@@ -276,7 +276,8 @@ impl Crowd {
         Action::Lower(rounded(f64::from(limit) * step).min(limit - 1).max(1))
     }
 
-    /// Forgets the current measurements, because they were taken in a stall.
+    /// Ends yielding and forgets the recent slowdown. The caller also uses this in a stall, because
+    /// the slowdown of a stall shows nothing about the limit.
     pub(crate) fn interrupt(&mut self) {
         self.recent = Slowdown::default();
         self.crowded_since = None;

@@ -7,9 +7,11 @@ use std::{fmt, time::Duration};
 pub enum Load {
     /// No operation waited, so the limit had no effect.
     Idle,
-    /// Operations waited for a part of the window. The rate is the rate of arrivals.
+    /// Operations waited for a part of the window. Operations complete at the rate at which they
+    /// arrive.
     ArrivalsBound,
-    /// Operations waited all the time. The rate is the most that the server can do at this limit.
+    /// Operations waited all the time. The server completes as many operations per second as it can
+    /// at this limit.
     ServerBound,
     /// Operations are in progress, and none completes.
     Stalled,
@@ -116,7 +118,7 @@ pub struct Inputs {
     pub mean_server_time: Duration,
     /// Smoothed server time as a multiple of the unloaded server's. 0 if it is unknown.
     pub crowding: f64,
-    /// Relative gain that the last finished trial measured, as a natural logarithm. For example,
+    /// Relative gain that the last trial has measured so far, as a natural logarithm. For example,
     /// 0.05 means 5 % more work or, in arrivals-bound load, 5 % less time.
     pub gain: f64,
     /// Standard error of `gain`.

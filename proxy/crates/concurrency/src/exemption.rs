@@ -3,7 +3,7 @@
 //! An operation that runs much longer than the recent median mostly waits: for a lock, a disk,
 //! other servers or its own deadline. If it kept its slot, a few such operations would block all
 //! others. Exempt operations have a separate bound. While the server completes nothing, operations
-//! become exempt one at a time, at a fixed interval. In a stall all operations are long, and each
+//! become exempt one at a time, at a fixed interval: in a stall all operations are long, and each
 //! exemption sends one more operation to the server. If the server has not stalled, the operation
 //! that gets the free slot completes, and then others can become exempt.
 
@@ -70,7 +70,7 @@ impl ServerTimes {
     }
 }
 
-/// The bucket of a duration: the octave of its microseconds, and the next two bits.
+/// The bucket of a duration: the octave of its microseconds, and the quarter of this octave.
 fn bucket_of(duration: Duration) -> usize {
     let us = u64::try_from(duration.as_micros())
         .unwrap_or(u64::MAX)

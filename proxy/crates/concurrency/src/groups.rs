@@ -1,8 +1,8 @@
 //! Assigns operations to groups by the usual server time of their shape.
 //!
 //! A group covers a factor of four. A shape stays in its group while its usual time changes by less
-//! than a factor of four. A trial of another limit changes the times of all shapes, and work is
-//! comparable only while shapes stay in their groups.
+//! than a factor of four. The reason: a trial of another limit changes the times of all shapes, but
+//! work is comparable only while shapes stay in their groups.
 
 use std::time::Duration;
 
@@ -49,8 +49,8 @@ impl Default for ShapeGroups {
 
 impl ShapeGroups {
     /// Adds the server time of one operation. Returns the group that its shape had before; for the
-    /// first operation of a shape, the group of this operation. `shape` is any number that
-    /// identifies the shape, spread evenly over all numbers.
+    /// first operation of a shape, the group of this operation. `shape` is a hash of the shape, or
+    /// another number whose values are spread evenly.
     pub fn record(&mut self, shape: u64, server_time: Duration) -> usize {
         let index = usize::try_from(shape % ENTRIES).unwrap_or_default();
         let log = server_time.as_secs_f32().max(1e-7).log2();
@@ -108,8 +108,8 @@ mod tests {
         let mut groups = ShapeGroups::default();
         groups.record(7, Duration::from_micros(900));
         let all = (0..1_000).map(|_| groups.record(7, Duration::from_millis(50)));
-        // The shape stays in the third group, because 50 ms is less than four times the time at its
-        // last change of group.
+        // The last group is 3, although 50 ms belongs to group 4: the shape got group 3 when its
+        // usual time was about 15 ms, and 50 ms is less than four times that time.
         assert_eq!(all.collect::<BTreeSet<_>>(), BTreeSet::from([1, 2, 3]));
     }
 

@@ -8,35 +8,35 @@
 //! with it, and if the difference exceeds the noise that the controller has measured.
 //!
 //! ```text
-//!              both neighbours tried, at each step size
+//!             both directions tried at each step size
 //!   ┌─────────┐ ────────────────────────────────────► ┌─────────┐
 //!   │ Search  │    ×2, then ×√2, then ×1.19           │ Settled │  small trials, rare
 //!   └─────────┘ ◄──────────────────────────────────── └─────────┘
 //!        ▲          the server's rate changed              │
 //!        │                                                 │ operations take much longer than
-//!        │  done, or lowering cost throughput              ▼ on the unloaded server
+//!        │  low enough, or throughput was lost             ▼ on the unloaded server
 //!        └─────────────────────────────────────────── ┌─────────┐
 //!                                                     │ Yield   │  lowers step by step
 //!                                                     └─────────┘
 //! ```
 //!
-//! The search tries the higher neighbour first. If load has already slowed down the server, it
-//! tries the lower neighbour first.
+//! The search tries a higher limit first. If load has already slowed down the server, the search
+//! tries a lower limit first.
 //!
-//! A window is 100 ms: long enough for some operations of a slow server, short enough to settle
-//! within 10 s. The controller keeps another limit only if the difference is at least 1 % (3.5 %
-//! for a doubling of the limit). The difference must also be at least 2.5 standard errors of the
+//! A window is 100 ms long. In this time a slow server completes some operations, and the limit can
+//! still settle within 10 s. The controller keeps the tried limit only if the gain is at least 1 %
+//! (3.5 % for a doubling of the limit). The gain must also be at least 2.5 standard errors of the
 //! noise measured at this server (`trial.rs`). If operations wait only for a part of the time,
 //! arrivals bound the throughput. Then only a higher limit is tried. The higher limit is kept if it
 //! shortens the sum of wait and server time.
 //!
-//! The ideas are those of MongoDB's throughput probing (compare completed work), of Netflix's
-//! Gradient2 and Envoy's filter (compare with the unloaded time, jitter) and of Vector's
-//! controller.
+//! The ideas come from MongoDB's throughput probing (compare completed work), from Netflix's
+//! Gradient2 and Envoy's adaptive concurrency filter (compare with the unloaded server, add jitter
+//! to the trials), and from Vector's controller.
 //!
-//! This crate reads no clock, does no I/O and locks nothing. The time is a `Duration` since any
-//! fixed moment. The controller does not know users, connections or queues. The owner decides which
-//! operation runs next.
+//! This crate reads no clock, does no I/O and locks nothing. Times are durations since a moment
+//! that the owner chooses once. The controller does not know users, connections or queues. The
+//! owner decides which operation runs next.
 
 mod controller;
 mod crowd;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// Number of groups of operations. The caller assigns each operation to a group before it runs, by
-/// the usual server time of its shape: for instance one group per factor of four. A change in the
-/// mix of groups then does not look like a change of the server.
+/// Number of groups of operations. The caller assigns each operation to a group by the usual server
+/// time of its shape, for instance one group per factor of four. A change in the mix of groups then
+/// does not look like a change of the server.
 pub const GROUPS: usize = 8;
 
 /// The time between two resets of a controller. The controller ignores samples of earlier epochs.
@@ -16,11 +16,12 @@ pub struct Epoch(pub(crate) u64);
 pub struct GroupSample {
     /// Number of operations whose reply arrived in time, including exempt operations.
     pub completed: u64,
-    /// The sum of their server times: from sending the command to the end of the reply.
+    /// Sum of the server times of these operations. A server time lasts from sending the command to
+    /// the end of the reply.
     pub server_time: Duration,
-    /// The sum of the binary logarithms of their server times in seconds. The mean of the
-    /// logarithms shows if all operations have become slower by a factor; a few long operations
-    /// hardly change this mean.
+    /// Sum of the binary logarithms of these server times in seconds. The mean of the logarithms
+    /// shows if all operations have become slower by a factor; a few long operations hardly change
+    /// this mean.
     pub log_sum: f64,
     /// Number of these operations that began while at most [`Sample::QUIET`] operations were in
     /// progress. These operations show how fast the server is without load from this proxy.
@@ -39,9 +40,9 @@ pub struct Sample {
     pub window: Duration,
     /// The completed operations, by group.
     pub groups: [GroupSample; GROUPS],
-    /// The sum of the squares of all server times in `groups`, in square seconds. Together with the
-    /// sum of the times, this sum gives the mean time of the operations that are in progress at a
-    /// moment. A few long operations fill more slots than many short ones.
+    /// Sum of the squares of all server times in `groups`, in square seconds. This sum, divided by
+    /// the sum of the server times, is the mean server time of the operations that are in progress
+    /// at a random moment. Long operations dominate this mean, because they fill slots for longer.
     pub server_time_squares: f64,
     /// Number of replies that arrived too late to be useful: the operation had exceeded its time
     /// limit, or its client had left. Operations that end with another error count as completed.

@@ -48,7 +48,7 @@ pub(crate) enum Search {
         down_failed: bool,
         /// Number of consecutive trials whose limit was kept.
         kept: u32,
-        /// When operations first waited all the time.
+        /// When operations first waited all the time during this search.
         since: Option<Duration>,
     },
     /// Trials with a small step, from time to time.

@@ -1,4 +1,5 @@
-//! A slice: consecutive windows at one limit. Their sums give one value of a trial.
+//! A slice: consecutive windows at one limit. The sums over these windows give one value of a
+//! trial.
 
 use std::time::Duration;
 
@@ -53,7 +54,8 @@ impl Slice {
         self.wait_time > self.total_time / 2
     }
 
-    /// The value of the slice as a logarithm. More is better. `None` if nothing completed.
+    /// Natural logarithm of the work per second, or of the work per second of wait and server time
+    /// ([`Metric::Latency`]). A higher value is better. `None` if no operation completed.
     pub(crate) fn value(&self, metric: Metric) -> Option<f64> {
         let work = self.work.amount;
         let per = match metric {
@@ -63,9 +65,11 @@ impl Slice {
         (work > 0.0 && per > 0.0).then(|| (work / per).ln())
     }
 
-    /// The minimum standard deviation of a value. The fewer operations completed, the larger it is.
+    /// The smallest standard deviation to assume for the value of this slice. The fewer operations
+    /// completed, the larger this minimum is.
     pub(crate) fn least_noise(&self) -> f64 {
-        // For random events, the factor would be 1. Completions in a closed loop are more regular.
+        // If operations completed at random times, the factor would be 1. Completions in a closed
+        // loop are more regular.
         0.3 / self.work.effective_count().max(1.0).sqrt()
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   base   trial   base   trial   base          values: a0 b0 a1 b1 a2
-//!    a0     b0      a1     b1      a2           gain:   mean of b - (neighbouring a's)
+//!    a0     b0      a1     b1      a2           gain:   mean of b - (a before + a after) / 2
 //! ```
 //!
-//! Comparing each value with both neighbours cancels a steady change of the server, such as a cache
-//! that becomes warm. Values are natural logarithms, so a difference of 0.05 is 5 %.
+//! Each value at the tried limit is compared with the base values before and after it. This cancels
+//! a steady change of the server, such as a cache that becomes warm. Values are natural logarithms,
+//! so a difference of 0.05 is 5 %.
 
 /// A difference counts if it is at least this many standard errors. With 2.5, one comparison in 160
 /// passes by chance alone.
@@ -20,8 +21,8 @@ const MIN_GAIN: f64 = 0.01;
 /// costs connections and memory on the server, so it needs a larger gain.
 const MIN_ELASTICITY: f64 = 0.05;
 
-/// A gain of this size cannot come from a steady change, so the trial ends without the value of the
-/// second neighbour. There are two exceptions. If operations did not wait all the time at the tried
+/// A gain of this size cannot come from a steady change, so the trial ends without another value at
+/// the base limit. There are two exceptions. If operations did not wait all the time at the tried
 /// limit, the gain has another reason: for example, other clients yielded. A gain of more than
 /// `LARGEST_ELASTICITY` times the change of the limit cannot come from the limit either.
 const OBVIOUS_GAIN: f64 = 0.3;

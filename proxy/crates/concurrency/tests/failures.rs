@@ -152,7 +152,7 @@ fn limit_recovers_when_the_other_clients_of_a_crowded_server_leave() {
         quiet.record(0, Duration::from_millis(1), true);
         let _decision = bench.pass(&quiet);
         for _ in 0..200 {
-            // 49 proxies with the same limit.
+            // 49 other proxies have the same limit.
             let sample = shared(&bench, 49 * bench.controller.limit());
             let _decision = bench.pass(&sample);
         }

@@ -62,7 +62,7 @@ enum Action {
 struct Start {
     #[command(flatten)]
     admin: Endpoint,
-    /// How long to capture, such as 30s, 10m or 1h.
+    /// Length of the capture, such as 30s, 10m or 1h.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
     duration: Duration,
     /// Share of the clients to capture, above 0 and at most 1.

@@ -54,7 +54,7 @@ pub struct ReloadArguments {
 pub struct Drain {
     #[command(flatten)]
     admin: Endpoint,
-    /// Print JSON instead of nothing.
+    /// Print JSON after the drain has started. By default, nothing is printed.
     #[arg(long)]
     json: bool,
 }

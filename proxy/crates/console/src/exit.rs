@@ -17,7 +17,7 @@ pub enum Exit {
     Unavailable,
     /// An internal error.
     Internal,
-    /// A run of `seawall load` missed its objectives.
+    /// A run of `seawall load` or a comparison of replays missed an objective.
     Missed,
     /// Interrupted by a signal.
     Interrupted,

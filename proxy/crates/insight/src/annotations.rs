@@ -314,7 +314,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn stored_annotation_is_the_same_when_read(
+        fn stored_annotation_is_read_back_unchanged(
             ms in 0_u64..1 << 50, lasts in prop::option::of(1_u64..1 << 40), text in ".{0,80}", kind in 0_usize..6,
         ) {
             let start = time(ms).unwrap();
@@ -324,7 +324,7 @@ mod tests {
         }
 
         #[test]
-        fn damaged_bytes_give_no_annotation_and_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn reading_a_damaged_annotation_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             drop(Annotation::read(&bytes));
         }
     }

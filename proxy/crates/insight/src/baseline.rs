@@ -35,7 +35,7 @@ pub enum SpanError {
     Overlap {
         /// Length of the later period.
         window_seconds: u64,
-        /// How long ago the baseline ended.
+        /// Time since the end of the baseline.
         ago_seconds: u64,
     },
     /// The baseline begins before the history begins.
@@ -43,9 +43,9 @@ pub enum SpanError {
         "the baseline began {ago_seconds} s ago, but the history is kept for only {kept_seconds} s"
     )]
     NotKept {
-        /// How long ago the baseline began.
+        /// Time since the start of the baseline.
         ago_seconds: u64,
-        /// How long the history is kept.
+        /// Time for which the history is kept.
         kept_seconds: u64,
     },
 }

@@ -373,11 +373,11 @@ impl<'a> Comparison<'a> {
             && cost >= COSTLY_SHARE * load_per_second(all, self.now)
     }
 
-    /// True if the missing operations of the shape may be hidden: in the period with fewer
-    /// operations, [`Label::OtherShapes`] or a group row of the namespace may have counted them.
-    /// Only the heaviest shapes have their own rows and series, so a shape that just got its own
-    /// row must not be reported as new. `is_more` is true if the earlier period has fewer
-    /// operations.
+    /// True if the shape may not really have changed: in the period with fewer operations,
+    /// [`Label::OtherShapes`] or a group row of the namespace may have counted the missing
+    /// operations. Only the heaviest shapes have their own rows and series, so a shape that just
+    /// got its own row must not be reported as new. `is_more` is true if the earlier period has
+    /// fewer operations.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let ((less, lesser), (more, greater)) = match is_more {
             true => ((pair.before, self.before), (pair.now, self.now)),
@@ -452,7 +452,8 @@ impl<'a> Comparison<'a> {
         let effects = (self.slowdowns.iter().filter_map(|(number, _)| of(number)))
             .map(|pair| ranks(&pair.before.durations, &pair.now.durations, 0).effect);
         let effect = middle(effects.collect()).unwrap_or(0.5);
-        // With at most `MIN_OTHERS` shapes there is no drift, so each shape is reported by itself.
+        // With at most `MIN_OTHERS` shapes, each shape has too few others to compute its drift, so
+        // each shape is reported by itself.
         let common = |ratios: &Ratios| match ratios.len() > MIN_OTHERS {
             true => drift(ratios, usize::MAX).unwrap_or(0.0),
             false => 0.0,

@@ -286,8 +286,8 @@ impl Insight {
         self.annotations.lock().list(from, to)
     }
 
-    /// The annotations that were added since the call that set `seen`, the earliest first. The
-    /// first call, with 0, returns all.
+    /// The annotations that were added since the last call with the same `seen`, the earliest
+    /// first. The call updates `seen` for the next call. If `seen` is 0, returns all annotations.
     pub fn annotations_since(&self, seen: &mut u64) -> Vec<Annotation> {
         let annotations = self.annotations.lock();
         let (added, next) = annotations.since(*seen);
@@ -324,7 +324,7 @@ impl Insight {
 
     /// Compares the last ten minutes with the ten minutes before them. Adds annotations for the
     /// costliest changes of three kinds: slower, faster and new. Must be called at most once in ten
-    /// minutes. Takes some hundred milliseconds.
+    /// minutes. Takes several hundred milliseconds.
     pub fn annotate_changes(&self) {
         let length = Duration::from_secs(CHANGE_INTERVAL_SECONDS);
         let compared = self.changes(Against::Ago(length), Window::AtMost(length));
@@ -411,7 +411,8 @@ impl Insight {
         selection.timeline_of(step, is_wanted)
     }
 
-    /// The gauges in steps of `step`: the start, the seconds that have data, and the gauges.
+    /// The gauges in steps of `step`. Each item has the start of the step, the number of its
+    /// seconds that have data, and the gauges.
     pub fn gauges(
         &self,
         from: SystemTime,

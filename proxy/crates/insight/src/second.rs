@@ -1,4 +1,4 @@
-//! The figures of one second, the unit in which the history and the detectors get data.
+//! The figures of one second. The history and the detectors get their data second by second.
 
 use seawall_stats::{Figures, Gauges, ServerSample, Traffic, WeighedSeries, add_weighed};
 
@@ -10,7 +10,7 @@ pub struct Second {
     /// Sums of all operations. Not included: awaiting operations (a `getMore` that waits for new
     /// data), and operations whose reply Seawall created itself.
     pub whole: Figures,
-    /// Values of Seawall itself.
+    /// Gauges of Seawall itself, such as the number of client connections.
     pub gauges: Gauges,
     /// Connections and logins.
     pub traffic: Traffic,

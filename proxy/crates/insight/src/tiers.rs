@@ -15,8 +15,8 @@ use std::{
 use super::{annotations::Annotation, packed};
 use seawall_stats::{Figures, Gauges, Label, Period};
 
-/// Length of each tier's steps, and how long the tier keeps them, both in seconds. The last tier
-/// keeps eight days, because a baseline that ended a week ago began more than a week ago.
+/// Length of each tier's steps, and the time for which the tier keeps them, both in seconds. The
+/// last tier keeps eight days, because a baseline that ended a week ago began more than a week ago.
 pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 8 * 86_400)];
 
 /// One packed step of a tier.
@@ -149,7 +149,7 @@ impl History {
         self.keep_within_bytes();
     }
 
-    /// Closes the steps that ended before `now`. Usually later data closes a step, but after a
+    /// Closes the steps that have ended at `now`. Usually later data closes a step, but after a
     /// pause there is no later data.
     fn close_steps(&mut self, now: u64) {
         for (tier, (length, _)) in TIERS.iter().enumerate() {
@@ -505,8 +505,8 @@ impl Selection {
         packed.map(|packed| packed::unpack_gauges(packed).unwrap_or_default())
     }
 
-    /// The gauges in steps of `step` seconds: the start, the seconds that have data, and the
-    /// gauges. Steps without data are omitted.
+    /// The gauges in steps of `step` seconds. Each item has the start of the step, the number of
+    /// its seconds that have data, and the gauges. Steps without data are omitted.
     pub(crate) fn gauge_timeline(&self, step: u64) -> Vec<(u64, u64, Gauges)> {
         let step = step.max(1);
         let mut timeline: BTreeMap<u64, (u64, Gauges)> = BTreeMap::new();

@@ -75,8 +75,8 @@ pub(super) mod tests {
 
     use super::{super::tests::report, *};
 
-    /// The example, compared with a copy in which one shape is five times slower, one is gone and
-    /// one is new.
+    /// The example report, compared with a copy in which one shape is five times slower, one shape
+    /// is gone and one shape is new.
     pub(in crate::report) fn comparison() -> Comparison {
         let factor = (19f64 / 8.0).exp2();
         let mut later = report();

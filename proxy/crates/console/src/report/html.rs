@@ -23,15 +23,15 @@ struct ReportPage<'a> {
     from: f64,
     /// A line for each merged instance.
     instances: Vec<String>,
-    /// How many seconds of the period have data.
+    /// Number of seconds of the period that have data.
     known_seconds: f64,
     /// The latencies of all operations.
     latency_ms: Latency,
-    /// The load of all shapes.
+    /// The total operation time of all shapes, including `getMore`s.
     load_ms: f64,
     operations: u64,
     report: &'a Report,
-    /// The end of the period.
+    /// The end of the period, in seconds since the epoch.
     until: f64,
     warnings: Vec<String>,
 }

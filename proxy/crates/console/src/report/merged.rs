@@ -107,7 +107,7 @@ mod tests {
             ("http://b:1", Ok(incomplete)),
             (
                 "http://c:1",
-                Err("the admin address requires a token".to_owned()),
+                Err("the admin address requires a valid token".to_owned()),
             ),
             ("http://d:1", Ok(complete())),
         ];
@@ -120,7 +120,7 @@ mod tests {
         let text = text::report(&merged);
         assert!(text.contains("\ninstance http://a:1: seawall 0.1.0, up "));
         assert!(!text.contains("instance http://c:1"), "{text}");
-        let warning = "incomplete figures: http://c:1: the admin address requires a token";
+        let warning = "incomplete figures: http://c:1: the admin address requires a valid token";
         assert!(text.contains(&format!("\n! {warning}\n")), "{text}");
         assert!(html::report(&merged).unwrap().contains(warning));
     }

@@ -177,7 +177,8 @@ fn key_figures(report: &Report) -> Vec<String> {
     let rows: Vec<_> = rows
         .map(|(name, figure, more)| vec![name.to_owned(), figure, more])
         .collect();
-    // The first line of a table contains its headings. These rows need no headings.
+    // The first line of a table contains its headings. It is skipped, because these rows need no
+    // headings.
     table(&["<", "", "<"], &rows).into_iter().skip(1).collect()
 }
 
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn time_shares_include_get_mores_and_one_line_sums_the_hidden_shapes() {
+    fn shares_of_load_include_get_mores_and_one_line_sums_the_hidden_shapes() {
         let mut many = example();
         let shape = many.shapes[0].clone();
         many.shapes = vec![shape.clone(); SHOWN_SHAPES + 3];

@@ -94,7 +94,7 @@ impl Model {
         self.choice.heat.name = names.get(place).cloned();
     }
 
-    /// Selects the next dimension that has something to select.
+    /// Selects the next dimension that has names to select.
     pub(super) fn next_dimension(&mut self) {
         let current = self.choice.heat.dimension;
         let mut next = Dimension::ALL.into_iter().cycle();

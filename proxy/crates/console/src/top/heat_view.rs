@@ -18,7 +18,8 @@ use super::{
 use crate::figures::{clock, count, exact, float, millis, printable, seconds};
 use seawall_api::Annotation;
 
-/// The characters of the shades, from few to many operations. Each is used for two shades.
+/// The characters of the shades, from few to many operations. Each character is used for two
+/// shades.
 const CHARACTERS: [&str; SHADES / 2] = ["░", "▒", "▓", "█"];
 
 /// Colours of about the same lightness, which is readable on light and on dark terminals: the hue
@@ -45,7 +46,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// How the lines of the pane are divided between the map, the legend and the annotations.
+/// The division of the pane's lines between the map, the legend and the annotations.
 struct Room {
     rows: usize,
     has_legend: bool,

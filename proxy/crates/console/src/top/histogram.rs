@@ -23,7 +23,7 @@ pub(super) struct Range {
     pub(super) high: f64,
 }
 
-/// Which end of a range moves, and in which direction.
+/// The end of a range that moves, and the direction in which it moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     LowDown,

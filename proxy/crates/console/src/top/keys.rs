@@ -24,7 +24,7 @@ pub(super) const HELP: [(&str, &str); 16] = [
     ("h", "show the heat map of the selected shape"),
     (
         "v ↑ ↓ p 0",
-        "heat map: dimension (server, …); its name; phase; everything",
+        "heat map: next dimension; other name; next phase; reset",
     ),
     (
         "t c p b e d",

@@ -96,10 +96,10 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_some_instances_do_not_hide_the_figures_of_the_others() {
+    fn errors_of_some_instances_do_not_hide_the_figures_of_other_instances() {
         let (a, b, c) = ("http://a:1", "http://b:1", "http://c:1");
         let failed = Answers {
-            error: Some("the admin address requires a token".to_owned()),
+            error: Some("the admin address requires a valid token".to_owned()),
             ..Answers::default()
         };
         let all = vec![(a, answers(a, 3)), (b, failed), (c, answers(c, 4))];
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(
             merged.error.unwrap(),
             "errors at 1 of 3 instances; first error: \
-             http://b:1: the admin address requires a token"
+             http://b:1: the admin address requires a valid token"
         );
     }
 

@@ -99,7 +99,7 @@ pub async fn run(arguments: Arguments) -> Exit {
 }
 
 fn print_once(model: &Model) -> Exit {
-    // If some instances failed, print the figures of the others.
+    // If some instances failed, print the figures of the other instances.
     if model.error.is_none() || model.has_figures {
         plain::lines(model).iter().for_each(|line| say(line));
     }

@@ -155,9 +155,9 @@ impl Model {
     }
 
     /// Computes the sum of the rates of all instances. The rate of an instance is computed from its
-    /// last two responses; an instance without two responses is left out. Each instance has its own
-    /// times, because otherwise an instance that replies late would distort the rates of the
-    /// others.
+    /// last two responses; an instance without two responses is omitted. Each instance has its own
+    /// times, because otherwise an instance that replies late would distort the rates of the other
+    /// instances.
     fn count(&mut self, operations: BTreeMap<String, (Duration, u64)>) {
         let rates = operations.iter().filter_map(|(address, (at, count))| {
             let (before, counted) = self.counted.get(address)?;
@@ -226,8 +226,8 @@ impl Model {
         self.choice.selected = rows.get(row).map(|shape| shape.id.clone());
     }
 
-    /// The range that the user chose for the linear histogram, or else a range up to the 99th
-    /// percentile.
+    /// The range that the user chose for the linear histogram. Without a choice, a range up to
+    /// about the 99th percentile.
     pub(super) fn range(&self) -> Range {
         match self.choice.scale {
             Scale::Linear(Some(range)) => range,

@@ -19,7 +19,8 @@ pub(super) const HEADINGS: [(&str, Option<Sort>); 11] = [
     ("<shape", None),
 ];
 
-/// The width of each column in the terminal, in characters. 0 takes the remaining width.
+/// The width of each column in the terminal, in characters. A column of width 0 takes the remaining
+/// width.
 pub(super) const WIDTHS: [u16; 11] = [7, 7, 7, 7, 7, 6, 8, 6, 13, 24, 0];
 
 /// One row per shape.

@@ -250,7 +250,7 @@ fn footer(model: &Model) -> Line<'static> {
         }
         (Tab::Changes, _) => "a next baseline  ↑↓←→ scroll  ? help  q quit",
         (Tab::HeatMap, _) => {
-            "v what  ↑↓ which  p phase  0 all  +- period  1-6 panes  ? help  q quit"
+            "v dimension  ↑↓ name  p phase  0 all  +- period  1-6 panes  ? help  q quit"
         }
         _ => "↑↓←→ scroll  1-6 panes  space pause  ? help  q quit",
     };

@@ -7,7 +7,7 @@ pub(super) struct Random(u64);
 
 impl Random {
     pub(super) fn of(seed: u64) -> Self {
-        // The multiplication makes neighbouring seeds start with different values.
+        // The multiplication makes consecutive seeds start with different values.
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EA_3A11)
     }
 

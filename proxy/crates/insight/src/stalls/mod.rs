@@ -1,5 +1,5 @@
 //! Stalls of servers: which operations waited, at which interval stalls recur, and which server
-//! counters moved during a stall.
+//! counters had unusual values during a stall.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},

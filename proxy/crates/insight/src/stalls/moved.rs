@@ -47,8 +47,8 @@ const MIN_SCORE: f64 = 5.0;
 /// deviation is zero.
 const MAX_SCORE: f64 = 100.0;
 
-/// Minimum difference, as a share of the usual value. It is low because the average during an
-/// episode includes the margins, so it shows only part of the real difference.
+/// Minimum difference, as a share of the usual value. This minimum is low, because the average
+/// during an episode includes the margins and so shows only part of the real difference.
 const MIN_CHANGE: f64 = 0.3;
 
 /// Minimum of the standard deviation, as a share of the usual value.
@@ -59,9 +59,9 @@ const MIN_DEVIATION: f64 = 0.05;
 const AS_EXTREME_OF: usize = 20;
 
 /// The counters with unusual values during the episodes. `episodes` has the start and the end of
-/// each episode. The highest score is first. Empty if most samples have no reply in at least half
-/// of the episodes. In such an episode the rates are unknown, because the first reply after a gap
-/// has averages over the whole gap.
+/// each episode. The highest score is first. Empty if in at least half of the episodes most samples
+/// have no reply: the rates in these episodes are unknown, because the first reply after a gap has
+/// averages over the whole gap.
 pub(super) fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     let is_seen = |episode: &&(f64, f64)| samples.iter().any(|s| is_within(s, **episode));
     let seen: Vec<_> = episodes.iter().filter(is_seen).copied().collect();

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn three_evenly_spaced_episodes_recur_at_any_period() {
+    fn three_evenly_spaced_episodes_are_a_recurrence_at_any_period() {
         for seed in 0..SEEDS {
             let mut random = Random::of(seed);
             let period = random.between(15.0, 300.0);

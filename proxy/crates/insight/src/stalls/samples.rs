@@ -9,7 +9,8 @@ use seawall_stats::ServerSample;
 
 use super::moved::Sample;
 
-/// How long samples are kept: long enough to contain calm times before and after a stall.
+/// Time for which samples are kept. It is long enough to contain calm times before and after a
+/// stall.
 const KEPT: Duration = Duration::from_secs(600);
 
 /// Maximum number of samples kept per server: ten minutes at the shortest interval. A sample is

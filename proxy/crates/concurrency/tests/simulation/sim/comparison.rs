@@ -64,8 +64,8 @@ pub(crate) fn compare(scenario: &Scenario, seed: u64) -> Row {
         auto,
         ratio: match is_more_better {
             true => auto / best.1,
-            // Recovery times are measured in steps of 0.1 s, so 0.1 s is added to both times: a
-            // time may be 0.
+            // Recovery times are multiples of 0.1 s and may be 0. So 0.1 s is added to both times,
+            // to avoid a division by 0.
             false if scenario.goal != Goal::P99 => (best.1 + 0.1) / (auto + 0.1),
             false => best.1 / auto,
         },

@@ -10,7 +10,7 @@ use super::{
     world::{Load, Record, World},
 };
 
-/// How the limits are set.
+/// The source of the limits: a fixed number or the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
     /// A fixed limit in each proxy, per server.

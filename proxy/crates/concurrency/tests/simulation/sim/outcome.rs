@@ -10,7 +10,7 @@ pub(crate) struct Outcome {
     pub(crate) throughput: f64,
     /// 99th percentile of the time from arrival to reply, in ms.
     pub(crate) p99_ms: f64,
-    /// Operations completed in time, by tenth of a second from 0.
+    /// Operations completed in time, in each tenth of a second since the start.
     pub(crate) completed: Vec<u64>,
     /// Operations completed in time, by user.
     pub(crate) by_user: Vec<u64>,
@@ -87,7 +87,8 @@ impl Outcome {
     }
 }
 
-/// The value that a share `q` of the values does not exceed. 0 if there are none.
+/// The quantile `q`: the smallest value that is at least as large as the share `q` of all values. 0
+/// if there are no values.
 pub(crate) fn percentile(values: &mut [f32], q: f64) -> f64 {
     values.sort_unstable_by(f32::total_cmp);
     let rank = (q * values.len() as f64).ceil() as usize;

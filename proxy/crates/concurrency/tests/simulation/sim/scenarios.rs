@@ -1,4 +1,4 @@
-//! The scenarios: a server, its load, and what is compared.
+//! The scenarios: a server, its load, and the result that is compared.
 
 use super::{
     server::Contention,
@@ -56,11 +56,11 @@ pub(crate) struct Scenario {
     /// The time from which the conditions are steady, in seconds. Settling is measured from this
     /// time. Everything else is measured from 10 s later.
     pub(crate) steady_at: f64,
-    /// How long the controller is measured, in seconds.
+    /// Time for which the controller is measured, in seconds.
     pub(crate) auto_s: f64,
-    /// How long a fixed limit is measured, in seconds. Because of noise, the best of seven results
-    /// looks better than the true result of the best limit. Scenarios with few or very different
-    /// operations have more noise, so they need a longer time.
+    /// Time for which a fixed limit is measured, in seconds. Because of noise, the best of seven
+    /// results looks better than the true result of the best limit. Scenarios with few or very
+    /// different operations have more noise, so they need a longer time.
     pub(crate) fixed_s: f64,
 }
 
@@ -358,9 +358,9 @@ fn open_loop() -> Vec<Scenario> {
         Scenario {
             auto_s: 100.0,
             fixed_s: 100.0,
-            // The server has only 3 % to spare. After a trial of the limit 64 for 100 ms, 185
-            // operations wait, for which the server needs 17 ms. With the same limit, the p99 of
-            // periods of 20 s varies from 7.7 to 11.3 ms.
+            // The server has only 3 % of spare capacity. After a trial of the limit 64 for 100 ms,
+            // 185 operations wait, and the server needs 17 ms to complete them. With the same
+            // limit, the p99 of periods of 20 s varies from 7.7 to 11.3 ms.
             least: Least {
                 ratio: 0.85,
                 ..GOAL

@@ -82,7 +82,7 @@ impl Server {
         }
     }
 
-    /// How much `received` grows per µs.
+    /// The growth of `received` per µs.
     fn rate(&self) -> f64 {
         if self.is_stalled || self.runnable.is_empty() {
             return 0.0;

@@ -60,7 +60,7 @@ pub(crate) enum Change {
     Rate(f64),
     /// Closed loop: number of clients.
     Clients(u32),
-    /// The mix of kinds that users use from now on.
+    /// Number of the mix of operations that users send from now on.
     Mix(usize),
 }
 

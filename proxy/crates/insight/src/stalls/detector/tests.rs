@@ -7,7 +7,7 @@ pub(in crate::stalls) struct Random(u64);
 
 impl Random {
     pub(in crate::stalls) fn of(seed: u64) -> Self {
-        // The multiplication makes neighbouring seeds start with different values.
+        // The multiplication makes consecutive seeds start with different values.
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EA_3A11)
     }
 
@@ -278,7 +278,7 @@ fn stall_has_the_phase_with_the_most_additional_time() {
 }
 
 #[test]
-fn lasting_slowdown_is_at_most_one_stall() {
+fn lasting_slowdown_is_reported_as_at_most_one_stall() {
     let mut most = 0;
     for seed in 0..SEEDS {
         let factor = Random::of(seed).between(1.5, 40.0);
