@@ -56,7 +56,7 @@ def eventually(condition, what):
     end = time.monotonic() + LIMIT_SECONDS
     while not condition():
         if time.monotonic() > end:
-            sys.exit(f"not in time: {what}")
+            sys.exit(f"not within {LIMIT_SECONDS} s: {what}")
         time.sleep(0.1)
 
 
@@ -140,7 +140,8 @@ def check_key_file(stack):
 
 
 def check_authorities(stack, etc, run, expect):
-    """Without authorities of the system, Seawall uses those of Mozilla and refuses the check's."""
+    """Without authorities of the system, Seawall trusts only those of Mozilla, so it refuses the
+    server of this check, whose authority is not among them."""
     folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
     authority, pem = certificate(folder)
     (port,) = free_ports(1)

@@ -55,8 +55,8 @@ pub enum AdminAddress {
     Tcp(String),
 }
 
-/// Maximum number of other instances. A request for the figures of all instances is sent to each of
-/// them.
+/// Maximum number of other instances. Seawall sends a request with `instances=all` to each of these
+/// instances.
 pub(crate) const MAX_PEERS: usize = 32;
 
 /// The admin address of another instance, as a URL without a path.

@@ -1,5 +1,5 @@
-//! The changes of a reload: which settings differ from the settings in effect, and which changes
-//! take effect without a restart.
+//! Compares new settings with the settings in effect, for a reload: finds the keys that differ, and
+//! adopts the values that need no restart.
 
 use crate::connection_string::without_password;
 use crate::keys::KEYS;
@@ -15,7 +15,7 @@ pub(crate) trait Reloadable {
     /// Adds the path of each key or section whose value differs from the value in `running`.
     fn changed(&self, running: &Self, changed: &mut Vec<&'static str>);
 
-    /// Takes the values of all keys with [`Change::Live`] from `newer`.
+    /// Copies the values of all keys with [`Change::Live`] from `newer`.
     fn adopt_live(&mut self, newer: &Self);
 }
 
@@ -113,7 +113,7 @@ impl Settings {
         changed.chain(of_listeners).collect()
     }
 
-    /// True if both settings have `[[listeners]]`, or both have only `[listen]`.
+    /// True if `self` and `other` both have `[[listeners]]`, or if both have only `[listen]`.
     fn has_form_of(&self, other: &Self) -> bool {
         self.listeners.is_empty() == other.listeners.is_empty()
     }
@@ -180,8 +180,8 @@ impl Settings {
         settings
     }
 
-    /// The violated relations between these settings. The new live values can conflict with running
-    /// values that only a restart changes.
+    /// The violated relations between these settings. After a reload, a new live value can
+    /// contradict a running value that only a restart changes.
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         relations::check(self, self.auth.users.len(), &mut problems);
@@ -193,8 +193,8 @@ const USERS: &str = "auth.users";
 
 const URI: &str = "deployment.uri";
 
-/// Returns when a change of the key or section at `path` takes effect. A section is live only if
-/// all its keys are live.
+/// The time at which a change of the key or section at `path` takes effect. A section is live only
+/// if all its keys are live.
 pub(crate) fn of_path(path: &str) -> Change {
     let list = format!("{path}{LIST}");
     let is_in = |of: &str, section: &str| {
@@ -255,7 +255,7 @@ fn changed_listeners(newer: &[Listener], running: &[Listener]) -> Vec<Changed> {
     changes
 }
 
-/// Takes the live values of `newer`, for each listener that has the same position and addresses.
+/// Copies the live values of `newer`, for each listener that has the same position and addresses.
 fn adopt_live(listeners: &mut [Listener], newer: &[Listener]) {
     for (listener, newer) in listeners.iter_mut().zip(newer) {
         if listener.addresses == newer.addresses {

@@ -14,10 +14,10 @@ use crate::schema::{Key, Kind, is_connection_string, is_http_url, shape_id};
 use crate::secret;
 use crate::suggestion::{did_you_mean, most_similar};
 
-/// The source of a value. Problems name it, because the value must be corrected there.
+/// The source of a value. A problem names the source, because the value must be corrected there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// No source has the key.
+    /// No source sets the key, so the default applies.
     Default,
     /// The configuration file.
     File,
@@ -75,7 +75,7 @@ impl Check<'_> {
         match value {
             Value::Table(table) => Some(Value::Table(self.table(table, path))),
             other => {
-                let allowed = format!("must be a table, [{}]", path.shown);
+                let allowed = format!("must be a table, written as [{}]", path.shown);
                 self.add(path, shown_type(&other), &allowed);
                 None
             }
@@ -86,7 +86,7 @@ impl Check<'_> {
         let elements = match value {
             Value::Array(elements) if elements.iter().all(Value::is_table) => elements,
             other => {
-                let allowed = format!("must be a list of tables, [[{}]]", path.shown);
+                let allowed = format!("must be a list of tables, written as [[{}]]", path.shown);
                 self.add(path, shown_type(&other), &allowed);
                 return None;
             }
@@ -188,8 +188,8 @@ impl Check<'_> {
 fn unknown(parent: &KeyPath, path: &KeyPath) -> String {
     let names = keys::names_in(&parent.schema);
     let name = path.shown.rsplit('.').next().unwrap_or_default();
-    // The message suggests a key of this name in another section, or a similar name in this
-    // section.
+    // The message suggests a key with the same name in another section, or else a similar name in
+    // this section.
     let elsewhere = keys::path_of_name(name);
     let meant = elsewhere.or_else(|| most_similar(name, names.iter().copied()));
     let suggestion = did_you_mean(meant);

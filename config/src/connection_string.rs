@@ -1,4 +1,4 @@
-//! The deployment's connection string: given in the configuration or in a file.
+//! Reads the deployment's connection string from the configuration or from a separate file.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,8 @@ pub(crate) const SECTION: Section = Section {
     about: "The servers behind Seawall.",
     is_optional: false,
     keys: keys! {
-        /// Connection string of the deployment; required unless `uri_file` is set. A user in the
-        /// connection string is the service account. A change of only its password is live.
+        /// Connection string of the deployment; required unless `uri_file` is set. If it contains a
+        /// user, this user is the service account. A change of only the password is live.
         key("deployment.uri",
             Kind::ConnectionString, Restart, example "mongodb://127.0.0.1:27017/");
         /// File with the connection string of the deployment, instead of `uri`.
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_password_keeps_all_other_parts_of_a_connection_string() {
+    fn without_password_returns_the_text_before_and_after_the_password() {
         let found = |uri| without_password(uri);
         let rest = "@a,b:1/?authSource=admin";
         for password in ["", "secret", "p%40ss%3Aword"] {

@@ -12,7 +12,7 @@ use crate::problem::{Problem, Problems};
 use crate::schema::{Key, Kind};
 use crate::suggestion::{did_you_mean, most_similar};
 
-/// Converts the variables. Unknown variables with the prefix `SEAWALL_` become problems.
+/// Converts the variables. Unknown variables with the prefix `SEAWALL_` are reported as problems.
 pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -> Table {
     let mut table = Table::new();
     for (name, value) in environment {

@@ -51,9 +51,9 @@ pub(crate) fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<String> {
     read_and_then(path, max_bytes, || {})
 }
 
-/// Like [`read_bounded`], but calls `read` after the content was read. A test uses this to change
+/// Like [`read_bounded`], but calls `then` after the content was read. A test uses `then` to change
 /// the file.
-fn read_and_then(path: &Path, max_bytes: u64, read: impl FnOnce()) -> io::Result<String> {
+fn read_and_then(path: &Path, max_bytes: u64, then: impl FnOnce()) -> io::Result<String> {
     let mut text = String::new();
     let mut file = File::open(path)?;
     let before = file.metadata()?;
@@ -66,14 +66,14 @@ fn read_and_then(path: &Path, max_bytes: u64, read: impl FnOnce()) -> io::Result
             format!("larger than {max_bytes} bytes"),
         ));
     }
-    read();
+    then();
     if before.is_file() && version(&before) != version(&file.metadata()?) {
         return Err(io::Error::other("the file changed while it was read"));
     }
     Ok(text)
 }
 
-/// The size and the modification time of a file. A write usually changes at least one of them.
+/// The size and the modification time of a file. A write usually changes at least one of the two.
 fn version(metadata: &Metadata) -> (u64, Option<SystemTime>) {
     (metadata.len(), metadata.modified().ok())
 }

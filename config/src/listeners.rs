@@ -1,5 +1,5 @@
-//! The listeners: `[listen]` describes one, and `[[listeners]]` any number, each with its own
-//! settings.
+//! The listeners. `[listen]` describes a single listener. `[[listeners]]` describes several
+//! listeners, each with its own settings.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
@@ -38,8 +38,8 @@ section! {
     /// protocol (version 1 or 2), before the TLS handshake.
     proxy_protocol: ProxyProtocol = key("listen.proxy_protocol",
         ProxyProtocol::KIND, Restart, default "off");
-    /// IP addresses or ranges (such as 10.0.0.0/8) of the load balancers, separated by commas; all
-    /// other connections are closed. Required with `proxy_protocol = "accept"`.
+    /// IP addresses or ranges (such as 10.0.0.0/8) of the load balancers, separated by commas;
+    /// connections from all other addresses are closed. Required with `proxy_protocol = "accept"`.
     proxy_networks: Vec<IpNet> = key("listen.proxy_networks",
         Kind::Text, Restart, example "10.0.0.0/8,192.0.2.7");
     // The default is the same as the default of servers, also in its order.
@@ -54,7 +54,7 @@ section! {
 }
 
 section! {
-    /// With this section, clients must use TLS; without it, they connect without TLS.
+    /// TLS for clients. Without this section, clients connect without TLS.
     optional "listen.tls" => Tls;
 
     /// PEM file with the certificate chain, beginning with this host's certificate; required for
@@ -63,16 +63,18 @@ section! {
     /// supports.
     certificate_files: Vec<ReadFile> = key("listen.tls.certificate_file",
         Kind::ReadableFiles, Live, example "/etc/seawall/certificate.pem");
-    /// PEM file with the certificate's private key; required for TLS. Several files, in the order
-    /// of the certificates, are separated by commas.
+    /// PEM file with the certificate's private key; required for TLS. For several certificates,
+    /// list their key files in the same order, separated by commas.
     key_files: Vec<ReadFile> = key("listen.tls.key_file",
         Kind::ReadableFiles, Live, example "/etc/seawall/key.pem");
     // `prefer` also accepts clients that are not configured for TLS yet, as a server with the mode
     // `preferTLS` does.
-    /// Clients must use TLS, or may use it.
+    /// With `require`, clients must use TLS; with `prefer`, clients may also connect without TLS.
     mode: TlsMode = key("listen.tls.mode",
         TlsMode::KIND, Live, default "require");
-    /// Certificates of clients: not requested, verified if a client sends one, or required.
+    /// With `none`, Seawall does not request certificates of clients; with `optional`, it verifies
+    /// a certificate if the client sends one; with `required`, each client must send a valid
+    /// certificate.
     client_certificate: ClientCertificate = key("listen.tls.client_certificate",
         ClientCertificate::KIND, Live, default "none");
     /// PEM files with the certificate authorities of clients, separated by commas; required unless
@@ -83,8 +85,8 @@ section! {
     /// commas.
     client_crl_files: Option<Vec<ReadFile>> = key("listen.tls.client_crl_file",
         Kind::ReadableFiles, Live, example "/etc/seawall/client-crl.pem");
-    /// Close the connections of clients whose certificate a reload no longer accepts, for example
-    /// because it is on a new revocation list.
+    /// At a reload, close the connections of clients whose certificates are not accepted any more,
+    /// for example because a new revocation list contains them.
     close_revoked: bool = key("listen.tls.close_revoked",
         Kind::Boolean, Live, default false);
 }
@@ -137,8 +139,7 @@ fn path(listener: &Part<'_>) -> Option<String> {
 
 /// The keys of `[listen.tls]`, for each listener.
 pub(crate) fn tls_section() -> Section {
-    let about = "With this section, clients of this listener must use TLS; without it, they \
-                 connect without TLS.";
+    let about = "TLS for clients of this listener. Without this section, they connect without TLS.";
     Tls::SECTION.at("listeners[].tls", about, |_| true)
 }
 
@@ -178,7 +179,7 @@ pub(crate) fn is_of_only_listener(key: &Key) -> bool {
 pub(crate) fn read(file: &mut Part<'_>) -> Vec<Listener> {
     let count = file.tables(LISTENERS).len();
     if count > 0 {
-        no_other_form(file);
+        refuse_keys_of_listen(file);
     }
     if count > MAX_LISTENERS {
         let allowed = format!("must be at most {MAX_LISTENERS} listeners");
@@ -192,7 +193,7 @@ pub(crate) fn read(file: &mut Part<'_>) -> Vec<Listener> {
 
 /// Reports the keys of `[listen]` that have no effect because there are `[[listeners]]`. The keys
 /// may come from any source.
-fn no_other_form(file: &mut Part<'_>) {
+fn refuse_keys_of_listen(file: &mut Part<'_>) {
     let listen = file.below("listen");
     let keys = Listen::SECTION.keys.iter();
     let keys = keys.filter(|key| is_of_only_listener(key)).map(Key::name);
@@ -233,5 +234,5 @@ pub(crate) const LISTENERS: &str = "listeners";
 /// The only key of `[listen]` that applies to all listeners.
 const LIMIT_OF_ALL: &str = "listen.max_client_connections";
 
-/// Maximum number of listeners. Each needs descriptors, which are reserved at the start.
+/// Maximum number of listeners. Each listener needs descriptors, which are reserved at the start.
 const MAX_LISTENERS: usize = 32;

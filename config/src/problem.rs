@@ -87,7 +87,7 @@ impl Problems {
     }
 
     /// True if `key` already has a problem. In this case, the caller does not report problems that
-    /// only follow from this one.
+    /// only follow from that problem.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.0.iter().any(|problem| problem.key == key)
     }

@@ -70,12 +70,13 @@ impl<'a> Part<'a> {
         self.value(section.key(name)?)
     }
 
-    /// Reads a section below this one. If it is absent, all its values have their defaults.
+    /// Reads the subsection `name`. If the subsection is absent, all its values have their
+    /// defaults.
     pub(crate) fn section<T: ReadSection>(&mut self, name: &str) -> Option<T> {
         T::read(&mut self.below(name))
     }
 
-    /// Reads a section below this one. Returns `None` if the section is absent or has a problem.
+    /// Reads the subsection `name`. Returns `None` if the subsection is absent or has a problem.
     pub(crate) fn optional_section<T: ReadSection>(&mut self, name: &str) -> Option<T> {
         self.given(name)?;
         self.section(name)

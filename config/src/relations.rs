@@ -78,7 +78,9 @@ fn certificates_fit(section: &str, tls: &Tls, problems: &mut Problems) {
         problems.add(Problem::new(
             &format!("{section}.key_file"),
             &format!("({keys} files)"),
-            &format!("must be as many files as in {section}.certificate_file, {certificates}"),
+            &format!(
+                "must list as many files as {section}.certificate_file, which lists {certificates}"
+            ),
         ));
     }
     let is_requested = tls.client_certificate != ClientCertificate::None;
@@ -197,7 +199,7 @@ fn peers_fit(admin: &Admin, problems: &mut Problems) {
     if tokens > 0 && !problems.has(key) && (peers == 0 || (tokens > 1 && tokens != peers)) {
         problems.add(Problem::new(
             key,
-            &format!("{tokens} files"),
+            &format!("({tokens} files)"),
             &format!("must be one file for all addresses of admin.peers, or one for each; there are {peers}"),
         ));
     }
@@ -230,8 +232,8 @@ fn telemetry_fits(telemetry: &Telemetry, problems: &mut Problems) {
     let is_any_given = files.iter().any(|(_, file)| file.is_some());
     for (key, file) in files {
         if file.is_none() && is_any_given && !problems.has(key) {
-            let allowed = "must be given if the other of telemetry.certificate_file and \
-                           telemetry.key_file is given";
+            let allowed = "must be given, because telemetry.certificate_file and \
+                           telemetry.key_file have an effect only together";
             problems.add(Problem::without_value(key, allowed));
         }
     }

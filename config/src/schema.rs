@@ -297,7 +297,7 @@ pub(crate) fn shape_id(text: &str) -> Option<u64> {
 }
 
 /// True if the text is a scheme of MongoDB, followed by at least one character. The driver crate
-/// checks what follows the scheme.
+/// checks the text after the scheme.
 pub(crate) fn is_connection_string(text: &str) -> bool {
     ["mongodb://", "mongodb+srv://"]
         .iter()

@@ -186,8 +186,8 @@ section! {
     heartbeat_frequency: Duration = key("deployment.heartbeat_frequency_ms",
         Kind::Integer { min: MIN_HEARTBEAT_FREQUENCY_MS, max: MAX_DURATION_MS }, Restart,
         default 10000, unit "ms");
-    /// How long establishing a connection to a server may take, and how long a server may take to
-    /// reply to a probe.
+    /// Maximum time to establish a connection to a server, and maximum time until a server replies
+    /// to a probe.
     connect_timeout: Duration = key("deployment.connect_timeout_ms",
         TIMEOUT, Live, default 10000, unit "ms");
     {
@@ -200,7 +200,7 @@ section! {
 
 section! {
     /// Further options of TLS to servers. The connection string switches TLS on (`tls=true`). Files
-    /// in this section replace those in the connection string.
+    /// in this section replace the files in the connection string.
     optional "deployment.tls" => ServerTls;
 
     /// PEM file with the certificate authorities of servers, instead of `tlsCAFile`. Without both,
@@ -213,7 +213,7 @@ section! {
         Kind::ReadableFile, Live, example "/etc/seawall/client.pem");
     /// PEM files with the certificate revocation lists of the servers' authorities, separated by
     /// commas. The official driver, which monitors servers and runs the commands of the service
-    /// account, does not check them.
+    /// account, does not check these lists.
     crl_files: Option<Vec<ReadFile>> = key("deployment.tls.crl_file",
         Kind::ReadableFiles, Live, example "/etc/seawall/server-crl.pem");
     /// Insecure: accept a server's certificate for any host name. Its authority is still verified.
@@ -294,7 +294,7 @@ section! {
     concurrency: Concurrency = key("pool.concurrency",
         Concurrency::KIND, Live, default "auto", unit "operations");
     /// Maximum number of operations on one server that do not count toward `pool.concurrency`,
-    /// because they run much longer than others; 0 for as many as the current limit. While no
+    /// because they run much longer than others; 0: the same number as the current limit. While no
     /// operation completes, one more operation is excluded from the count every 250 ms.
     max_exempt_operations: Option<NonZeroU32> = key("pool.max_exempt_operations",
         Kind::Integer { min: 0, max: 1_000_000 }, Live, default 0, unit "operations");
@@ -529,16 +529,16 @@ section! {
     /// commas; without events, only operators begin captures.
     on: Vec<CaptureEvent> = key("capture.on",
         Kind::Text, Live, example "storm,stall");
-    /// Captures that begin at an event of `on` also contain the operations of this time before the
-    /// event.
+    /// Length of the period before an event of `on`: a capture that begins at the event also
+    /// contains the operations of this period.
     lead: Duration = key("capture.lead_ms",
         TIME_OR_0, Live, default 10000, unit "ms");
     /// Maximum memory of the operations before an event; the oldest are dropped first.
     lead_bytes: usize = key("capture.lead_bytes",
         Kind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live, default 33554432, unit "bytes");
     /// Pseudonyms that replace the values of users in every capture; `ordered` needs
-    /// `redact_key_file`; a request may choose a stronger mode; from weak to strong, the modes are
-    /// `none`, `ordered` and `equality`.
+    /// `redact_key_file`. A request that begins a capture may choose a stronger mode; from weak to
+    /// strong, the modes are `none`, `ordered` and `equality`.
     redaction: CaptureRedaction = key("capture.redact",
         CaptureRedaction::KIND, Live, default "none");
     /// File with the key of the pseudonyms, at least 16 bytes; without it, each capture with

@@ -74,7 +74,8 @@ const DISABLED: &str = "OTEL_SDK_DISABLED";
 
 const SECTION: &str = "telemetry";
 
-/// Converts the variables to keys that `merged` does not have. Wrong values become problems.
+/// Converts the variables to values of keys that `merged` does not set. Reports wrong values as
+/// problems.
 pub(crate) fn table(
     environment: &[(String, String)],
     merged: &Table,

@@ -1,4 +1,4 @@
-//! Suggests a known name for an unknown one, which is probably misspelled.
+//! Suggests a known name for an unknown name, which is probably misspelled.
 
 use std::fmt::Display;
 

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_percent_decoded_and_spaces_around_them_are_removed() {
+    fn header_and_attribute_lists_are_percent_decoded_and_trimmed() {
         let decoded = pairs("a = 1%2C2 ,, b=x%3Dy=z\nc=").unwrap();
         let decoded: Vec<_> = decoded.iter().map(|(n, v)| (&**n, &**v)).collect();
         assert_eq!(decoded, [("a", "1,2"), ("b", "x=y=z"), ("c", "")]);

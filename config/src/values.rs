@@ -22,7 +22,7 @@ pub struct EffectiveValue {
     pub origin: Origin,
 }
 
-/// The merged table, and the sources of higher precedence than the file.
+/// The merged table, and the sources that override the file.
 pub(crate) struct Layers<'a> {
     pub(crate) merged: &'a Table,
     pub(crate) environment: &'a Table,

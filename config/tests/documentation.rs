@@ -80,8 +80,9 @@ fn table(keys: &[&Key]) -> String {
 
 fn full_example() -> String {
     let mut text = comment(
-        "Every key with its default. Keys without a default are commented out with one `#`; text \
-         is behind two. docs/configuration.md has units, bounds, and when a change takes effect.",
+        "Every key with its default. Explanations begin with `##`. Keys without a default are \
+         commented out with `#`. docs/configuration.md lists the unit and the bounds of each key, \
+         and when a change takes effect.",
     );
     let mut earlier = "";
     for section in SECTIONS.iter() {
@@ -116,7 +117,7 @@ fn explanation(key: &Key) -> String {
 }
 
 fn line(section: &Section, key: &Key) -> String {
-    // The connection string is the only value that must be given.
+    // The connection string is the only required value.
     let is_given = key.default.is_some() || key.kind == Kind::ConnectionString;
     let value = key
         .default
@@ -192,7 +193,7 @@ fn defaults_of(is_wanted: impl Fn(&Key) -> bool) -> String {
 #[test]
 fn every_numeric_key_accepts_its_minimum_and_its_maximum() {
     let numbers = |pick: fn(i64, i64) -> i64| {
-        // Some numbers are only possible in relay mode.
+        // Some keys may be set only in relay mode.
         let mut text = DEPLOYMENT.to_owned() + "deployment.mode = \"relay\"\n";
         for key in KEYS.iter().filter(|key| !key.path.contains("[]")) {
             if let Kind::Integer { min, max } | Kind::IntegerOr { min, max, .. } = key.kind {
@@ -217,7 +218,7 @@ fn every_numeric_key_accepts_its_minimum_and_its_maximum() {
 }
 
 #[test]
-fn every_example_loads() {
+fn every_example_file_loads() {
     let mut names: Vec<String> = fs::read_dir(folder().join("examples"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -260,7 +261,7 @@ fn minimal_and_full_examples_equal_the_default_settings() {
 }
 
 #[test]
-fn the_full_example_is_valid_when_its_keys_are_uncommented() {
+fn uncommented_full_example_has_only_expected_problems() {
     let text: String = full_example()
         .lines()
         .filter(|line| !line.starts_with("##"))

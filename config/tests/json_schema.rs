@@ -9,7 +9,7 @@ use seawall_config::{KEYS, Kind, json_schema};
 use serde_json::{Map, Value, json};
 
 #[test]
-fn every_example_is_valid() {
+fn every_example_file_matches_the_json_schema() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let mut count = 0;
     for entry in fs::read_dir(folder).unwrap() {
@@ -22,7 +22,7 @@ fn every_example_is_valid() {
 }
 
 #[test]
-fn a_key_may_accept_both_words_and_numbers() {
+fn json_schema_of_concurrency_accepts_words_and_numbers() {
     for value in ["\"auto\"", "\"off\"", "1", "1000000"] {
         let text = format!("pool.concurrency = {value}");
         assert_eq!(errors(&text), [""; 0], "{text}");
@@ -30,8 +30,8 @@ fn a_key_may_accept_both_words_and_numbers() {
 }
 
 #[test]
-fn wrong_values_are_refused_at_their_path() {
-    for (text, place) in [
+fn json_schema_reports_a_wrong_value_at_its_path() {
+    for (text, pointer) in [
         ("[pol]", "/pol"),
         ("pool = 3", "/pool"),
         ("pool.max_pol_size = 1", "/pool/max_pol_size"),
@@ -69,12 +69,12 @@ fn wrong_values_are_refused_at_their_path() {
             "/slow_log/shape_thresholds_ms/0123456789ABCDEF",
         ),
     ] {
-        assert_eq!(errors(text), [place], "{text}");
+        assert_eq!(errors(text), [pointer], "{text}");
     }
 }
 
 #[test]
-fn every_key_has_its_default_and_its_description() {
+fn json_schema_has_default_and_description_of_every_key() {
     let schema = json_schema();
     for key in KEYS.iter() {
         let path = key.path.replace("[]", "/items");
@@ -108,7 +108,7 @@ fn errors(text: &str) -> Vec<String> {
 
 /// Validates a value. Supports only the keywords of JSON Schema that our schema uses, and panics
 /// for other keywords.
-fn validate(schema: &Value, value: &Value, place: &str, errors: &mut Vec<String>) {
+fn validate(schema: &Value, value: &Value, pointer: &str, errors: &mut Vec<String>) {
     let schema = schema.as_object().unwrap();
     let mut is_valid = true;
     for (keyword, expected) in schema {
@@ -123,12 +123,12 @@ fn validate(schema: &Value, value: &Value, place: &str, errors: &mut Vec<String>
             "pattern" => matches(value.as_str().unwrap_or_default(), expected),
             "anyOf" => expected.as_array().unwrap().iter().any(|schema| {
                 let mut errors = Vec::new();
-                validate(schema, value, place, &mut errors);
+                validate(schema, value, pointer, &mut errors);
                 errors.is_empty()
             }),
             "items" => {
                 for (index, item) in value.as_array().into_iter().flatten().enumerate() {
-                    validate(expected, item, &format!("{place}/{index}"), errors);
+                    validate(expected, item, &format!("{pointer}/{index}"), errors);
                 }
                 true
             }
@@ -138,13 +138,13 @@ fn validate(schema: &Value, value: &Value, place: &str, errors: &mut Vec<String>
         };
     }
     if !is_valid {
-        errors.push(place.to_owned());
+        errors.push(pointer.to_owned());
     }
     for (name, member) in value.as_object().into_iter().flatten() {
-        let place = format!("{place}/{name}");
+        let pointer = format!("{pointer}/{name}");
         match member_schema(schema, name) {
-            Some(schema) => validate(schema, member, &place, errors),
-            None => errors.push(place),
+            Some(schema) => validate(schema, member, &pointer, errors),
+            None => errors.push(pointer),
         }
     }
 }

@@ -239,8 +239,8 @@ fn each_certificate_needs_a_key_and_client_certificates_need_an_authority() {
     assert_eq!(
         problems("certificate_file = \"FILE, FILE\"\nkey_file = \"FILE\"\n"),
         [
-            "listen.tls.key_file = (1 files): must be as many files as in \
-             listen.tls.certificate_file, 2"
+            "listen.tls.key_file = (1 files): must list as many files as \
+             listen.tls.certificate_file, which lists 2"
         ]
     );
     assert_eq!(
@@ -508,8 +508,8 @@ fn an_unreadable_file_does_not_hide_problems_of_the_environment() {
 
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
     let problems = load(&sources(source.clone())).unwrap_err();
-    let place = format!("{}, line 1, column 5", source.display());
-    assert_eq!(keys_of(&problems), [place.as_str(), "SEAWALL_X"]);
+    let position = format!("{}, line 1, column 5", source.display());
+    assert_eq!(keys_of(&problems), [position.as_str(), "SEAWALL_X"]);
 }
 
 #[test]
@@ -599,7 +599,7 @@ fn keys_of(problems: &Problems) -> Vec<&str> {
 
 const DEPLOYMENT: &str = "[deployment]\nuri = \"mongodb://server/\"\n";
 
-/// Lines of a configuration, each with the problem that is printed for it.
+/// Wrong lines of a configuration, each with the problem that is printed for the line.
 const MISTAKES: &[(&str, &str)] = &[
     (
         "pool.max_pool_size = 0",
@@ -760,7 +760,10 @@ const MISTAKES: &[(&str, &str)] = &[
         "listen.address = [\"a:1\", \"b:2\", \"a:1\"]",
         "listen.address[2] = \"a:1\": must not be listed twice",
     ),
-    ("pool = 3", "pool = (an integer): must be a table, [pool]"),
+    (
+        "pool = 3",
+        "pool = (an integer): must be a table, written as [pool]",
+    ),
     (
         "admin.adress = \"off\"",
         "admin.adress = (a string): unknown key; did you mean address? \

@@ -56,7 +56,7 @@ fn telemetry_is_off_and_has_the_defaults_of_the_specification() {
 }
 
 #[test]
-fn standard_variables_set_keys_if_the_export_is_on() {
+fn opentelemetry_variables_set_keys_if_the_export_is_on() {
     let settings = settings(&[
         ("EXPORTER_OTLP_ENDPOINT", "https://collector:4318/base/"),
         (
@@ -176,7 +176,7 @@ fn opentelemetry_variables_have_no_effect_if_the_export_is_off() {
 }
 
 #[test]
-fn wrong_values_are_reported_with_their_variable_and_without_secrets() {
+fn wrong_opentelemetry_values_are_reported_with_their_variable_and_without_secrets() {
     for (variable, value, expected) in [
         (
             "EXPORTER_OTLP_PROTOCOL",

@@ -71,7 +71,7 @@ def newest_minors():
 
 
 def helm(*arguments, may_fail=False):
-    """Output of helm. With `may_fail` its error, or None if it succeeded."""
+    """The output of helm. With `may_fail`: its error text, or None if helm succeeded."""
     done = subprocess.run([sys.argv[1], *arguments], capture_output=True, text=True, check=False)
     if may_fail:
         return done.stderr if done.returncode else None
@@ -431,9 +431,12 @@ def fact_checksum_changes_only_with_config(minor):
 def fact_grace_period_is_prestop_and_drain_and_5_s(minor):
     ensure(grace_period(render(DEFAULTS, minor)) == 5 + 30 + 5, "the default grace period is not 40 s")
     times = ["--set", "shutdown.preStopSeconds=7,shutdown.drainSeconds=600"]
-    ensure(grace_period(render(DEFAULTS, minor, *times)) == 7 + 600 + 5, "7 + 600 + 5")
+    ensure(
+        grace_period(render(DEFAULTS, minor, *times)) == 7 + 600 + 5,
+        "the grace period is not 612 s",
+    )
     none = render(DEFAULTS, minor, "--set", "shutdown.preStopSeconds=0,shutdown.drainSeconds=0")
-    ensure(grace_period(none) == 5, "0 + 0 + 5")
+    ensure(grace_period(none) == 5, "the grace period without waits is not 5 s")
     (container,) = only(none, "Deployment")["spec"]["template"]["spec"]["containers"]
     ensure("lifecycle" not in container, "a preStop hook of 0 s; Kubernetes 1.30 refuses it")
 

@@ -209,7 +209,8 @@ def metrics_of(text, pattern):
 
 
 def steady(lab):
-    """Applies the steady load until all windows are full. The traffic continues afterwards."""
+    """Applies the steady load until the time windows of all queries are full. The traffic continues
+    afterwards."""
     mix = ["--mix", "find=80,insert=10,update=10", "--connections", str(CLIENTS)]
     rate = ["--rate", str(RATE), "--duration-s", str(STEADY_SECONDS + 20)]
     lab.steady_load = lab.load("steady", lab.uri(), *mix, *rate)
@@ -260,7 +261,7 @@ def check_queries(lab, queries):
         elif query.name in CAUSED_LATER and any(values):
             problems.append(f"{query.name} has data in the steady state: {found}")
         elif not all(low <= value <= high for value in values):
-            problems.append(f"{query.name} is not from {low} to {high}: {found}")
+            problems.append(f"{query.name} has values below {low} or above {high}: {found}")
         shown = f"{min(values):.4g} to {max(values):.4g}" if found else "no data"
         print(f"  {query.name}: {len(found)} series, {shown}")
     known = {query.name for query in queries}

@@ -116,11 +116,11 @@ def overlaps(panels):
     """Cells of the grid that two panels use, and panels beyond its edge."""
     used = {}
     for panel in panels:
-        place = panel["gridPos"]
-        if min(place.values()) < 0 or place["x"] + place["w"] > COLUMNS or not place["h"]:
+        grid = panel["gridPos"]
+        if min(grid.values()) < 0 or grid["x"] + grid["w"] > COLUMNS or not grid["h"]:
             yield f"{panel['title']} is not on the grid"
-        for x in range(place["x"], place["x"] + place["w"]):
-            for y in range(place["y"], place["y"] + place["h"]):
+        for x in range(grid["x"], grid["x"] + grid["w"]):
+            for y in range(grid["y"], grid["y"] + grid["h"]):
                 if (x, y) in used:
                     yield f"{panel['title']} overlaps {used[x, y]}"
                     return

@@ -36,7 +36,7 @@ def eventually(condition, what, limit=LIMIT_SECONDS):
     end = time.monotonic() + limit
     while not (result := condition()):
         if time.monotonic() > end:
-            fail(f"not in time: {what() if callable(what) else what}")
+            fail(f"not within {limit} s: {what() if callable(what) else what}")
         time.sleep(0.2)
     return result
 
@@ -172,7 +172,7 @@ class Lab:
                 [self.binary, *arguments], capture_output=True, text=True, timeout=LIMIT_SECONDS
             )
         except subprocess.TimeoutExpired:
-            fail(f"seawall {' '.join(arguments)}: not in time\n{self.log('seawall')}")
+            fail(f"seawall {' '.join(arguments)}: timeout\n{self.log('seawall')}")
         if done.returncode != expected:
             text = f"{done.stdout}{done.stderr}\n{self.log('seawall')}"
             fail(f"seawall {' '.join(arguments)}: exit code {done.returncode}: {text}")

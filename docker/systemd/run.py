@@ -20,8 +20,8 @@ DROP_IN = pathlib.Path("/etc/systemd/system/seawall.service.d/check.conf")
 SERVICE = "seawall.service"
 CLIENTS = ("127.0.0.1", 27018)
 SERVER = ("127.0.0.1", 27017)
-# Number of TLS handshakes, THREADS of them at the same time. They are so many that some wait and
-# run on the threads with a niceness.
+# Number of TLS handshakes, THREADS of them at the same time. With this number of handshakes, some
+# must wait. They run on the threads with a positive nice value.
 HANDSHAKES = 600
 THREADS = 60
 SCHED_IDLE = 5
@@ -68,7 +68,7 @@ def eventually(condition, what):
     while not condition():
         if time.monotonic() > end:
             print(command("journalctl", "--no-pager", "--lines=40"))
-            fail(f"not in time: {what}")
+            fail(f"not within {LIMIT_SECONDS} s: {what}")
         time.sleep(0.1)
 
 
@@ -180,7 +180,7 @@ def tls_ping(_):
 
 
 def low_priority_threads():
-    """The numbers of threads with the policy SCHED_IDLE, and with a niceness."""
+    """The numbers of threads with the policy SCHED_IDLE, and with a positive nice value."""
     idle = nice = 0
     for task in pathlib.Path(f"/proc/{property_of('MainPID')}/task").iterdir():
         # The fields after the process name, which is in brackets and may contain spaces (proc(5)).
@@ -204,7 +204,7 @@ def check_tls():
         fail("the service could not lower the priority of the threads of handshakes")
     print(
         f"{done} TLS handshakes with credentials of systemd, no restart; threads: {idle} with"
-        f" SCHED_IDLE, {nice} with a niceness"
+        f" SCHED_IDLE, {nice} with a positive nice value"
     )
     slow_log = pathlib.Path("/var/log/seawall/slow.jsonl")
     eventually(lambda: slow_log.exists() and slow_log.stat().st_size > 0, "slow log")
@@ -218,7 +218,7 @@ def check_restarts():
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: property_of("NRestarts") == "1", "restart after a kill")
     command("seawall", "wait")
-    # With the 30 s of the unit, the check would take 30 s longer.
+    # WatchdogSec is 30 in the unit. With this value, the check would take half a minute longer.
     DROP_IN.write_text(DROP_IN.read_text() + "WatchdogSec=3\n")
     command("systemctl", "daemon-reload")
     command("systemctl", "restart", SERVICE)

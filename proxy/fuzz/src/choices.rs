@@ -1,7 +1,7 @@
 //! Decodes the first bytes of an input as decisions: modes, sizes, offsets at which to split.
 
-/// Makes the decisions of a fuzz target. A decision takes the next bytes of the input; after the
-/// end of the input, it takes zeros.
+/// Makes the decisions of a fuzz target. Each decision uses the next bytes of the input, or zeros
+/// after the end of the input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choices<'a> {
     rest: &'a [u8],
@@ -30,7 +30,7 @@ impl<'a> Choices<'a> {
         !self.byte().is_multiple_of(2)
     }
 
-    /// Returns some of the next bytes. The byte before them gives their number.
+    /// Reads one byte as a count, and returns at most that many of the bytes after it.
     pub(crate) fn short(&mut self) -> &'a [u8] {
         let count = usize::from(self.byte()).min(self.rest.len());
         let (taken, rest) = self.rest.split_at(count);

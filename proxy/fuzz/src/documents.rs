@@ -1,5 +1,5 @@
-//! BSON documents for targets: generated from the grammar that the tests of fingerprints use,
-//! altered, and compared with the `bson` crate.
+//! Generates BSON documents from the grammar of the fingerprint tests, alters documents, and
+//! compares the walk over a document with the `bson` crate.
 
 use bson::{Bson, Document, RawBsonRef, RawDocument, doc, oid::ObjectId, spec::BinarySubtype};
 use seawall_wire::{ElementKind, Elements, document_at};

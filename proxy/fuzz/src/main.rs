@@ -28,10 +28,10 @@ const STACK_BYTES: usize = 2 << 20;
 /// Runs each fuzz target with its corpus and with inputs generated from it
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Generated inputs for each target, in addition to its corpus
+    /// Number of generated inputs for each target, in addition to its corpus
     #[arg(long, default_value_t = 100_000)]
     executions: u64,
-    /// Stop a target after this time, even if inputs are left
+    /// Maximum time for each target; the remaining inputs are skipped
     #[arg(long)]
     max_seconds: Option<u64>,
     /// Run only this target; can be given several times
@@ -46,7 +46,7 @@ struct Arguments {
     /// Folder for inputs that fail
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/artifacts"))]
     artifacts: PathBuf,
-    /// Save each input before it runs, to find an input that ends the process
+    /// Save each input before it runs, to find an input that makes the process exit
     #[arg(long)]
     save_each: bool,
     /// Replace the corpus files with generated files and exit

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn at_most_max_codes_different_error_codes_are_counted() {
+    fn new_error_codes_are_not_counted_when_all_slots_are_taken() {
         let mut counts = CodeCounts::default();
         for code in [0, 11000, 0, 11000, 11000, 121] {
             counts.add(code);

@@ -127,8 +127,8 @@ impl<'a> Command<'a> {
         })
     }
 
-    /// Inspects a command from an `OP_QUERY`, whose database `db` is in the namespace of the
-    /// message.
+    /// Inspects a command from an `OP_QUERY`. `db` is the database from the namespace of the
+    /// message, because the body has no `$db`.
     ///
     /// # Errors
     /// See [`InspectError`].

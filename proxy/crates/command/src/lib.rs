@@ -2,8 +2,8 @@
 //!
 //! This crate reads the few fields that decide how an operation is served. All properties that
 //! follow from a command's name are in [`table`]. This crate decodes no other values, and knows
-//! neither servers nor clients. Only rare cases decode whole documents: Seawall's own error
-//! replies, and the rewriting of state-change errors.
+//! neither servers nor clients. It builds or decodes a whole document only in two rare cases: for
+//! Seawall's own error replies, and to rewrite state-change errors.
 
 mod codes;
 mod error_reply;
@@ -49,6 +49,6 @@ impl CommandBytes<'_> {
     /// Number of bytes of the body and the sequences.
     pub fn bytes(&self) -> usize {
         let sequences = self.sequences.iter();
-        self.body.len() + sequences.map(|of| of.documents.len()).sum::<usize>()
+        self.body.len() + sequences.map(|s| s.documents.len()).sum::<usize>()
     }
 }

@@ -41,7 +41,7 @@ pub enum ReadPreferenceError {
         "Could not parse $readPreference mode. Only the modes 'primary', 'primaryPreferred', 'secondary', 'secondaryPreferred', and 'nearest' are supported"
     )]
     Mode,
-    /// The document has more than 4 KiB. A server would accept it.
+    /// The document is larger than 4 KiB. A server has no such limit.
     #[error("$readPreference is too large")]
     TooLarge,
     /// The tag sets are not an array of documents of strings.
@@ -51,7 +51,7 @@ pub enum ReadPreferenceError {
     #[error("maxStalenessSeconds must be a number and at least 90")]
     MaxStaleness,
     /// The mode `primary` has tag sets or a maximum staleness.
-    #[error("mode 'primary' takes neither tags nor maxStalenessSeconds")]
+    #[error("mode 'primary' cannot be combined with tags or maxStalenessSeconds")]
     PrimaryWithCondition,
 }
 

@@ -3,7 +3,7 @@
 //! The first bytes of a reply are not enough. In a cursor reply, the batch precedes `cursor.id` and
 //! `ok`. In an error reply, `ok` may follow `errorLabels`. So the scanner gets each chunk as it
 //! arrives, skips values by their length, and enters only the few documents that it needs. It
-//! stores no bytes, except the beginning of an element that two chunks share.
+//! stores no bytes, except the beginning of an element that is split between two chunks.
 
 use super::{codes::CodeCounts, error_reply::is_state_change};
 use crate::table::ReplyForm;

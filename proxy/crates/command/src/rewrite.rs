@@ -12,7 +12,7 @@ use super::error_reply::{HOST_UNREACHABLE, is_state_change};
 use seawall_wire::double_to_i64;
 
 const NEUTRAL_TEXT: &str =
-    "the server that ran this operation changed its state; the operation can be repeated";
+    "the server changed its state (for example, stepped down); retry the operation if that is safe";
 
 /// The reply with its state-change errors concealed; `None` if the reply has no such errors or is
 /// not BSON.

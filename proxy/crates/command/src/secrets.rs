@@ -24,9 +24,9 @@ const NAMESPACES: &str = "nsInfo";
 /// True if the values of the command and of its reply cannot be secrets. In the databases `admin`
 /// and `local`, servers store users and record changes of users, so a reply may contain keys of
 /// users. For these databases, the result is false if the command's first field may name a
-/// collection, or if the command is a `getMore`, `aggregate` or `explain`. It is also false for an
-/// `aggregate` on any database that reads the oplog by `$lookup`, but not for the `getMore`s on its
-/// cursor.
+/// collection, or if the command is a `getMore`, `aggregate` or `explain`. The result is also false
+/// for an `aggregate` on any database that reads the oplog by `$lookup`. A `getMore` on the cursor
+/// of such an `aggregate` is not recognised.
 pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
     let Some((spec, target)) = named(command.body) else {
         return false;
@@ -77,7 +77,7 @@ fn may_be_of_users(command: &CommandBytes<'_>, syntax: Syntax, target: RawBsonRe
     let Ok(body) = RawDocument::from_bytes(command.body) else {
         return true;
     };
-    let is_there = is_on(command.body, &[USERS_DATABASE]);
+    let is_on_users = is_on(command.body, &[USERS_DATABASE]);
     match syntax {
         Syntax::BulkWrite => {
             // Each write of a `bulkWrite` may go to any of its namespaces.
@@ -91,9 +91,9 @@ fn may_be_of_users(command: &CommandBytes<'_>, syntax: Syntax, target: RawBsonRe
         // `$merge` and `$out` may write to any database.
         Syntax::Aggregate => {
             let has = |text| field_contains(body, "pipeline", text);
-            is_there || ((has("$merge") || has("$out")) && has(USERS_DATABASE))
+            is_on_users || ((has("$merge") || has("$out")) && has(USERS_DATABASE))
         }
-        _ => is_there && may_name_collection(target),
+        _ => is_on_users && may_name_collection(target),
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// True if the command may be shown, and true if the exchange may be shown.
+    /// The results of `command_may_be_shown` and `exchange_may_be_shown`.
     fn is_shown(command: &Document) -> (bool, bool) {
         let body = command.to_vec().unwrap();
         let command = CommandBytes {

@@ -3,12 +3,12 @@
 use std::{cell::RefCell, collections::BTreeMap, fmt, mem::replace, panic::Location};
 
 thread_local! {
-    /// The locks that this thread has taken since [`count`] began; `None` while nothing is counted.
+    /// The locks that this thread has taken since [`count`] began; `None` outside of [`count`].
     static TAKEN: RefCell<Option<LockCounts>> = const { RefCell::new(None) };
 }
 
-/// Number of times that a thread took locks, by the line of the source that took them. `Display`
-/// writes one line for each of these lines.
+/// How many times a thread took locks, for each source line that takes one. `Display` writes one
+/// line of text for each source line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LockCounts(BTreeMap<(&'static str, u32), u64>);
 
@@ -52,11 +52,11 @@ pub fn count<R>(work: impl FnOnce() -> R) -> (R, LockCounts) {
 /// `read` or `write`.
 #[track_caller]
 pub(crate) fn add() {
-    let place = Location::caller();
-    // A thread that ends may take a lock after its counter was dropped.
+    let caller = Location::caller();
+    // While a thread ends, a destructor may take a lock after the thread's counter was dropped.
     let _ended = TAKEN.try_with(|taken| {
         if let Some(counts) = taken.borrow_mut().as_mut() {
-            *counts.0.entry((place.file(), place.line())).or_default() += 1;
+            *counts.0.entry((caller.file(), caller.line())).or_default() += 1;
         }
     });
 }

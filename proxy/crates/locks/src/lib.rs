@@ -1,5 +1,5 @@
-//! The locks of Seawall. They are the locks of `parking_lot`, which are never poisoned: if a thread
-//! panics, other threads can still use its locks.
+//! The locks of Seawall. They wrap the locks of `parking_lot`, which are never poisoned: if a
+//! thread panics while it holds a lock, other threads can still take this lock.
 //!
 //! In a build with debug assertions, `count` counts how often code takes locks, and where. So a
 //! test can assert how many locks an operation takes. In other builds, these types cost nothing.

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn all_files_of_the_folder_are_embedded() {
+    fn all_files_of_the_dashboard_folder_are_embedded() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dashboard");
         let names = fs::read_dir(folder).unwrap();
         let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());

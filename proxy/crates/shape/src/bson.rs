@@ -1,5 +1,5 @@
-//! Reads the fields of documents. A [`Value`] keeps only the differences that the rules of shapes
-//! use.
+//! Reads the fields of documents. A [`Value`] distinguishes only the types and values that the
+//! rules of shapes distinguish.
 //!
 //! [`RawElement`] finds the fields. Invalid bytes (a length past the end, an unknown type, a name
 //! without its NUL) end the walk of that document, as if it had no more fields. Only the server
@@ -17,9 +17,9 @@ pub(super) struct Field<'a> {
     pub(super) value: Value<'a>,
 }
 
-/// A value, as precisely as the rules of shapes distinguish values. Every payload is eight bytes or
-/// a slice, so a value is copied in whole words. Narrower payloads would be copied in pieces, which
-/// slows the reads that follow.
+/// A value, reduced to what the rules of shapes distinguish. Every payload is eight bytes or a
+/// slice, so the compiler copies a value in whole words. With narrower payloads, it would copy a
+/// value in several small moves, which slows the reads that follow.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Value<'a> {
     Document(Document<'a>),
@@ -167,8 +167,8 @@ impl<'a> Document<'a> {
         matches!(first, Some(b"$and" | b"$or" | b"$nor" | b"$where"))
     }
 
-    /// True for an operator document (rule F4): the name of its first field begins with `$`. A
-    /// reference to another document (`$ref` with `$id`) is not an operator document.
+    /// True for an operator document: the name of its first field begins with `$`. A reference to
+    /// another document (`$ref` with `$id`) is not an operator document.
     pub(super) fn is_operator_document(self) -> bool {
         let (mut names_ref, mut names_id) = (false, false);
         let mut is_empty = true;
@@ -219,8 +219,8 @@ impl<'a> Array<'a> {
     }
 }
 
-/// Iterates over the fields of one document. It ends at the end of the document, at the first
-/// invalid field, or at the limit.
+/// Iterates over the fields of one document. The iteration ends at the end of the document, at the
+/// first invalid field, or at the limit.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     rest: &'a [u8],

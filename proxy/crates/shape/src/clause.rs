@@ -234,8 +234,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The set of the shapes of the first statements. If a batch has too many different shapes,
-    /// `[...]` replaces the set.
+    /// The set of the shapes of the first [`MAX_STATEMENTS`] statements. If they have more than
+    /// [`MAX_STATEMENT_SHAPES`] different shapes, `[...]` replaces the set.
     pub(super) fn list_of_statements<'a>(
         &mut self,
         statements: Statements<'a>,

@@ -101,8 +101,9 @@ impl Form for Digest {
     }
 }
 
-/// The hash of the members added to a set so far. It does not depend on their order, because the
-/// operations that add a member are commutative. The caller must drop equal members.
+/// The hash of the members added to a set so far. The hash does not depend on the order of the
+/// members, because the operations that add a member are commutative. The caller must drop equal
+/// members.
 #[derive(Default, Debug)]
 pub(super) struct Unordered {
     sum: u64,
@@ -110,7 +111,7 @@ pub(super) struct Unordered {
     count: u64,
 }
 
-/// The hash of the items added to a sequence so far. It depends on their order.
+/// The hash of the items added to a sequence so far. The hash depends on the order of the items.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Ordered {
     folded: u64,

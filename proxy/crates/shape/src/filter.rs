@@ -212,8 +212,8 @@ pub(super) fn regex_form<F: Form>(regex: Regex<'_>) -> Node<F> {
     pattern_form(pattern, options)
 }
 
-/// The form of a pattern with its flags (rule F8): `/^?/` if the pattern has a literal prefix,
-/// otherwise `/?/`.
+/// The form of a pattern with its flags: `/^?/` if the pattern has a literal prefix, otherwise
+/// `/?/`.
 fn pattern_form<F: Form>(pattern: &[u8], options: &[u8]) -> Node<F> {
     let narrows =
         !options.iter().any(|option| matches!(option, b'i' | b'm')) && has_literal_prefix(pattern);

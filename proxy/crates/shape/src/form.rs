@@ -1,8 +1,8 @@
-//! Forms, which are the parts of a shape. A walk over a command builds them as hashes or as text.
+//! A form is one part of a shape. A walk over a command builds forms as hashes or as text.
 //!
-//! The walk is written once, generic over the trait [`Form`], so hash and text always agree. It
-//! builds two versions of each form, fine and coarse, as a [`Node`]. A set or sequence gets a
-//! separate coarse version when its first member with two different versions is added.
+//! The walk is written once, generic over the trait [`Form`], so hash and text always agree. The
+//! walk builds two versions of each form, fine and coarse, as a [`Node`]. The coarse version of a
+//! set or sequence is stored separately only after a member was added whose two versions differ.
 
 pub(super) use super::hash::Bracket;
 use super::hash::Digest;
@@ -318,8 +318,8 @@ pub(super) struct Conjuncts<'s, F: Form> {
     conjuncts: Pair<'s, ConjunctList<F>>,
 }
 
-/// The role of a conjunct. It determines two printed forms: one if the conjunct is alone on its
-/// path, and one if the path has other conjuncts.
+/// The role of a conjunct. The role decides how the conjunct is printed if it is alone on its path,
+/// and how it is printed if the path has other conjuncts.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub(super) enum Role {
     /// A top-level operator, without a path.
@@ -370,6 +370,7 @@ struct ConjunctList<F: Form> {
     has_overflowed: bool,
 }
 
+/// The properties of one conjunct in a [`ConjunctList`].
 #[derive(Copy, Clone, Default)]
 struct Mark {
     role: Role,
@@ -484,8 +485,8 @@ impl<F: Form> ConjunctList<F> {
     }
 }
 
-/// A fine container and a coarse copy of it. The copy is made when the first member with two
-/// different versions is added. The caller owns both containers, so they are never moved.
+/// A fine container and a coarse copy of it. The copy is made when the first member is added whose
+/// two versions differ. The caller owns both containers, so they are never moved.
 struct Pair<'s, C> {
     fine: &'s mut C,
     coarse: &'s mut Option<C>,

@@ -3,7 +3,7 @@
 //! The mixing step is the multiply-and-fold of wyhash (Wang Yi, final version 4, public domain),
 //! with its constants: it multiplies two 64-bit words to 128 bits and combines the two halves. The
 //! code is not from a crate, because the hash must never change: statistics of instances with
-//! different releases are added up by hash. All reads are little-endian, and nothing depends on the
+//! different releases are merged by hash. All reads are little-endian, and nothing depends on the
 //! word size.
 
 /// The hash of one form.

@@ -4,9 +4,9 @@
 //! they are data. Below one prefix of a path, a collection has either a few names, or a number that
 //! grows with its data. The caller counts the names and passes prefixes with too many names to
 //! [`LearnedNames::learn`]. From then on, the names directly below these prefixes are printed as
-//! `*` (rule R5 of `fp1`). A prefix belongs to one collection. The first component of a path has no
-//! prefix, so the names of top-level fields are never learned: a collection may have a hundred of
-//! them, and its shapes would be useless without these names.
+//! `*`. A prefix belongs to one collection. The first component of a path has no prefix, so the
+//! names of top-level fields are never learned: a collection may have a hundred of them, and its
+//! shapes would be useless without these names.
 
 use std::{
     cell::{Cell, RefCell},
@@ -63,7 +63,7 @@ pub(super) struct Names<'n> {
 }
 
 impl<'n> Names<'n> {
-    /// Creates the names for a walk that prints names or, if there is a key, hashes of names.
+    /// For a walk that prints names. With a key, the walk prints hashes of names instead.
     pub(super) fn new(learned: &'n LearnedNames, key: Option<&'n NameKey>) -> Self {
         Self {
             learned,
@@ -73,7 +73,7 @@ impl<'n> Names<'n> {
         }
     }
 
-    /// Creates the names for a walk that collects the names below prefixes.
+    /// For a walk that collects the names directly below prefixes.
     pub(super) fn collecting(learned: &'n LearnedNames) -> Self {
         Self {
             collected: Some(RefCell::default()),

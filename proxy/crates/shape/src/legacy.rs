@@ -54,8 +54,8 @@ pub struct Query<'a> {
     pub namespace: &'a [u8],
     /// Number of documents to skip.
     pub number_to_skip: i32,
-    /// The number of documents. A negative number or 1 is a limit. Any other number is only the
-    /// size of a batch.
+    /// `numberToReturn`. A negative number or 1 limits the number of documents in the result. Any
+    /// other number is only the size of a batch.
     pub number_to_return: i32,
     /// The filter, directly or in the field `$query`.
     pub query: &'a [u8],

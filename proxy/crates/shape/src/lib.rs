@@ -1,4 +1,4 @@
-//! Fingerprints: commands without their values.
+//! Computes fingerprints of commands. A fingerprint identifies a command without its values.
 //!
 //! A fingerprint consists of an operation, a database, a collection and a *shape*: the command with
 //! every value replaced by `?`. Commands for which the server makes the same query plan have the
@@ -24,6 +24,8 @@
 //! ```
 //!
 //! The fields of each command come from the table of commands.
+//!
+//! Redaction uses the same rules: a [`Place`] says which elements of a message are values of users.
 //!
 //! This crate keeps no statistics and knows no cursors: every `getMore` on a collection has the
 //! same shape here. It does not validate commands: invalid bytes end the walk of their document.
@@ -191,7 +193,8 @@ impl LearnedNames {
         Description::of(Walk::<Text>::with_names(&names).command(body, input.sequences, b""))
     }
 
-    /// The names in a command that are directly below a prefix and do not count as data yet.
+    /// Each name in a command that is directly below a prefix and does not count as data yet, with
+    /// that prefix.
     pub fn child_names(&self, input: &CommandBytes<'_>) -> Vec<(Prefix, ChildName)> {
         let names = Names::collecting(self);
         let body = Document::at(input.body);

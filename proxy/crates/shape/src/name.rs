@@ -88,12 +88,12 @@ impl<'a> Name<'a> {
                 Rule::Normalised => dynamic_bytes(data),
             };
             if dynamic == 0 {
-                is_quoted |= component.iter().any(|&byte| class_of(byte) == ODD);
+                is_quoted |= component.iter().any(|&byte| class_of(byte) == QUOTED);
                 each(component, rest.is_none());
                 prefix = self.known.map(|known| known.descend(prefix, data));
             } else {
                 let normal = NormalisedComponent::new(own_sigils, data, dynamic);
-                is_quoted |= normal.is_odd;
+                is_quoted |= normal.needs_quotes;
                 let printed = normal.as_bytes();
                 each(printed, rest.is_none());
                 let printed = printed.get(own_sigils.len()..).unwrap_or_default();
@@ -150,7 +150,7 @@ struct NormalisedComponent {
     bytes: [u8; MAX_COMPONENT_BYTES + MAX_SIGILS],
     length: usize,
     /// True if the component needs quotes. A `*` in place of data needs none.
-    is_odd: bool,
+    needs_quotes: bool,
 }
 
 impl NormalisedComponent {
@@ -159,7 +159,7 @@ impl NormalisedComponent {
         let mut normal = Self {
             bytes,
             length: 0,
-            is_odd: false,
+            needs_quotes: false,
         };
         sigils.iter().for_each(|&sigil| normal.push(sigil));
         let mut follows_dynamic = false;
@@ -168,10 +168,10 @@ impl NormalisedComponent {
         for (index, &byte) in data.iter().take(MAX_COMPONENT_BYTES).enumerate() {
             let is_dynamic = dynamic >> index & 1 == 1;
             if !is_dynamic {
-                normal.is_odd |= class_of(byte) == ODD;
+                normal.needs_quotes |= class_of(byte) == QUOTED;
                 normal.push(byte);
             } else if !follows_dynamic {
-                // Neighbouring bytes of data become one `*`.
+                // Adjacent bytes of data become one `*`.
                 normal.push(b'*');
             }
             follows_dynamic = is_dynamic;
@@ -228,12 +228,12 @@ fn dynamic_bytes(name: &[u8]) -> u64 {
 }
 
 /// Adds to `taken` the bytes of every run that qualifies as data. A run is a maximal sequence of
-/// digits and `joints` that are not in `taken`, trimmed to begin and end with a digit.
+/// digits and `separators` that are not in `taken`, trimmed to begin and end with a digit.
 fn runs(
     name: &[u8],
     taken: u64,
     is_digit: fn(&u8) -> bool,
-    joints: &[u8],
+    separators: &[u8],
     qualifies: fn(&[u8]) -> bool,
 ) -> u64 {
     let mut result = taken;
@@ -241,7 +241,7 @@ fn runs(
     while start < name.len() {
         let rest = name.get(start..).unwrap_or_default();
         let belongs = |(i, byte): (usize, &u8)| {
-            taken >> (start + i) & 1 == 0 && (is_digit(byte) || joints.contains(byte))
+            taken >> (start + i) & 1 == 0 && (is_digit(byte) || separators.contains(byte))
         };
         let length = rest
             .iter()
@@ -265,7 +265,7 @@ fn runs(
 
 #[inline]
 fn class_of(byte: u8) -> u8 {
-    CLASSES.get(usize::from(byte)).copied().unwrap_or(ODD)
+    CLASSES.get(usize::from(byte)).copied().unwrap_or(QUOTED)
 }
 
 /// A byte without a special meaning, allowed in every name.
@@ -273,7 +273,7 @@ const PLAIN: u8 = 0;
 /// A byte that needs a closer check: a digit, dot or bracket.
 const SPECIAL: u8 = 1;
 /// A byte that is allowed only in a quoted name.
-const ODD: u8 = 2;
+const QUOTED: u8 = 2;
 
 #[expect(
     clippy::as_conversions,
@@ -284,7 +284,7 @@ const ODD: u8 = 2;
     reason = "const code cannot call get_mut; the index is below 256"
 )]
 const CLASSES: [u8; 256] = {
-    let mut classes = [ODD; 256];
+    let mut classes = [QUOTED; 256];
     let mut byte = 0;
     while byte < classes.len() {
         match byte as u8 {

@@ -87,7 +87,7 @@ impl<F: Form> Walk<'_, F> {
             return Node::value();
         };
         let argument = self.stage_argument(&field, depth + 1);
-        let argument = if is_left_out_of_coarse(field.name) {
+        let argument = if is_abbreviated_in_coarse(field.name) {
             argument.with_coarse(word!("{...}"))
         } else {
             argument
@@ -313,7 +313,7 @@ impl KeyedStage {
 
 /// True for stages that compute fields. In the coarse shape, `{...}` replaces the arguments of
 /// these stages.
-fn is_left_out_of_coarse(stage: &[u8]) -> bool {
+fn is_abbreviated_in_coarse(stage: &[u8]) -> bool {
     matches!(
         stage,
         b"$project"

@@ -10,8 +10,8 @@ use super::name::Name;
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Default, Debug)]
 pub(super) struct Text {
     kept: String,
-    /// Hash of the bytes that are not kept; `None` if all bytes are kept. With it, two long forms
-    /// are equal only if their whole texts are equal.
+    /// Hash of the bytes that are not kept; `None` if all bytes are kept. Because of this hash, two
+    /// long forms are equal only if their whole texts are equal.
     rest: Option<u64>,
 }
 
@@ -193,8 +193,8 @@ fn push_invalid(text: &mut String, bytes: &[u8]) {
 /// whole shape.
 const MAX_TEXT_BYTES: usize = 4096;
 
-/// Number of bytes of a form that are kept. If the last character that is kept is incomplete, it is
-/// in the part that [`Text::into_string`] cuts.
+/// Number of bytes of a form that are kept. The last kept character may be incomplete. In this
+/// case, [`Text::into_string`] cuts it off.
 const KEPT_BYTES: usize = MAX_TEXT_BYTES + 8;
 const CUT: &str = "...";
 
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_form_keeps_few_bytes_and_differs_from_a_form_with_another_end() {
+    fn a_long_form_keeps_few_bytes_but_differs_if_its_end_differs() {
         let name = |end: &str| Text::name(Name::verbatim(("b".repeat(5_000) + end).as_bytes()));
         assert_eq!(name("x"), name("x"));
         assert_ne!(name("x"), name("y"));

@@ -22,7 +22,8 @@ const FINEST: usize = 32;
 /// octave ends at 2^11 s (34 minutes).
 const FIRST_OCTAVE: i32 = -21;
 
-/// Counts and sums of durations. `PER_OCTAVE` is a divisor of 32.
+/// A sparse histogram of durations. `PER_OCTAVE`, a divisor of 32, is the number of buckets per
+/// octave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distribution<const PER_OCTAVE: usize = 8> {
     /// Indexes of the buckets that are not empty, ascending. `counts` has the count of each.
@@ -64,7 +65,8 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
     /// octave.
     pub const SCALE: i32 = PER_OCTAVE.ilog2().cast_signed();
 
-    /// The upper bound of a bucket as an exponent: the bucket ends at 2^(i/`PER_OCTAVE`) seconds.
+    /// The upper bound of a bucket as an exponent. If the result is i, the bucket ends at
+    /// 2^(i/`PER_OCTAVE`) seconds.
     pub fn upper_exponent(bucket: usize) -> i32 {
         let number = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
         number(bucket) + 1 + FIRST_OCTAVE * number(PER_OCTAVE)
@@ -181,9 +183,9 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         Duration::from_nanos(self.max_ns)
     }
 
-    /// The duration that a share `q` (0 to 1) of the recorded durations does not exceed (nearest
-    /// rank). The result is the geometric middle of a bucket, so its error is at most half a
-    /// bucket. Zero if nothing was recorded.
+    /// The quantile `q` (0 to 1) of the recorded durations, by nearest rank; zero if nothing was
+    /// recorded. The result is the geometric middle of a bucket, so its error is at most half a
+    /// bucket.
     #[expect(
         clippy::as_conversions,
         reason = "ranks are below 2^53, and the definition rounds them up"
@@ -222,10 +224,10 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         let sums = self.octaves.iter().zip(&self.sums_ns);
         sums.map(|(octave, sum)| {
             let octave = usize::from(*octave);
-            let of_it = self
+            let in_octave = self
                 .buckets()
                 .filter(|(bucket, _)| bucket / PER_OCTAVE == octave);
-            let count = of_it.map(|(_, count)| count).sum();
+            let count = in_octave.map(|(_, count)| count).sum();
             (octave, count, Duration::from_nanos(*sum))
         })
     }

@@ -9,7 +9,7 @@ use super::{Distribution, Label, PhaseTimes};
 pub struct Figures {
     /// Operations that ended.
     pub count: u64,
-    /// Operations that failed, by a fault of the client, the server or Seawall.
+    /// Operations that failed: see [`Outcome::is_failure`](super::Outcome::is_failure).
     pub errors: u64,
     /// The sum, the count and the histogram of the operations' durations.
     pub durations: Distribution,

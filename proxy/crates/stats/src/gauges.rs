@@ -63,7 +63,7 @@ gauges! {
     CpuCores = "cpu_cores";
     /// Resident memory of the process, in bytes.
     ResidentMemoryBytes = "resident_memory_bytes";
-    /// How late the data plane wakes up, in seconds.
+    /// Delay with which the data plane wakes up, in seconds.
     DataPlaneDelaySeconds = "data_plane_delay_seconds";
     /// Memory for messages in use, in bytes.
     MessageMemoryBytes = "message_memory_bytes";

@@ -10,7 +10,7 @@ pub enum Label {
     Whole,
     /// A row of the table of shapes.
     Shape {
-        /// One shape or a group of shapes: the row's level.
+        /// The row's level: the row counts one shape or several shapes.
         level: Level,
         /// The row's id: 16 hexadecimal digits.
         id: Box<str>,

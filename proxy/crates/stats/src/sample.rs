@@ -5,7 +5,8 @@ use std::time::SystemTime;
 /// One sample of a server's counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSample {
-    /// When the reply arrived. If there was no reply in time: when Seawall recorded the sample.
+    /// The time at which the reply arrived. Without a reply in time, the time at which Seawall
+    /// recorded the sample.
     pub at: SystemTime,
     /// True if the server replied.
     pub answered: bool,

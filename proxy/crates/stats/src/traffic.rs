@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_long_lived_connections_do_not_count_as_short_lived() {
+    fn only_connections_that_end_within_10_s_count_as_short_lived() {
         let mut traffic = Traffic::default();
         let leaving = Leaving {
             age: SHORT_LIFE,

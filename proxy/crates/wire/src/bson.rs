@@ -151,13 +151,13 @@ pub fn document_at(bytes: &[u8]) -> Result<&[u8], BsonError> {
 /// One element as bytes. All readers of documents find element boundaries with this type.
 #[derive(Clone, Copy, Debug)]
 pub struct RawElement<'a> {
-    /// The byte that says which BSON type the value has.
+    /// The type byte: the BSON type of the value.
     pub kind: u8,
     /// The name, without its NUL; not necessarily UTF-8.
     pub name: &'a [u8],
     /// The first bytes of the name: see [`head_of`].
     pub head: u64,
-    /// All bytes of the value. The number of bytes fits the type; their content is not checked.
+    /// All bytes of the value. Their number is valid for the type; their content is not checked.
     pub value: &'a [u8],
 }
 
@@ -182,8 +182,8 @@ impl<'a> RawElement<'a> {
         Ok((element, rest))
     }
 
-    /// Returns the elements of a document in their order. An error is the last item. The declared
-    /// length of the document is not checked.
+    /// Returns the elements of a document in their order. If an element is invalid, its error is
+    /// the last item. The declared length of the document is not checked.
     pub fn all(document: &'a [u8]) -> impl Iterator<Item = Result<Self, BsonError>> {
         let end = document.len().saturating_sub(1);
         let mut rest = document.get(4..end).ok_or(BsonError::BadLength);
@@ -235,8 +235,8 @@ fn read_length(bytes: &[u8]) -> Result<usize, BsonError> {
 }
 
 /// Splits off the name of an element. Returns the name, its head (see [`head_of`]) and the bytes
-/// after the NUL. Iterating spends much of its time on finding the NUL, so the first eight bytes
-/// are checked in one step.
+/// after the NUL. Iteration spends much of its time on the search for the NUL, so the first eight
+/// bytes are checked in one step.
 #[inline]
 fn split_name(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     let (length, head) = match bytes.first_chunk() {
@@ -285,8 +285,8 @@ pub const fn head_of(name: &[u8]) -> u64 {
         return u64::from_le_bytes(*head);
     }
     if let (Some(&[a, b, c, d]), Some(&[w, x, y, z])) = (name.first_chunk(), name.last_chunk()) {
-        // For a name of four to seven bytes, the two halves overlap. The overlapping bytes are
-        // equal in both.
+        // The first four and the last four bytes of the name may overlap. The overlapping bytes are
+        // equal, so `|` does not change them.
         let front = u64::from_le_bytes([a, b, c, d, 0, 0, 0, 0]);
         let back = u64::from_le_bytes([w, x, y, z, 0, 0, 0, 0]);
         return front | back << (8 * (name.len() - 4));
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn the_element_after_a_value_of_any_bson_type_is_found() {
+    fn iteration_continues_after_a_value_of_any_bson_type() {
         let bytes = every_type();
         let elements: Vec<_> = Elements::of(&bytes).map(Result::unwrap).collect();
         assert_eq!(elements.len(), 19);
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bson_value_is_read_as_it_was_written() {
+    fn binary_boolean_and_integer_values_are_decoded() {
         let bytes = every_type();
         let value = |name: &str| Elements::find(&bytes, name).unwrap().value;
         assert_eq!(value("binary"), ElementKind::Binary(0, &[1, 2]));
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn code_with_scope_has_a_minimum_length() {
+    fn code_with_scope_below_the_minimum_length_is_refused() {
         let scoped = |length: u8| {
             let (code, scope) = ([1_u8, 0, 0, 0, 0], [5_u8, 0, 0, 0, 0]);
             with_null(&[&b"\x0fs\0"[..], &[length, 0, 0, 0], &code, &scope].concat())

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Each length is checked against a limit before memory is allocated. The inflated content must
-//! have exactly the declared size. If the content is shorter, some servers read memory beyond it
-//! (CVE-2025-14847). So a compressed message is never forwarded without this check.
+//! have exactly the declared size. If the content is shorter, some servers read memory beyond its
+//! end (CVE-2025-14847). So a compressed message is never forwarded without this check.
 //!
 //! Source:
 //! <https://github.com/mongodb/specifications/blob/master/source/compression/OP_COMPRESSED.md>.
@@ -18,8 +18,8 @@ use super::{
     header::{HEADER_BYTES, Header, OpCode},
 };
 
-/// Size of everything that precedes the compressed content of an `OP_COMPRESSED` message, in bytes:
-/// the header, the original opcode, the original size and the compressor.
+/// Offset of the compressed content in an `OP_COMPRESSED` message, in bytes. The header, the
+/// original opcode, the original size and the compressor precede the content.
 pub const COMPRESSED_HEAD_BYTES: usize = HEADER_BYTES + 4 + 4 + 1;
 
 /// The compression level for Zstandard, the same that servers use.
@@ -80,11 +80,11 @@ pub enum InflateError {
     /// The compressor's number is unknown, or 0 (uncompressed).
     #[error("unknown compressor {0}")]
     Compressor(u8),
-    /// The declared size is outside the range that the sender may use.
+    /// The declared size is negative, or the inner message would exceed `max_message_bytes`.
     #[error("uncompressed size {0} out of range")]
     Size(i32),
     /// The bytes cannot be inflated, or their inflated size differs from the declared size.
-    #[error("compressed bytes do not fit their declared size: {0}")]
+    #[error("compressed content does not inflate to its declared size: {0}")]
     Bytes(#[from] io::Error),
 }
 
@@ -202,8 +202,8 @@ pub fn deflate(message: &[u8], compressor: Compressor) -> io::Result<Vec<u8>> {
             encoder.finish()?;
         }
         Compressor::Zstd => {
-            // The content is compressed in one piece. Only then does the frame contain the content
-            // size, which some clients need.
+            // Some clients need the content size in the frame. Only an encoder that gets the whole
+            // content in one call writes it.
             let content = zstd::bulk::compress(content, ZSTD_LEVEL)?;
             compressed.extend_from_slice(&content);
         }
@@ -277,8 +277,8 @@ mod tests {
     fn a_compressed_message_with_a_wrong_declared_size_is_refused() {
         for compressor in Compressor::ALL {
             for change in [-1, 1, 100] {
-                let lying = with_size(deflate(&message(), compressor).unwrap(), change);
-                let error = inflated(&lying).unwrap_err();
+                let wrong = with_size(deflate(&message(), compressor).unwrap(), change);
+                let error = inflated(&wrong).unwrap_err();
                 assert!(matches!(error, InflateError::Bytes(_)), "{error}");
             }
         }
@@ -286,9 +286,9 @@ mod tests {
 
     #[test]
     fn invalid_compression_headers_are_refused_as_on_a_server() {
-        let sound = deflate(&message(), Compressor::Snappy).unwrap();
+        let valid = deflate(&message(), Compressor::Snappy).unwrap();
         let with = |at: usize, bytes: &[u8]| {
-            let mut message = sound.clone();
+            let mut message = valid.clone();
             message[at..at + bytes.len()].copy_from_slice(bytes);
             inflated(&message).unwrap_err()
         };
@@ -308,7 +308,7 @@ mod tests {
             assert!(matches!(with(24, &[id]), InflateError::Compressor(_)));
         }
         assert!(matches!(
-            inflated(&sound[..24]).unwrap_err(),
+            inflated(&valid[..24]).unwrap_err(),
             InflateError::TooShort
         ));
     }

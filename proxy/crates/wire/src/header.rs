@@ -61,14 +61,14 @@ pub struct Header {
 /// The reason why a header is invalid. Like a server, the caller closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// `messageLength` is outside the range that the sender may use.
-    #[error("message length {length} is not from {min} to {max}")]
+    /// `messageLength` is shorter than a header, or over the maximum.
+    #[error("message length of {length} bytes is out of range ({min} to {max})")]
     LengthOutOfRange {
         /// The length that the header declares, in bytes.
         length: i32,
         /// The minimum length, in bytes.
         min: usize,
-        /// The maximum length that this sender may use now, in bytes.
+        /// The maximum length that the caller allows, in bytes.
         max: usize,
     },
 }
@@ -125,8 +125,8 @@ impl Header {
             self.response_to,
             self.op_code.as_i32(),
         ];
-        for (place, field) in bytes.chunks_exact_mut(4).zip(fields) {
-            place.copy_from_slice(&field.to_le_bytes());
+        for (target, field) in bytes.chunks_exact_mut(4).zip(fields) {
+            target.copy_from_slice(&field.to_le_bytes());
         }
         bytes
     }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn message_lengths_outside_the_limits_are_refused() {
+    fn headers_with_a_length_outside_the_limits_are_refused() {
         for length in [15, 0, -1, i32::MIN, 48_000_001, i32::MAX] {
             let error = Header::parse(&with_length(length), 48_000_000).unwrap_err();
             assert_eq!(

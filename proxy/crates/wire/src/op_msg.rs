@@ -155,8 +155,9 @@ impl<'a> OpMsg<'a> {
         }
     }
 
-    /// Parses the head of a message whose rest has not arrived yet. The body must be the first
-    /// section and be complete. The sequences after it contain only their complete documents.
+    /// Parses the first bytes of a message whose end has not arrived yet. The body must be the
+    /// first section and be complete. The returned sequences contain only documents that have
+    /// arrived completely.
     ///
     /// # Errors
     /// If the first section is not a complete body, if the message has a checksum or an unknown
@@ -210,14 +211,14 @@ impl<'a> OpMsg<'a> {
     }
 
     fn add(&mut self, sequence: Sequence<'a>) -> Result<(), MessageError> {
-        for place in &mut self.sequences {
-            match place {
+        for slot in &mut self.sequences {
+            match slot {
                 Some(earlier) if earlier.identifier == sequence.identifier => {
                     return Err(MessageError::DuplicateSequence);
                 }
                 Some(_) => {}
                 None => {
-                    *place = Some(sequence);
+                    *slot = Some(sequence);
                     return Ok(());
                 }
             }

@@ -12,8 +12,8 @@ pub struct OpQuery<'a> {
 }
 
 impl<'a> OpQuery<'a> {
-    /// Parses a whole message, including its header. Returns `None` for a malformed message, on
-    /// which a server closes the connection.
+    /// Parses a whole message, including its header. Returns `None` if the message is malformed. A
+    /// server closes the connection after a malformed `OP_QUERY`.
     pub fn parse(message: &'a [u8]) -> Option<Self> {
         let rest = message.get(HEADER_BYTES + 4..)?;
         let nul = rest.iter().position(|&b| b == 0)?;

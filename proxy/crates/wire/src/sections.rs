@@ -13,7 +13,7 @@ const SIZE_BYTES: usize = 4;
 /// Maximum length of a sequence's identifier, in bytes. Servers know only a few short identifiers.
 const MAX_IDENTIFIER_BYTES: usize = 256;
 
-/// Counts documents that follow one another without gaps. The bytes may arrive in any pieces.
+/// Counts documents that follow one another without gaps. The input may be split at any byte.
 #[derive(Debug, Default)]
 pub struct DocumentWalk {
     /// The bytes of the next document's size field that have arrived.
@@ -22,7 +22,7 @@ pub struct DocumentWalk {
     /// Number of bytes of the current document that have not arrived.
     inside: usize,
     count: u64,
-    /// True if a size was invalid. No further documents are then counted.
+    /// True after an invalid size field. The documents after that field are not counted.
     is_lost: bool,
 }
 
@@ -64,7 +64,7 @@ impl DocumentWalk {
     }
 }
 
-/// Parses the sections after the body. The bytes may arrive in any pieces.
+/// Parses the sections after the body. The input may be split at any byte.
 #[derive(Debug)]
 pub struct SectionWalk {
     /// Number of bytes of the message that have not arrived.
@@ -81,8 +81,8 @@ pub struct SectionWalk {
 
 impl SectionWalk {
     /// Creates a parser that begins after the body. `left` is the number of bytes between the body
-    /// and the end of the message. Counts the documents of the sequence with the identifier
-    /// `counted`.
+    /// and the end of the message. `counted` is the identifier of the sequence whose documents the
+    /// parser counts.
     pub fn new(left: usize, counted: Option<&'static str>) -> Self {
         Self {
             left,

@@ -1,4 +1,4 @@
-//! Captures: parts of any content, and parts that the writer wrote.
+//! Parts of captures: arbitrary bytes, and parts that the writer wrote.
 //!
 //! Input, in this order:
 //!
@@ -22,8 +22,8 @@ use crate::choices::{Choices, altered};
 const MAX_RECORDS: usize = 40;
 
 /// Checks that reading never panics, and that the records of a part are equal after they were
-/// written and read again. Also changes a part that was written: the reader must return only the
-/// first records, unchanged and in the order in which they were written.
+/// written and read again. Also changes bytes of a written part: the reader may then return fewer
+/// records, but it must return the first records unchanged and in order.
 pub fn capture(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();
@@ -64,7 +64,7 @@ fn read(bytes: &[u8]) -> Option<Part> {
     Some(part)
 }
 
-/// Checks a part of any content.
+/// Checks a part that consists of arbitrary bytes.
 fn check_part(bytes: &[u8]) {
     let Some(part) = read(bytes) else { return };
     let mut records = part.records.clone();

@@ -3,7 +3,7 @@
 //! Input, in this order:
 //!
 //! - two bytes that select the compressor;
-//! - one byte that selects if a message is received or compressed;
+//! - one byte that selects whether a message is received or compressed;
 //! - a received message; or bytes that select changes to the compressed bytes, preceded by their
 //!   number, and the content of a message to compress.
 

@@ -3,7 +3,8 @@
 //! Input, in this order:
 //!
 //! - one byte that selects the source of commands;
-//! - one byte that selects what is changed;
+//! - one byte that selects the values of a changed command, the document sequence, and the legacy
+//!   opcode;
 //! - bytes that select changes to the body, preceded by their number;
 //! - a body, or bytes that select a command from the grammar.
 
@@ -147,7 +148,7 @@ fn check_grammar(choices: &[u8], change: u8) {
     }
 }
 
-/// Checks messages of old opcodes: text and hash agree on the operation and the namespace.
+/// Checks messages with legacy opcodes: text and hash agree on the operation and the namespace.
 fn check_legacy(bytes: &[u8], kind: u8) {
     let (namespace, document) = bytes.split_at(bytes.len().min(usize::from(kind / 8)));
     let flags = u32::from(kind);

@@ -1,7 +1,7 @@
 //! One whole message with its header: `OP_MSG` with its sections, `OP_QUERY`, and the walk over the
 //! sections of a message that is forwarded before its end has arrived.
 //!
-//! Input: one byte that selects how the message is cut, then the message.
+//! Input: one byte that selects how the message is split, then the message.
 
 use seawall_wire::{
     CHECKSUM_PRESENT, DocumentWalk, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME,

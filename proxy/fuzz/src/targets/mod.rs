@@ -33,7 +33,7 @@ pub use self::{
     users_info::users_info,
 };
 
-/// Takes any bytes. Panics if a property does not hold for them.
+/// A function that accepts any bytes. It panics if a property does not hold for these bytes.
 pub type Target = fn(&[u8]);
 
 /// All targets, by name.

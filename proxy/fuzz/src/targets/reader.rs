@@ -3,8 +3,8 @@
 //! Input, in this order:
 //!
 //! - one byte for the sizes of the pieces;
-//! - one byte that can put a large message before the stream. The byte also selects what happens
-//!   to the rest of a message if the reader returned only the first bytes, its head;
+//! - one byte that selects whether a large message precedes the stream, and how the target
+//!   continues if the reader returned only the head (the first bytes) of a large message;
 //! - one byte for the largest allowed message;
 //! - the stream.
 
@@ -76,7 +76,7 @@ pub fn reader(data: &[u8]) {
         })
     });
     assert_eq!(of_whole, of_split);
-    if treatment != Treatment::PassOver {
+    if treatment != Treatment::Skip {
         let read = of_whole.messages.concat();
         assert!(stream.starts_with(&read));
         assert!(of_whole.end != "end" || read.len() == stream.len());
@@ -88,16 +88,16 @@ pub fn reader(data: &[u8]) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Treatment {
     Complete,
-    TakePieces,
-    PassOver,
+    ReadPieces,
+    Skip,
 }
 
 impl Treatment {
     fn of(kind: u8) -> Self {
         match kind % 3 {
             0 => Self::Complete,
-            1 => Self::TakePieces,
-            _ => Self::PassOver,
+            1 => Self::ReadPieces,
+            _ => Self::Skip,
         }
     }
 }
@@ -172,7 +172,7 @@ async fn finish(
             assert_eq!(whole.bytes.len(), whole.header.message_length);
             Ok(whole.bytes.clone())
         }
-        Treatment::TakePieces => {
+        Treatment::ReadPieces => {
             let mut bytes = message.bytes.clone();
             let mut rest = RestOfMessage::of(&message, &|| true);
             let mut piece = Vec::new();
@@ -187,7 +187,7 @@ async fn finish(
         }
         // Only the headers are compared, because the length of a head depends on the sizes of the
         // pieces.
-        Treatment::PassOver => Ok(message.header.to_bytes().to_vec()),
+        Treatment::Skip => Ok(message.header.to_bytes().to_vec()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Files of mongod's traffic recorder: files of any content, and conversions to captures and back.
+//! Files of mongod's traffic recorder: arbitrary bytes, and conversions to captures and back.
 //!
 //! Input, in this order:
 //!
@@ -38,7 +38,7 @@ pub fn recorder_file(data: &[u8]) {
     }
 }
 
-/// Reads a file of any content up to its end or its first error.
+/// Reads arbitrary bytes as a file, up to the end or the first error.
 fn check_file(file: &[u8]) {
     let Some((layout, packets)) = read(file) else {
         return;
@@ -87,7 +87,10 @@ fn convert(layout: Layout, packets: Vec<Packet>) {
     first.at_us = header.began_at_us;
     let mut import = Import::new(layout, &first);
     let again: Vec<_> = again.into_iter().flat_map(|p| import.convert(p)).collect();
-    assert_eq!(encoded(&again), encoded(&without_times(layout, &records)));
+    assert_eq!(
+        encoded(&again),
+        encoded(&after_round_trip(layout, &records))
+    );
 }
 
 /// Checks that clients and operations are numbered in their order, and that each other record names
@@ -116,7 +119,7 @@ fn check_records(records: &[Content]) {
 
 /// The records that remain after a conversion to this layout and back. Layouts with dates do not
 /// contain the ends of clients.
-fn without_times(layout: Layout, records: &[Content]) -> Vec<Content> {
+fn after_round_trip(layout: Layout, records: &[Content]) -> Vec<Content> {
     let records = records.iter().cloned();
     records
         .filter(|r| !layout.has_dates() || !matches!(r, Content::ClientEnded(_)))

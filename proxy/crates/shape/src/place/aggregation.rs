@@ -1,4 +1,4 @@
-//! The places in pipelines and expressions, and the treatment of the elements in them.
+//! The parts of pipelines and expressions, and the treatment of the elements in them.
 
 use super::{
     Inner, Treatment, filter, flag, inside_array, inside_document, kept_number, names, numbers,

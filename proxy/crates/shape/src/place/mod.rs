@@ -1,10 +1,10 @@
 //! Finds the values of users in a command, a reply or a document.
 //!
 //! A shape prints names and replaces values. Redaction needs the same distinction for every element
-//! of a message, without the limits of a fingerprint. A [`Place`] says which part of a message a
-//! document or an array is, and determines the treatment of each element in it. The rules use the
-//! tables of the fingerprint: the clauses of commands, the stages and their arguments. Elements
-//! that no rule knows are values.
+//! of a message, without the limits of a fingerprint. A [`Place`] is the role of one document or
+//! array in a message, such as "filter" or "pipeline". It determines the treatment of each element
+//! in this document or array. The rules use the tables of the fingerprint: the clauses of commands,
+//! the stages and their arguments. An element for which there is no rule is a value.
 //!
 //! This module changes no bytes. It reads only the element and, if the element is a document, the
 //! document's first name.
@@ -33,13 +33,13 @@ pub enum Treatment {
     Value,
     /// The element is a regular expression, or a string that contains a regular expression.
     Pattern,
-    /// The element may quote values in a text, so it must be removed.
+    /// The element is a text that may contain values, so it must be removed.
     Remove,
     /// The element is a document or an array whose elements have treatments of their own.
     Inside(Place),
 }
 
-/// The place of a document or an array.
+/// The role of a document or an array in a message, such as "filter" or "pipeline".
 #[derive(Clone, Copy, Debug)]
 pub struct Place(Inner);
 
@@ -83,20 +83,20 @@ enum Modifier {
 }
 
 impl Place {
-    /// The place of a command's body.
+    /// The role of a command's body.
     pub fn command(body: &[u8]) -> Self {
         let first = Document::at(body).first();
         let known = first.as_ref().map_or(&UNKNOWN, command_name::find);
         Self(Inner::Command(known))
     }
 
-    /// The place of the body of a reply to a command with this reply form.
+    /// The role of the body of a reply to a command with this reply form.
     pub fn reply(form: ReplyForm) -> Self {
         Self(Inner::Reply(form, reply::Part::Body))
     }
 
-    /// The treatment of a command's document sequence. An array with the same documents has the
-    /// same treatment.
+    /// The treatment of a command's document sequence: the same as that of an array with the same
+    /// name and the same documents.
     pub fn sequence(self, identifier: &[u8]) -> Treatment {
         let empty = Value::Array(Document::default().into());
         match self.0 {
@@ -275,8 +275,8 @@ fn direction(value: &Value<'_>) -> Treatment {
     match *value {
         Value::String(kind) => kept_unless(!INDEX_TYPES.contains(&kind)),
         Value::Document(_) => inside_document(value, Inner::Aggregation(aggregation::Part::Meta)),
-        // A user's field may have the same name as an option and contain any number, so not every
-        // number is kept.
+        // The document may be data of a user: an unknown command may have a field with the name of
+        // an option, such as `sort`. So only the numbers that are usual as a direction are kept.
         _ => flag(value),
     }
 }
@@ -383,7 +383,7 @@ fn names(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Keeps these words of the server, and numbers.
+/// Keeps the words of the server in `words`, and numbers.
 fn word_of(words: &[&[u8]], value: &Value<'_>) -> Treatment {
     match value {
         Value::String(word) => kept_unless(!words.contains(word)),

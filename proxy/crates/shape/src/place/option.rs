@@ -1,4 +1,4 @@
-//! Options of commands: which of their numbers, names and words redaction keeps.
+//! Decides which numbers, names and words in the options of commands redaction keeps.
 //!
 //! A document or an array is never kept whole, because a user may have put any value into it.
 //! Redaction keeps only elements that the server knows, and only if they have the type that the
@@ -177,8 +177,9 @@ fn inside(value: &Value<'_>, part: Part) -> Treatment {
     inside_document(value, Inner::Option(part))
 }
 
-/// The type byte of a binary value, and of a timestamp.
+/// The type byte of binary data.
 const BINARY: u8 = 0x05;
+/// The type byte of a timestamp.
 const TIMESTAMP: u8 = 0x11;
 
 /// Fields of commands that contain numbers or booleans.

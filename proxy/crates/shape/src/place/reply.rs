@@ -1,4 +1,4 @@
-//! The places in replies, and the treatment of the elements in them.
+//! The parts of replies, and the treatment of the elements in them.
 
 use super::{Inner, Treatment, inside_array, inside_document, kept_unless};
 use crate::bson::Value;

@@ -1,4 +1,4 @@
-//! Tests of the limits: which parts of a large command are missing in its shape.
+//! Tests of the limits: the shape of a large command lacks the parts beyond a limit.
 
 use bson::{Bson, Document, doc};
 

@@ -1,19 +1,19 @@
-//! Random commands from a grammar. A string of bytes makes every choice, so proptest can shrink a
-//! failing case. The same bytes always give the same command. The caller can request other values,
-//! or another order of the members of sets.
+//! Builds random commands from a grammar. A string of bytes determines every choice, so proptest
+//! can shrink a failing case. The same bytes always give the same command. The caller can request
+//! the same command with other values, or with another order of the members of sets.
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, Regex, doc, oid::ObjectId};
 
-/// A text that every value with text contains. Outside of values, no name contains it.
+/// A text that every generated string value contains, and no generated name.
 pub(super) const PLANTED: &str = "tok";
 
-/// Makes the random choices, and applies the wanted changes to the command.
+/// Makes the random choices, and applies the changes that the caller requested to the command.
 pub(super) struct Dice<'a> {
     choices: &'a [u8],
-    /// A number from which the values are built. Another salt gives other values.
+    /// A number from which the values are built. With another salt, the command has other values.
     pub(super) salt: u32,
-    /// True to put the members of sets into another order.
+    /// True to reverse the order of the members of sets.
     pub(super) is_shuffled: bool,
     depth: u32,
 }

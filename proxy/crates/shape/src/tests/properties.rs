@@ -1,4 +1,4 @@
-//! Tests of properties that all commands have.
+//! Tests of properties that the fingerprints of all commands have.
 
 use bson::{Bson, Document, doc};
 use proptest::collection::vec;
@@ -76,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    fn values_are_not_printed_and_not_hashed(choices in choices(), salt in 1_u32..100_000) {
+    fn values_are_not_in_the_text_or_hash_of_a_shape(choices in choices(), salt in 1_u32..100_000) {
         let command = Dice::new(&choices).command();
         let mut dice = Dice::new(&choices);
         dice.salt = salt;
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn corrupt_bytes_never_panic_and_texts_and_hashes_agree(
+    fn fingerprint_of_corrupt_bytes_never_panics_and_its_text_and_hash_agree(
         choices in choices(),
         cut in any::<prop::sample::Index>(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_never_panic(
+    fn fingerprint_of_random_bytes_never_panics(
         body in vec(any::<u8>(), 0..300),
         documents in vec(any::<u8>(), 0..100),
     ) {
@@ -163,7 +163,7 @@ proptest! {
 /// The commands cover the whole grammar. Each command is cut after every byte, once with the
 /// original length field and once with a corrected length field.
 #[test]
-fn truncated_commands_never_panic() {
+fn fingerprint_of_a_truncated_command_never_panics() {
     let choices: Vec<u8> = (0..=255).cycle().take(600).collect();
     for start in 0..40 {
         let whole = Dice::new(&choices[start..]).command().to_vec().unwrap();
