@@ -115,7 +115,7 @@ async fn connect(port: &str, config: &Arc<ClientConfig>) -> std::io::Result<TlsS
     connector.connect(name, stream).await
 }
 
-/// The HTTP status of a request over an open connection.
+/// Sends a GET request over an open connection. Returns the HTTP status of the response.
 async fn status(stream: &mut TlsStream<TcpStream>, host: &str) -> u16 {
     let request = format!("GET /api/v1/config HTTP/1.1\r\nhost: {host}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -132,7 +132,7 @@ async fn status(stream: &mut TlsStream<TcpStream>, host: &str) -> u16 {
     head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
@@ -158,13 +158,16 @@ async fn commands_need_a_certificate_that_the_admin_address_accepts() {
     for identity in [None, Some("foreign.pem")] {
         let output = scene.run(&["status"], identity).await;
         assert_eq!(output.status.code(), Some(69), "{identity:?}: {output:?}");
-        assert!(said(&output).contains("cannot reach Seawall"), "{output:?}");
+        assert!(
+            stderr(&output).contains("cannot reach Seawall"),
+            "{output:?}"
+        );
     }
     // Without the file of the authority, the command does not trust the admin address.
     let url = format!("https://localhost:{}", scene.port());
     let output = run(&["status", "--admin", &url]).await;
     assert_eq!(output.status.code(), Some(69));
-    assert!(said(&output).contains("UnknownIssuer"), "{output:?}");
+    assert!(stderr(&output).contains("UnknownIssuer"), "{output:?}");
     let plain = format!("localhost:{}", scene.port());
     let output = run(&["health", "--admin", &plain]).await;
     assert_eq!(output.status.code(), Some(69));

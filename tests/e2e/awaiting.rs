@@ -197,7 +197,7 @@ async fn many_change_streams_do_not_block_other_operations() {
         let find = doc! {"find": "things", "filter": {"_id": n}};
         assert!(client.command(DB, find).await.unwrap().is_ok());
         let running = scene.seawall.metric(awaiting, &["state=\"running\""]).await;
-        assert!(running <= 2.0, "{running} awaits run");
+        assert!(running <= 2.0, "{running} awaiting operations run");
     }
     for number in 0..STREAMS {
         scene.insert(doc! {"_id": number}).await;

@@ -1,5 +1,5 @@
 //! The main use: the official driver runs operations through Seawall. Only the address in its
-//! connection string differs.
+//! connection string differs from that of a direct connection.
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic, as tests do")]
 
@@ -107,7 +107,7 @@ async fn crud_cursors_and_transactions_work_through_the_proxy() {
 }
 
 #[tokio::test]
-async fn a_thousand_short_connections_cost_one_server_login_per_pooled_connection() {
+async fn a_thousand_short_connections_need_one_server_login_per_pooled_connection() {
     const CONNECTIONS: usize = 1000;
     const AT_A_TIME: usize = 20;
     const MAX_POOL_SIZE: usize = 10;

@@ -1,7 +1,7 @@
 //! Cancellation: a test drops the future that serves a client. In the first run, it drops the
 //! future after one poll, in the second run after two polls, and so on. After each drop, all
-//! permits and connections must be released, and no other client may get a reply to the dropped
-//! client.
+//! permits and connections must be released, and no other client may get a reply that was meant for
+//! the client of the dropped future.
 
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 
@@ -25,7 +25,7 @@ const MAX_POLLS: usize = 400;
 
 /// Limits that are lower than a test's number of clients, so a test fails if a permit is not
 /// released.
-const FEW_PLACES: &str = "listen.max_client_connections = 8
+const LOW_LIMITS: &str = "listen.max_client_connections = 8
 limits.unauthenticated_connections = 8
 limits.max_in_flight_operations = 8
 ";
@@ -125,7 +125,7 @@ async fn run(client: &mut RawClient, db: &str, commands: &[Document]) -> Result<
 
 #[tokio::test]
 async fn a_cancelled_login_or_operation_releases_all_permits_and_connections() {
-    let seawall = seawall(FEW_PLACES).await;
+    let seawall = seawall(LOW_LIMITS).await;
     let user = writer().await;
     let script = async |mut client: RawClient| {
         client.hello(doc! {}).await?;
@@ -147,7 +147,7 @@ async fn a_cancelled_login_or_operation_releases_all_permits_and_connections() {
 
 #[tokio::test]
 async fn a_cancelled_large_message_releases_all_permits_and_connections() {
-    let seawall = seawall(FEW_PLACES).await;
+    let seawall = seawall(LOW_LIMITS).await;
     let user = writer().await;
     let text = "x".repeat(1_500_000);
     let script = async |mut client: RawClient| {
@@ -159,12 +159,15 @@ async fn a_cancelled_large_message_releases_all_permits_and_connections() {
         run(&mut client, &user.name, &commands).await
     };
     let cancelled = cancel_beside_witness(&seawall, &user, script).await;
-    assert!(cancelled > 8, "{cancelled}");
+    assert!(
+        cancelled > 8,
+        "expected more drops than permits, got {cancelled}"
+    );
 }
 
 #[tokio::test]
 async fn a_cancelled_wait_for_a_connection_releases_all_permits_and_connections() {
-    let toml = format!("{FEW_PLACES}pool.max_pool_size = 1\n");
+    let toml = format!("{LOW_LIMITS}pool.max_pool_size = 1\n");
     let seawall = seawall(&toml).await;
     let user = writer().await;
     let mut holder = logged_in(&seawall, &user.login()).await;
@@ -190,7 +193,7 @@ async fn a_cancelled_wait_for_a_connection_releases_all_permits_and_connections(
 #[tokio::test]
 async fn a_cancelled_server_selection_releases_all_permits_and_connections() {
     let set = shared_replica_set().await.unwrap();
-    let toml = format!("{FEW_PLACES}deployment.server_selection_timeout_ms = 200\n");
+    let toml = format!("{LOW_LIMITS}deployment.server_selection_timeout_ms = 200\n");
     let seawall = seawall_at(&set.uri(), &toml).await;
     let script = async |mut client: RawClient| {
         let preference = doc! { "mode": "secondary", "tags": [{ "rack": "none" }] };
@@ -210,7 +213,7 @@ async fn a_cancelled_server_selection_releases_all_permits_and_connections() {
 #[tokio::test]
 async fn a_cancelled_first_login_releases_all_permits_and_connections() {
     let toml =
-        format!("{FEW_PLACES}limits.introductions = 2\nlimits.introduction_conversations = 2\n");
+        format!("{LOW_LIMITS}limits.introductions = 2\nlimits.introduction_conversations = 2\n");
     let seawall = seawall(&toml).await;
     let user = writer().await;
     let script = async |mut client: RawClient| {
@@ -229,7 +232,7 @@ async fn a_cancelled_first_login_releases_all_permits_and_connections() {
 
 #[tokio::test]
 async fn a_cancelled_relay_releases_all_permits_and_connections() {
-    let seawall = seawall(&format!("{FEW_PLACES}deployment.mode = \"relay\"\n")).await;
+    let seawall = seawall(&format!("{LOW_LIMITS}deployment.mode = \"relay\"\n")).await;
     let user = writer().await;
     let text = "x".repeat(1_500_000);
     let script = async |mut client: RawClient| {

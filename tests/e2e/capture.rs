@@ -30,8 +30,8 @@ use seawall_wire::OpMsg;
 
 use super::scene;
 
-/// Starts Seawall with a scratch directory for captures, and with these additional keys of the
-/// section `capture`.
+/// Starts Seawall with a directory for captures in `scratch`. `keys` are additional keys of the
+/// section `[capture]`.
 async fn capturing(scratch: &Scratch, keys: &str) -> Seawall {
     scene::seawall(&section(scratch, keys)).await
 }
@@ -41,6 +41,8 @@ pub(super) fn section(scratch: &Scratch, keys: &str) -> String {
     format!("[capture]\ndirectory = {directory:?}\n{keys}\n")
 }
 
+/// Requests a capture of 60 s. `members` are appended to the JSON of the request. Returns the HTTP
+/// status and the body of the response.
 pub(super) async fn try_start(seawall: &Seawall, members: &str) -> (u16, String) {
     let json = format!(r#"{{ "duration_ms": 60000{members} }}"#);
     seawall.post("/api/v1/captures", &json).await
@@ -106,7 +108,9 @@ impl Read {
             Content::Reply(reply) if reply.operation == command.operation => Some(reply),
             _ => None,
         });
-        replies.next().expect("each operation has an end")
+        replies
+            .next()
+            .expect("each captured command has a record of its reply")
     }
 
     fn omitted(&self, reason: OmissionReason) -> u64 {
@@ -157,7 +161,8 @@ struct Events {
     replies: BTreeMap<i32, Document>,
 }
 
-/// A client of the driver that reports its commands.
+/// A client of the driver, and the events of its commands. `options` are appended to the options of
+/// its connection string.
 async fn observed(
     seawall: &Seawall,
     user: &NewUser,
@@ -328,7 +333,8 @@ async fn passwords_and_keys_are_never_written() {
     for name in ["saslStart", "saslContinue", "speculativeAuthenticate"] {
         assert!(!read.contains(name), "{name}");
     }
-    // The four commands on users, the misspelled one, and the cursor's operations are counted.
+    // At least five operations are counted as omitted: three commands on users, the misspelled
+    // command, and the `find` on `system.users`.
     assert!(read.omitted(OmissionReason::Secret) >= 5);
 }
 
@@ -379,7 +385,7 @@ async fn captures_are_off_without_a_directory() {
 }
 
 #[tokio::test]
-async fn relays_refuse_captures_and_say_why() {
+async fn relay_mode_refuses_captures_and_gives_the_reason() {
     let scratch = Scratch::create().unwrap();
     let toml = format!("deployment.mode = \"relay\"\n{}", section(&scratch, ""));
     let seawall = scene::seawall(&toml).await;
@@ -582,12 +588,12 @@ async fn transactions_and_change_streams_are_captured() {
     assert!(seen.count() >= 1);
 }
 
-/// A process that captures.
+/// Starts Seawall as a process with a directory for captures in `scratch`.
 async fn process(scratch: &Scratch) -> Process {
     process_with(scratch, "").await
 }
 
-/// A process that captures, with these additional keys of the section `capture`.
+/// Like `process`, with these additional keys of the section `[capture]`.
 pub(super) async fn process_with(scratch: &Scratch, keys: &str) -> Process {
     process_at(&scene::server().await.uri(), scratch, keys).await
 }

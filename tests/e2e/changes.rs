@@ -51,8 +51,8 @@ async fn after_a_password_change_at_most_one_login_is_refused_and_the_old_passwo
         };
         let mut connected = logged_in(&seawall, &login_with("secret")).await;
         let mut old = "secret".to_owned();
-        for turn in 0..4 {
-            let new = format!("secret-{turn}");
+        for change in 0..4 {
+            let new = format!("secret-{change}");
             update_user(&root, &user, doc! { "pwd": &new }).await;
             let refused = refused(&seawall, &login_with(&new)).await;
             assert!(refused <= 1, "{refused} logins refused");
@@ -74,8 +74,8 @@ async fn after_a_password_change_at_most_one_of_many_concurrent_logins_is_refuse
         let keys = KeyCache::default();
         logged_in(&seawall, &user.login()).await;
         let mut late = 0;
-        for turn in 0..4 {
-            let new = format!("secret-{turn}");
+        for change in 0..4 {
+            let new = format!("secret-{change}");
             update_user(&root, &user, doc! { "pwd": &new }).await;
             let login = with_password(&user, &new).start(start).keys(&keys);
             let logins = (0..10).map(|_| log_in(&seawall, &login));
@@ -86,11 +86,11 @@ async fn after_a_password_change_at_most_one_of_many_concurrent_logins_is_refuse
             let authenticated = outcomes.iter().filter(|(_, o)| o.is_authenticated());
             assert_eq!(authenticated.count(), outcomes.len() - refused);
         }
-        // If the server needs more than 20 ms to return the new keys, several logins use the old
-        // keys. On a busy machine, this may happen once.
+        // If the server returns the new keys too late, several logins use the cached old keys. On a
+        // busy machine, this may happen once.
         assert!(
             late <= 1,
-            "more than one login was refused in {late} of 4 turns"
+            "more than one login was refused after {late} of 4 password changes"
         );
     }
 }
@@ -139,7 +139,7 @@ async fn keys_that_a_server_refuses_are_evicted_and_the_clients_of_their_user_ar
     assert!(insert(&mut client, &user.name).await.is_ok());
 }
 
-/// A server that is not primary, or that is shutting down, cannot say if the user still exists.
+/// A server that is not primary, or that is shutting down, cannot report if a user still exists.
 #[tokio::test]
 async fn cached_keys_are_used_while_the_server_cannot_return_them() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
@@ -162,7 +162,7 @@ async fn cached_keys_are_used_while_the_server_cannot_return_them() {
 }
 
 #[tokio::test]
-async fn a_secondary_that_refuses_a_login_closes_no_client() {
+async fn clients_stay_connected_if_a_secondary_refuses_a_login_of_their_user() {
     let set = ReplicaSet::start(2, Options::with_auth()).await.unwrap();
     let user = NewUser::new("admin", "app", "secret").role("readWrite", "app");
     create_user(&set.administrator().await.unwrap(), &user)
@@ -237,14 +237,14 @@ async fn clients_of_a_dropped_user_get_code_13_and_new_logins_fail() {
 async fn clients_of_a_recreated_user_gain_its_rights_only_by_a_new_login() {
     let seawall = seawall("").await;
     let root = root().await;
-    for works_between in [false, true] {
+    for sends_while_dropped in [false, true] {
         for mechanism in Mechanism::ALL {
             let user = writer().await;
             let login = user.login().mechanism(mechanism);
             let mut old = logged_in(&seawall, &login).await;
             assert!(find(&mut old, &user.name).await.is_ok());
             drop_user(&root, &user).await;
-            if works_between {
+            if sends_while_dropped {
                 assert_eq!(find(&mut old, &user.name).await.code(), Some(13));
             }
             let user = user.role("readWrite", "more");

@@ -63,10 +63,10 @@ impl Scene {
 
     async fn launch(&self, toml: &str) -> Seawall {
         let server = shared_standalone().await.unwrap();
-        self.launch_before(&server.uri(), toml).await
+        self.launch_in_front_of(&server.uri(), toml).await
     }
 
-    async fn launch_before(&self, deployment: &str, toml: &str) -> Seawall {
+    async fn launch_in_front_of(&self, deployment: &str, toml: &str) -> Seawall {
         let options = Options {
             toml: self.toml(toml),
             ..Options::default()
@@ -117,8 +117,8 @@ impl Scene {
     }
 
     /// Connects and sends a `hello`. Returns the kind of the TLS handshake (full or resumed), and
-    /// the client if it was served. A refusal of a certificate becomes known only after the
-    /// handshake.
+    /// the client if it was served. The client learns only after the handshake that Seawall has
+    /// refused its certificate.
     async fn connect(
         &self,
         config: &Arc<ClientConfig>,
@@ -295,8 +295,8 @@ async fn tls_sessions_are_resumed_unless_the_verification_of_clients_has_changed
     scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
     assert!(!is_resumed(kind().await));
     assert!(is_resumed(kind().await));
-    // A session that began without a client certificate must not be resumed after a certificate is
-    // required.
+    // A TLS session that began without a client certificate must not be resumed when a certificate
+    // has become required.
     let optional = REQUIRED.replace("required", "optional");
     scene
         .seawall()
@@ -428,7 +428,7 @@ async fn no_operation_of_500_clients_fails_while_all_files_are_replaced() {
     // debug build.
     let server = Standalone::start(mongod::Options::default()).await.unwrap();
     let mut scene = Scene::start(&toml).await;
-    scene.seawall = Some(scene.launch_before(&server.uri(), &toml).await);
+    scene.seawall = Some(scene.launch_in_front_of(&server.uri(), &toml).await);
     let config = scene.config(Some(&scene.client("good")));
     let (stop, stopped) = watch::channel(false);
     let counts: Arc<[AtomicU64]> = (0..CLIENTS).map(|_| AtomicU64::new(0)).collect();
@@ -441,7 +441,8 @@ async fn no_operation_of_500_clients_fails_while_all_files_are_replaced() {
     }
     let mut revoked = Vec::new();
     for rotation in 0..ROTATIONS {
-        // Each client has run at least one more operation before the next change.
+        // Counts before the change. At the end of this round, the test waits until each count has
+        // risen.
         let before: Vec<_> = counts.iter().map(|of| of.load(Ordering::Relaxed)).collect();
         let bad = scene.client(&format!("bad {rotation}"));
         let (_, bad_client) = scene.connect(&scene.config(Some(&bad))).await;
@@ -464,9 +465,10 @@ async fn no_operation_of_500_clients_fails_while_all_files_are_replaced() {
         let peer = stream.get_ref().1.peer_certificates().unwrap();
         assert!(server.is_presented_by(peer));
         assert!(is_served(&mut RawClient::new(stream)).await);
-        // The connection is closed by the reload, so a command on it fails sooner or later.
-        let is_out = async { while is_served(&mut bad_client).await {} };
-        timeout(LIMIT, is_out).await.unwrap();
+        // The reload closes the connection with the revoked certificate, so a command of its client
+        // fails soon.
+        let is_closed = async { while is_served(&mut bad_client).await {} };
+        timeout(LIMIT, is_closed).await.unwrap();
         let have_run = async || {
             let mut counts = counts.iter().zip(&before);
             counts.all(|(count, before)| count.load(Ordering::Relaxed) > *before)
@@ -474,7 +476,7 @@ async fn no_operation_of_500_clients_fails_while_all_files_are_replaced() {
         eventually(LIMIT, have_run).await.unwrap();
     }
     stop.send_replace(true);
-    // If an operation fails, its client panics, and so does this call.
+    // If an operation failed, the task of its client has panicked, and `join_all` panics too.
     clients.join_all().await;
 }
 

@@ -19,7 +19,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-fn complaint(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
@@ -30,7 +30,7 @@ async fn show(served: &Served, arguments: &[&str]) -> String {
     assert!(
         output.status.success(),
         "{arguments:?}: {}",
-        complaint(&output)
+        stderr(&output)
     );
     text(&output)
 }
@@ -139,7 +139,7 @@ async fn reload_command_reports_changes_and_problems() {
     served.write("pool.max_pool_size = 0\n");
     let refused = run(&["reload", "--admin", served.process.admin()]).await;
     assert_eq!(refused.status.code(), Some(64));
-    assert!(complaint(&refused).contains("pool.max_pool_size = 0"));
+    assert!(stderr(&refused).contains("pool.max_pool_size = 0"));
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn wait_command_gives_the_reason_why_the_proxy_is_not_ready() {
     );
     let waited = run(&[&["wait", "--timeout-s", "1"][..], &admin].concat()).await;
     assert_eq!(waited.status.code(), Some(69));
-    let reason = complaint(&waited);
+    let reason = stderr(&waited);
     assert!(
         reason.contains("no server of the deployment is available"),
         "{reason}"

@@ -21,7 +21,7 @@ const HELD_REPLY_BYTES: i32 = 64 * 1024;
 
 const RELAYED: &str = "deployment.mode = \"relay\"\n";
 
-/// A set of one member, with Seawall in front of it.
+/// A replica set of one member, with Seawall in front of it.
 struct Scene {
     set: ReplicaSet,
     seawall: Seawall,
@@ -118,9 +118,9 @@ async fn write_errors_are_counted_by_code_for_replies_of_any_size() {
         let is_large = reply.header.message_length > HELD_REPLY_BYTES;
         assert!(reply.is_ok() && is_large == (count > 3), "{reply:?}");
         let row = scene.row("insert", 1).await;
-        let written = u64::try_from(count).unwrap();
-        assert_eq!(row.write_errors, Some(written + 1), "{row:?}");
-        let codes = counts(&[("11000", written), ("121", 1)]);
+        let duplicates = u64::try_from(count).unwrap();
+        assert_eq!(row.write_errors, Some(duplicates + 1), "{row:?}");
+        let codes = counts(&[("11000", duplicates), ("121", 1)]);
         assert_eq!(row.write_error_codes, codes);
         assert_eq!(row.outcomes, counts(&[("write_error", 1)]));
         assert_eq!((row.error_codes, row.documents), (counts(&[]), 1));
@@ -187,8 +187,8 @@ async fn errors_that_seawall_creates_or_rewrites_are_counted_by_the_code_that_th
         .metric("seawall_operation_errors_total", &of_code)
         .await;
     assert_eq!(counted, 2.0);
-    // This find was sent twice and failed twice. A command that succeeds on the second attempt has
-    // no error code.
+    // Seawall sent the find above twice, and both attempts failed, so its error was counted. The
+    // next two finds succeed at their second attempt, so they have no error code.
     scene.fail(1, "find", close).await;
     assert!(ask(&mut client, &scene.db, find.clone()).await.is_ok());
     scene.fail(1, "find", doc! { "errorCode": 10107 }).await;
@@ -307,7 +307,7 @@ async fn write_statements_are_counted_by_shape_in_messages_of_any_form_and_size(
             }
             _ => doc! { "q": { "_id": n.to_string(), "pad": &pad }, "limit": 1 },
         };
-        // A message over 1 MiB is streamed and not parsed as a whole.
+        // The messages with 5,000 statements are over 1 MiB, so Seawall streams them.
         let mut first = 0;
         for count in [3, 4, 5_000] {
             for (name, field) in [

@@ -64,8 +64,8 @@ async fn lookup_mode_logs_users_in_without_a_login_at_the_server() {
 async fn credential_mode_lookup_refuses_unknown_users_dropped_users_and_forbidden_addresses() {
     let seawall = seawall_at(&service_uri(server().await.address()).await, "").await;
     let root = root().await;
-    let nobody = NewUser::new("admin", &unique_name("nobody"), "p");
-    let (_, outcome) = log_in(&seawall, &nobody.login()).await;
+    let unknown = NewUser::new("admin", &unique_name("nobody"), "p");
+    let (_, outcome) = log_in(&seawall, &unknown.login()).await;
     assert_eq!(outcome.code(), Some(18), "{outcome:?}");
 
     let restricted = NewUser::new("admin", &unique_name("user"), "p")
@@ -190,7 +190,7 @@ async fn no_login_is_needed_without_access_control() {
 
 #[tokio::test]
 async fn a_server_without_users_gives_clients_of_seawall_no_rights() {
-    // A server without users lets any client from loopback create the first one.
+    // A server without users lets any client on its own host create the first user.
     let options = Options {
         arguments: vec!["--auth".to_owned()],
         ..Options::default()
@@ -260,8 +260,8 @@ async fn a_reload_adopts_the_new_password_of_the_service_account_and_refuses_a_w
         .map(|change| (&*change.key, change.needs_restart))
         .collect();
     assert_eq!(changes, [("deployment.uri", false)]);
-    // After the reload, Seawall ends its earlier driver client, which had logged in with the
-    // earlier password.
+    // A new client of the driver replaces the one that had logged in with the earlier password.
+    // Lookups of users must work after this change.
     let user = writer().await;
     let is_served = async || {
         let address = process.address().parse().unwrap();

@@ -156,11 +156,11 @@ async fn speculative_authentication_works_only_for_users_whose_keys_were_read_re
     assert_eq!((first.is_authenticated(), first.replies.len()), (true, 3));
     let reply = &first.replies[0];
     assert!(!reply.body.contains_key("speculativeAuthenticate"));
-    let is_taken_up = || async { log_in(&seawall, &login).await.1.replies.len() == 2 };
-    eventually(LIMIT, is_taken_up).await.unwrap();
-    let nobody = NewUser::new("admin", &unique_name("nobody"), "p").login();
+    let is_used = || async { log_in(&seawall, &login).await.1.replies.len() == 2 };
+    eventually(LIMIT, is_used).await.unwrap();
+    let unknown = NewUser::new("admin", &unique_name("nobody"), "p").login();
     for start in [Start::SpeculativeHello, Start::SpeculativeLegacyHello] {
-        let (_, refused) = log_in(&seawall, &nobody.clone().start(start)).await;
+        let (_, refused) = log_in(&seawall, &unknown.clone().start(start)).await;
         assert_eq!((refused.code(), refused.replies.len()), (Some(18), 2));
         let hello = &refused.replies[0];
         assert!(hello.is_ok() && !hello.body.contains_key("speculativeAuthenticate"));
@@ -185,8 +185,8 @@ async fn client_source_restrictions_of_users_and_roles_apply_to_first_and_later_
                 false => user.restriction(source.clone()),
             };
             create_user(&root, &user).await.unwrap();
-            for turn in 0..4 {
-                let is_outside = (turn % 2 == 0) == begins_outside;
+            for attempt in 0..4 {
+                let is_outside = (attempt % 2 == 0) == begins_outside;
                 let address = if is_outside {
                     [127, 0, 0, 2]
                 } else {
@@ -244,7 +244,7 @@ async fn many_users_share_few_server_connections_and_all_are_served() {
         create_user(&root, &user).await.unwrap();
         users.push(user);
     }
-    // Without this cache, the clients' key derivation would be most of the measured time.
+    // Without this cache, the test would spend most of its time on the clients' key derivation.
     let keys = KeyCache::default();
     for user in &users {
         let mut direct = server().await.raw_client().await.unwrap();

@@ -1,5 +1,5 @@
 //! Checks that each reply reaches the client that sent the command, even when clients disconnect
-//! during operations, and that no server connection is lost.
+//! during operations, and that all connections of the pool can be used afterwards.
 
 #![expect(
     clippy::unwrap_used,
@@ -68,7 +68,10 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
     }
     is_over.store(true, Ordering::Relaxed);
     let most = watch.await.unwrap();
-    assert!(most <= POOL_SIZE, "{most} connections at once");
+    assert!(
+        most <= POOL_SIZE,
+        "{most} server connections at the same time"
+    );
     let disconnects = disconnects.load(Ordering::Relaxed);
     assert!(
         disconnects >= 1000,
@@ -79,7 +82,9 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
         let [pending, available, in_use, waiting] = pool(&seawall).await;
         match (pending, available <= POOL_SIZE, in_use, waiting) {
             (0, true, 0, 0) => Ok(()),
-            _ => Err(format!("{pending} {available} {in_use} {waiting}")),
+            _ => Err(format!(
+                "{pending} pending, {available} available, {in_use} in use, {waiting} waiting"
+            )),
         }
     };
     eventually(LIMIT, is_idle).await.unwrap();
@@ -141,7 +146,7 @@ async fn disturbed_server_connections_cause_no_wrong_reply() {
     assert!(cuts > 100, "only {cuts} connections cut");
     assert!(
         failures > 0 && u64::try_from(failures).unwrap() < operations / 4,
-        "{failures}"
+        "{failures} of {operations} operations failed"
     );
     // Everything is released: no client and no operation is left, and the pool has no more
     // connections than its maximum size.
@@ -152,7 +157,8 @@ async fn disturbed_server_connections_cause_no_wrong_reply() {
         match (pending, available <= POOL_SIZE, in_use, waiting, tasks) {
             (0, true, 0, 0, 0) if clients == 0.0 => Ok(()),
             _ => Err(format!(
-                "{pending} {available} {in_use} {waiting} {clients} {tasks}"
+                "{pending} pending, {available} available, {in_use} in use, {waiting} waiting, \
+                 {clients} clients, {tasks} tasks"
             )),
         }
     };
@@ -183,6 +189,7 @@ async fn watch(seawall: Arc<Seawall>, is_over: Arc<AtomicBool>) -> u64 {
     most
 }
 
+/// Four counts: the pending, available and in-use connections, and the waiting operations.
 async fn pool(seawall: &Seawall) -> [u64; 4] {
     let pools: Pools = seawall.api("/api/v1/pools").await;
     let pool = &pools.pools[0];
@@ -203,9 +210,9 @@ struct Chaos {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
     Never,
-    InTheRequest,
-    AfterTheRequest,
-    InTheReply,
+    DuringTheCommand,
+    AfterTheCommand,
+    DuringTheReply,
 }
 
 impl Chaos {
@@ -214,9 +221,9 @@ impl Chaos {
         for operation in 0..operations {
             let unique = i64::try_from(number * operations + operation + 1).unwrap() * 1_000_003;
             let leave = match self.rng.random_range(0..100) {
-                0..4 => Leave::InTheRequest,
-                4..8 => Leave::AfterTheRequest,
-                8..12 => Leave::InTheReply,
+                0..4 => Leave::DuringTheCommand,
+                4..8 => Leave::AfterTheCommand,
+                8..12 => Leave::DuringTheReply,
                 _ => Leave::Never,
             };
             if leave == Leave::Never {
@@ -236,7 +243,8 @@ impl Chaos {
             let mut client = RawClient::connect(self.address).await.unwrap();
             client.set_limit(LIMIT);
             let outcome = client.login(&self.login).await.unwrap();
-            // If the server is unreachable, the error must differ from that for a wrong password.
+            // A login may fail while the server is unreachable, but never with the code for a wrong
+            // password.
             assert_ne!(outcome.code(), Some(18), "{outcome:?}");
             if outcome.is_authenticated() {
                 return client;
@@ -274,8 +282,8 @@ impl Chaos {
         }
     }
 
-    /// Sends a command and reads its reply. The client checks that the reply belongs to the
-    /// command.
+    /// Sends a command and reads its reply. [`RawClient::exchange`] checks that the reply belongs
+    /// to the command.
     async fn exchange(&self, client: &mut RawClient, message: &OpMsg, unique: i64) -> Exchanged {
         match client.exchange(message).await {
             Ok(reply) if self.failures.is_some() && reply.code().is_some_and(is_failure) => {
@@ -319,12 +327,12 @@ impl Chaos {
     async fn leave(&mut self, mut client: RawClient, leave: Leave, unique: i64) {
         let message = self.command(unique).to_bytes();
         let sent = match leave {
-            Leave::InTheRequest => self.rng.random_range(1..message.len()),
+            Leave::DuringTheCommand => self.rng.random_range(1..message.len()),
             _ => message.len(),
         };
         let (sent, _) = message.split_at(sent);
         client.send_bytes(sent).await.unwrap();
-        if leave == Leave::InTheReply {
+        if leave == Leave::DuringTheReply {
             let count = self.rng.random_range(1..30);
             match client.read_bytes(count).await {
                 Ok(_) => {}

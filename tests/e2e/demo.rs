@@ -75,8 +75,8 @@ async fn an_interrupted_demonstration_leaves_no_process_and_no_file() {
         status.operations
     };
     let before = operations().await;
-    let goes_on = async || operations().await > before + 20;
-    eventually(DEMO_LIMIT, goes_on).await.unwrap();
+    let has_progress = async || operations().await > before + 20;
+    eventually(DEMO_LIMIT, has_progress).await.unwrap();
     assert!(!processes_of(directory.path()).is_empty());
     interrupt(&child);
     let status = timeout(DEMO_LIMIT, child.wait()).await.unwrap().unwrap();
@@ -139,7 +139,7 @@ fn assert_nothing_is_left(directory: &Path) {
     assert!(processes.is_empty(), "{processes:?}");
 }
 
-/// The command lines that contain the path of a directory, among those of all processes.
+/// The command line of each process whose command line contains the path of this directory.
 fn processes_of(directory: &Path) -> Vec<String> {
     let wanted = directory.to_str().unwrap();
     let processes = fs::read_dir("/proc").unwrap().flatten();

@@ -63,14 +63,14 @@ const NOT_SENT: &[&str] = &[
     // MongoDB 4.4 and 5.0 abort when this command reaches a server with authentication.
     "repairDatabase",
     // These commands would succeed in the direct run, so the run through Seawall would start with
-    // other data. [`story`] sends them instead.
+    // other data. [`scenario`] sends them instead.
     "create",
     "drop",
 ];
 
 /// Commands to which Seawall replies itself, because Seawall acts as a router, or because the
 /// commands concern the connection (docs/transparency.md).
-const ANSWERED_HERE: &[&str] = &[
+const ANSWERED_BY_SEAWALL: &[&str] = &[
     "hello",
     "isMaster",
     "ismaster",
@@ -153,8 +153,8 @@ fn masked(value: Bson) -> Bson {
     match value {
         Bson::Document(document) => Bson::Document(masked_document(document)),
         Bson::Array(values) => values.into_iter().map(masked).collect::<Vec<_>>().into(),
-        // The text of an error contains the refused command as the server received it (with
-        // `$client`), or the identifier of an index build. These parts are removed.
+        // Some error texts end with the refused command as the server received it (with `$client`),
+        // or with the identifier of an index build. These ends are removed.
         Bson::String(text) => {
             let ends = ["to execute command ", "Index build failed: "];
             let end = ends.iter().find_map(|end| text.split_once(end));
@@ -187,7 +187,7 @@ fn compared(name: &str, reply: &RawReply) -> Document {
 }
 
 /// Commands that run in this order, because many of them need the data of earlier commands.
-fn story() -> Vec<Document> {
+fn scenario() -> Vec<Document> {
     [
         inserts(),
         finds(),
@@ -356,7 +356,7 @@ async fn reference(client: &mut RawClient) -> Vec<(&'static str, Document)> {
         ];
         let skips = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
         !NOT_SENT.contains(&name)
-            && !ANSWERED_HERE.contains(&name)
+            && !ANSWERED_BY_SEAWALL.contains(&name)
             && (name != "getLastError" || !executes_get_last_error)
             && !skips(&is_internal)
             && !skips(&is_setup)
@@ -373,8 +373,8 @@ async fn reference(client: &mut RawClient) -> Vec<(&'static str, Document)> {
             doc! {name: [1], "maxTimeMS": "text"},
         ];
         let databases = ["admin", DB];
-        for (place, variant) in variants.into_iter().enumerate() {
-            cases.push((databases[place % 2], variant));
+        for (index, variant) in variants.into_iter().enumerate() {
+            cases.push((databases[index % 2], variant));
         }
     }
     cases
@@ -415,15 +415,15 @@ async fn every_command_has_the_same_reply_directly_and_through_the_proxy() {
     let mut through = Root::connect(seawall.address().parse().unwrap()).await;
     let mut differences = Vec::new();
     let mut expected = Vec::new();
-    for command in story() {
+    for command in scenario() {
         expected.push(direct.command(DB, &command).await);
     }
-    for (command, expected) in story().into_iter().zip(expected) {
+    for (command, expected) in scenario().into_iter().zip(expected) {
         let seen = through.command(DB, &command).await;
         compare(&command, expected, seen, &mut differences);
     }
     let cases = reference(&mut direct.client).await;
-    let count = story().len() + cases.len();
+    let count = scenario().len() + cases.len();
     assert!(count >= 300, "only {count} commands sent");
     for (db, command) in cases {
         let expected = direct.command(db, &command).await;

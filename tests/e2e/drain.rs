@@ -217,11 +217,12 @@ async fn during_a_drain_hello_returns_91_and_operations_are_served_until_the_end
     assert!(busy.login(&login).await.unwrap().is_authenticated());
     let mut idle = connect().await.unwrap();
     assert!(idle.hello(doc! {}).await.unwrap().is_ok());
-    let (hasten, hastened) = oneshot::channel::<()>();
+    let (end_early, ended_early) = oneshot::channel::<()>();
     let began = Instant::now();
     let draining = seawall.app.drain(async {
-        // The sender of `hastened` is kept until the end, so only the timeout can end the drain.
-        drop(hastened.await);
+        // The sender lives until Seawall has closed its clients, so only `shutdown.drain_ms` can
+        // end the drain.
+        drop(ended_early.await);
     });
     let watching = async {
         wait_until(async || seawall.get("/health/ready").await.0 == 503).await;
@@ -252,13 +253,16 @@ async fn during_a_drain_hello_returns_91_and_operations_are_served_until_the_end
         assert!(served > 10, "only {served} operations served");
         assert!(began.elapsed() >= Duration::from_secs(10));
         assert_eq!(idle.read_to_close().await.unwrap(), b"");
-        drop(hasten);
+        drop(end_early);
     };
     let (drained, ()) = timeout(LIMIT, async { tokio::join!(draining, watching) })
         .await
         .unwrap();
     assert_eq!(drained.closed_clients, 3);
-    assert!(connect().await.is_err(), "the listener is closed");
+    assert!(
+        connect().await.is_err(),
+        "expected the listener to be closed"
+    );
 }
 
 #[tokio::test]

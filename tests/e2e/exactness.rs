@@ -30,8 +30,8 @@ const ROUNDS: i32 = 65;
 const DB: &str = "exactness";
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Collection and command. Within one database they identify a row of the profiler and of Seawall.
-type Place = (String, String);
+/// Collection and command. Within one database, they identify a row of the profiler and of Seawall.
+type RowKey = (String, String);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Profiled {
@@ -57,13 +57,13 @@ async fn counts_equal_the_profiler_counts_and_times_are_at_least_the_profiler_ti
             work(&mut client, number).await
         });
     }
-    let mut sent: BTreeMap<Place, u64> = BTreeMap::new();
+    let mut sent: BTreeMap<RowKey, u64> = BTreeMap::new();
     let mut waited = Duration::ZERO;
     while let Some(done) = clients.join_next().await {
         let (counts, time) = done.unwrap();
         waited += time;
-        for (place, count) in counts {
-            *sent.entry(place).or_default() += count;
+        for (key, count) in counts {
+            *sent.entry(key).or_default() += count;
         }
     }
     let total: u64 = sent.values().sum();
@@ -168,7 +168,7 @@ async fn profile(db: &Database, level: i32) {
 
 /// Runs each command, some of them in several forms. Returns the number of sent commands by
 /// collection and command, and the time for which the client waited.
-async fn work(client: &mut RawClient, number: i32) -> (BTreeMap<Place, u64>, Duration) {
+async fn work(client: &mut RawClient, number: i32) -> (BTreeMap<RowKey, u64>, Duration) {
     let mut sent = BTreeMap::new();
     let mut waited = Duration::ZERO;
     for round in 0..ROUNDS {
@@ -176,7 +176,7 @@ async fn work(client: &mut RawClient, number: i32) -> (BTreeMap<Place, u64>, Dur
         for command in commands(id) {
             let mut next = Some(command);
             while let Some(command) = next.take() {
-                *sent.entry(place(&command)).or_default() += 1;
+                *sent.entry(row_key(&command)).or_default() += 1;
                 let began = Instant::now();
                 let reply = client.command(DB, command.clone()).await.unwrap();
                 waited += began.elapsed();
@@ -189,7 +189,7 @@ async fn work(client: &mut RawClient, number: i32) -> (BTreeMap<Place, u64>, Dur
 }
 
 fn more(command: &Document, cursor: i64) -> Option<Document> {
-    let collection = place(command).0;
+    let collection = row_key(command).0;
     let more = doc! {"getMore": cursor, "collection": collection, "batchSize": 100};
     (cursor != 0).then_some(more)
 }
@@ -220,7 +220,7 @@ fn commands(id: i32) -> Vec<Document> {
     commands
 }
 
-fn place(command: &Document) -> Place {
+fn row_key(command: &Document) -> RowKey {
     let (name, target) = command.iter().next().unwrap();
     let collection = match name.as_str() {
         "getMore" => command.get_str("collection").unwrap(),
@@ -229,15 +229,15 @@ fn place(command: &Document) -> Place {
     (collection.to_owned(), name.clone())
 }
 
-fn seawall_counts(seawall: &Seawall) -> BTreeMap<Place, u64> {
+fn seawall_counts(seawall: &Seawall) -> BTreeMap<RowKey, u64> {
     let rows = seawall.app.exporter().namespaces().into_iter();
     let rows = rows.filter(|(namespace, _)| &*namespace.db == DB);
     rows.map(|(namespace, sums)| {
-        let place = (
+        let key = (
             namespace.collection.to_string(),
             namespace.command.to_owned(),
         );
-        (place, sums.outcomes.iter().sum())
+        (key, sums.outcomes.iter().sum())
     })
     .collect()
 }
@@ -273,14 +273,14 @@ fn add(sums: &mut Profiled, entry: &Document) {
     sums.milliseconds += i64::from(entry.get_i32("millis").unwrap());
 }
 
-async fn profiled(db: &Database) -> BTreeMap<Place, Profiled> {
-    let mut sums: BTreeMap<Place, Profiled> = BTreeMap::new();
+async fn profiled(db: &Database) -> BTreeMap<RowKey, Profiled> {
+    let mut sums: BTreeMap<RowKey, Profiled> = BTreeMap::new();
     for entry in entries(db).await {
-        let place = (
+        let key = (
             collection_of(&entry).to_owned(),
             command_of(&entry).to_owned(),
         );
-        add(sums.entry(place).or_default(), &entry);
+        add(sums.entry(key).or_default(), &entry);
     }
     sums
 }
@@ -310,7 +310,7 @@ async fn profiled_shapes(db: &Database) -> BTreeMap<String, Profiled> {
     sums
 }
 
-fn count_of(sums: &BTreeMap<Place, Profiled>) -> u64 {
+fn count_of(sums: &BTreeMap<RowKey, Profiled>) -> u64 {
     sums.values().map(|sums| sums.count).sum()
 }
 
@@ -339,7 +339,7 @@ fn check_server_times(own: &[Shape], profiled: &BTreeMap<String, Profiled>) {
 
 /// Checks that the phases add up to the total time, and that the total is at most the time for
 /// which clients waited.
-fn check_times(own: &[Shape], profiled: &BTreeMap<Place, Profiled>, waited: Duration) {
+fn check_times(own: &[Shape], profiled: &BTreeMap<RowKey, Profiled>, waited: Duration) {
     let mut all_ms = 0.0;
     for shape in own {
         let total = shape.total_time_ms;
@@ -353,6 +353,6 @@ fn check_times(own: &[Shape], profiled: &BTreeMap<Place, Profiled>, waited: Dura
         "the total time of {all_ms} ms exceeds the {waited_ms} ms for which clients waited"
     );
     let more: u64 = own.iter().map(|shape| shape.more.count).sum();
-    let profiled_more = profiled.iter().filter(|(place, _)| place.1 == "getMore");
+    let profiled_more = profiled.iter().filter(|(key, _)| key.1 == "getMore");
     assert_eq!(more, profiled_more.map(|(_, sums)| sums.count).sum::<u64>());
 }

@@ -105,7 +105,7 @@ async fn no_write_is_lost_and_no_operation_fails_when_a_primary_is_killed() {
 /// A hung primary keeps its connections open, and its kernel still acknowledges packets. So no
 /// connection fails by itself.
 #[tokio::test]
-async fn operations_on_a_hung_primary_continue_on_the_next_primary() {
+async fn a_read_sent_to_a_hung_primary_is_repeated_and_a_write_fails_with_code_6() {
     let set = ReplicaSet::start(3, Options::default()).await.unwrap();
     let options = seawall::Options {
         toml: "deployment.connect_timeout_ms = 1000\ndeployment.heartbeat_frequency_ms = 500"
@@ -125,8 +125,8 @@ async fn operations_on_a_hung_primary_continue_on_the_next_primary() {
     };
     let insert = |id: i32| doc! {"insert": "things", "documents": [{"_id": id}]};
     assert!(writer.command(DATABASE, insert(1)).await.unwrap().is_ok());
-    // Two concurrent operations open two connections, so each of the next operations finds a
-    // connection.
+    // Two concurrent operations open two connections, so both of the next operations find an
+    // available connection.
     let slow = doc! {"find": "things", "filter": {"$where": "sleep(300) || true"}};
     let (one, other) = tokio::join!(
         reader.command(DATABASE, slow.clone()),

@@ -81,7 +81,7 @@ async fn refused_login_is_a_reply_and_leaves_the_connection_usable() {
 }
 
 #[tokio::test]
-async fn a_server_enforces_the_restriction_of_a_user() {
+async fn a_server_refuses_a_user_whose_restriction_excludes_the_client_address() {
     let server = shared_standalone().await.unwrap();
     let db = unique_name("restricted");
     let elsewhere = doc! { "clientSource": ["192.0.2.0/24"] };
@@ -93,7 +93,7 @@ async fn a_server_enforces_the_restriction_of_a_user() {
 }
 
 #[tokio::test]
-async fn servers_accept_every_form_of_message() {
+async fn servers_reply_to_every_form_of_message() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let mut client = server.raw_client().await.unwrap();
     let hello = client.legacy_hello(doc! {}).await.unwrap();
@@ -131,7 +131,7 @@ async fn servers_accept_every_form_of_message() {
         reply = client.read_reply().await.unwrap();
         reply_count += 1;
     }
-    assert!(reply_count >= 3, "{reply_count}");
+    assert!(reply_count >= 3, "only {reply_count} replies");
 
     let unknown_kind = OpMsg {
         sections: vec![Section::Bytes(b"\x07".to_vec())],
@@ -219,8 +219,8 @@ async fn start_waits_for_the_highest_priority_primary() {
         ..Options::with_auth()
     };
     let set = ReplicaSet::start(3, options).await.unwrap();
-    let most_wished = set.direct_client(&set.members()[2]).unwrap();
-    let admin = most_wished.database("admin");
+    let preferred = set.direct_client(&set.members()[2]).unwrap();
+    let admin = preferred.database("admin");
     let hello = admin.run_command(doc! { "hello": 1 }).await.unwrap();
     assert!(hello.get_bool("isWritablePrimary").unwrap());
 }
@@ -430,7 +430,7 @@ async fn killed_process_leaves_no_mongod() {
         let mut words = text.split(' ');
         let pid = Pid::from_raw(words.next()?.parse().ok()?)?;
         let directory = std::path::PathBuf::from(words.next()?);
-        // The file is completely written if it ends with this word.
+        // The third word is written last, so the file is complete.
         words.next().map(|_| (pid, directory))
     };
     let (pid, directory) = eventually(LIMIT, read).await.unwrap();

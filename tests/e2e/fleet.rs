@@ -1,4 +1,5 @@
-//! Several instances in front of one deployment: merged figures, and cursors of another instance.
+//! Several instances in front of one deployment: merged figures, and cursors that another instance
+//! has opened.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! First logins, which Seawall forwards to a server (introductions): which bytes are forwarded, how
-//! many run at the same time, and how they end. Also tests that SCRAM conversations in general
-//! return a server's error codes.
+//! many run at the same time, and how they end. Also tests that an error in any SCRAM conversation
+//! has the same code as on a server.
 
 use std::time::Duration;
 
@@ -85,7 +85,8 @@ async fn first_logins_forward_only_the_payloads_of_the_client() {
 
     let starts = introductions(&recorder, &user.name);
     let continues = commands_named(&recorder, "saslContinue");
-    let ([(first, start)], [(second, carried)]) = (starts.as_slice(), continues.as_slice()) else {
+    let ([(first, start)], [(second, forwarded)]) = (starts.as_slice(), continues.as_slice())
+    else {
         panic!("{starts:?} {continues:?}");
     };
     assert_eq!(first, second);
@@ -98,7 +99,7 @@ async fn first_logins_forward_only_the_payloads_of_the_client() {
         "saslContinue": 1, "conversationId": 1, "payload": proof.get("payload").cloned(),
         "$db": "admin",
     };
-    assert_eq!(*carried, expected);
+    assert_eq!(*forwarded, expected);
     for connection in recorder.connections() {
         let bytes = [connection.from_client, connection.from_server].concat();
         assert!(!bytes.windows(7).any(|window| window == b"planted"));
@@ -143,8 +144,8 @@ async fn first_logins_that_wait_for_their_client_are_limited_and_the_oldest_is_e
     let mut client = connect_from(&seawall, [127, 0, 0, 2]).await;
     let begun = client.begin_login(&user.login()).await.unwrap();
     let (mut first, first_user) = stalled.remove(0);
-    let carried = introductions(&recorder, &first_user.name)[0].0;
-    let is_closed = || async { !recorder.connections()[carried].is_open };
+    let connection = introductions(&recorder, &first_user.name)[0].0;
+    let is_closed = || async { !recorder.connections()[connection].is_open };
     eventually(LIMIT, is_closed).await.unwrap();
     let outcome = client.finish_login(&begun).await.unwrap();
     assert!(outcome.is_authenticated(), "{outcome:?}");
@@ -160,7 +161,7 @@ async fn first_logins_that_wait_for_their_client_are_limited_and_the_oldest_is_e
 }
 
 #[tokio::test]
-async fn a_login_succeeds_behind_several_stalled_first_logins() {
+async fn a_login_succeeds_while_first_logins_of_other_users_are_stalled() {
     let (seawall, recorder) = recorded("[limits]\nintroductions = 1\n").await;
     let (first, second, user) = (writer().await, writer().await, writer().await);
     let mut stalled = connect(&seawall).await;
@@ -182,9 +183,10 @@ async fn a_stalled_first_login_is_closed_and_delays_the_next_login_only_briefly(
     stall(&mut leader, &user).await;
     let began = Instant::now();
     logged_in(&seawall, &user.login()).await;
-    assert!(began.elapsed() < Duration::from_secs(3), "{began:?}");
-    let carried = introductions(&recorder, &user.name)[0].0;
-    let is_closed = || async { !recorder.connections()[carried].is_open };
+    let elapsed = began.elapsed();
+    assert!(elapsed < Duration::from_secs(3), "{elapsed:?}");
+    let connection = introductions(&recorder, &user.name)[0].0;
+    let is_closed = || async { !recorder.connections()[connection].is_open };
     eventually(LIMIT, is_closed).await.unwrap();
     let late = leader.command(&user.db, sasl_continue(1)).await.unwrap();
     assert_eq!(late.code(), Some(17), "{late:?}");
@@ -214,11 +216,11 @@ async fn a_client_whose_login_was_refused_can_log_in_on_the_same_connection() {
         // The first round runs before the user's first successful login, the second one after it.
         for _ in 0..2 {
             let mut client = connect(&seawall).await;
-            let nobody = seawall_tests::raw::Login::new("admin", &unique_name("nobody"), "p");
+            let unknown = seawall_tests::raw::Login::new("admin", &unique_name("nobody"), "p");
             let wrong = with_password(&user, "wrong").mechanism(mechanism);
             let mut elsewhere = user.login();
             elsewhere.db = "test".to_owned();
-            for login in [nobody, wrong, elsewhere] {
+            for login in [unknown, wrong, elsewhere] {
                 let outcome = client.login(&login).await.unwrap();
                 assert_eq!(outcome.code(), Some(18), "{outcome:?}");
                 let refused = find(&mut client, &user.name).await;
@@ -317,14 +319,14 @@ async fn conversation_codes(client: &mut RawClient, users: &[NewUser; 3]) -> Vec
     }
     let outcome = client.login(&with_password(own, "wrong")).await.unwrap();
     note("wrong password", outcome.replies.last().unwrap());
-    note("still there", &find(client, &own.name).await);
+    note("find after it", &find(client, &own.name).await);
     let reply = client.command("test", doc! { "logout": 1 }).await.unwrap();
-    note("logout elsewhere", &reply);
-    note("still there", &find(client, &own.name).await);
+    note("logout from another database", &reply);
+    note("find after it", &find(client, &own.name).await);
     let reply = client.command(db, doc! { "logout": 1 }).await.unwrap();
     note("logout", &reply);
     assert_eq!(users_of(client).await, [""; 0]);
-    note("after logout", &find(client, &own.name).await);
+    note("find after logout", &find(client, &own.name).await);
     let outcome = client.login(&same_db.login()).await.unwrap();
     note("another user", outcome.replies.last().unwrap());
     assert_eq!(users_of(client).await, [same_db.name.as_str()]);

@@ -31,7 +31,7 @@ const BUDGET_MIB: u64 = 128;
 
 /// Memory that is not charged to the limit: code, connections, read buffers, and memory that the
 /// allocator does not return.
-const BESIDES_MIB: u64 = 24;
+const UNCHARGED_MIB: u64 = 24;
 
 async fn connect(seawall: &Seawall) -> RawClient {
     let mut client = RawClient::connect(seawall.address().parse().unwrap())
@@ -126,7 +126,7 @@ async fn an_unacknowledged_large_write_of_a_disconnected_client_completes() {
 }
 
 #[tokio::test]
-async fn malformed_large_requests_get_the_reaction_of_a_server_and_close_no_server_connection() {
+async fn seawall_handles_malformed_large_commands_as_a_server_does_and_keeps_its_connections() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let large = || Section::Sequence {
@@ -167,8 +167,8 @@ async fn malformed_large_requests_get_the_reaction_of_a_server_and_close_no_serv
         }
         assert_eq!(reactions[0], reactions[1], "{number}");
     }
-    // Seawall refuses a third sequence, a second body and so on before the message has arrived
-    // completely.
+    // Seawall refuses a message with a third sequence, a second body and so on before the message
+    // has arrived completely. No server connection may be closed for this reason.
     let reason = [r#"reason="error""#];
     let failed = seawall
         .metric("seawall_operations_total", &[r#"outcome="server_failed""#])
@@ -181,14 +181,14 @@ async fn malformed_large_requests_get_the_reaction_of_a_server_and_close_no_serv
 }
 
 #[tokio::test]
-async fn a_truncated_large_request_has_no_effect() {
+async fn a_truncated_large_command_has_no_effect() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let db = unique_name("large");
     let bytes = insert(&db, documents(30, 100_000)).to_bytes();
-    for share in [2, 3, 10] {
+    for divisor in [2, 3, 10] {
         let mut client = connect(&seawall).await;
-        let (sent, _) = bytes.split_at(bytes.len() - bytes.len() / share);
+        let (sent, _) = bytes.split_at(bytes.len() - bytes.len() / divisor);
         client.send_bytes(sent).await.unwrap();
         drop(client);
     }
@@ -257,10 +257,10 @@ async fn large_messages_stay_within_their_memory_budget() {
     let idle = process.reset_peak_memory();
     exchange(&mut client, &message).await;
     fetch(&mut client, &read).await;
-    let taken = process.peak_memory_bytes().saturating_sub(idle);
+    let used = process.peak_memory_bytes().saturating_sub(idle);
     assert!(
-        taken <= 4 * MIB,
-        "one request and one reply of the largest size took {taken} bytes"
+        used <= 4 * MIB,
+        "one command and one reply of the largest size used {used} more bytes of memory"
     );
 
     let idle = process.reset_peak_memory();
@@ -276,10 +276,10 @@ async fn large_messages_stay_within_their_memory_budget() {
     while let Some(done) = clients.join_next().await {
         done.unwrap();
     }
-    let taken = process.peak_memory_bytes().saturating_sub(idle);
+    let used = process.peak_memory_bytes().saturating_sub(idle);
     assert!(
-        taken <= (BUDGET_MIB + BESIDES_MIB) * MIB,
-        "{CLIENTS} clients took {taken} bytes"
+        used <= (BUDGET_MIB + UNCHARGED_MIB) * MIB,
+        "{CLIENTS} clients used {used} more bytes of memory"
     );
     process.signal(Signal::TERM);
 }

@@ -141,7 +141,7 @@ async fn each_listener_has_its_own_certificates_and_reloads_them() {
     let fresh = files.authority.client_config(None).unwrap();
     assert!(handshake(&seawall, 1, &fresh, Some(&other)).await.1);
     assert!(handshake(&seawall, 2, &fresh, Some(&third)).await.1);
-    // A reload removes TLS from the second listener and keeps it at the third.
+    // A reload removes TLS from the second listener. The third listener keeps TLS.
     let toml = listener(1, "") + &listener(2, "") + &listener(3, &files.tls("third", ""));
     seawall.reload(&toml).await.unwrap();
     assert!(is_served(&mut connect(&seawall, 1).await).await);
@@ -149,7 +149,7 @@ async fn each_listener_has_its_own_certificates_and_reloads_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_of_one_listener_is_not_resumed_at_another() {
+async fn a_tls_session_of_one_listener_is_not_resumed_at_another() {
     let files = Files::new();
     files.issue("server");
     let required = "client_certificate = \"required\"\nclient_ca_file = \"DIR/ca.pem\"\n";
@@ -265,10 +265,10 @@ async fn a_listener_whose_change_needs_a_restart_keeps_tls_and_shows_pending_val
     assert_eq!(backlog, ("4096", Some("7"), "default"));
     let mode = value("listeners[1].tls.mode");
     assert_eq!(mode, ("\"require\"", None, "default"));
-    let of_only = configuration.values.iter().map(|value| value.key.as_str());
-    let of_only = of_only.filter(|key| key.starts_with("listen."));
-    let of_only: Vec<&str> = of_only.collect();
-    assert_eq!(of_only, ["listen.max_client_connections"]);
+    let listen_keys = configuration.values.iter().map(|value| value.key.as_str());
+    let listen_keys = listen_keys.filter(|key| key.starts_with("listen."));
+    let listen_keys: Vec<&str> = listen_keys.collect();
+    assert_eq!(listen_keys, ["listen.max_client_connections"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -283,7 +283,8 @@ async fn unusable_tls_files_are_reported_with_the_key_path_of_their_listener() {
     assert!(problems[0].starts_with(start), "{problems:?}");
     let config = files.authority.client_config(None).unwrap();
     assert!(handshake(&seawall, 1, &config, None).await.1);
-    // `seawall check` reports both listeners.
+    // `seawall check` reports the damaged file for each of its three users: two listeners and the
+    // admin address.
     let more = "[admin.tls]\n".to_owned()
         + files
             .tls("server", "")

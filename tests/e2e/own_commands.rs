@@ -72,14 +72,14 @@ async fn every_topic_of_the_seawall_command_is_shown_to_an_authorized_user() {
 async fn each_seawall_command_needs_the_current_rights_of_its_user() {
     let server = shared_standalone().await.unwrap();
     let admin = server.client().unwrap();
-    let (reader, nobody) = (unique_name("reader"), unique_name("nobody"));
+    let (reader, writer) = (unique_name("reader"), unique_name("writer"));
     let user = NewUser::new("admin", &reader, "secret").role("clusterMonitor", "admin");
     create_user(&admin, &user).await.unwrap();
-    let user = NewUser::new("admin", &nobody, "secret").role("readWriteAnyDatabase", "admin");
+    let user = NewUser::new("admin", &writer, "secret").role("readWriteAnyDatabase", "admin");
     create_user(&admin, &user).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
 
-    let mut client = logged_in(seawall.address(), &nobody, "secret").await;
+    let mut client = logged_in(seawall.address(), &writer, "secret").await;
     for topic in Topic::ALL {
         let reply = ask(&mut client, doc! { "seawall": topic.name() }).await;
         assert_eq!(reply.code(), Some(UNAUTHORIZED), "{topic:?}: {reply:?}");
@@ -98,10 +98,10 @@ async fn each_seawall_command_needs_the_current_rights_of_its_user() {
         .await
         .unwrap();
     assert_eq!(elsewhere.code(), Some(UNAUTHORIZED));
-    let mut stranger = RawClient::connect(seawall.address().parse().unwrap())
+    let mut anonymous = RawClient::connect(seawall.address().parse().unwrap())
         .await
         .unwrap();
-    let refused = ask(&mut stranger, doc! { "seawall": "status" }).await;
+    let refused = ask(&mut anonymous, doc! { "seawall": "status" }).await;
     assert_eq!(refused.code(), Some(UNAUTHORIZED));
 }
 
@@ -110,16 +110,19 @@ async fn host_manager_can_reload_but_not_read_and_cluster_admin_can_do_both() {
     let server = shared_standalone().await.unwrap();
     let admin = server.client().unwrap();
     let served = Served::start("").await;
-    for (role, may_look) in [("hostManager", false), ("clusterAdmin", true)] {
+    for (role, may_read) in [("hostManager", false), ("clusterAdmin", true)] {
         let name = unique_name(role);
         let user = NewUser::new("admin", &name, "secret").role(role, "admin");
         create_user(&admin, &user).await.unwrap();
         let mut client = logged_in(served.process.address(), &name, "secret").await;
-        let looked = ask(&mut client, doc! { "seawall": "status" }).await;
-        let expected = (!may_look).then_some(UNAUTHORIZED);
-        assert_eq!(looked.code(), expected, "{role}: {looked:?}");
-        let acted = ask(&mut client, doc! { "seawall": "reload" }).await;
-        assert!(acted.body.get_bool("applied").unwrap(), "{role}: {acted:?}");
+        let read = ask(&mut client, doc! { "seawall": "status" }).await;
+        let expected = (!may_read).then_some(UNAUTHORIZED);
+        assert_eq!(read.code(), expected, "{role}: {read:?}");
+        let reloaded = ask(&mut client, doc! { "seawall": "reload" }).await;
+        assert!(
+            reloaded.body.get_bool("applied").unwrap(),
+            "{role}: {reloaded:?}"
+        );
     }
 }
 

@@ -21,7 +21,7 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A user with a database of the same name, and a Seawall with more configuration.
+/// A user with a database of the same name, and a Seawall with additional configuration.
 struct Scene {
     user: NewUser,
     seawall: Seawall,
@@ -95,7 +95,7 @@ fn operations(steps: &[Step]) -> u64 {
 async fn counts_are_reported_by_time_range_in_steps_and_in_a_report() {
     let scene = Scene::start("").await;
     scene.finds(120).await;
-    // The API reports a second only after it has ended.
+    // The API reports the operations of a second only after that second has ended.
     let is_reported = async || scene.counted("?since=10m").await == 120;
     eventually(LIMIT, is_reported).await.unwrap();
     let rows = scene.shapes("?since=10m").await;
@@ -110,8 +110,8 @@ async fn counts_are_reported_by_time_range_in_steps_and_in_a_report() {
     let buckets = in_full.buckets().iter().map(|bucket| bucket.count);
     assert_eq!(buckets.sum::<u64>(), 120);
     assert_eq!(operations(in_full.timeline.as_deref().unwrap()), 120);
-    // Some counts, such as `streamed`, exist only in rows. They cover the time since the start, so
-    // the API returns them in `since_start`.
+    // Some counts, such as `streamed`, exist only in the table of shapes, not in the history. They
+    // cover the time since the start, so the API returns them in `since_start`.
     assert_eq!(in_full.since_start.as_ref().unwrap().streamed, 0);
     assert_eq!(in_full.streamed, None);
     let report: Report = scene.seawall.api("/api/v1/report?since=1m").await;
@@ -364,7 +364,10 @@ async fn changes_report_their_time_ranges_or_why_they_are_not_comparable() {
     let (baseline, now) = (changes.baseline.unwrap(), changes.now.unwrap());
     assert_eq!(now.to - now.from, 600.0);
     let ago = now.to - baseline.to;
-    assert!((86_400.0..87_000.0).contains(&ago), "{ago} s ago");
+    assert!(
+        (86_400.0..87_000.0).contains(&ago),
+        "the baseline ends {ago} s before the present range"
+    );
     assert_eq!(baseline.seconds, 0.0);
     for wrong in [
         "against=1h&window=2h",
@@ -421,7 +424,8 @@ async fn history_continues_after_a_restart() {
     drop(scene.seawall);
     scene.seawall = Scene::seawall(&server.uri(), &toml).await;
     assert_eq!(reported(&scene).await, 30);
-    // The API knows the first and last time of a shape even if the shape has no row any more.
+    // After the restart, the shape has no row. The API still reports when the shape was first and
+    // last seen.
     for row in scene.shapes("?since=10m").await {
         let [first, last] = [row.first_seen, row.last_seen].map(|seen| seen.unwrap().seconds());
         assert!(first < last, "{row:?}");
@@ -672,8 +676,8 @@ async fn a_shape_reports_the_number_of_its_cursors_and_how_long_they_were_open()
     let (open, more) = (cursors.open_ms.max, find.more.total_time_ms);
     assert!(open > more, "{open} ms open, {more} ms in getMores");
     assert!(!rows.iter().any(|row| row.command == "getMore"));
-    // The load of the shape includes its `getMore`s. The page of one shape has the same figures as
-    // the list.
+    // The load of the shape includes its `getMore`s. The reply for one shape has the same figures
+    // as the list of shapes.
     assert!(
         (find.total_time_ms + more - find.load_ms).abs() < 1e-9,
         "{find:?}"

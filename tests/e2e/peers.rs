@@ -127,7 +127,7 @@ async fn merged_counts_and_distributions_are_those_of_all_operations() {
     let both = find("both", 100).await.unwrap();
     assert!(
         both.distribution.is_none(),
-        "the request asks for no distribution"
+        "expected no distribution, because the request asks for none"
     );
     let expected = combined(&instances, &both.id).await;
     let parts = |of: Latency| [of.max, of.p50, of.p90, of.p99, of.p999];
@@ -280,7 +280,7 @@ async fn every_path_is_merged(asked: &Seawall, id: &str) {
     }
     let (status, body) = asked.get("/api/v1/shapes?sort=name&instances=all").await;
     assert_eq!(status, 400, "{body}");
-    // Without the parameter, the reply names no instance.
+    // Without `instances=all`, the reply names no instance.
     let (_, plain) = asked.get("/api/v1/pools").await;
     assert!(!plain.contains("instance"), "{plain}");
 }
@@ -325,7 +325,7 @@ impl Drop for FakePeer {
 enum Replies {
     Never,
     With(String),
-    /// A body without an end.
+    /// With a body that never ends.
     Endless,
 }
 
@@ -366,7 +366,7 @@ async fn serve(mut stream: TcpStream, replies: Replies) {
     }
     match replies {
         Replies::Never => {
-            // Waits until the other side closes the connection.
+            // Waits until Seawall closes the connection.
             drop(stream.read_u8().await);
         }
         Replies::With(response) => drop(stream.write_all(response.as_bytes()).await),
@@ -381,7 +381,7 @@ async fn serve(mut stream: TcpStream, replies: Replies) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn peers_that_fail_are_named_and_the_others_are_shown() {
+async fn failed_peers_are_reported_with_their_errors_and_other_replies_are_merged() {
     let server = shared_standalone().await.unwrap();
     let files = Scratch::create().unwrap();
     let token = files.write("token", "the right token").unwrap();
@@ -447,7 +447,7 @@ async fn peers_that_fail_are_named_and_the_others_are_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_names_from_a_peer_are_shown_as_plain_text() {
+async fn a_peer_cannot_claim_to_be_another_instance_and_its_names_are_not_changed() {
     let server = shared_standalone().await.unwrap();
     let name = "<img src=x onerror=alert(1)>";
     let body = serde_json::json!({
@@ -470,7 +470,7 @@ async fn hostile_names_from_a_peer_are_shown_as_plain_text() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn peer_with_tls_is_verified_and_gets_a_certificate() {
+async fn a_peer_with_tls_is_verified_and_gets_the_client_certificate() {
     let server = shared_standalone().await.unwrap();
     let certificates = Certificates::generate().unwrap();
     let (ca, own, client) = (

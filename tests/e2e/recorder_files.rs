@@ -43,7 +43,10 @@ async fn a_recording_of_mongod_becomes_a_capture_with_every_command_of_a_driver(
     let scratch = Scratch::create().unwrap();
     let (recording, sent) = record(&scratch).await;
     let bytes = fs::read(&recording).unwrap();
-    assert!(contains(&bytes, SECRET), "the recording has the password");
+    assert!(
+        contains(&bytes, SECRET),
+        "expected the password in the recording"
+    );
 
     let capture = scratch.join("capture.swc");
     convert(&recording, &capture, &[]).await;
@@ -51,7 +54,10 @@ async fn a_recording_of_mongod_becomes_a_capture_with_every_command_of_a_driver(
     assert_eq!(commands_of(&records, APPLICATION), sent);
     assert!(!format!("{records:?}").contains(SECRET));
     let is_omitted = |record: &Content| matches!(record, Content::Omitted(_));
-    assert!(records.iter().any(is_omitted), "createUser is omitted");
+    assert!(
+        records.iter().any(is_omitted),
+        "expected createUser to be omitted"
+    );
     let replied = records.iter().filter(|r| matches!(r, Content::Reply(_)));
     let commands = records.iter().filter(|r| matches!(r, Content::Command(_)));
     assert_eq!(replied.count(), commands.count());
@@ -62,8 +68,8 @@ async fn a_recording_of_mongod_becomes_a_capture_with_every_command_of_a_driver(
         let again = scratch.join(&format!("{format}.swc"));
         convert(&back, &again, &[]).await;
         let again = read(&again);
-        // The recording has no packets of omitted operations, and lacks clients that had only
-        // omitted operations. So only the messages are compared.
+        // The exported recording has no packets of omitted operations, and lacks clients that had
+        // only omitted operations. So only the messages are compared.
         assert_eq!(messages_of(&again), messages_of(&records), "{format}");
         let again = commands_of(&again, APPLICATION);
         assert_eq!(again, sent, "{format}");
@@ -117,7 +123,7 @@ async fn replays_are_equal_for_a_recording_its_capture_and_the_exported_recordin
         reports.push(Report::read(&fs::read(&report).unwrap()).unwrap());
     }
     let [of_recording, of_capture, of_back] = &reports[..] else {
-        panic!("three replays")
+        panic!("expected three reports")
     };
     assert_eq!(of_recording.capture, of_capture.capture);
     assert_eq!(of_recording.incomplete, None);
@@ -172,7 +178,8 @@ async fn a_recording_is_replayed_over_tls_with_a_user_and_a_client_certificate()
         text.contains("errors that the capture does not have: 0"),
         "{text}"
     );
-    // The system does not trust the authority.
+    // Without `tlsCAFile`, only the authorities of the operating system are trusted. They did not
+    // sign the server's certificate.
     let (uri, _) = uri.split_once("&tlsCAFile").unwrap();
     let (code, text) = replay(uri).await;
     assert_eq!(code, Some(69), "{text}");
@@ -233,7 +240,11 @@ async fn conversion_of_a_truncated_recording_keeps_all_records_before_the_cut() 
     assert!(!commands_of(&read(&capture), APPLICATION).is_empty());
 
     let output = run(&["load", "convert", paths[0], paths[1]]).await;
-    assert_eq!(output.status.code(), Some(69), "an existing file is kept");
+    assert_eq!(
+        output.status.code(),
+        Some(69),
+        "expected an error, because the file exists"
+    );
     let other = scratch
         .write("other", "neither a recording nor a capture")
         .unwrap();
@@ -306,7 +317,8 @@ async fn record(scratch: &Scratch) -> (std::path::PathBuf, Counts) {
     let (client, sent) = work(&server.root_uri()).await;
     let stop = doc! { "stopRecordingTraffic": 1 };
     administrator.run("admin", stop).await.unwrap();
-    // When the driver's client is dropped, it sends a command that ends its sessions.
+    // A driver sends `endSessions` when its client is dropped. So the client is dropped only after
+    // the recording has stopped.
     drop(client);
     (scratch.join("recording"), sent)
 }
@@ -364,7 +376,7 @@ fn read(capture: &Path) -> Vec<Content> {
     records
 }
 
-/// How many commands of each name an application sent.
+/// Number of commands that an application sent, by name.
 fn commands_of(records: &[Content], application: &str) -> Counts {
     let mut clients = Vec::new();
     let mut counts = Counts::new();
@@ -384,8 +396,8 @@ fn commands_of(records: &[Content], application: &str) -> Counts {
     counts
 }
 
-/// Commands and replies, each with the microseconds since the first command. The ids of clients and
-/// operations are left out, because they may differ.
+/// Commands and replies, each with the microseconds since the first command. The result does not
+/// contain the ids of clients and operations, because they may differ.
 fn messages_of(records: &[Content]) -> Vec<(u64, &[u8])> {
     let messages = records.iter().filter_map(|record| match record {
         Content::Command(command) => Some((command.at_us, &*command.message)),

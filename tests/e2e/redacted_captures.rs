@@ -68,6 +68,7 @@ impl Secrets {
         let small: i32 = rand::random::<i32>() | 1;
         let small_bytes = [&b"small\0"[..], &small.to_le_bytes()].concat();
         let decimal: Decimal128 = format!("{}.25", self.long(at)).parse().unwrap();
+        // The decimal does not contain the eight bytes of the integer.
         self.values.pop();
         let date = DateTime::from_millis(1_700_000_000_000 + i64::from(rand::random::<u32>()));
         let (id, uuid) = (ObjectId::new(), Uuid::new());
@@ -112,7 +113,7 @@ async fn send(database: &Database, command: Document) {
     drop(database.run_command(command).await);
 }
 
-/// Writes secrets with all commands that applications use.
+/// Sends secrets in all commands that applications use.
 async fn write(client: &Client, secrets: &mut Secrets) {
     let database = client.database(&unique_name("redacted"));
     writes(&database, secrets).await;
@@ -332,7 +333,7 @@ async fn redacted_captures_contain_no_value_of_a_command_or_a_reply() {
         let bytes = bytes_of(&read);
         let (found, missing) = found_and_missing(&bytes, &secrets.values);
         if redaction == Redaction::None {
-            // All values are found, so the test looks for the right bytes, and every command was
+            // Without redaction, all values are found. So the search works, and every command was
             // captured.
             assert!(missing.is_empty(), "{missing:?}");
             continue;

@@ -58,7 +58,7 @@ async fn a_redacted_capture_on_redacted_data_gives_the_same_verdicts() {
     assert_verdicts(&target, &scratch.join("captures").join(&id), changed).await;
 }
 
-/// The commands of the steps, in their order.
+/// The commands in the steps of the page, in their order.
 fn documented() -> Vec<String> {
     let steps = PAGE.split(STEPS).nth(1).unwrap();
     let steps = steps.split("\n## ").next().unwrap();
@@ -102,7 +102,7 @@ async fn running_capture(folder: &Path, admin: &str) -> Option<String> {
 
 #[tokio::test]
 async fn the_documented_steps_of_a_rehearsal_give_a_verdict() {
-    let [capture, look, on_present, on_new, compare, page] = &documented()[..] else {
+    let [capture, dry_run, on_present, on_new, compare, page] = &documented()[..] else {
         panic!("{:?}", documented())
     };
     let (source, present, new) =
@@ -117,19 +117,19 @@ async fn the_documented_steps_of_a_rehearsal_give_a_verdict() {
         let running = || async { running_capture(folder, &admin).await.ok_or("none") };
         let id = eventually(Duration::from_secs(20), running).await.unwrap();
         traffic(&process).await;
-        // The documented capture takes ten minutes.
+        // The documented capture would run for ten minutes, so the test stops it.
         let stopped = follow(&format!("seawall capture stop {id}")).await;
         assert_eq!(stopped.0, Some(0), "{stopped:?}");
         id
     };
     let (captured, id) = tokio::join!(captured, worked);
     assert_eq!(captured.0, Some(0), "{captured:?}");
-    let (code, text) = follow(look).await;
+    let (code, text) = follow(dry_run).await;
     assert_eq!(code, Some(0), "{text}");
-    let said = format!("capture {id}: would send ");
-    assert!(text.starts_with(&said), "{text}");
+    let expected = format!("capture {id}: would send ");
+    assert!(text.starts_with(&expected), "{text}");
 
-    // The new version does not use this index.
+    // The test imitates a new version that does not use this index.
     let changed = things(&client(new.address).await);
     changed.drop_index("b_1").await.unwrap();
     for (command, documented, server) in [
@@ -228,7 +228,10 @@ async fn a_replay_at_the_captured_speed_has_the_intervals_of_the_capture() {
         [(0, &id), (1, &again)].map(|(of, id)| arrivals(&Read::from(&scratches[of], id)));
     let count = usize::try_from(PACED_CLIENTS * PACED_READS).unwrap();
     assert_eq!(before.len(), count);
-    assert!(before.keys().eq(now.keys()), "the same reads arrived");
+    assert!(
+        before.keys().eq(now.keys()),
+        "expected the same reads at the target"
+    );
     let pairs = intervals(&before).into_iter().zip(intervals(&now));
     let mut errors: Vec<_> = pairs.map(|(before, now)| before.abs_diff(now)).collect();
     errors.sort_unstable();

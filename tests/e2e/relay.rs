@@ -94,7 +94,7 @@ async fn relayed_client_gets_the_bytes_of_server_replies_unchanged() {
             assert_eq!(comparable(&reply, &other), expected, "{asked:?}");
         }
     }
-    // Sends the `hello` with which drivers begin, and then the `hello` with which they monitor.
+    // Each client sends the `hello` with which drivers begin, and then the `hello` of a monitor.
     for client in [&mut direct, &mut through] {
         client
             .send_query(&OpQuery::new(doc! {"isMaster": 1}))
@@ -281,8 +281,8 @@ async fn a_relay_blocks_commands_that_servers_allow_only_from_their_own_host() {
         .iter()
         .map(|r| String::from_utf8_lossy(&r.from_client).into_owned());
     let sent = sent.collect::<String>();
-    let granted = ["create", "replSet", "shutdown"];
-    assert!(!granted.iter().any(|name| sent.contains(name)));
+    let forbidden = ["create", "replSet", "shutdown"];
+    assert!(!forbidden.iter().any(|name| sent.contains(name)));
 }
 
 #[tokio::test]
@@ -336,7 +336,7 @@ async fn a_message_that_a_server_might_read_differently_than_seawall_is_refused(
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", server.address());
     let seawall = relaying(&uri, "").await;
-    // The command's name is not valid UTF-8, and precedes a field that must be refused.
+    // The value of the first field is not valid UTF-8, and precedes a field that must be refused.
     let start =
         doc! {"saslStart": "AA", "mechanism": "MONGODB-X509", "payload": "", "$db": "$external"};
     let mut bytes = OpMsg::new(start).to_bytes();
@@ -435,13 +435,13 @@ async fn encrypted_bytes_are_not_relayed_to_a_server_on_the_same_host() {
         server.address(),
         certificates.ca_file().display()
     );
-    for is_wanted in [false, true] {
-        let seawall = relaying(&uri, &format!("deployment.relay_encrypted = {is_wanted}\n")).await;
+    for is_set in [false, true] {
+        let seawall = relaying(&uri, &format!("deployment.relay_encrypted = {is_set}\n")).await;
         let address = seawall.address().parse().unwrap();
         let tls = certificates.client_config().unwrap();
         let client = RawClient::connect_tls(address, "localhost", tls).await;
         assert!(client.is_err());
-        let reason = match is_wanted {
+        let reason = match is_set {
             true => r#"reason="relay_encrypted_same_host""#,
             false => r#"reason="relay_encrypted_refused""#,
         };

@@ -103,7 +103,7 @@ async fn a_server_gets_the_address_of_a_relayed_client_in_a_header() {
                 assert_eq!(sent[4..8], ip, "{sent:?}");
                 assert_eq!(sent[12..14], 4711_u16.to_be_bytes(), "{sent:?}");
             }
-            // The client of this connection is Seawall itself, so the header is `LOCAL` and has no
+            // The address of this client is a loopback address, so the header is `LOCAL` and has no
             // addresses.
             None => assert_eq!(sent[..], [0x20, 0, 0, 0], "{sent:?}"),
         }

@@ -44,7 +44,7 @@ const NOT_RELOADED: &str = "could not reload the configuration";
 /// The log message of a reload that was applied.
 const RELOADED: &str = "configuration reloaded";
 
-/// A file, and how often its readers have closed it.
+/// Counts how often the readers of a file close it.
 struct Readers {
     events: OwnedFd,
     closed: Cell<usize>,
@@ -177,7 +177,7 @@ impl Load {
         load
     }
 
-    /// Waits until further operations have completed.
+    /// Waits until the clients have completed 32 more operations.
     async fn proceeds(&self) {
         let before = self.operations.load(Ordering::Relaxed);
         let proceeds = async || self.operations.load(Ordering::Relaxed) >= before + 32;

@@ -39,11 +39,11 @@ use tokio::{
 /// Number of documents in the collection before a capture.
 const DOCUMENTS: i32 = 5_000;
 
-/// The pace of the replays. The pauses between the commands are so long that a slow command does
-/// not affect the next one.
+/// The pace of the replays: 240 commands per second. The pauses between the commands are so long
+/// that a slow command does not affect the next one.
 const PACE: Pace = Pace::Rate(240.0);
 
-/// Records the traffic between clients and a server.
+/// A proxy that records the traffic between clients and a server as a capture.
 struct Recorder {
     address: SocketAddr,
     recording: Arc<Mutex<Recording>>,
@@ -304,7 +304,7 @@ pub(super) async fn mixed(client: Client, base: i32) {
         let after = things.find_one_and_update(doc! {"_id": number}, changed);
         assert!(after.await.unwrap().is_some());
     }
-    // The `_id` exists.
+    // A document with this `_id` exists, so the insert fails.
     assert!(things.insert_one(doc! {"_id": base}).await.is_err());
     let count = things.count_documents(doc! {"b": 3}).await.unwrap();
     assert_eq!(count, u64::try_from(DOCUMENTS / 10).unwrap());
@@ -510,8 +510,8 @@ async fn a_dropped_index_and_a_changed_document_are_reported_as_differences() {
     assert_verdicts(&target, &file, doc! {"_id": 63}).await;
 }
 
-/// Compares replays of [`reads`]: some on the same data, some without an index, and some with a
-/// changed document. `changed` is the filter for that document.
+/// Checks which changes are found between replays of [`reads`]: on the same data, without an index,
+/// and with a changed document. `changed` is the filter for that document.
 pub(super) async fn assert_verdicts(target: &Prepared, file: &Path, changed: Document) {
     let mut runs = Vec::new();
     for _ in 0..3 {

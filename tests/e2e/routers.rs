@@ -131,7 +131,7 @@ async fn each_cursor_stays_on_its_router() {
     ];
     let mut cursors = Vec::new();
     // After one slow reply, a router gets no reads for a while. So the test opens cursors until
-    // both routers have enough.
+    // both routers have enough of them.
     let both_have_some = async {
         let mut opened_at = [0; 2];
         while cursors.len() < 300 || opened_at.iter().any(|count| *count < 50) {
@@ -167,7 +167,7 @@ async fn cursors_of_several_routers_are_killed_in_one_command() {
         sets[usize::try_from(opened.set).unwrap()] = true;
         cursors.push(opened.cursor);
     }
-    assert_eq!(sets, [true; 2], "both routers opened cursors");
+    assert_eq!(sets, [true; 2], "expected both routers to open cursors");
     let kill = doc! {"killCursors": "things", "cursors": cursors.clone()};
     let killed = client.command("sharded", kill.clone()).await.unwrap();
     assert!(killed.is_ok(), "{killed:?}");
@@ -320,26 +320,32 @@ async fn reads(sharded: &Sharded) -> Duration {
 async fn a_slow_router_gets_few_of_the_reads() {
     let sharded = Sharded::start(BOTH_ROUTERS).await;
     let all = f64::from(READERS * READS);
-    // Seawall counts an operation after it has sent the reply, so this function waits for all
-    // counts.
-    let shares = async |all: f64| {
-        let shares = async || {
-            let shares = (sharded.served(0).await, sharded.served(1).await);
-            (shares.0 + shares.1 >= all).then_some(shares)
+    // Number of reads that each router has served. Waits until both routers together have counted
+    // `all` reads, because Seawall counts an operation after it has sent the reply.
+    let counts = async |all: f64| {
+        let counts = async || {
+            let counts = (sharded.served(0).await, sharded.served(1).await);
+            (counts.0 + counts.1 >= all).then_some(counts)
         };
-        eventually(LIMIT, shares).await.unwrap()
+        eventually(LIMIT, counts).await.unwrap()
     };
-    // Delays the router's bytes in both directions, so that its latency is about ten times the
-    // usual one.
+    // Delays the bytes of one router in both directions, so that its latency is about ten times the
+    // usual latency.
     let usual = reads(&sharded).await;
     sharded.recorders[1].delay((usual * 9 / 2).max(Duration::from_millis(20)));
-    let before = shares(all).await;
+    let before = counts(all).await;
     reads(&sharded).await;
-    let after = shares(2.0 * all).await;
+    let after = counts(2.0 * all).await;
     let (fast, slow) = (after.0 - before.0, after.1 - before.1);
-    assert!(slow * 5.0 < fast + slow, "{fast} fast, {slow} slow");
+    assert!(
+        slow * 5.0 < fast + slow,
+        "{fast} reads at the fast router, {slow} at the slow router"
+    );
     // The slow router must still get some reads.
-    assert!(slow > 0.0, "{fast} fast, {slow} slow");
+    assert!(
+        slow > 0.0,
+        "{fast} reads at the fast router, {slow} at the slow router"
+    );
 }
 
 #[tokio::test]
@@ -378,7 +384,8 @@ const CONNECTIONS: usize = 50;
 const CURSORS: usize = 8_000;
 const TRANSACTIONS: usize = 2_000;
 
-/// A cursor that has returned its first batch, with the set that it came from.
+/// A cursor that has returned its first batch. `set` is the number of the set that returned the
+/// batch.
 #[derive(Clone, Copy)]
 struct Opened {
     cursor: i64,
@@ -421,7 +428,8 @@ async fn continues(client: &mut RawClient, opened: Opened) -> bool {
     true
 }
 
-/// Opens cursors on every connection, and continues each on another connection.
+/// Opens cursors on every connection. A channel passes each cursor to a connection that continues
+/// the cursor, usually a different connection from the one that opened it.
 async fn many_cursors(sharded: &Sharded, count: usize) {
     let (opened, waiting) = mpsc::channel(count);
     let waiting = Arc::new(Mutex::new(waiting));
@@ -499,7 +507,8 @@ async fn ten_thousand_cursors_and_transactions_stay_with_their_router() {
     assert_eq!(committed, TRANSACTIONS);
     assert!(parts.iter().all(|part| *part > 100), "{parts:?}");
 
-    // One router is lost. Cursors on the other router continue, and new cursors open there.
+    // One router becomes unreachable. The cursors of the other router continue, and new cursors
+    // open only on that router.
     let mut client = connect(&sharded.seawall).await;
     let mut opened: Vec<Opened> = Vec::new();
     let both_have_some = async {

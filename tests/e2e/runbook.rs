@@ -30,7 +30,7 @@ const FILES: [(&str, &str); 2] = [
     ("/etc/seawall/new.toml", "http://127.0.0.1:9919"),
 ];
 
-/// A machine on which the runbook is followed.
+/// A substitute for the machine of the runbook: its configuration files and its instances.
 struct Machine {
     scratch: Scratch,
     /// The running instances, by the admin address that the runbook gives them.
@@ -110,7 +110,10 @@ async fn the_commands_of_the_runbook_succeed_in_their_order() {
                 followed.push(line);
             }
             Some((program, _)) => {
-                assert!(SKIPPED.contains(program), "neither run nor skipped: {line}");
+                assert!(
+                    SKIPPED.contains(program),
+                    "the test neither runs nor skips this command: {line}"
+                );
                 skipped.push(line);
             }
             None => {}

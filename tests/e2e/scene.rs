@@ -44,12 +44,13 @@ pub(crate) async fn writer() -> NewUser {
     user
 }
 
-/// Starts Seawall in front of [`server`], with more configuration.
+/// Starts Seawall in front of [`server`], with this additional configuration.
 pub(crate) async fn seawall(toml: &str) -> Seawall {
     seawall_at(&server().await.uri(), toml).await
 }
 
-/// Starts Seawall in front of [`server`], with a recorder in between.
+/// Starts Seawall in front of [`server`]. The recorder forwards the bytes between Seawall and the
+/// server, and records them.
 pub(crate) async fn recorded(toml: &str) -> (Seawall, Recorder) {
     let recorder = Recorder::start(server().await.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());

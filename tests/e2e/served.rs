@@ -19,6 +19,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
+    /// Starts Seawall with the base configuration and `toml`.
     pub(crate) async fn start(toml: &str) -> Self {
         let server = shared_standalone().await.unwrap();
         let base = format!(
@@ -38,6 +39,7 @@ impl Served {
         }
     }
 
+    /// Replaces the configuration file by the base configuration and `toml`.
     pub(crate) fn write(&self, toml: &str) {
         fs::write(&self.file, format!("{}{toml}", self.base)).unwrap();
     }
@@ -50,13 +52,14 @@ impl Served {
         described_value(self.process.admin(), key).await.value
     }
 
+    /// Waits until the process reports this value for the key.
     pub(crate) async fn has(&self, key: &str, value: &str) {
         let is_set = async || self.value(key).await == value;
         eventually(LIMIT, is_set).await.unwrap();
     }
 }
 
-/// The value of a key, as the process with this admin address describes it.
+/// The value of a key, as the process with this admin address reports it.
 pub(crate) async fn described_value(admin: &str, key: &str) -> ConfigurationValue {
     let admin = AdminClient::new(admin, None, None).unwrap();
     let configuration: Configuration = admin.ask("/api/v1/config").await.unwrap();

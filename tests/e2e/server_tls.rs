@@ -89,7 +89,7 @@ const FILES: &str = "deployment.tls.ca_file = \"DIR/ca.pem\"\n\
                      deployment.tls.certificate_key_file = \"DIR/client.pem\"\n\
                      deployment.tls.crl_file = \"DIR/crl.pem\"\n";
 
-/// Connects, and logs in. The first login of a user needs a server.
+/// Connects and logs in. `None` if the login fails. The first login of a user needs a server.
 async fn logged_in(seawall: &Seawall) -> Option<RawClient> {
     // Without a suitable server, the login waits for `deployment.server_selection_timeout_ms`.
     let address = seawall.address().parse().unwrap();
@@ -99,7 +99,7 @@ async fn logged_in(seawall: &Seawall) -> Option<RawClient> {
     outcome.is_authenticated().then_some(client)
 }
 
-async fn ping(client: &mut RawClient) -> bool {
+async fn find(client: &mut RawClient) -> bool {
     let reply = client.command("tls", doc! { "find": "things" }).await;
     reply.is_ok_and(|reply| reply.is_ok())
 }
@@ -118,7 +118,7 @@ async fn connections_are_replaced_after_a_new_certificate_and_no_operation_fails
     let scene = Scene::new().await;
     let seawall = scene.start("127.0.0.1", FILES).await;
     let mut client = logged_in(&seawall).await.unwrap();
-    assert!(ping(&mut client).await);
+    assert!(find(&mut client).await);
     let before = clears(&seawall).await;
     scene.write_identity(scene.authority());
     let toml = scene.toml(FILES);
@@ -128,15 +128,15 @@ async fn connections_are_replaced_after_a_new_certificate_and_no_operation_fails
     // Operations run all the time, so a connection is in use or available when it is replaced.
     let mut count = 0;
     while expired(&seawall).await < 1.0 {
-        assert!(ping(&mut client).await);
+        assert!(find(&mut client).await);
         count += 1;
-        assert!(count < 100_000, "the connection is not replaced");
+        assert!(count < 100_000, "expected the connection to be replaced");
     }
-    assert!(ping(&mut client).await);
+    assert!(find(&mut client).await);
     let after = clears(&seawall).await;
     assert!(
         (after - before).abs() < f64::EPSILON,
-        "from {before} to {after}"
+        "pool clears: {before} before, {after} after"
     );
 }
 
@@ -163,7 +163,7 @@ async fn files_that_no_server_accepts_are_refused_and_the_previous_files_stay_in
     // Seawall refuses a server whose certificate was revoked.
     scene.write_list(&[scene.certificates().server()]);
     refused().await;
-    assert!(ping(&mut client).await);
+    assert!(find(&mut client).await);
     assert!(logged_in(&seawall).await.is_some());
 }
 
@@ -179,7 +179,7 @@ async fn a_server_with_a_revoked_certificate_is_not_used() {
     eventually(LIMIT, is_served).await.unwrap();
 }
 
-/// `inet_aton` reads this text as 127.0.0.1, but the certificate does not name it.
+/// `inet_aton` reads this text as 127.0.0.1, but the certificate does not contain it.
 const OTHER_NAME: &str = "127.0.0.0x1";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -189,7 +189,7 @@ async fn host_names_of_servers_are_verified_unless_allow_invalid_hostnames_is_tr
     assert!(logged_in(&seawall).await.is_none());
     let any_name = "deployment.tls.allow_invalid_hostnames = true\n";
     let seawall = scene.start(OTHER_NAME, &format!("{FILES}{any_name}")).await;
-    assert!(ping(&mut logged_in(&seawall).await.unwrap()).await);
+    assert!(find(&mut logged_in(&seawall).await.unwrap()).await);
     // Seawall still verifies the authority of the server's certificate.
     let foreign = Authority::generate("foreign").unwrap();
     scene.write("ca.pem", &foreign.pem());
@@ -218,7 +218,7 @@ async fn changed_files_of_the_connection_string_are_used_after_a_reload() {
     let reload = seawall.reload("").await.unwrap();
     let keys: Vec<_> = reload.changes.iter().map(|change| &*change.key).collect();
     assert_eq!(keys, ["deployment.uri"]);
-    assert!(ping(&mut client).await);
+    assert!(find(&mut client).await);
     assert!(seawall.reload("").await.unwrap().changes.is_empty());
 }
 

@@ -84,9 +84,9 @@ async fn the_service_manager_is_notified_of_start_reload_and_stop() {
     assert!(process.ended().await.success());
 }
 
-/// Watchdog notifications show only that the threads run, not that clients are served soon. Seawall
-/// must send these notifications even during a flood. Otherwise the service manager would kill a
-/// working process.
+/// Watchdog notifications show only that the threads run, not that clients are served quickly.
+/// Seawall must send these notifications even during a flood of connections. Otherwise the service
+/// manager would kill a working process.
 #[tokio::test]
 async fn watchdog_notifications_continue_during_a_flood_and_end_while_the_process_is_suspended() {
     let scratch = Scratch::create().unwrap();
@@ -156,7 +156,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 async fn clients_connect_to_the_sockets_of_the_service_manager() {
     let scratch = Scratch::create().unwrap();
     let path = scratch.join("seawall.sock");
-    // The configured address is not used: nothing can listen on it.
+    // No process can listen on the configured address, so Seawall must use the sockets instead.
     let toml = toml().await.replace(
         "listen.address = \"127.0.0.1:0\"",
         "listen.address = \"192.0.2.1:1\"",

@@ -71,7 +71,7 @@ async fn is_served(client: &Client) -> mongodb::error::Result<()> {
 }
 
 #[tokio::test]
-async fn start_waits_for_a_deployment_that_is_down() {
+async fn seawall_starts_while_the_deployment_is_down_and_becomes_ready_when_it_is_up() {
     let mut server = Standalone::start(Options::with_auth()).await.unwrap();
     server.mongod().kill().await.unwrap();
     let toml = "deployment.heartbeat_frequency_ms = 500";
@@ -354,7 +354,7 @@ async fn clients_stay_connected_through_a_server_restart() {
         );
     }
     server.mongod().kill().await.unwrap();
-    // The operation is sent while no server is up. It gets its reply when the server is back.
+    // The operation is sent while no server is up. It gets its reply when the server is up again.
     let held = async { during.command("c", doc! {"find": "c"}).await.unwrap() };
     let restart = async { server.mongod_mut().restart().await.unwrap() };
     let (held, ()) = tokio::join!(held, restart);
@@ -428,11 +428,11 @@ async fn a_step_down_under_load_fails_no_retryable_operation_and_closes_no_clien
     }
     // The driver's pool may grow while operations wait, but no client may have reconnected.
     let after = seawall.metric(opened, &[]).await;
-    assert!(after - before <= 10.0, "from {before} to {after}");
+    assert!(after - before <= 10.0, "{before} connections, then {after}");
     let connected = seawall.metric("seawall_client_connections", &[]).await;
     assert!(
         (after - connected).abs() < f64::EPSILON,
-        "a client connection was closed: {after} {connected}"
+        "a client connection was closed: {after} opened, {connected} still open"
     );
     assert!(raw.command("c", doc! {"find": "c"}).await.unwrap().is_ok());
 }
@@ -492,7 +492,7 @@ async fn actions_are_logged_with_the_caller() {
 }
 
 #[tokio::test]
-async fn core_dumps_and_tracing_are_off_by_default() {
+async fn core_dumps_and_debugger_attachment_are_off_by_default() {
     let process = process_with("").await;
     assert_eq!(process.core_dump_limit(), "0");
     assert!(process.forbids_tracing());

@@ -157,10 +157,11 @@ async fn a_storm_begins_a_capture_that_contains_the_operations_before_the_storm(
             before += usize::from(command.at_us < event.at_us);
         }
     }
-    assert!(before > 0, "the capture has commands from before the storm");
+    assert!(before > 0, "expected commands from before the storm");
 }
 
 impl Scene {
+    /// Waits until this many more clients have disconnected before they got their reply.
     async fn wait_for_give_ups(&self, times: f64) {
         let gave_up = ["how=\"gave_up\""];
         self.wait_for_rise("seawall_client_departures_total", &gave_up, times)
@@ -265,8 +266,8 @@ async fn the_load_harness_reports_its_operations_and_checks_objectives() {
         let asked = ["ok", "timed_out", "closed", "refused", "wrong"]
             .map(|how| operation[how].as_f64().unwrap());
         assert!(asked[0] > 10.0 && asked[1..] == [0.0; 4], "{report}");
-        // The counts of the harness and of Seawall differ only by a few operations at the very end,
-        // and by the operations with which the harness checks the documents.
+        // The counts of the harness and of Seawall differ only by a few operations at the end of
+        // the run, and by the operations with which the harness checks the documents.
         let counted = async || {
             scene
                 .metric("seawall_operations_total", &["db=\"load\""])

@@ -41,7 +41,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// A request that the receiver got.
 #[derive(Clone, Debug)]
 struct Export {
-    /// The lines of the HTTP head, in lower case.
+    /// The request line and the headers, as Seawall sent them.
     head: String,
     message: ExportMetricsServiceRequest,
 }
@@ -194,7 +194,8 @@ impl Export {
     }
 
     /// Counts the operations of `db` by the values of `attributes`. Returns each combination of
-    /// values with its number of operations. Commands on sessions are excluded.
+    /// values with its number of operations. Operations on other databases are not counted, such as
+    /// `endSessions` on `admin`.
     fn counts(&self, db: &str, attributes: &[&str]) -> Vec<(String, u64)> {
         let points = self.operations(db).into_iter().map(|point| {
             let buckets = point.positive.as_ref().unwrap();
@@ -232,7 +233,7 @@ async fn seawall(toml: String) -> Seawall {
     Seawall::start_with(&set.uri(), options).await
 }
 
-/// Performs seven finds, three inserts and two commands that the server refuses.
+/// Runs seven finds, three inserts and two commands that the server refuses.
 async fn operate(seawall: &Seawall, db: &str) {
     let client = seawall.client(ROOT, ROOT_PASSWORD, "admin").await;
     let db = client.database(db);
@@ -365,7 +366,8 @@ async fn failed_exports_are_counted_and_delay_no_operation() {
         let complete = || async { accepting.next().await.counts(&db, &NAMES) == expected() };
         eventually(LIMIT, complete).await.unwrap();
     }
-    // The wait that the busy receiver asked for was longer than all intervals.
+    // The busy receiver asked Seawall to wait for nine seconds (`retry-after`). So Seawall sent
+    // only one export to this receiver.
     assert_eq!(busy.exports.lock().len(), 1);
 }
 

@@ -30,7 +30,7 @@ const ALL_SUITES: &str = "ALL:COMPLEMENTOFALL:@SECLEVEL=0";
 
 fn openssl() -> Command {
     let mut command = Command::new("openssl");
-    // The configuration of the system forbids old versions and suites.
+    // The configuration of the system may forbid old versions and suites, so it is not used.
     command.env("OPENSSL_CONF", "/dev/null").kill_on_drop(true);
     command
 }
@@ -103,7 +103,7 @@ impl Probe {
         self.has("isWritablePrimary")
     }
 
-    /// True if the session was resumed.
+    /// True if the TLS session was resumed.
     fn is_resumed(&self) -> bool {
         self.has("\nReused, ")
     }
@@ -155,7 +155,7 @@ async fn tls_below_1_2_is_refused() {
         let probe = Probe::run(scene.seawall(), &[version, "-cipher", ALL_SUITES]).await;
         assert_eq!(probe.is_served(), is_accepted, "{version}: {}", probe.0);
         // In TLS versions before 1.2, a client does not send the signature schemes that it
-        // supports. rustls sends this alert before it compares versions.
+        // supports. So rustls sends the alert `handshake_failure` before it compares versions.
         let is_refused = probe.has(HANDSHAKE_FAILURE);
         assert_eq!(is_refused, !is_accepted, "{version}: {}", probe.0);
     }
@@ -285,7 +285,7 @@ async fn a_renegotiation_is_refused_at_once() {
     assert!(probe.has("no renegotiation"), "{}", probe.0);
 }
 
-/// A client whose session is kept in a file.
+/// A client that keeps its TLS session in a file.
 struct Sessions<'a> {
     scene: &'a Scene,
     version: &'a str,
@@ -309,12 +309,12 @@ impl<'a> Sessions<'a> {
         }
     }
 
-    /// Connects with a new session, and keeps it.
+    /// Connects with a new session, and writes the session to the file.
     async fn begin(&self) -> Probe {
         self.connect("-sess_out").await
     }
 
-    /// Connects with the session that was kept.
+    /// Connects with the session in the file.
     async fn resume(&self) -> Probe {
         self.connect("-sess_in").await
     }
@@ -329,7 +329,7 @@ impl<'a> Sessions<'a> {
 const VERSIONS: [&str; 2] = ["-tls1_2", "-tls1_3"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_without_a_client_certificate_is_not_resumed_after_a_certificate_is_required() {
+async fn a_tls_session_without_a_certificate_is_not_resumed_after_a_certificate_is_required() {
     let optional = REQUIRED.replace("required", "optional");
     let scene = Scene::start(&optional).await;
     for version in VERSIONS {
@@ -349,7 +349,7 @@ async fn a_session_without_a_client_certificate_is_not_resumed_after_a_certifica
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_is_not_resumed_after_its_authority_is_no_longer_trusted() {
+async fn a_tls_session_is_not_resumed_after_its_authority_is_no_longer_trusted() {
     let scene = Scene::start(REQUIRED).await;
     let other = Authority::generate("other").unwrap();
     let identity = scene.clients.client("client", YEAR).unwrap();
@@ -374,7 +374,7 @@ async fn a_session_is_not_resumed_after_its_authority_is_no_longer_trusted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_is_not_served_after_its_certificate_has_expired() {
+async fn a_tls_session_is_not_served_after_its_client_certificate_has_expired() {
     let scene = Scene::start(REQUIRED).await;
     for version in VERSIONS {
         let valid_for = Duration::from_secs(4);

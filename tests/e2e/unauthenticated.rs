@@ -38,7 +38,7 @@ fn pooled(recorder: &Recorder) -> Vec<usize> {
 }
 
 /// Starts Seawall with a client that has completed an operation. Also returns the indexes of the
-/// connections that the operation used.
+/// pooled connections, which the operation used.
 async fn seawall_with_client() -> (Seawall, Recorder, NewUser, RawClient, Vec<usize>) {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
@@ -224,17 +224,17 @@ fn handshakes(user: &str) -> Vec<Vec<u8>> {
 /// first message's length to the number of bytes.
 fn mutate(bytes: &mut Vec<u8>, rng: &mut StdRng) {
     for _ in 0..rng.random_range(1..=4) {
-        let place = rng.random_range(0..bytes.len().max(1));
-        if bytes.len() <= place {
+        let index = rng.random_range(0..bytes.len().max(1));
+        if bytes.len() <= index {
             return;
         }
         match rng.random_range(0..6) {
-            0 => bytes[place] = rng.random(),
-            1 => bytes[place] ^= 1 << rng.random_range(0..8),
-            2 => bytes[place] = [0, 1, 0x7f, 0x80, 0xff][rng.random_range(0..5)],
-            3 => drop(bytes.remove(place)),
-            4 => bytes.insert(place, rng.random()),
-            _ => bytes.truncate(place.max(1)),
+            0 => bytes[index] = rng.random(),
+            1 => bytes[index] ^= 1 << rng.random_range(0..8),
+            2 => bytes[index] = [0, 1, 0x7f, 0x80, 0xff][rng.random_range(0..5)],
+            3 => drop(bytes.remove(index)),
+            4 => bytes.insert(index, rng.random()),
+            _ => bytes.truncate(index.max(1)),
         }
     }
     if rng.random() && bytes.len() >= 16 {
@@ -306,26 +306,26 @@ fn introduced_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) 
 async fn mutated_handshake_messages_send_no_byte_to_a_pooled_connection() {
     const MESSAGES: u64 = 10_000;
     let (seawall, recorder, user, mut good, pooled) = seawall_with_client().await;
-    let stranger = writer().await;
+    let new_user = writer().await;
     let address = seawall.address().parse::<std::net::SocketAddr>().unwrap();
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], address.port()));
     let originals = [
         handshakes(&user.name),
-        handshakes(&stranger.name),
+        handshakes(&new_user.name),
         handshakes("nobody"),
     ];
     let originals = Arc::new(originals.concat());
     let at_a_time = Arc::new(Semaphore::new(32));
     let mut sending = JoinSet::new();
     for seed in 0..MESSAGES {
-        let (originals, place) = (Arc::clone(&originals), Arc::clone(&at_a_time));
-        let place = place.acquire_owned().await.unwrap();
+        let (originals, permit) = (Arc::clone(&originals), Arc::clone(&at_a_time));
+        let permit = permit.acquire_owned().await.unwrap();
         sending.spawn(async move {
             let mut rng = StdRng::seed_from_u64(seed);
             let mut bytes = originals[rng.random_range(0..originals.len())].clone();
             mutate(&mut bytes, &mut rng);
             send(address, &bytes).await;
-            drop(place);
+            drop(permit);
         });
     }
     while let Some(sent) = sending.join_next().await {
@@ -336,14 +336,14 @@ async fn mutated_handshake_messages_send_no_byte_to_a_pooled_connection() {
     // Some logins reached the server, so Seawall did not refuse all messages for their framing.
     assert!(introduced > 10, "only {introduced} introductions");
     assert!(find(&mut good, &user.name).await.is_ok());
-    for user in [user, stranger] {
+    for user in [user, new_user] {
         let mut client = logged_in(&seawall, &user.login()).await;
         assert!(insert(&mut client, &user.name).await.is_ok());
     }
-    let nobody = unique_name("nobody");
+    let unknown = unique_name("nobody");
     let mut client = connect(&seawall).await;
     let outcome = client
-        .login(&seawall_tests::raw::Login::new("admin", &nobody, "p"))
+        .login(&seawall_tests::raw::Login::new("admin", &unknown, "p"))
         .await
         .unwrap();
     assert_eq!(outcome.code(), Some(18), "{outcome:?}");

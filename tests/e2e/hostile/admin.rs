@@ -25,9 +25,9 @@ async fn requests_of_web_pages_are_refused_without_a_token() {
         let (status, _) = seawall.request("GET", "/health/ready", headers).await;
         assert_eq!(
             status, 200,
-            "{headers}: health needs no token, and Seawall does not drain"
+            "{headers}: health needs no token, and Seawall is not draining"
         );
     }
     let (status, _) = seawall.get("/api/v1/profile?seconds=1").await;
-    assert_eq!(status, FORBIDDEN, "profiles are off by default");
+    assert_eq!(status, FORBIDDEN, "expected profiles to be off by default");
 }

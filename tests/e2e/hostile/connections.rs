@@ -85,8 +85,8 @@ async fn monitors_are_limited_and_not_closed(mode: &str) {
         let mut monitor = connect_from(&seawall, HOSTILE).await;
         let hello = monitor.hello(monitors_hello()).await.unwrap();
         // A relay must accept a monitor over the limit, because the client may be about to log in.
-        let is_passed = n < 10 || mode == "relay";
-        assert_eq!(hello.is_ok(), is_passed, "{n}: {hello:?}");
+        let is_accepted = n < 10 || mode == "relay";
+        assert_eq!(hello.is_ok(), is_accepted, "{n}: {hello:?}");
         monitors.push(monitor);
     }
     if mode == "relay" {
@@ -99,7 +99,8 @@ async fn monitors_are_limited_and_not_closed(mode: &str) {
     }
     let (served, refused) = monitors.split_at_mut(10);
     for monitor in refused {
-        // Over the limit, a monitor is closed like any client that does not log in.
+        // A monitor over the limit is closed at the login deadline, like any client that does not
+        // log in.
         assert!(monitor.read_to_close().await.unwrap().is_empty());
     }
     for monitor in served {
@@ -200,7 +201,7 @@ async fn idle_clients_of_one_address_do_not_block_other_addresses() {
         let mut client = logged_in(&seawall, &other.login()).await;
         assert!(find(&mut client, &other.name).await.is_ok());
         clients.push(client);
-        // This client is active, so Seawall closes idle clients and not this one.
+        // This find makes `idle[1]` an active client, so Seawall closes other clients.
         assert!(find(&mut idle[1], &user.name).await.is_ok());
     }
     assert_eq!(refused(&seawall, "gave_way").await, 3.0);

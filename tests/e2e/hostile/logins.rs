@@ -36,8 +36,8 @@ async fn a_login_that_began_before_a_password_change_fails_and_closes_no_client(
         update_user(&root().await, &user, doc! {"pwd": "new"}).await;
         let new = with_password(&user, "new").mechanism(mechanism);
         // The first login with the new password may fail: it makes Seawall read the keys again.
-        let is_in = || async { log_in(&seawall, &new).await.1.is_authenticated() };
-        eventually(LIMIT, is_in).await.unwrap();
+        let is_logged_in = || async { log_in(&seawall, &new).await.1.is_authenticated() };
+        eventually(LIMIT, is_logged_in).await.unwrap();
         let mut client = logged_in(&seawall, &new).await;
         assert!(insert(&mut client, &user.name).await.is_ok());
         let outcome = late.finish_login(&begun).await.unwrap();
@@ -173,8 +173,8 @@ async fn logins_are_verified_where_access_control_is_off() {
             let right = user.login().mechanism(mechanism).start(start);
             let mut wrong = right.clone();
             wrong.password = "wrong".to_owned();
-            let nobody = Login::new("admin", "nobody", "right").start(start);
-            for refused in [wrong, nobody] {
+            let unknown = Login::new("admin", "nobody", "right").start(start);
+            for refused in [wrong, unknown] {
                 let expected = server.raw_client().await.unwrap().login(&refused).await;
                 let (mut client, outcome) = log_in(&seawall, &refused).await;
                 assert_eq!(outcome.code(), expected.unwrap().code(), "{refused:?}");
@@ -243,8 +243,8 @@ async fn stalled_logins_do_not_block_first_logins() {
     }
 }
 
-/// Number of clients. At one login per second, the last client waits for the longest delay, ten
-/// seconds.
+/// Number of clients that log in at the same time. One login per second is allowed, so the logins
+/// of the last clients get the longest delay, ten seconds.
 const DELAYED_CLIENTS: u32 = 20;
 
 /// Maximum number of delayed logins that end before their clients leave.

@@ -43,6 +43,7 @@ fn largest_insert() -> OpMsg {
     message
 }
 
+/// Number of server connections that were closed because their pool was cleared.
 async fn pools_cleared(seawall: &Seawall) -> f64 {
     let reason = [r#"reason="stale""#];
     seawall
@@ -241,17 +242,20 @@ async fn clients_that_read_a_few_bytes_at_a_time_do_not_block_replies_to_other_c
         reader.write_all(&find).await.unwrap();
         readers.push(reader);
     }
-    let mut taken = 0;
+    let mut read_bytes = 0;
     let mut chunk = vec![0; 16 << 10];
     for _ in 0..100 {
         let find = client.command("test", doc! {"find": "none"});
         let reply = timeout(REPLY_LIMIT, find).await.unwrap().unwrap();
         assert!(reply.is_ok(), "{reply:?}");
         for reader in &readers {
-            taken += reader.try_read(&mut chunk).unwrap_or(0);
+            read_bytes += reader.try_read(&mut chunk).unwrap_or(0);
         }
     }
-    assert!(taken > 0, "the slow readers read some bytes");
+    assert!(
+        read_bytes > 0,
+        "expected the slow readers to read some bytes"
+    );
 }
 
 /// Time limit for another client's reply while the slow readers are connected.

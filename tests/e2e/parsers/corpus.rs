@@ -11,8 +11,8 @@ use super::{
 /// The request id of the first message. Seawall's own messages have lower ids.
 pub(super) const FIRST_ID: i32 = 0x4000_0000;
 
-/// Commands that are sent by OP_MSG, with their aliases. They change only a collection of this
-/// test.
+/// Commands that are sent by OP_MSG, with their aliases. These commands change only a collection of
+/// this test.
 const BY_MSG: &[&str] = &[
     "_isSelf",
     "aggregate",
@@ -131,12 +131,12 @@ fn pick<'a, T>(rng: &mut StdRng, among: &'a [T]) -> &'a T {
 fn mutate(message: &mut [u8], rng: &mut StdRng) {
     for _ in 0..rng.random_range(1..=3) {
         let byte = &mut message[HEADER_BYTES + 4..];
-        let place = rng.random_range(0..byte.len());
-        byte[place] = match rng.random_range(0..4) {
+        let index = rng.random_range(0..byte.len());
+        byte[index] = match rng.random_range(0..4) {
             0 => rng.random(),
-            1 => byte[place] ^ 1 << rng.random_range(0..8),
+            1 => byte[index] ^ 1 << rng.random_range(0..8),
             2 => [0, 1, 2, 3, 4, 0x7f, 0x80, 0xff][rng.random_range(0..8)],
-            _ => byte[place].wrapping_add(1),
+            _ => byte[index].wrapping_add(1),
         };
     }
 }

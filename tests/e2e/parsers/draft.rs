@@ -169,7 +169,7 @@ fn target(name: &str) -> (u8, Vec<u8>) {
     }
 }
 
-/// The other fields that a command must have.
+/// The fields that a command must have, except its first field.
 fn fields(name: &str) -> Body {
     let none = Body::new();
     let payload = [&5_i32.to_le_bytes()[..], &[0], b"n,,n="].concat();

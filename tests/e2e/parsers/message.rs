@@ -126,7 +126,7 @@ impl Query {
     }
 }
 
-/// A message without its last `bytes_to_come` bytes, which its header still counts.
+/// A message whose last `bytes_to_come` bytes are missing. The length in its header includes them.
 fn framed(request_id: i32, op_code: i32, content: &[u8], bytes_to_come: usize) -> Vec<u8> {
     let header = Header {
         message_length: length_of(HEADER_BYTES + content.len() + bytes_to_come),

@@ -40,11 +40,11 @@ use self::{
 const STRICTER: &[(&str, &str)] = &[
     (
         "database_not_utf8",
-        "an OP_QUERY to a database that no driver can name",
+        "an OP_QUERY to a database whose name is not UTF-8",
     ),
     (
         "dollar_name",
-        "an OP_QUERY that begins with `$queryOptions`, which a server drops, or a `$query` that is an array",
+        "an OP_QUERY that begins with `$queryOptions`, which a server ignores, or with a `$query` that is an array",
     ),
     (
         "invalid_database",
@@ -86,7 +86,7 @@ async fn vocabulary(server: &Standalone) -> Vocabulary {
     Vocabulary::new(commands.keys().cloned())
 }
 
-/// All messages, with the reactions of a server without users.
+/// All messages, with the reactions of a server without access control.
 async fn cases() -> &'static (Vocabulary, Vec<Case>) {
     static CASES: OnceCell<(Vocabulary, Vec<Case>)> = OnceCell::const_new();
     let run = || async {
@@ -151,8 +151,8 @@ async fn a_server_runs_the_command_that_seawall_recognises() {
     );
 }
 
-/// Commands that the test ignores, because Seawall itself sends them too, or because the server
-/// counts them for other reasons.
+/// Commands that the next test ignores, because Seawall itself sends them too, or because the
+/// server counts them for other reasons.
 const COUNTED_OTHERWISE: &[&str] = &[
     "buildInfo",
     "connectionStatus",

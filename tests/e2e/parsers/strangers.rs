@@ -30,34 +30,34 @@ const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
         "authenticate",
         Relay::Refuses("an X.509 login would use Seawall's certificate"),
     ),
-    ("buildInfo", Relay::Passes),
+    ("buildInfo", Relay::Forwards),
     ("configureFailPoint", Relay::Refuses(FOR_TESTS)),
-    ("connectionStatus", Relay::Passes),
+    ("connectionStatus", Relay::Forwards),
     ("echo", Relay::Refuses(FOR_TESTS)),
     (
         "getLastError",
         Relay::Refuses("servers always reply with an error"),
     ),
-    ("getnonce", Relay::Passes),
-    ("hello", Relay::Passes),
-    ("isMaster", Relay::Passes),
+    ("getnonce", Relay::Forwards),
+    ("hello", Relay::Forwards),
+    ("isMaster", Relay::Forwards),
     (
         "listCommands",
         Relay::Refuses("no driver sends this command"),
     ),
     ("pinHistoryReplicated", Relay::Refuses(FOR_TESTS)),
-    ("ping", Relay::Passes),
+    ("ping", Relay::Forwards),
     ("refreshLogicalSessionCacheNow", Relay::Refuses(FOR_TESTS)),
     (
         "resetError",
         Relay::Refuses("no supported driver sends this command, which MongoDB 5.0 does not have"),
     ),
-    ("saslContinue", Relay::Passes),
-    ("saslStart", Relay::Passes),
+    ("saslContinue", Relay::Forwards),
+    ("saslStart", Relay::Forwards),
     ("testDeprecation", Relay::Refuses(FOR_TESTS)),
     ("waitForFailPoint", Relay::Refuses(FOR_TESTS)),
     ("waitForOngoingChunkSplits", Relay::Refuses(FOR_TESTS)),
-    ("whatsmyuri", Relay::Passes),
+    ("whatsmyuri", Relay::Forwards),
 ];
 
 /// The reason for commands that only test servers have.
@@ -95,7 +95,7 @@ const SENT_BY_SEAWALL: &[&str] = &[
 /// The behaviour of a relay for a command before a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relay {
-    Passes,
+    Forwards,
     /// The relay refuses the command. Clients do not need it, for this reason.
     Refuses(&'static str),
 }
@@ -110,7 +110,7 @@ const UNAUTHORIZED: i64 = 13;
 const COMMAND_NOT_FOUND: i64 = 59;
 const UNSUPPORTED_OP_QUERY_COMMAND: i64 = 352;
 
-/// Starts Seawall in front of a server, with a recorder in between.
+/// Starts Seawall in front of a server, with a recorder between Seawall and the server.
 pub(super) async fn recorded(server: &Standalone, mode: &str) -> (Seawall, Recorder) {
     let recorder = Recorder::start(server.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
@@ -143,9 +143,8 @@ fn root() -> Login {
     Login::new("admin", ROOT, ROOT_PASSWORD)
 }
 
-/// The commands whose counters have changed since the last reading. Unlike
-/// [`Counters::changed`], this does not leave out `connectionStatus`, which [`Sender::send`] adds
-/// after each message.
+/// The commands whose counters have changed since the last reading. Unlike [`Counters::changed`],
+/// this function also returns `connectionStatus`, which [`Sender::send`] adds after each message.
 async fn changed(counters: &mut Counters) -> BTreeSet<String> {
     let without_fence = Reaction {
         is_closed: true,
@@ -208,14 +207,15 @@ async fn every_command_that_a_server_runs_before_a_login_is_in_the_list() {
             );
         }
     }
-    // No version of the server has all commands of `RUN_BEFORE_LOGIN`, so the others are skipped.
+    // No version of the server has all commands of `RUN_BEFORE_LOGIN`. The commands that this
+    // server does not have are skipped.
     let has = |name: &&str| vocabulary.names().any(|known| known == *name);
     let known = RUN_BEFORE_LOGIN.iter().map(|(name, _)| *name).filter(has);
     let known: BTreeSet<_> = known.map(str::to_owned).collect();
     assert_eq!(run, known);
     for (name, relay) in RUN_BEFORE_LOGIN {
-        let passes = FORWARDED_BY_RELAY.contains(name);
-        assert_eq!(*relay == Relay::Passes, passes, "{name}: {relay:?}");
+        let is_listed = FORWARDED_BY_RELAY.contains(name);
+        assert_eq!(*relay == Relay::Forwards, is_listed, "{name}: {relay:?}");
     }
 }
 
@@ -230,9 +230,14 @@ async fn before_a_login_a_relay_forwards_only_the_listed_commands() {
     }
     let forwarded = forwarded(&recorder);
     for (name, message) in &commands {
-        let passes = FORWARDED_BY_RELAY.contains(&name.as_str());
-        let has_passed = forwarded.contains(&request_id(message));
-        assert_eq!(has_passed, passes, "{name}: {}", message.escape_ascii());
+        let is_listed = FORWARDED_BY_RELAY.contains(&name.as_str());
+        let was_forwarded = forwarded.contains(&request_id(message));
+        assert_eq!(
+            was_forwarded,
+            is_listed,
+            "{name}: {}",
+            message.escape_ascii()
+        );
     }
 }
 

@@ -206,7 +206,7 @@ async fn compressed_messages_with_false_headers_close_their_connection() {
         assert_eq!(expected, seen, "{name}");
     }
     // If a zlib content is shorter than its header says, a server also parses bytes after the
-    // content. Seawall does not.
+    // content. Seawall closes the connection instead.
     let lying = claiming(&ping, ZLIB, OP_MSG, size + 40);
     assert!(!reaction(&mut rig.through().await, &lying).await.is_usable);
     // Seawall refuses a compressed message inside another one. A server never replies to such a

@@ -239,7 +239,7 @@ async fn retryable_write_whose_reply_is_lost_is_applied_once() {
             count.body.get_i32("n").unwrap() == 1
         };
         eventually(LIMIT, is_applied).await.unwrap();
-        // This order matters: after the connection is cut, held replies must not be forwarded.
+        // The connections are cut first, so that the held replies are never forwarded.
         recorder.cut_all(Cut::Reset);
         recorder.hold_replies(false);
         let reply = through.read_reply().await.unwrap();
@@ -250,7 +250,7 @@ async fn retryable_write_whose_reply_is_lost_is_applied_once() {
             let is_old = is_before(NO_LEGACY_OPCODES).await;
             assert_eq!(reports_retry, !is_old, "{}", reply.body);
         } else {
-            // It is unknown whether the write happened, so the reply must not allow a retry.
+            // Seawall does not know if the write was applied, so the reply must not allow a retry.
             assert_eq!(
                 (reply.code(), reply.error_labels()),
                 (Some(6), vec![]),
@@ -395,10 +395,10 @@ async fn injected_faults_affect_only_matching_operations_and_are_reported() {
             .unwrap()
             .is_ok()
     );
-    let struck = ["kind=\"error\""];
+    let injected = ["kind=\"error\""];
     assert_eq!(
         rig.seawall
-            .metric("seawall_faults_injected_total", &struck)
+            .metric("seawall_faults_injected_total", &injected)
             .await,
         2.0
     );

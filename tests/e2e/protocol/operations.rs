@@ -7,8 +7,8 @@ async fn unacknowledged_write_is_visible_to_the_next_read_of_its_client() {
     let rig = Rig::shared().await;
     let db = unique_name("unacknowledged");
     let mut through = rig.through().await;
-    // Other clients keep several server connections in use, so the read may get another connection
-    // than the write.
+    // Other clients keep several server connections in use. So the read may use a different server
+    // connection than the write.
     let mut others = Vec::new();
     for _ in 0..4 {
         let mut other = rig.through().await;
