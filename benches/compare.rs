@@ -1,5 +1,5 @@
 //! Compares direct connections, a bare relay, HAProxy and Seawall in alternating runs: `cargo bench
-//! --bench compare`. The bare relay only copies bytes: its cost is the floor for a relay.
+//! --bench compare`. The bare relay only copies bytes, so its cost is the minimum cost of a relay.
 //!
 //! Parts; `--only NAME` runs one of them:
 //!
@@ -235,7 +235,7 @@ async fn idle(setup: &Setup, plan: &Plan) {
     }
 }
 
-/// Counts Seawall's system calls for each operation. The floor is two reads and two writes.
+/// Counts Seawall's system calls for each operation. The minimum is two reads and two writes.
 async fn calls(setup: &Setup, plan: &Plan) {
     say("\n### calls: system calls for each operation\n");
     say(
@@ -274,8 +274,8 @@ async fn calls(setup: &Setup, plan: &Plan) {
         // depend on the timing.
         for names in [READS, WRITES] {
             let calls: f64 = names.into_iter().map(each).sum();
-            let is_floor = (2.0 - MAX_DIFFERENCE..2.0 + MAX_DIFFERENCE).contains(&calls);
-            assert!(is_floor, "{calls:.2} of {names:?} for each operation");
+            let is_minimum = (2.0 - MAX_DIFFERENCE..2.0 + MAX_DIFFERENCE).contains(&calls);
+            assert!(is_minimum, "{calls:.2} of {names:?} for each operation");
         }
     }
 }
@@ -290,7 +290,7 @@ const READS: [&str; 3] = ["recvfrom", "recvmsg", "readv"];
 /// wake a thread.
 const WRITES: [&str; 3] = ["sendto", "sendmsg", "writev"];
 
-/// The largest allowed difference between the reads per operation and the floor of two. The same
+/// The largest allowed difference between the reads per operation and the minimum of two. The same
 /// limit applies to the writes. A difference has two causes: heartbeats need some calls, and the
 /// calls of an operation at the beginning or at the end of the count are counted only in part.
 const MAX_DIFFERENCE: f64 = 0.2;

@@ -197,8 +197,9 @@ async fn run(tries: usize) {
         say(&format!("| {target} | {medians} | {distance:.2} |"));
     }
     say(
-        "\nThe distance is Kolmogorov and Smirnov's: with one try, a client that knows both \
-         distributions tells two reasons apart with a probability of at most (1 + distance) / 2.",
+        "\nThe distance is the Kolmogorov-Smirnov statistic. A client that knows both distributions \
+         and measures one login guesses the reason correctly with a probability of at most \
+         (1 + distance) / 2.",
     );
 }
 

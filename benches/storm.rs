@@ -44,7 +44,9 @@ struct Plan {
     sizes: Vec<usize>,
     short_sizes: Vec<usize>,
     persistent: usize,
+    /// Number of clients of the part `restart`.
     surge: usize,
+    /// Numbers of clients of the part `idle`, one after another.
     idle: Vec<usize>,
     /// Length of the part `idle` in seconds. It includes the time in which the clients connect.
     idle_seconds: u64,
@@ -312,11 +314,13 @@ async fn pause_between_runs() {
 /// The result of a run with a stall.
 struct Stalled {
     storm: LoadReport,
+    /// The report of the clients that keep their connections.
     beside: LoadReport,
     /// The report of clients that read from the secondary. The secondary does not stall.
     aside: LoadReport,
     before: Counts,
     after: Counts,
+    /// The largest number of server connections that were open after the stall.
     most_open: f64,
     primary_logins: f64,
 }

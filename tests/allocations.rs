@@ -46,7 +46,7 @@ fn inspected(command: &Document) -> AllocationInfo {
 }
 
 #[test]
-fn the_counter_of_allocations_counts_one_allocation() {
+fn one_allocation_is_counted_as_one() {
     assert_eq!(measure(|| drop(Box::new([7_u8; 64]))).count_total, 1);
 }
 

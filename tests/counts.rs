@@ -88,7 +88,7 @@ fn a_find_takes_five_locks() {
 }
 
 #[test]
-fn the_choice_between_two_servers_takes_two_locks() {
+fn selection_between_two_servers_takes_two_additional_locks() {
     let scene = Scene::start(&[Kind::Router, Kind::Router]);
     let mut client = scene.connect();
     let find = find_by_id(1);

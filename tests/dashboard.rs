@@ -272,7 +272,7 @@ async fn reload_and_drain_on_the_dashboard_require_a_typed_word() {
     );
     let configuration = files.write("seawall.toml", toml).unwrap();
     let mut process = Process::serve(&configuration).await;
-    // The drain lasts as long as this client stays.
+    // The drain lasts as long as this client stays connected.
     let client = RawClient::connect(process.address().parse().unwrap()).await;
     let variables = [
         ("SEAWALL_ACTED", &*format!("http://{}", process.admin())),

@@ -36,7 +36,7 @@ fn every_metric_is_documented() {
     for name in MetricName::ALL {
         assert!(
             text.contains(&format!("| `{}` |", name.as_str())),
-            "{}",
+            "docs/metrics.md has no row for {}",
             name.as_str()
         );
     }
@@ -106,7 +106,7 @@ fn every_warning_and_error_is_documented() {
                 let phrase = call.rsplit('"').nth(1).unwrap();
                 assert!(
                     text.contains(&format!("| {phrase} | {level} |")),
-                    "{phrase} ({level})"
+                    "docs/operations.md has no row for the {level} {phrase:?}"
                 );
                 phrases += 1;
             }
@@ -157,9 +157,9 @@ fn every_prometheus_rule_uses_existing_metrics() {
         let path = root().join("docker/prometheus").join(file);
         let rules = fs::read_to_string(path).unwrap();
         let names = metrics_in_rules(&rules);
-        assert!(names.len() >= 10, "{file}: {names:?}");
+        assert!(names.len() >= 10, "{file}: too few metrics: {names:?}");
         let unknown: Vec<_> = names.iter().filter(|name| !is_known(name)).collect();
-        assert!(unknown.is_empty(), "{file}: {unknown:?}");
+        assert!(unknown.is_empty(), "{file}: unknown metrics {unknown:?}");
     }
 }
 
@@ -177,12 +177,15 @@ fn every_alert_is_listed_and_has_a_runbook() {
     let mut count = 0;
     for rule in rules.split("- alert: ").skip(1) {
         let (alert, rest) = rule.split_once('\n').unwrap();
-        assert!(list.contains(&format!("| `{alert}` |")), "{alert}");
+        assert!(
+            list.contains(&format!("| `{alert}` |")),
+            "docs/metrics.md does not list {alert}"
+        );
         let (_, anchor) = rest.split_once("runbook_url: docs/operations.md#").unwrap();
         let anchor = anchor.lines().next().unwrap();
         assert!(
             anchors.iter().any(|known| known == anchor),
-            "{alert}: {anchor}"
+            "{alert}: docs/operations.md has no heading for #{anchor}"
         );
         count += 1;
     }
@@ -203,7 +206,7 @@ fn source(name: &str) -> String {
         paths.push(folder.join("src").join(file));
     }
     let path = paths.into_iter().find(|path| path.exists());
-    fs::read_to_string(path.unwrap_or_else(|| panic!("{name}"))).unwrap()
+    fs::read_to_string(path.unwrap_or_else(|| panic!("no source {name}"))).unwrap()
 }
 
 #[test]
@@ -214,7 +217,10 @@ fn every_source_and_test_named_in_the_docs_exists() {
         for quoted in text.split('`').skip(1).step_by(2) {
             if let Some((file, test)) = quoted.split_once(".rs: ") {
                 let source = source(&format!("{file}.rs"));
-                assert!(source.contains(&format!("fn {test}(")), "{page}: {quoted}");
+                assert!(
+                    source.contains(&format!("fn {test}(")),
+                    "{page}: no test {quoted}"
+                );
                 tests += 1;
             } else if quoted.ends_with(".rs") {
                 source(quoted);

@@ -338,7 +338,7 @@ fn cpu_ratio(rounds: &[Vec<Row>], index: usize, other: &str) -> Option<Value> {
         pairs.push((round.get(index)?, other));
     }
     let cpu = |row: &Row| row.micros(row.cpu());
-    // Without a tick of the other target, the ratio of a round is not known.
+    // If a round counted no tick for the other target, its ratio is not finite and is ignored.
     let ratios = pairs.iter().map(|&(row, other)| cpu(row) / cpu(other));
     if !ratios.clone().any(f64::is_finite) {
         return None;
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_seawall_that_became_worse_are_named() {
+    fn values_of_seawall_that_became_worse_are_reported() {
         // All CPU times rise by the same factor, so the ratio to the relay does not change.
         let worse = medians(300, 600).worse_than(&medians(200, 400));
         let expected = [

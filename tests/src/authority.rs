@@ -1,4 +1,4 @@
-//! A certificate authority that tests use step by step: certificates of servers and clients with a
+//! A certificate authority for one test. It issues certificates for servers and clients, with a
 //! chosen validity, and revocation lists.
 
 use std::{sync::Arc, time::Duration};

@@ -55,7 +55,7 @@ impl<T> Attempt for Option<T> {
     type Value = T;
 
     fn value(self) -> Result<T, String> {
-        self.ok_or_else(|| "nothing yet".to_owned())
+        self.ok_or_else(|| "the attempt returned no value".to_owned())
     }
 }
 
@@ -71,7 +71,8 @@ impl Attempt for bool {
     type Value = ();
 
     fn value(self) -> Result<(), String> {
-        self.then_some(()).ok_or_else(|| "not yet true".to_owned())
+        self.then_some(())
+            .ok_or_else(|| "the condition was false".to_owned())
     }
 }
 

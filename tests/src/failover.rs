@@ -145,7 +145,7 @@ pub async fn assert_stored(set: &ReplicaSet, database: &str, acknowledged: &BTre
     for document in &stored {
         assert_eq!(document.get_i32("n").ok(), Some(1), "{document}");
         let id = document.get_str("_id").expect("the id is a string");
-        assert!(found.insert(id.to_owned()), "{id} twice");
+        assert!(found.insert(id.to_owned()), "{id} is stored twice");
     }
     let lost: Vec<_> = acknowledged.difference(&found).collect();
     assert!(lost.is_empty(), "lost: {lost:?}");

@@ -1,13 +1,13 @@
 //! Fixtures for the end-to-end tests: real servers, a client without a driver, faults.
 //!
-//! | module | gives |
+//! | module | provides |
 //! |---|---|
 //! | [`mongod`] | standalones and replica sets, with users and TLS |
 //! | [`administration`] | users and failing commands, with a driver and without |
 //! | [`raw`] | a client that sends exactly the bytes that a test requests, and a SCRAM client |
 //! | [`recorder`] | a forwarder that records all bytes, and can cut, delay or freeze connections |
-//! | [`authority`] | an authority that issues and revokes certificates step by step |
-//! | [`certificates`] | an authority and the certificates it signed |
+//! | [`authority`] | an authority that issues and revokes certificates during a test |
+//! | [`certificates`] | an authority and certificates that it has signed, in files |
 //! | [`seawall`] | Seawall in the test's own process |
 //! | [`process`] | Seawall as a process: the real binary, signals, exit codes |
 //! | [`balancer`] | a load balancer in front of several instances |

@@ -331,8 +331,8 @@ fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: 
         .iter()
         .filter(|(id, _)| !fine.contains_key(id.as_str()));
     let without = float(count(without.count()));
-    // In each second, at most one shape of a coarse shape can replace a lighter shape. A quick run
-    // is too short for all replacements.
+    // In each second, at most one shape of each coarse row can replace the row of a lighter shape.
+    // A quick run is too short for all replacements.
     match plan.is_quick {
         true => say(&format!(
             "| heaviest shapes without a row | {HEAVIEST} | {without} | – |"

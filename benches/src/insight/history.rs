@@ -1,8 +1,9 @@
 //! Measures the memory of eight days of history, with the maximum number of series.
 //!
-//! The bench generates every second of the last ten minutes. Before them, it generates only one
-//! second in ten or in sixty, to save time. The history keeps those seconds only in coarse steps,
-//! whose size does not depend on the number of generated seconds.
+//! The bench generates figures for every second of the last ten minutes. Before these minutes, it
+//! generates figures for only one second in ten or in sixty, to save time. The history keeps the
+//! earlier seconds only in coarse steps, whose size does not depend on the number of generated
+//! seconds.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -22,9 +23,9 @@ const SHAPES: usize = 200;
 
 const SERVERS: usize = 6;
 
-/// Length of the last part of the history, in seconds. The bench generates every second of this
-/// part, because the history keeps steps of one second for this time. In a quick run, the part is a
-/// tenth as long.
+/// Length of the last part of the history, in seconds. The bench generates figures for every second
+/// of this part, because the history keeps steps of one second for this time. In a quick run, the
+/// part is a tenth as long.
 const LAST: u64 = 600;
 
 /// Maximum number of operations of a series in a second.
@@ -33,8 +34,8 @@ const OPERATIONS: usize = 30;
 struct Scene {
     name: &'static str,
     namespaces: usize,
-    /// The bench generates one of every `sample_every` seconds, and each of the last [`LAST`]
-    /// seconds.
+    /// The bench generates figures for one in `sample_every` seconds, and for each of the last
+    /// [`LAST`] seconds.
     sample_every: u64,
 }
 
@@ -65,8 +66,8 @@ pub fn run(plan: &Plan) {
 }
 
 impl Scene {
-    /// Fills a history of `seconds` seconds. Generates each of the last `last` seconds, and one in
-    /// `sample_every` of the seconds before them.
+    /// Fills a history of `seconds` seconds. Generates figures for each of the last `last` seconds,
+    /// and for one in `sample_every` of the seconds before them.
     fn run(&self, seconds: u64, last: u64) {
         let mut random = Random::of(1);
         let labels = self.labels();

@@ -59,7 +59,7 @@ aggregates (run_t *run)
    }
 }
 
-/* The next documents of a tailable cursor. The limit ends the wait if there is none. */
+/* The next documents of a tailable cursor. If there is no document, the limit ends the wait. */
 static bool
 next_of (mongoc_cursor_t *cursor, int count, bson_t *into)
 {

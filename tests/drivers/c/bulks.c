@@ -1,5 +1,5 @@
-/* Bulk writes of mixed models, ordered and unordered, without an error and with one in the middle.
- * */
+/* Bulk writes of mixed models, ordered and unordered: without an error, and with an error in the
+ * middle. */
 #include "common.h"
 
 static mongoc_bulk_operation_t *
@@ -56,7 +56,7 @@ execute (const char *step, mongoc_bulk_operation_t *bulk)
    mongoc_bulk_operation_destroy (bulk);
 }
 
-/* A separate step, because servers before 4.4 refuse it. */
+/* A separate step, because servers before 4.4 refuse the comment. */
 static void
 commented (run_t *run, const char *name, bool ordered)
 {

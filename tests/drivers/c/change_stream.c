@@ -1,8 +1,8 @@
-/* A change stream, and resuming it. */
+/* A change stream that is read, and then resumed. */
 #include "common.h"
 
-/* Prints the next event. The limit ends the wait if there is none. Copies the event if the caller
- * wants it. */
+/* Prints the next event. If there is no event, the limit ends the wait. Copies the event if the
+ * caller wants it. */
 static void
 tell_event (const char *step, mongoc_change_stream_t *stream, bson_t *copy)
 {
@@ -51,9 +51,9 @@ change_stream (run_t *run)
       bson_t *options = json ("{'maxAwaitTimeMS': 1000}");
       BSON_APPEND_VALUE (options, "resumeAfter", bson_iter_value (&iter));
       stream = mongoc_collection_watch (run->things, pipeline, options);
-      tell_event ("change stream: resumed after the second", stream, NULL);
+      tell_event ("change stream: resumed after the second event", stream, NULL);
       mongoc_change_stream_destroy (stream);
    } else {
-      say_text ("change stream: resumed after the second", "no second event");
+      say_text ("change stream: resumed after the second event", "no second event");
    }
 }

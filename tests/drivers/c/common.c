@@ -35,7 +35,8 @@ forget (void)
    }
 }
 
-/* A document from extended JSON. Single quotes replace double quotes, which need escapes in C. */
+/* Parses a document in extended JSON. The text has single quotes in place of double quotes, which
+ * would need escapes in C. */
 bson_t *
 json (const char *format, ...)
 {
@@ -61,7 +62,7 @@ empty (void)
    return keep (bson_new ());
 }
 
-/* The options, with their session. */
+/* Adds the session to the options, and returns the options. */
 bson_t *
 within (mongoc_client_session_t *session, bson_t *options)
 {
@@ -183,8 +184,8 @@ print_labels (const bson_t *reply)
    printf ("], ");
 }
 
-/* The error's domain distinguishes the driver's refusals from the server's. The reply has the rest.
- * */
+/* The error's domain shows whether the driver or the server refused the operation. The reply has all
+ * other fields. */
 void
 say_error (const char *step, const bson_error_t *error, const bson_t *reply)
 {

@@ -47,7 +47,7 @@ catalog_errors (run_t *run)
    } else {
       say_error ("errors: collection exists", &error, NULL);
    }
-   tell_command ("errors: index conflict, the first", run, run->name,
+   tell_command ("errors: index conflict, first index", run, run->name,
                  json ("{'createIndexes': 'checked', 'indexes': [{'key': {'a': 1}, 'name': 'same'}]}"), NULL);
    tell_command ("errors: index conflict", run, run->name,
                  json ("{'createIndexes': 'checked', 'indexes': [{'key': {'b': 1}, 'name': 'same'}]}"), NULL);

@@ -1,4 +1,5 @@
-/* GridFS: a file of several chunks is uploaded, downloaded, read in part, and deleted. */
+/* GridFS: a file of several chunks is uploaded and downloaded, a range of it is read, and it is
+ * deleted. */
 #include "common.h"
 
 #define FILE_SIZE 1000000

@@ -71,10 +71,10 @@ commit_and_abort (run_t *run)
                    json ("{'sort': {'_id': 1}, 'projection': {'sum': 1}}"));
 
    if (begin (session, &error) && insert (run->things, session, "aborted", &error)) {
-      tell_documents ("transactions: abort, seen inside", run->things, json ("{'_id': 'aborted'}"),
+      tell_documents ("transactions: read before the abort", run->things, json ("{'_id': 'aborted'}"),
                       within (session, empty ()));
    } else {
-      say_error ("transactions: abort, seen inside", &error, NULL);
+      say_error ("transactions: read before the abort", &error, NULL);
    }
    if (mongoc_client_session_abort_transaction (session, &error)) {
       tell_documents ("transactions: abort", run->things, json ("{'_id': 'aborted'}"), NULL);
@@ -121,24 +121,24 @@ conflict (run_t *run)
    } else {
       say_error ("transactions: write conflict", &error, NULL);
    }
-   /* The server has already ended the second transaction. Its reply to the abort is not returned to
-    * the caller. */
+   /* The server has already ended the second transaction. The driver does not return the reply to
+    * the abort. */
    mongoc_client_session_abort_transaction (second, NULL);
    ok = mongoc_client_session_commit_transaction (first, &reply, &error);
-   tell ("transactions: the first committed", ok, &reply, &error);
+   tell ("transactions: first transaction committed", ok, &reply, &error);
    if (begin (second, &error) && add_one (run, second, NULL, &error)) {
       ok = mongoc_client_session_commit_transaction (second, &reply, &error);
-      tell ("transactions: the second done again", ok, &reply, &error);
+      tell ("transactions: second transaction repeated", ok, &reply, &error);
    } else {
-      say_error ("transactions: the second done again", &error, NULL);
+      say_error ("transactions: second transaction repeated", &error, NULL);
    }
    tell_sum ("transactions: both written", run, NULL);
    mongoc_client_session_destroy (second);
    mongoc_client_session_destroy (first);
 }
 
-/* An error ends a transaction on the server: later operations of the driver in it find no
- * transaction. */
+/* An error ends a transaction on the server. So later operations in this transaction fail with
+ * NoSuchTransaction. */
 static void
 after_error (run_t *run)
 {
@@ -148,7 +148,7 @@ after_error (run_t *run)
    bool ok = begin (session, &error);
    require (ok, "transaction", &error);
    ok = mongoc_collection_insert_one (run->things, json ("{'_id': 1}"), within (session, empty ()), &reply, &error);
-   tell ("transactions: duplicate key inside", ok, &reply, &error);
+   tell ("transactions: duplicate key in a transaction", ok, &reply, &error);
    ok = add_one (run, session, &reply, &error);
    tell ("transactions: operation after the server's abort", ok, &reply, &error);
    mongoc_client_session_abort_transaction (session, NULL);

@@ -1,4 +1,5 @@
-/* SHA-256 (FIPS 180-4). The driver has none, and one digest does not justify another library. */
+/* SHA-256 (FIPS 180-4). The driver does not offer it, and one digest does not justify another
+ * library. */
 #include "common.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Writes: inserts, every type, updates, find and modify, deletes, unacknowledged and large writes.
- * */
+/* Writes: inserts, every type, updates, find and modify, deletes, unacknowledged and large
+ * writes. */
 #include "common.h"
 
 #define COUNT 300
@@ -33,14 +33,14 @@ inserts (run_t *run)
                                              " 'writeConcern': {'w': 'majority'}}"),
                                        &reply, &error);
    tell ("insert many", ok, &reply, &error);
-   /* A separate step, because servers before 4.4 refuse it. */
+   /* A separate step, because servers before 4.4 refuse the comment. */
    mongoc_collection_t *commented = collection_named (run, "commented");
    ok = mongoc_collection_insert_one (commented, documents[0], json ("{'comment': 'one'}"), &reply, &error);
    tell ("insert with a comment", ok, &reply, &error);
    mongoc_collection_destroy (commented);
 }
 
-/* Every BSON type, deprecated ones included. */
+/* A document with every BSON type, including deprecated types. */
 static bson_t *
 document_of_all_types (void)
 {

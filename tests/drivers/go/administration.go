@@ -21,7 +21,7 @@ func (p *program) indexes() {
 	step("administration: list indexes")(listed())
 	step("administration: drop index")(after(dropIndex(indexes, "unique"), listed))
 	step("administration: drop indexes")(after(dropIndexes(indexes), listed))
-	step("administration: drop index that is not")(nothing(dropIndex(indexes, "unique")))
+	step("administration: drop a missing index")(nothing(dropIndex(indexes, "unique")))
 }
 
 func created(names []string, err error) (any, error) {
@@ -76,11 +76,11 @@ func (p *program) emptyStats() (any, error) {
 		return nil, err
 	}
 	stats, err := result.Raw()
-	told := bson.D{field("keys", names)}
+	printed := bson.D{field("keys", names)}
 	for _, name := range []string{"ns", "count", "size", "storageSize", "nindexes", "capped", "ok"} {
-		told = append(told, field(name, stats.Lookup(name)))
+		printed = append(printed, field(name, stats.Lookup(name)))
 	}
-	return told, err
+	return printed, err
 }
 
 func (p *program) drop() {

@@ -42,7 +42,7 @@ func (p *program) largeBatches() {
 	}
 	step("large batches: written")(insertedMany(padded.InsertMany(ctx, documents)))
 	step("large batches: found")(textsDigest(padded.Find(ctx, bson.D{}, options.Find().SetSort(byID))))
-	step("large batches: of 50")(textsDigest(padded.Find(ctx, bson.D{},
+	step("large batches: found in batches of 50")(textsDigest(padded.Find(ctx, bson.D{},
 		options.Find().SetSort(doc(`{"_id": -1}`)).SetBatchSize(50))))
 	step("large batches: aggregated")(textsDigest(padded.Aggregate(ctx, docs(`{"$sort": {"_id": 1}}`),
 		options.Aggregate().SetBatchSize(90))))

@@ -28,7 +28,7 @@ func (p *program) failures() {
 	step("errors: invalid namespace")(inserted(p.db.Collection(".starts with a dot").InsertOne(ctx, first)))
 	step("errors: immutable field")(updated(things.UpdateOne(ctx, first, doc(`{"$set": {"_id": 2}}`))))
 	step("errors: getMore of an invalid type")(single(p.command(`{"getMore": "text", "collection": "things"}`)))
-	step("errors: commit of no transaction")(p.commitOfNone())
+	step("errors: commit of an unknown transaction")(p.commitOfNone())
 }
 
 func (p *program) invalidDocument() (any, error) {

@@ -19,7 +19,7 @@ func (p *program) files() {
 	step("gridfs: listed")(listed())
 	step("gridfs: range")(ranged(bucket))
 	step("gridfs: deleted")(after(bucket.Delete(ctx, fileID), listed))
-	step("gridfs: download of the deleted")(downloaded(bucket))
+	step("gridfs: download of the deleted file")(downloaded(bucket))
 }
 
 func downloaded(bucket gridFSBucket) (any, error) {

@@ -2,12 +2,13 @@
 //
 // Arguments: connection string, database, "stable" or "plain". For the writers during failures:
 // "writers", connection string, database and a name. For TLS connections: "tls" and connection
-// strings. The steps are those of scenarios.md, in its order. Build and run with Go 1.25 or later:
+// strings. The steps are those of ../scenarios.md, in the same order. Build and run with Go 1.25 or
+// later:
 //
 //	go build -C tests/drivers/go -o PATH .
 //	PATH URI DATABASE stable|plain
 //
-// The newest driver is version 2. ../matrix also builds the same program with version 1: see v2.go.
+// The newest driver is version 2. The test also builds the same program with version 1: see v2.go.
 //
 // The driver has no maxTimeMS and no wtimeout options any more, so those steps send raw commands.
 // It accepts an unacknowledged write in an explicit session, but sends it without the session.
@@ -22,7 +23,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// There is no deadline: the driver would send one as the server's maxTimeMS.
+// The context has no deadline, because the driver would send a deadline to the server as maxTimeMS.
 var ctx = context.Background()
 
 // program is the state that all steps share.

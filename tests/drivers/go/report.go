@@ -38,21 +38,21 @@ func step(name string) func(any, error) {
 	}
 }
 
-// described uses the server's own text if there is one. A bulk write has a result in addition to
-// its error.
+// described returns the printed form of an error, with the server's own text if there is one. For a
+// bulk write, it also contains the result.
 func described(result any, err error) failure {
 	var command mongo.CommandError
 	var write mongo.WriteException
 	var bulk mongo.BulkWriteException
 	switch {
 	case errors.As(err, &bulk):
-		told := outlined(bulk, bulkWriteErrors(bulk), bulk.WriteConcernError, bulk.Labels)
-		told.Details = bulkDetails(result, bulk)
-		return told
+		printed := outlined(bulk, bulkWriteErrors(bulk), bulk.WriteConcernError, bulk.Labels)
+		printed.Details = bulkDetails(result, bulk)
+		return printed
 	case errors.As(err, &write):
-		told := outlined(write, write.WriteErrors, write.WriteConcernError, write.Labels)
-		told.Details = details(write.Raw)
-		return told
+		printed := outlined(write, write.WriteErrors, write.WriteConcernError, write.Labels)
+		printed.Details = details(write.Raw)
+		return printed
 	case errors.As(err, &command) && command.Code > 0:
 		code := int(command.Code)
 		return failure{&code, nonEmpty(command.Name), sorted(command.Labels), command.Message, details(command.Raw)}
@@ -62,14 +62,14 @@ func described(result any, err error) failure {
 
 // outlined takes the code and message of the first write error, or else of the write concern error.
 func outlined(err error, writes []mongo.WriteError, unmet *mongo.WriteConcernError, labels []string) failure {
-	told := failure{Labels: sorted(labels), Message: err.Error()}
+	printed := failure{Labels: sorted(labels), Message: err.Error()}
 	switch {
 	case len(writes) > 0:
-		told.Code, told.Message = &writes[0].Code, writes[0].Message
+		printed.Code, printed.Message = &writes[0].Code, writes[0].Message
 	case unmet != nil:
-		told.Code, told.CodeName, told.Message = &unmet.Code, nonEmpty(unmet.Name), unmet.Message
+		printed.Code, printed.CodeName, printed.Message = &unmet.Code, nonEmpty(unmet.Name), unmet.Message
 	}
-	return told
+	return printed
 }
 
 func bulkWriteErrors(err mongo.BulkWriteException) []mongo.WriteError {
@@ -87,11 +87,11 @@ func bulkDetails(result any, err mongo.BulkWriteException) json.RawMessage {
 	for _, each := range err.WriteErrors {
 		writes = append(writes, bson.D{field("index", each.Index), field("raw", each.Raw)})
 	}
-	told := bson.D{field("result", result), field("writeErrors", writes)}
+	printed := bson.D{field("result", result), field("writeErrors", writes)}
 	if err.WriteConcernError != nil {
-		told = append(told, field("writeConcernError", err.WriteConcernError.Raw))
+		printed = append(printed, field("writeConcernError", err.WriteConcernError.Raw))
 	}
-	return extendedJSON(told)
+	return extendedJSON(printed)
 }
 
 func details(raw bson.Raw) json.RawMessage {

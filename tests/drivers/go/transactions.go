@@ -25,7 +25,7 @@ func (p *program) transactions() {
 func (p *program) committed(accounts *mongo.Collection) (any, error) {
 	session, within := p.session(options.Session())
 	defer session.EndSession(ctx)
-	// Otherwise a 4.2 server may choose a snapshot from before the collection existed.
+	// Without this read, a 4.2 server may choose a snapshot from before the collection was created.
 	if _, err := accounts.CountDocuments(within, doc(`{}`)); err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (p *program) writeConflict(accounts *mongo.Collection) {
 	step("transactions: first of two")(updated(accounts.UpdateOne(inOne, first, countUp)))
 	step("transactions: write conflict")(updated(accounts.UpdateOne(inOther, first, countUp)))
 	must(other.AbortTransaction(ctx))
-	step("transactions: done again and committed")(after(one.CommitTransaction(ctx), func() (any, error) {
+	step("transactions: repeated and committed")(after(one.CommitTransaction(ctx), func() (any, error) {
 		must(other.StartTransaction())
 		if _, err := accounts.UpdateOne(inOther, first, countUp); err != nil {
 			return nil, err
@@ -112,8 +112,8 @@ func (p *program) afterAbort(accounts *mongo.Collection) {
 	must(failed.StartTransaction())
 	// The server itself aborts a transaction when one of its writes fails.
 	step("transactions: failed write")(inserted(accounts.InsertOne(within, first)))
-	step("transactions: operation in the aborted")(single(accounts.FindOne(within, first)))
-	step("transactions: commit of the aborted")(nothing(failed.CommitTransaction(ctx)))
+	step("transactions: operation in the aborted transaction")(single(accounts.FindOne(within, first)))
+	step("transactions: commit of the aborted transaction")(nothing(failed.CommitTransaction(ctx)))
 
 	left, within := p.session(options.Session())
 	defer left.EndSession(ctx)

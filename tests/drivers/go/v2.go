@@ -71,7 +71,7 @@ func hasFailed(err error) bool {
 	return err != nil
 }
 
-// acknowledged reads this field of any write's result.
+// acknowledged returns the field Acknowledged of the result of any write.
 func acknowledged(result any) bson.E {
 	switch result := result.(type) {
 	case *mongo.InsertOneResult:

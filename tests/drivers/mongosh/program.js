@@ -2,7 +2,7 @@
 // itself.
 //
 // The program skips `gridfs`, because the shell has no call for it. It also skips `unacknowledged`
-// in an explicit session, because the driver refuses it before it sends anything.
+// in an explicit session, because the driver refuses such a write and sends nothing.
 
 const api = process.env.MATRIX_API;
 const mongo = db.getMongo();
@@ -18,12 +18,12 @@ function step(name, action) {
     outcome = { value: value === undefined ? null : value };
   } catch (error) {
     if (!error.name.startsWith('Mongo') || error.name === 'MongoshInternalError') throw error;
-    outcome = { error: told(error) };
+    outcome = { error: errorFields(error) };
   }
   print(EJSON.stringify({ step: name, ...outcome }, { relaxed: false }));
 }
 
-function told(error) {
+function errorFields(error) {
   return {
     type: error.name,
     code: error.code ?? null,

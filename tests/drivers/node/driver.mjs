@@ -1,5 +1,5 @@
 // The same program runs with all versions of the driver. This file contains the code that differs
-// between them.
+// between the versions.
 //
 // package.json pins the newest version, VERSION/package.json an old one. The test copies both
 // folders into one.
@@ -23,13 +23,13 @@ export const { EJSON } = BSON;
 export const BSONSymbol = mongodb.BSONSymbol ?? mongodb.Symbol;
 
 // The steps that an old version skips, with the reason.
-export const LEFT_OUT = {
+export const SKIPPED_STEPS = {
   3: {
     'find let': 'find has no `let`',
     'session snapshot': 'no snapshot sessions',
   },
   4: {
-    'session snapshot': 'the driver refuses it with loadBalanced=true, because it assumes an older server',
+    'session snapshot': 'the driver refuses snapshot sessions with loadBalanced=true, because it assumes an older server',
   },
 }[MAJOR] ?? {};
 
@@ -51,8 +51,8 @@ export function timestamp(t, i) {
 // A write's result without the connection and the raw reply, which version 3 adds to it.
 export function plain(value) {
   if (MAJOR > 3 || !value?.connection) return value;
-  const { connection, message, ...told } = value;
-  return told;
+  const { connection, message, ...result } = value;
+  return result;
 }
 
 // The server's reply to a command that failed. Old versions copy its fields to the error.

@@ -22,7 +22,7 @@ async function writtenAndFound(uri) {
 }
 
 // The messages of the error and of its causes.
-function told(error) {
+function messagesOf(error) {
   const messages = [];
   for (let each = error; each instanceof Error; each = each.cause) messages.push(`${each.name}: ${each.message}`);
   return messages.join('; ');
@@ -34,7 +34,7 @@ for (const uri of process.argv.slice(2)) {
     outcome = { value: await writtenAndFound(uri) };
   } catch (error) {
     if (!(error instanceof mongodb.MongoError)) throw error;
-    outcome = { error: told(error) };
+    outcome = { error: messagesOf(error) };
   }
   console.log(JSON.stringify({ step: 'connect', ...outcome }));
 }

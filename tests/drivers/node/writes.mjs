@@ -5,7 +5,7 @@ import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 
 import { BSON, GridFSBucket } from './driver.mjs';
-import { step, toldResult } from './outcome.mjs';
+import { resultFields, step } from './outcome.mjs';
 
 const MIB = 1024 * 1024;
 
@@ -19,7 +19,7 @@ export async function inserts(db) {
   await step('insert many', () => things.insertMany(many, {
     ordered: false, bypassDocumentValidation: true, writeConcern: { w: 'majority' },
   }));
-  // A separate step, because servers before 4.4 refuse it.
+  // A separate step, because servers before 4.4 refuse the comment.
   await step('insert comment', () => db.collection('commented').insertMany([{ _id: 1 }], { comment: 'matrix' }));
 }
 
@@ -79,8 +79,8 @@ export async function bulks(db) {
       { insertOne: { document: of(4) } }, { insertOne: { document: { _id: 1 } } },
       { updateOne: { filter: { _id: 2 }, update: { $nope: 1 } } }, { deleteOne: { filter: of(4) } },
     ];
-    await step(`bulk ${name}`, async () => toldResult(await things.bulkWrite(models, { ordered })));
-    await step(`bulk ${name} with an error`, async () => toldResult(await things.bulkWrite(failing, { ordered })));
+    await step(`bulk ${name}`, async () => resultFields(await things.bulkWrite(models, { ordered })));
+    await step(`bulk ${name} with an error`, async () => resultFields(await things.bulkWrite(failing, { ordered })));
   }
 }
 
@@ -112,14 +112,14 @@ export async function largeBatches(db) {
   const padded = db.collection('padded');
   const text = (n) => Array.from({ length: 1200 }, (_, word) => n * word).join(' ');
   const documents = Array.from({ length: 250 }, (_, _id) => ({ _id, text: text(_id) }));
-  const told = async (cursor) => {
+  const countAndDigest = async (cursor) => {
     const texts = (await cursor.toArray()).map((found) => found.text);
     return [texts.length, digest(Buffer.from(texts.join('')))];
   };
   await step('large batches written', async () => (await padded.insertMany(documents)).insertedCount);
-  await step('large batches found', () => told(padded.find({}, { sort: { _id: 1 } })));
-  await step('large batches of 50', () => told(padded.find({}, { sort: { _id: -1 }, batchSize: 50 })));
-  await step('large batches aggregated', () => told(padded.aggregate([{ $sort: { _id: 1 } }], { batchSize: 90 })));
+  await step('large batches found', () => countAndDigest(padded.find({}, { sort: { _id: 1 } })));
+  await step('large batches of 50', () => countAndDigest(padded.find({}, { sort: { _id: -1 }, batchSize: 50 })));
+  await step('large batches aggregated', () => countAndDigest(padded.aggregate([{ $sort: { _id: 1 } }], { batchSize: 90 })));
 }
 
 export async function large(db) {

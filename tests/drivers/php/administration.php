@@ -58,7 +58,7 @@ function administration(Run $run): void
     collections($run);
     if (!$run->stable) {
         // The statistics that do not depend on the storage engine's state, and the names of all
-        // others.
+        // other statistics.
         $run->attempt('administration: collection statistics', function () use ($run) {
             $all = (array) $run->reply(['collStats' => 'validated']);
             $same = array_flip(['ns', 'size', 'count', 'nindexes', 'capped', 'ok']);

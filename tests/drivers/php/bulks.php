@@ -1,6 +1,6 @@
 <?php
-/* Bulk writes of mixed models, ordered and unordered, without an error and with one in the middle.
- * */
+/* Bulk writes of mixed models, ordered and unordered: without an error, and with an error in the
+ * middle. */
 
 declare(strict_types=1);
 
@@ -34,7 +34,7 @@ function bulks(Run $run): void
         $options = ['ordered' => $ordered];
         $run->attempt("bulk $name", fn () => $run->write($name, addAll(...), $options));
         $run->attempt("bulk $name: with errors", fn () => $run->write($name, addFailing(...), $options));
-        // A separate step, because servers before 4.4 refuse it.
+        // A separate step, because servers before 4.4 refuse the comment.
         $commented = $options + ['comment' => 'bulk'];
         $run->attempt("bulk $name: with a comment", fn () => $run->write("commented $name", addAll(...), $commented));
         $run->attempt("bulk $name: read back", fn () => $run->find($name, [], ['sort' => ['_id' => 1]]));

@@ -1,5 +1,5 @@
 <?php
-/* A change stream, as the cursor of an aggregation, and resuming it. */
+/* A change stream, which is the cursor of an aggregation. It is read, and then resumed. */
 
 declare(strict_types=1);
 
@@ -29,7 +29,7 @@ function changeStream(Run $run): void
     });
     $run->attempt('change stream: delete', fn () => $stream?->next());
     $run->attempt(
-        'change stream: resumed after the second',
+        'change stream: resumed after the second event',
         fn () => $second ? watch($run, ['resumeAfter' => $second->_id])->next() : null,
     );
 }

@@ -7,8 +7,8 @@ use MongoDB\Driver\BulkWrite;
 use MongoDB\Driver\Command;
 use MongoDB\Driver\WriteConcern;
 
-// The server expects a number of 64 bits, and the extension sends 64 bits only for a number that
-// needs them.
+// The server expects a 64-bit number. The extension sends 64 bits only if the number does not fit
+// 32 bits.
 const NO_SUCH_NUMBER = 5000000001;
 
 function dataErrors(Run $run): void
@@ -23,7 +23,7 @@ function dataErrors(Run $run): void
     $run->attempt('errors: not authorised', function () use ($run) {
         $bulk = new BulkWrite();
         $bulk->insert(['_id' => 1]);
-        return told($run->manager->executeBulkWrite('elsewhere.things', $bulk));
+        return resultFields($run->manager->executeBulkWrite('elsewhere.things', $bulk));
     });
     $sum = [
         'input' => ['$range' => [0, 20000]],
@@ -52,7 +52,7 @@ function catalogErrors(Run $run): void
     $index = fn (string $field) => $run->reply(
         ['createIndexes' => 'checked', 'indexes' => [['key' => [$field => 1], 'name' => 'same']]],
     );
-    $run->attempt('errors: index conflict, the first', fn () => $index('a'));
+    $run->attempt('errors: index conflict, first index', fn () => $index('a'));
     $run->attempt('errors: index conflict', fn () => $index('b'));
     $run->attempt(
         'errors: invalid namespace',

@@ -65,7 +65,7 @@ final class Run
     {
         $bulk = new BulkWrite($bulkOptions);
         $add($bulk);
-        return told($this->manager->executeBulkWrite($this->namespace($collection), $bulk, $options));
+        return resultFields($this->manager->executeBulkWrite($this->namespace($collection), $bulk, $options));
     }
 
     /** Prints the step's line: the action's value, or the driver's error. */
@@ -75,8 +75,8 @@ final class Run
             $line = ['step' => $step, 'value' => $action()];
             print toCanonicalExtendedJSON(fromPHP($line)) . "\n";
         } catch (DriverException $error) {
-            // Numbers outside of the error's content are plain JSON, because this program writes
-            // them. The driver writes only the content.
+            // This program writes the code and the labels as plain JSON. The driver writes the reply
+            // as extended JSON.
             print '{ "step" : ' . json_encode($step) . ', "error" : ' . errorJson($error) . " }\n";
         }
     }
@@ -90,7 +90,7 @@ function errorJson(DriverException $error): string
     if ($error instanceof CommandException) {
         $reply = $error->getResultDocument();
     } elseif ($error instanceof BulkWriteException) {
-        $reply = told($error->getWriteResult());
+        $reply = resultFields($error->getWriteResult());
     }
     $behind = $error->getPrevious();
     $fields = [
@@ -107,7 +107,7 @@ function errorJson(DriverException $error): string
 }
 
 /** All fields of a write's result. An unacknowledged result has only the field `acknowledged`. */
-function told(WriteResult $result): object
+function resultFields(WriteResult $result): object
 {
     if (!$result->isAcknowledged()) {
         return (object) ['acknowledged' => false];

@@ -61,7 +61,7 @@ function commitAndAbort(Run $run): void
         ['_id' => ['$in' => [1, 'committed']]],
         ['sort' => ['_id' => 1], 'projection' => ['sum' => 1]],
     ));
-    $run->attempt('transactions: abort, seen inside', function () use ($run, $session) {
+    $run->attempt('transactions: read before the abort', function () use ($run, $session) {
         $session->startTransaction();
         insertInside($run, $session, 'aborted');
         return $run->find('things', ['_id' => 'aborted'], [], ['session' => $session]);
@@ -83,14 +83,14 @@ function conflict(Run $run): void
         $second->startTransaction();
         return addOne($run, $second);
     });
-    $run->attempt('transactions: the first committed', function () use ($first, $second) {
-        // The server has already ended the second transaction. Its reply to the abort is not
-        // returned to the caller.
+    $run->attempt('transactions: first transaction committed', function () use ($first, $second) {
+        // The server has already ended the second transaction. The extension does not return
+        // the reply to the abort.
         $second->abortTransaction();
         $first->commitTransaction();
         return $first->getTransactionState();
     });
-    $run->attempt('transactions: the second done again', function () use ($run, $second) {
+    $run->attempt('transactions: second transaction repeated', function () use ($run, $second) {
         $second->startTransaction();
         addOne($run, $second);
         $second->commitTransaction();
@@ -100,14 +100,14 @@ function conflict(Run $run): void
 }
 
 /**
- * An error ends a transaction on the server: later operations of the driver in it find no
- * transaction.
+ * An error ends a transaction on the server. So later operations in this transaction fail with
+ * NoSuchTransaction.
  */
 function afterError(Run $run): void
 {
     $session = $run->manager->startSession();
     $session->startTransaction();
-    $run->attempt('transactions: duplicate key inside', fn () => insertInside($run, $session, 1));
+    $run->attempt('transactions: duplicate key in a transaction', fn () => insertInside($run, $session, 1));
     $run->attempt("transactions: operation after the server's abort", fn () => addOne($run, $session));
     $session->abortTransaction();
 }

@@ -1,6 +1,6 @@
 <?php
-/* Writes: inserts, every type, updates, find and modify, deletes, unacknowledged and large writes.
- * */
+/* Writes: inserts, every type, updates, find and modify, deletes, unacknowledged and large
+ * writes. */
 
 declare(strict_types=1);
 
@@ -36,7 +36,7 @@ function inserts(Run $run): void
             $bulk->insert($document($n));
         }
     }, ['ordered' => false, 'bypassDocumentValidation' => true], $majority));
-    // A separate step, because servers before 4.4 refuse it.
+    // A separate step, because servers before 4.4 refuse the comment.
     $run->attempt('insert with a comment', fn () => $run->write(
         'commented',
         fn ($bulk) => $bulk->insert($document(0)),

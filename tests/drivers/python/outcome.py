@@ -4,22 +4,22 @@ from bson import json_util
 from gridfs.errors import GridFSError
 from pymongo.errors import PyMongoError
 
-from versions import LEFT_OUT
+from versions import SKIPPED_STEPS
 
 
 def step(name, action):
     """Runs a step and prints its outcome. Any error that does not come from the driver ends the program."""
-    if name in LEFT_OUT:
+    if name in SKIPPED_STEPS:
         return
     try:
         outcome = {"value": action()}
     except (PyMongoError, GridFSError) as error:
-        outcome = {"error": told(error)}
+        outcome = {"error": error_fields(error)}
     line = json_util.dumps({"step": name, **outcome}, json_options=json_util.CANONICAL_JSON_OPTIONS)
     print(line, flush=True)
 
 
-def told(error):
+def error_fields(error):
     details = getattr(error, "details", None)
     outcome = {
         "type": type(error).__name__,

@@ -1,7 +1,7 @@
 """The steps of an application with PyMongo; see ../scenarios.md.
 
-The program skips `unacknowledged` in an explicit session, because PyMongo refuses it before it
-sends anything. With PyMongo 3 it skips a few more steps: see versions.py.
+The program skips `unacknowledged` in an explicit session, because PyMongo refuses such a write and
+sends nothing. With PyMongo 3, the program skips more steps: see versions.py.
 """
 
 import sys
@@ -26,7 +26,8 @@ def status(client):
 
 def main():
     uri, name, api = sys.argv[1:]
-    # Without its package, PyMongo would ignore a compressor and the run would prove nothing.
+    # If the package of a compressor is missing, PyMongo only warns and does not compress. Then the
+    # run would not test compression, so the warning is an error.
     warnings.filterwarnings("error", message=".*(ompress|Unsupported)")
     stable = {"server_api": ServerApi(ServerApiVersion.V1, strict=True)} if api == "stable" else {}
     with MongoClient(uri, **stable) as client:

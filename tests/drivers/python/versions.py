@@ -8,7 +8,7 @@ import pymongo
 IS_3 = pymongo.version_tuple[0] == 3
 
 # The steps that PyMongo 3 skips, with the reason.
-LEFT_OUT = {
+SKIPPED_STEPS = {
     "find let": "find() has no `let`",
     "insert comment": "insert_many() has no `comment`",
 } if IS_3 else {}

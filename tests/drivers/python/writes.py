@@ -25,7 +25,7 @@ def inserts(db):
     step("insert many", lambda: majority.insert_many(
         [thing(n) for n in range(1, 300)], ordered=False, bypass_document_validation=True,
     ).inserted_ids)
-    # A separate step, because servers before 4.4 refuse it.
+    # A separate step, because servers before 4.4 refuse the comment.
     step("insert comment", lambda: db.commented.insert_many([{"_id": 1}], comment="matrix").inserted_ids)
 
 

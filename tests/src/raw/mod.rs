@@ -215,9 +215,9 @@ impl RawClient {
         Ok(reply)
     }
 
-    fn request_id_for(&mut self, wished: i32) -> i32 {
-        if wished != 0 {
-            return wished;
+    fn request_id_for(&mut self, requested: i32) -> i32 {
+        if requested != 0 {
+            return requested;
         }
         let request_id = self.next_request_id;
         self.next_request_id = request_id.wrapping_add(1);
@@ -243,7 +243,7 @@ pub enum RawError {
     #[error("the connection was closed inside a message")]
     Truncated,
     /// Within the test's time limit, no byte was received or sent.
-    #[error("nothing happened within {limit:?}")]
+    #[error("no byte was sent or received within {limit:?}")]
     TimedOut {
         /// The time limit that was exceeded.
         limit: Duration,

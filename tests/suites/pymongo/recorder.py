@@ -25,9 +25,9 @@ class Recorder:
     def pytest_collection_modifyitems(self, config, items):
         """Deselects the tests that an earlier process of this file has finished."""
         kept = [item for item in items if item.nodeid not in self.done]
-        left_out = [item for item in items if item.nodeid in self.done]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
+        deselected = [item for item in items if item.nodeid in self.done]
+        if deselected:
+            config.hook.pytest_deselected(items=deselected)
             items[:] = kept
 
     def pytest_collectreport(self, report):

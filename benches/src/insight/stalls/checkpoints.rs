@@ -30,9 +30,9 @@ const SYNC_DELAY: &str = "15";
 /// reserve.
 const TIME: Duration = Duration::from_secs(90);
 
-/// Writes of about 10 KiB each. The server writes each document to the collection and to the oplog,
-/// and writes both to the journal. The default write concern is majority, so each write waits for
-/// the journal.
+/// The rate of the writes, which have about 10 KiB each. The server writes each document to the
+/// collection and to the oplog, and writes both to the journal. The default write concern is
+/// majority, so each write waits for the journal.
 const WRITES: Rate = Rate {
     connections: 64,
     per_second: 2_000.0,

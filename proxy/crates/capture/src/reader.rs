@@ -106,9 +106,9 @@ impl<R: Read> Reader<R> {
             return Ok(None);
         }
         match self.read_content()? {
-            Some(Content::Header(_)) => Err(self.damaged("a second header")),
+            Some(Content::Header(_)) => Err(self.damaged("the part has a second header")),
             Some(Content::End(_)) if self.block.has_remaining() => {
-                Err(self.damaged("records after the end"))
+                Err(self.damaged("records follow the end record"))
             }
             Some(content) => {
                 self.has_ended = matches!(content, Content::End(_));
@@ -154,7 +154,7 @@ impl<R: Read> Reader<R> {
         if plain_bytes > MAX_BLOCK_BYTES
             || compressed_bytes > zstd::zstd_safe::compress_bound(MAX_BLOCK_BYTES)
         {
-            return Err(self.damaged("a block over the limit"));
+            return Err(self.damaged("the block exceeds the size limit"));
         }
         let mut compressed = Vec::new();
         let limit = u64::from(head.compressed_bytes);

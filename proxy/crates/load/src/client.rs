@@ -56,8 +56,8 @@ impl Drop for NextOperation {
         if self.is_in_flight {
             let sent = self.due;
             self.due += self.interval;
-            // If no later operation is due yet, the wait is not too long. Its latency is not known,
-            // so it is not recorded.
+            // An operation that has waited for more than one interval is recorded with its waiting
+            // time. After a shorter wait, its latency is not known, so it is not recorded.
             if self.due < ends_at {
                 self.shared.record.lock().since_due(sent);
                 self.skip_until(ends_at);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn operations_of_a_client_that_waits_for_a_reply_until_the_end_are_counted() {
+    async fn operations_due_during_a_wait_that_lasts_until_the_end_are_counted_as_missed() {
         for (sent_before_end, expected) in [(1_000, (1, 9)), (50, (0, 0))] {
             let shared = shared().await;
             let sent_before_end = Duration::from_millis(sent_before_end);

@@ -10,7 +10,7 @@ use super::Shared;
 /// Interval at which the lateness of timers is measured.
 const MEASURE_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Number of units per second in which `/proc` reports CPU time (USER_HZ).
+/// Number of clock ticks per second (USER_HZ). `/proc` reports CPU time in these ticks.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// CPU time of this process since its start.

@@ -84,8 +84,8 @@ pub enum Error {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The operating system gave no random numbers for a key or a name.
-    #[error("the operating system gave no entropy")]
+    /// The operating system returned no random numbers for a key or a name.
+    #[error("the operating system returned no random numbers")]
     Entropy(#[source] rand::rngs::SysError),
     /// The address has no free port.
     #[error("the address has no free port")]

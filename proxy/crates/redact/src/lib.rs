@@ -1,7 +1,7 @@
 //! Pseudonyms for the values of users in commands, replies and stored documents.
 //!
 //! A value becomes a pseudonym that depends on a key. Field names, operators, options and limits
-//! stay, so a redacted command has the same fingerprint, with the exceptions in
+//! stay unchanged, so a redacted command has the same fingerprint, with the exceptions in
 //! `docs/capture-format.md`. [`seawall_shape::Place`] decides which elements are values; an element
 //! without a rule is a value. This crate does no I/O.
 //!
@@ -14,9 +14,9 @@
 //! | `rewrite` | messages and documents |
 //! | `records` | the records of a capture |
 //!
-//! Pseudonyms are not encryption. Equal values stay equal, so frequencies stay visible, and with
-//! [`Mode::Ordered`] the order too. Booleans, null, infinity and NaN stay unchanged in both modes.
-//! In the ordered mode, zero and timestamps stay unchanged too.
+//! Pseudonyms are not encryption. Equal values stay equal, so frequencies stay visible. With
+//! [`Mode::Ordered`] the order of values stays visible too. Booleans, null, infinity and NaN stay
+//! unchanged in both modes. In the ordered mode, zero and timestamps stay unchanged too.
 
 mod keyed;
 mod number;

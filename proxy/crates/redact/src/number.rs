@@ -17,8 +17,8 @@ const OBJECT_IDS: u8 = 3;
 /// Number of bits by which the pseudonym of a number is longer than the number.
 const NUMBER_SPREAD_BITS: u32 = 8;
 
-/// Number of bits by which the pseudonym of a time is longer than the time. With one bit, today's
-/// dates stay below the year 2110.
+/// Number of bits by which the pseudonym of a time is longer than the time. With one bit, the
+/// pseudonyms of present dates are before the year 2110.
 const TIME_SPREAD_BITS: u32 = 1;
 
 /// Largest coefficient of a Decimal128.

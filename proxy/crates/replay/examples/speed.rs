@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             drop(fs::remove_file(&path));
             result
         }
-        _ => Err("expected stub, or a number of commands, an address and a speed".into()),
+        _ => Err("usage: speed stub | speed COMMANDS ADDRESS [SPEED]".into()),
     }
 }
 

@@ -1,8 +1,9 @@
 //! Compares two reports: two replays, or a replay and its capture.
 //!
 //! Four kinds of changes are reported per shape: more operations failed, results differ, operations
-//! are slower, operations are faster. Durations are compared by the same test as the changes of a
-//! running proxy (`seawall_insight`), which accounts for a change of all shapes at once.
+//! are slower, operations are faster. Durations are compared with the statistical test that finds
+//! changes in a running proxy (`seawall_insight`). This test recognises a change that affects all
+//! shapes at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,8 +32,8 @@ const CHANCE_COUNT: u64 = 5;
 /// The error code Unauthorized: the account of the replay lacks a right.
 const UNAUTHORIZED: i32 = 13;
 
-/// Minimum number of operations of a shape in each report; a shape with fewer is not checked
-/// against the maximum slowdown.
+/// Minimum number of operations of a shape in each report. A shape with fewer operations is not
+/// checked against the maximum slowdown.
 const MIN_OPERATIONS: u64 = 30;
 
 /// Minimum difference of the medians; a smaller difference never exceeds the maximum slowdown.
@@ -58,7 +59,7 @@ pub enum ChangeKind {
 /// The names of a shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Names {
-    /// The id of the shape; empty if the names stand for all shapes at once.
+    /// The id of the shape; empty if the change affects all shapes at once.
     pub id: String,
     /// The command's name.
     pub command: String,

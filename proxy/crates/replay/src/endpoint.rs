@@ -37,7 +37,7 @@ pub enum EndpointError {
     )]
     Unidentified(String),
     /// The operating system did not provide random numbers.
-    #[error("no random numbers: {0}")]
+    #[error("the operating system returned no random numbers: {0}")]
     Random(String),
 }
 

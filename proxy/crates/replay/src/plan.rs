@@ -14,7 +14,8 @@ use crate::{
     digest::{Exclusion, exclusion},
 };
 
-/// Maximum number of sessions, and of cursors, in each generation of the planner's memory.
+/// Maximum number of sessions, and of cursors, in each generation of the planner's maps
+/// ([`Recent`]).
 const MAX_REMEMBERED: usize = 50_000;
 
 /// Maximum number of cursors that the planner reads from one `killCursors`.
@@ -37,7 +38,7 @@ pub(crate) enum SkipReason {
     Write,
     /// The command is not about data: it is about users, servers, sessions or the deployment.
     Admin,
-    /// The command may have secrets.
+    /// The command may contain secrets.
     Secret,
     /// The command is part of a connection's handshake or login.
     Handshake,
@@ -92,7 +93,8 @@ pub(crate) enum CursorUse {
     Open,
     /// A `getMore`: the captured id of its cursor.
     More(i64),
-    /// A `killCursors`: the captured ids of those of its cursors that the planner knows.
+    /// A `killCursors`: the captured ids of its cursors. Ids that the planner does not know are
+    /// omitted.
     Kill(Vec<i64>),
 }
 

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn used_entries_stay_and_unused_entries_are_forgotten() {
+    fn recently_used_entries_are_kept_and_other_entries_are_forgotten() {
         let mut map = Recent::new(10);
         for key in 0..1000 {
             map.insert(key, key);

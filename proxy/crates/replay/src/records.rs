@@ -13,12 +13,12 @@ use crate::{
     prepare::{Prepared, Preparer},
 };
 
-/// The window: the maximum size of all messages that were read ahead and not sent yet, in KiB. The
-/// largest message fits.
+/// The window: the maximum total size, in KiB, of the messages of all commands that were read ahead
+/// and have not ended. The largest message fits.
 const WINDOW_KIB: u32 = 64 * 1024;
 
 /// Memory that each command reserves in addition to its message, in KiB. It limits the number of
-/// small commands that wait.
+/// small commands in the window.
 const EACH_KIB: usize = 4;
 
 /// Reserved memory is returned in portions of this size, in KiB. Otherwise each command would wake

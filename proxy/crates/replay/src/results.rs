@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Planned, digest::Exclusion, plan::op_msg, timing::Timing};
 
-/// Maximum number of shapes with their own results. All others share one row.
+/// Maximum number of shapes with their own results. All other shapes share one row.
 const MAX_SHAPES: usize = 5_000;
 
 /// Maximum number of error codes per shape. Errors with further codes are counted under the code 0.
@@ -131,8 +131,8 @@ pub struct ShapeResult {
     pub request_bytes: u64,
     /// Bytes of the replies.
     pub reply_bytes: u64,
-    /// The digest of the returned documents, in hexadecimal; `None` if not asked for, or not
-    /// possible.
+    /// The digest of the returned documents, in hexadecimal; `None` if no digest was requested, if
+    /// the results are not compared, or if a reply had no digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// The reason why results of this shape are not compared; `None` if they are compared.
@@ -283,7 +283,7 @@ pub(crate) struct Ended {
     pub duration: Duration,
     pub request_bytes: usize,
     pub reply_bytes: usize,
-    /// The digest of the reply's documents; 0 if not asked for.
+    /// The digest of the reply's documents; 0 if no digest was requested.
     pub digest: u64,
 }
 
@@ -392,7 +392,7 @@ impl Results {
         }
     }
 
-    /// Counts an operation that ended with a reply, or needed none.
+    /// Counts an operation that ended with a reply, or that needed no reply.
     pub(crate) fn end(&mut self, row: RowId, ended: &Ended) {
         let Some(row) = self.at(row) else {
             return;

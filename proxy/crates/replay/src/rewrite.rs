@@ -2,8 +2,8 @@
 //!
 //! | part | becomes |
 //! |---|---|
-//! | `requestID` | the replay's own |
-//! | `lsid` | a session of this replay: the same captured session always becomes the same one |
+//! | `requestID` | a request id of the replay |
+//! | `lsid` | a session of this replay; the same captured session always becomes the same session |
 //! | `txnNumber` | unchanged; removed from a write if the target has no retryable writes |
 //! | id in `getMore` and `killCursors` | the id that the target returned |
 //! | `$clusterTime`, `afterClusterTime`, `atClusterTime`, `recoveryToken` | removed |

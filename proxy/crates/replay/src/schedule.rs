@@ -2,7 +2,7 @@
 //!
 //! A command follows the commands before it on the same connection, in the same session and on the
 //! same cursor. In strict order, it also follows all operations that had ended before it began in
-//! the capture. Everything else starts when it is due, even if earlier commands have not ended.
+//! the capture. Other commands start when they are due, even if earlier commands have not ended.
 //!
 //! Times are durations since the replay began.
 
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_kept_in_each_lane() {
+    fn commands_in_one_lane_start_one_after_another() {
         let lanes = [
             Lane::Connection(1),
             Lane::Session([1; 16]),

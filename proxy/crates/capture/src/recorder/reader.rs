@@ -144,7 +144,7 @@ fn parse(layout: Layout, packet: Bytes) -> Result<Packet, &'static str> {
         Layout::Sessions | Layout::Events => String::new(),
     };
     if local.is_empty() {
-        return Err("a packet without the session's addresses");
+        return Err("the packet has no addresses of the session");
     }
     let time = u64::from_le_bytes(take(&mut rest)?);
     let at_us = match layout.has_dates() {
@@ -159,7 +159,7 @@ fn parse(layout: Layout, packet: Bytes) -> Result<Packet, &'static str> {
         None if layout == Layout::Sessions => PacketEvent::SessionBegan,
         Some([1]) if rest.is_empty() => PacketEvent::SessionBegan,
         Some([2]) if rest.is_empty() => PacketEvent::SessionEnded,
-        _ => return Err("an unknown event"),
+        _ => return Err("the event is unknown"),
     };
     if event == PacketEvent::Message {
         check_message(&rest)?;
@@ -186,7 +186,7 @@ fn check_message(message: &[u8]) -> Result<(), &'static str> {
 
 /// Takes the next `N` bytes.
 fn take<const N: usize>(rest: &mut Bytes) -> Result<[u8; N], &'static str> {
-    let taken = *rest.first_chunk::<N>().ok_or("a head that is too short")?;
+    let taken = *rest.first_chunk::<N>().ok_or("the head is too short")?;
     *rest = rest.slice(N..);
     Ok(taken)
 }
@@ -198,7 +198,7 @@ fn take_text(rest: &mut Bytes) -> Result<String, &'static str> {
     let length = length.ok_or("a text has no NUL or is too long")?;
     let text = String::from_utf8(rest.slice(..length).into());
     *rest = rest.slice(length + 1..);
-    text.map_err(|_| "a text that is not UTF-8")
+    text.map_err(|_| "a text is not UTF-8")
 }
 
 /// Size of the field with the packet's size, in bytes.

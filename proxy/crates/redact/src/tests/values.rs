@@ -59,7 +59,7 @@ fn is_number(value: &Bson) -> bool {
 }
 
 #[test]
-fn the_first_field_of_a_command_keeps_only_names_options_and_commands() {
+fn redaction_keeps_only_names_and_options_in_the_first_field() {
     for spec in COMMANDS {
         for name in [spec.name].iter().chain(spec.aliases) {
             for sentinel in sentinels() {
@@ -83,7 +83,7 @@ fn the_first_field_of_a_command_keeps_only_names_options_and_commands() {
 }
 
 #[test]
-fn only_the_listed_commands_keep_an_option_a_command_or_sessions_in_their_first_field() {
+fn only_these_commands_have_an_option_a_command_or_sessions_in_the_first_field() {
     let names = |first_field| {
         let rows = COMMANDS.iter().filter(|row| row.first_field == first_field);
         rows.map(|row| row.name).collect::<Vec<_>>()
@@ -237,7 +237,7 @@ const OTHERS: [&str; 33] = [
 ];
 
 #[test]
-fn each_field_of_a_command_keeps_only_names_and_options_of_its_type() {
+fn redaction_keeps_only_names_and_options_of_the_expected_type_in_other_fields() {
     // The rules of these fields depend only on the syntax, so one command of each syntax is enough.
     let mut rows: Vec<&CommandSpec> = Vec::new();
     for spec in COMMANDS {

@@ -57,7 +57,7 @@ final class Administration {
             indexed.dropIndexes();
             return all(indexed.listIndexes(BsonDocument.class));
         });
-        report.step("administration: drop index that is not", () -> {
+        report.step("administration: drop a missing index", () -> {
             indexed.dropIndex("unique");
             return document("{}");
         });
@@ -95,11 +95,11 @@ final class Administration {
             report.step("administration: collStats", () -> {
                 context.database().createCollection("empty");
                 BsonDocument stats = context.command("{collStats: 'empty'}");
-                BsonDocument told = new BsonDocument("keys", Results.keys(stats));
+                BsonDocument printed = new BsonDocument("keys", Results.keys(stats));
                 for (String key : List.of("ns", "count", "size", "storageSize", "nindexes", "capped", "ok")) {
-                    told.append(key, stats.get(key));
+                    printed.append(key, stats.get(key));
                 }
-                return told;
+                return printed;
             });
         }
         report.step("administration: dbStats", () -> ok(context.command("{dbStats: 1}")));

@@ -17,8 +17,8 @@ import java.util.List;
 import org.bson.BsonDocument;
 
 /**
- * Mixed models in one call. Each kind of bulk runs once without an error and once with one in the
- * middle.
+ * Mixed models in one call. Each kind of bulk runs once without an error and once with an error in
+ * the middle.
  */
 final class Bulks {
     private Bulks() {
@@ -33,7 +33,7 @@ final class Bulks {
         BulkWriteOptions options = new BulkWriteOptions().ordered(ordered);
         context.report().step(name, () -> Results.bulk(collection.bulkWrite(mixed(), options)));
         context.report().step(name + ": error", () -> Results.bulk(collection.bulkWrite(failing(), options)));
-        // A separate step, because servers before 4.4 refuse it.
+        // A separate step, because servers before 4.4 refuse the comment.
         BulkWriteOptions commented = Version.commented(new BulkWriteOptions().ordered(ordered), name);
         context.report().step(name + ": comment",
                 () -> Results.bulk(context.collection("commented " + name).bulkWrite(mixed(), commented)));

@@ -37,7 +37,7 @@ final class Connection {
     private static final Pattern PRIVATE_KEY =
             Pattern.compile("(?s)-----BEGIN PRIVATE KEY-----(.*?)-----END PRIVATE KEY-----");
 
-    /** For key stores in memory, which need a password. */
+    /** An empty password, because Java requires a password even for a key store in memory. */
     private static final char[] NO_PASSWORD = {};
 
     private Connection() {
@@ -49,7 +49,7 @@ final class Connection {
         String keyFile = value(KEY_FILE, uri);
         if (caFile != null || keyFile != null) {
             SSLContext context = SSLContext.getInstance("TLS");
-            // Null stands for Java's defaults: its own authorities, and no certificate.
+            // Null selects Java's defaults: its own authorities, and no certificate.
             context.init(keyFile == null ? null : presented(keyFile), caFile == null ? null : trusted(caFile), null);
             settings.applyToSslSettings(tls -> tls.context(context));
         }

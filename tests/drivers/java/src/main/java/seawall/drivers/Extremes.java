@@ -67,7 +67,7 @@ final class Extremes {
             return Results.insert(padded.insertMany(documents));
         });
         report.step("large batches: found", () -> textsDigest(padded.find().sort(document("{_id: 1}"))));
-        report.step("large batches: of 50", () -> textsDigest(padded.find().sort(document("{_id: -1}")).batchSize(50)));
+        report.step("large batches: found in batches of 50", () -> textsDigest(padded.find().sort(document("{_id: -1}")).batchSize(50)));
         report.step("large batches: aggregated", () -> textsDigest(
                 padded.aggregate(Context.documents("{$sort: {_id: 1}}")).batchSize(90)));
     }

@@ -77,7 +77,7 @@ final class Failures {
         failure("immutable field", () -> Results.update(
                 context.things().updateOne(document("{_id: 1}"), document("{$set: {_id: 2}}"))));
         failure("getMore of an invalid type", () -> context.command("{getMore: 'text', collection: 'things'}"));
-        failure("commit of no transaction", () -> {
+        failure("commit of an unknown transaction", () -> {
             try (ClientSession session = context.client().startSession()) {
                 return context.client().getDatabase("admin").runCommand(session, document(
                         "{commitTransaction: 1, txnNumber: {$numberLong: '1000'}, autocommit: false}"), BsonDocument.class);

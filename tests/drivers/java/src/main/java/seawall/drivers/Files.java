@@ -45,7 +45,7 @@ final class Files {
             files.bucket.delete(ID);
             return files.listed();
         });
-        report.step("gridfs: download of the deleted", () -> {
+        report.step("gridfs: download of the deleted file", () -> {
             ByteArrayOutputStream content = new ByteArrayOutputStream();
             files.bucket.downloadToStream(ID, content);
             return Digest.of(content.toByteArray());

@@ -51,7 +51,7 @@ final class Inserts {
         report.step("insert many", () -> Results.insert(context.things().withWriteConcern(WriteConcern.MAJORITY)
                 .insertMany(Context.smallDocuments(1, 300),
                         new InsertManyOptions().ordered(false).bypassDocumentValidation(true))));
-        // Separate steps, because servers before 4.4 refuse them.
+        // Separate steps, because servers before 4.4 refuse the comments.
         MongoCollection<BsonDocument> commented = context.collection("commented");
         report.step("insert one: comment", () -> Results.insert(commented.insertOne(
                 Context.smallDocument(0), Version.commented(new InsertOneOptions(), "insert one"))));

@@ -9,7 +9,7 @@ import java.util.Set;
  * The steps of an application with the official synchronous driver. Prints a line of JSON per step.
  *
  * <p>Arguments: connection string, database, "stable" or "plain". The steps are those of
- * scenarios.md, in its order. For TLS connections: "tls" and connection strings.
+ * scenarios.md, in the same order. For TLS connections: "tls" and connection strings.
  *
  * <p>The driver refuses an unacknowledged write in an explicit session. The program prints this
  * refusal, then runs the writes without a session.

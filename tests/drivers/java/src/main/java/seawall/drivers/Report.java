@@ -32,7 +32,7 @@ import org.bson.json.JsonWriterSettings;
 final class Report {
     private static final JsonWriterSettings VALUE = JsonWriterSettings.builder().outputMode(JsonMode.EXTENDED).build();
 
-    /** An error's code is a plain number. All other types are distinguished. */
+    /** In errors, a 32-bit integer is printed as a plain number. All other types keep their type. */
     private static final JsonWriterSettings ERROR = JsonWriterSettings.builder()
             .outputMode(JsonMode.EXTENDED)
             .int32Converter((value, writer) -> writer.writeNumber(Integer.toString(value)))
@@ -43,7 +43,7 @@ final class Report {
 
     /** Runs a step. An exception that does not come from the driver ends the program. */
     void step(String name, Supplier<? extends BsonValue> action) {
-        if (Version.LEFT_OUT.containsKey(name)) {
+        if (Version.SKIPPED_STEPS.containsKey(name)) {
             return;
         }
         BsonDocument line = new BsonDocument("step", new BsonString(name));
@@ -55,7 +55,8 @@ final class Report {
     }
 
     /**
-     * The server's own text if there is one. The driver's text also contains the server's address.
+     * Describes an error with the server's own text if there is one, because the driver's text also
+     * contains the server's address.
      */
     private static BsonDocument described(RuntimeException error) {
         if (error instanceof MongoBulkWriteException bulk) {
@@ -102,7 +103,7 @@ final class Report {
                 .append("details", details);
     }
 
-    /** The driver's own errors have a negative code or none. */
+    /** The fields of every error. The driver's own errors have a negative code or no code. */
     private static BsonDocument outline(MongoException error, int code, String message) {
         String codeName = error instanceof MongoServerException server ? Version.codeName(server) : null;
         Collection<String> labels = error == null ? Set.of() : new TreeSet<>(error.getErrorLabels());

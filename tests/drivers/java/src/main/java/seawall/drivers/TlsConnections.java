@@ -28,7 +28,7 @@ final class TlsConnections {
             try {
                 line.append("value", new BsonInt32(writtenAndFound(uri)));
             } catch (MongoException error) {
-                line.append("error", new BsonString(told(error)));
+                line.append("error", new BsonString(messagesOf(error)));
             }
             System.out.println(line.toJson(PLAIN));
         }
@@ -44,7 +44,7 @@ final class TlsConnections {
     }
 
     /** The messages of the error and of its causes. */
-    private static String told(Throwable error) {
+    private static String messagesOf(Throwable error) {
         StringJoiner messages = new StringJoiner("; ");
         for (Throwable each = error; each != null; each = each.getCause()) {
             messages.add(each.toString());

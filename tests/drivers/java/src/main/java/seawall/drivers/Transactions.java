@@ -38,7 +38,8 @@ final class Transactions {
         TransactionOptions options = TransactionOptions.builder()
                 .readConcern(ReadConcern.SNAPSHOT).writeConcern(WriteConcern.MAJORITY).build();
         try (ClientSession session = context.client().startSession()) {
-            // Otherwise a 4.2 server may choose a snapshot from before the collection existed.
+            // Without this read, a 4.2 server may choose a snapshot from before the collection was
+            // created.
             accounts.countDocuments(session);
             session.startTransaction(options);
             accounts.insertOne(session, document("{_id: 'commit'}"));
@@ -80,7 +81,7 @@ final class Transactions {
             report.step("transactions: first of two", () -> Results.update(accounts.updateOne(first, FIRST, COUNT_UP)));
             report.step("transactions: write conflict", () -> Results.update(accounts.updateOne(second, FIRST, COUNT_UP)));
             second.abortTransaction();
-            report.step("transactions: done again and committed", () -> {
+            report.step("transactions: repeated and committed", () -> {
                 first.commitTransaction();
                 second.startTransaction();
                 accounts.updateOne(second, FIRST, COUNT_UP);
@@ -96,8 +97,8 @@ final class Transactions {
             session.startTransaction();
             // The server itself aborts a transaction when one of its writes fails.
             report.step("transactions: failed write", () -> Results.insert(accounts.insertOne(session, FIRST)));
-            report.step("transactions: operation in the aborted", () -> found(session, "{_id: 1}"));
-            report.step("transactions: commit of the aborted", () -> {
+            report.step("transactions: operation in the aborted transaction", () -> found(session, "{_id: 1}"));
+            report.step("transactions: commit of the aborted transaction", () -> {
                 session.commitTransaction();
                 return document("{}");
             });

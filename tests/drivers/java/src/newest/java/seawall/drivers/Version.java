@@ -15,10 +15,10 @@ import com.mongodb.client.model.UpdateOptions;
 import java.util.Map;
 import org.bson.BsonDocument;
 
-/** The calls that the oldest driver lacks. {@code src/oldest} has the same class for it. */
+/** The calls that the oldest driver lacks. {@code src/oldest} has the class for that driver. */
 final class Version {
     /** The steps that this version skips, with the reason. */
-    static final Map<String, String> LEFT_OUT = Map.of();
+    static final Map<String, String> SKIPPED_STEPS = Map.of();
 
     /** Fields with a dot or a dollar sign in their names. */
     static final String ODD_FIELDS = ", 'a.b': 1, $c: 2";

@@ -14,10 +14,13 @@ import com.mongodb.client.model.UpdateOptions;
 import java.util.Map;
 import org.bson.BsonDocument;
 
-/** Driver 4.0. It ignores comments. Steps that need another missing call are skipped. */
+/**
+ * The calls of driver 4.0. This driver has no comments on writes, so this class ignores them. Steps
+ * that need other missing calls are skipped.
+ */
 final class Version {
     /** The steps that this version skips, with the reason. */
-    static final Map<String, String> LEFT_OUT = Map.of(
+    static final Map<String, String> SKIPPED_STEPS = Map.of(
             "find options: let", "find has no let before 4.6",
             "find options: allowDiskUse", "find has no allowDiskUse before 4.1",
             "updates: hint", "update has no hint before 4.1",
@@ -25,7 +28,7 @@ final class Version {
             "aggregate: explain", "aggregate has no explain before 4.2",
             "sessions: snapshot", "no snapshot sessions before 4.3");
 
-    /** This version refuses to insert such fields. */
+    /** Empty, because this version refuses to insert fields with a dot or a dollar sign. */
     static final String ODD_FIELDS = "";
 
     private Version() {
