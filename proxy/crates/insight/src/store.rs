@@ -8,6 +8,7 @@ use std::{
     fs::{self, OpenOptions, Permissions},
     io,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    panic,
     path::{Path, PathBuf},
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
@@ -126,10 +127,12 @@ impl Store {
         };
         fs::create_dir_all(directory).map_err(failed)?;
         let path = directory.join(FILE);
-        match Self::open_file(&path) {
-            Ok(Some(opened)) => Ok(opened),
-            Err(error) if !error.is_caused_by_content() => Err(error),
-            Ok(None) | Err(_) => {
+        // The check of the file reports damage as an error. If the database panics in spite of it,
+        // the file is damaged in a way that the check does not find.
+        match panic::catch_unwind(|| Self::open_file(&path)) {
+            Ok(Ok(Some(opened))) => Ok(opened),
+            Ok(Err(error)) if !error.is_caused_by_content() => Err(error),
+            Ok(Ok(None) | Err(_)) | Err(_) => {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH);
                 let now = since.unwrap_or_default().as_secs();
                 let aside = directory.join(format!("{FILE}.{now}"));
@@ -164,6 +167,8 @@ impl Store {
         })
     }
 
+    /// Opens the file, and checks the checksums of all its pages. Without this check, the database
+    /// trusts a file that was closed: it may panic on a damaged page, or return wrong bytes.
     fn open_database(path: &Path) -> Result<Database, StoreError> {
         // Earlier versions created the file with read permission for all users.
         fs::set_permissions(path, Permissions::from_mode(FILE_MODE)).map_err(|source| {
@@ -172,7 +177,10 @@ impl Store {
                 source,
             }
         })?;
-        let opened = Database::builder().set_cache_size(CACHE_BYTES).open(path);
+        let opened = Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .set_check_integrity_on_open(true)
+            .open(path);
         opened.map_err(|error| match error {
             DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
             other => database(other),
@@ -570,6 +578,43 @@ mod tests {
             ("update", 2, 1_000),
         ];
         assert_eq!(of_load.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_damaged_page_never_changes_figures() {
+        let directory = Directory::new("damaged");
+        let path = directory.0.join(FILE);
+        let (mut store, _) = Store::open(&directory.0).unwrap();
+        let mut history = History::new(1 << 20, 10);
+        for at in 6_000..6_150 {
+            history.add(at, second(), Gauges::default());
+        }
+        store.write(&history.take_delta()).unwrap();
+        drop(store);
+        let file = fs::read(&path).unwrap();
+        let figures = history.period(0, 6_150);
+        let mut put_aside = 0;
+        for (page, bytes) in file.chunks(4_096).enumerate() {
+            // A page of zeros is not in use.
+            if bytes.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            // Damage the number of entries, or an entry.
+            for offset in [2, 2_000] {
+                let mut damaged = file.clone();
+                damaged[page * 4_096 + offset] ^= 0xff;
+                fs::write(&path, damaged).unwrap();
+                let (_store, found) = Store::open(&directory.0).unwrap();
+                if found.put_aside.is_some() {
+                    put_aside += 1;
+                    continue;
+                }
+                let mut again = History::new(1 << 20, 10);
+                again.restore(found.labels, found.frames, 6_150);
+                assert_eq!(again.period(0, 6_150), figures, "{page} {offset}");
+            }
+        }
+        assert!(put_aside > 1, "{put_aside}");
     }
 
     #[test]
