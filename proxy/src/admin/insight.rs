@@ -265,7 +265,7 @@ fn one_shape(
     let timeline = in_period.map(|(label, _)| {
         let step = step_for(covered.length());
         let timeline = insight.timeline(covered.from, covered.to, step, &|of| of == &**label);
-        steps(&timeline, detail == Detail::AllDistributions)
+        steps(&timeline.steps, detail == Detail::AllDistributions)
     });
     Some(seawall_api::Shape {
         applications: row.map(|row| json::applications(&row.sums)),
@@ -349,8 +349,8 @@ fn timeline_of(
     let is_wanted = |label: &Label| filter.matches(label);
     let timeline = insight.timeline(range.from, range.to, step, &is_wanted);
     Some(seawall_api::Timeline {
-        step_seconds: float(step.as_secs()),
-        steps: steps(&timeline, true),
+        step_seconds: float(timeline.step.as_secs()),
+        steps: steps(&timeline.steps, true),
     })
 }
 

@@ -44,7 +44,7 @@ pub use self::{
     stalls::{Episode, Moved, Recurrence, RecurringStall, Stall, WaitingShape},
     store::{Store, StoreError, StoredHistory},
     storms::{Storm, StormChange},
-    tiers::{Delta, Frame, History, Selection, TIERS},
+    tiers::{Delta, Frame, History, Selection, TIERS, Timeline},
 };
 
 /// Interval at which the history file is written.
@@ -397,18 +397,21 @@ impl Insight {
         self.select(from, to).period()
     }
 
-    /// The sums of the series that `is_wanted` accepts, in steps of `step`.
+    /// The sums of the series that `is_wanted` accepts, in steps of `step`: the start of each step,
+    /// and a period whose length is the time for which there is data.
     pub fn timeline(
         &self,
         from: SystemTime,
         to: SystemTime,
         step: Duration,
         is_wanted: &dyn Fn(&Label) -> bool,
-    ) -> Vec<(u64, Period)> {
-        let step = step.as_secs().max(1);
-        let from = seconds(from) - seconds(from) % step;
-        let selection = self.history.lock().select(from, seconds(to), step);
-        selection.timeline_of(step, is_wanted)
+    ) -> Timeline<(u64, Period)> {
+        let selection = self.select_steps(from, to, step);
+        let step = selection.step(step.as_secs());
+        Timeline {
+            step: Duration::from_secs(step),
+            steps: selection.timeline_of(step, is_wanted),
+        }
     }
 
     /// The gauges in steps of `step`. Each item has the start of the step, the number of its
@@ -418,11 +421,18 @@ impl Insight {
         from: SystemTime,
         to: SystemTime,
         step: Duration,
-    ) -> Vec<(u64, u64, Gauges)> {
-        let step = step.as_secs().max(1);
-        let from = seconds(from) - seconds(from) % step;
-        let selection = self.history.lock().select(from, seconds(to), step);
-        selection.gauge_timeline(step)
+    ) -> Timeline<(u64, u64, Gauges)> {
+        let selection = self.select_steps(from, to, step);
+        let step = selection.step(step.as_secs());
+        Timeline {
+            step: Duration::from_secs(step),
+            steps: selection.gauge_timeline(step),
+        }
+    }
+
+    fn select_steps(&self, from: SystemTime, to: SystemTime, step: Duration) -> Selection {
+        let (from, to) = (seconds(from), seconds(to));
+        self.history.lock().select(from, to, step.as_secs())
     }
 
     /// Compares the current period with a baseline.

@@ -420,21 +420,24 @@ impl History {
         Some(first.start + length - first.seconds.min(*length))
     }
 
-    /// Selects the steps that begin in `from..to`. Uses the tier with the longest steps of at most
-    /// `longest` seconds. If this tier does not reach back to `from`, a coarser tier that reaches
-    /// back further is used. After the last frame of the chosen tier, steps of finer tiers are
-    /// used. Does not unpack the frames.
-    pub fn select(&self, from: u64, to: u64, longest: u64) -> Selection {
-        let fitting = TIERS.iter().rposition(|(length, _)| *length <= longest);
+    /// Selects the frames for steps of `step` seconds, from the step that contains `from` until
+    /// `to`. Uses the tier with the longest frames of at most `step` seconds. If this tier does not
+    /// reach back to `from`, a coarser tier that reaches back further is used. After the last frame
+    /// of the chosen tier, frames of finer tiers are used. Does not unpack the frames.
+    pub fn select(&self, from: u64, to: u64, step: u64) -> Selection {
+        let step = step.max(1);
+        let fitting = TIERS.iter().rposition(|(length, _)| *length <= step);
         let fitting = fitting.unwrap_or(0);
         let tiers = fitting..TIERS.len();
         let oldest = tiers.clone().filter_map(|tier| self.known_from(tier)).min();
+        // The first step may begin before `from`. A tier that has dropped only the time between the
+        // two still reaches back.
         let begins = oldest.map_or(from, |oldest| oldest.max(from));
         let reaches = |tier: &usize| self.known_from(*tier).is_some_and(|known| known <= begins);
         let mut tiers = tiers;
         let chosen = tiers.find(reaches).unwrap_or(fitting);
         let mut selection = Selection::default();
-        let mut from = from;
+        let mut from = from - from % step;
         for tier in (0..=chosen).rev() {
             for frame in self.frames(tier, from, to) {
                 selection.take(frame, &self.labels);
@@ -462,6 +465,16 @@ impl History {
     }
 }
 
+/// The history of a period in steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeline<S> {
+    /// Length of the steps. It is longer than requested if a part of the period has only longer
+    /// frames.
+    pub step: Duration,
+    /// The steps that have data, the earliest first.
+    pub steps: Vec<S>,
+}
+
 /// Selected frames. Unpacking them needs no lock on the history.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
@@ -479,6 +492,14 @@ impl Selection {
             }
         }
         self.frames.push(Arc::clone(frame));
+    }
+
+    /// The length of steps in seconds: `requested`, or the next multiple of the longest frame,
+    /// because a frame cannot be divided.
+    pub(crate) fn step(&self, requested: u64) -> u64 {
+        let tiers = self.frames.iter().filter_map(|frame| TIERS.get(frame.tier));
+        let longest = tiers.map(|(length, _)| *length).max();
+        requested.max(1).next_multiple_of(longest.unwrap_or(1))
     }
 
     /// The start of each frame, and the figures of the series that `is_wanted` accepts.

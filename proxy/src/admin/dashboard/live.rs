@@ -134,8 +134,8 @@ fn latest_second(window: &Window, is_full: bool) -> Option<seawall_api::TickSeco
     let now = window.insight.now();
     let from = now.checked_sub(3 * INTERVAL)?;
     let is_whole = |label: &Label| *label == Label::Whole;
-    let steps = window.insight.timeline(from, now, INTERVAL, &is_whole);
-    let (at, period) = steps.last()?;
+    let timeline = window.insight.timeline(from, now, INTERVAL, &is_whole);
+    let (at, period) = timeline.steps.last()?;
     let mut figures = Figures::default();
     period.series.values().for_each(|of| figures.merge(of));
     Some(seawall_api::TickSecond {

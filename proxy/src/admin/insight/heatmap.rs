@@ -49,6 +49,7 @@ fn heatmap_of(
     let is_wanted = |label: &Label| filter.matches(label);
     let timeline = insight.timeline(range.from, range.to, step, &is_wanted);
     let columns: Vec<_> = timeline
+        .steps
         .iter()
         .map(|(at, period)| (*at, period.length.as_secs(), counts(period)))
         .collect();
@@ -67,7 +68,7 @@ fn heatmap_of(
     Some(seawall_api::Heatmap {
         bounds_seconds: buckets.into_iter().map(bounds).collect(),
         columns: columns.collect(),
-        step_seconds: float(step.as_secs()),
+        step_seconds: float(timeline.step.as_secs()),
     })
 }
 
@@ -194,8 +195,9 @@ pub(in crate::admin) async fn gauges(
     let range = parameters.range(window.insight.now())?;
     let step = parameters.step_of(range)?;
     let gauges = move |window: &Window| {
-        let steps = window.insight.gauges(range.from, range.to, step);
-        let steps = steps
+        let timeline = window.insight.gauges(range.from, range.to, step);
+        let steps = timeline
+            .steps
             .iter()
             .map(|(at, seconds, gauges)| seawall_api::GaugeStep {
                 at: float(*at),
@@ -203,7 +205,7 @@ pub(in crate::admin) async fn gauges(
                 seconds: float(*seconds),
             });
         Ok(seawall_api::GaugeTimeline {
-            step_seconds: float(step.as_secs()),
+            step_seconds: float(timeline.step.as_secs()),
             steps: steps.collect(),
         })
     };

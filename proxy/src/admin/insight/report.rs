@@ -77,8 +77,8 @@ fn report_on(
         status: status_of(window),
         storms: storms_of(window),
         timeline: seawall_api::Timeline {
-            step_seconds: float(step.as_secs()),
-            steps: steps(&timeline, true),
+            step_seconds: float(timeline.step.as_secs()),
+            steps: steps(&timeline.steps, true),
         },
     }
 }

@@ -12,7 +12,7 @@ use super::{
     Parameters, Range, id_of, need_history, step_for,
 };
 use seawall_api::millis;
-use seawall_insight::Insight;
+use seawall_insight::{Insight, Timeline};
 use seawall_stats::{Label, float};
 
 pub(in crate::admin) async fn sparklines(
@@ -31,17 +31,17 @@ fn sparklines_of(insight: &Insight, range: Range) -> seawall_api::Sparklines {
     // The steps are twice as long as those of a timeline, because the pictures are small.
     let step = step_for(range.length() * 2);
     let is_shape = |label: &Label| matches!(label, Label::Shape { .. });
-    let timeline = insight.timeline(range.from, range.to, step, &is_shape);
-    let ends = timeline.first().zip(timeline.last());
+    let Timeline { step, steps } = insight.timeline(range.from, range.to, step, &is_shape);
+    let ends = steps.first().zip(steps.last());
     let (from, until) = ends.map_or((0, 0), |((from, _), (until, _))| (*from, *until));
     let position = |at: u64| usize::try_from((at - from) / step.as_secs()).unwrap_or(0);
     let mut shapes: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for (at, period) in &timeline {
+    for (at, period) in &steps {
         for (label, figures) in &period.series {
             let Some(id) = id_of(label) else { continue };
-            let steps = shapes.entry(id.to_owned());
-            let steps = steps.or_insert_with(|| vec![0.0; position(until) + 1]);
-            if let Some(load) = steps.get_mut(position(*at)) {
+            let loads = shapes.entry(id.to_owned());
+            let loads = loads.or_insert_with(|| vec![0.0; position(until) + 1]);
+            if let Some(load) = loads.get_mut(position(*at)) {
                 *load += millis(figures.load());
             }
         }

@@ -122,15 +122,14 @@ impl Since {
         }
     }
 
-    /// The query parameters of a heat map: its period and its step. On the screen, each step is
-    /// about as wide as a character. [`Self::All`] asks for eight days, because Seawall keeps the
-    /// history for at most eight days.
+    /// The query parameters of a heat map: its period and its step, which is a step of the history.
+    /// [`Self::All`] asks for eight days, because Seawall keeps the history for at most eight days.
     pub(super) fn heat_parameters(self) -> &'static str {
         match self {
             Self::TenSeconds => "since=10s&step=1s",
             Self::Minute => "since=1m&step=1s",
-            Self::TenMinutes => "since=10m&step=5s",
-            Self::Hour => "since=1h&step=30s",
+            Self::TenMinutes => "since=10m&step=10s",
+            Self::Hour => "since=1h&step=1m",
             Self::All => "since=8d&step=1h",
         }
     }

@@ -107,22 +107,57 @@ fn seconds_can_be_added_after_the_clock_was_set_back() {
 
 #[test]
 fn a_timeline_has_the_requested_steps() {
-    let history = filled(3_725);
-    let to = START + 3_725;
-    for (since, step) in [(60, 1), (60, 5), (600, 10), (3_600, 60), (3_725, 600)] {
+    // Two of the periods begin within a step whose first seconds their tier has dropped.
+    let length = 3_738;
+    let history = filled(length);
+    let to = START + length;
+    for (since, step) in [
+        (60, 1),
+        (60, 5),
+        (600, 5),
+        (600, 10),
+        (3_600, 30),
+        (3_600, 60),
+        (3_725, 600),
+    ] {
         let first = (to - since) - (to - since) % step;
-        let timeline = history
-            .select(first, to, step)
-            .timeline(step, &Label::Whole);
+        let selection = history.select(to - since, to, step);
+        assert_eq!(selection.step(step), step, "{since} s");
+        let timeline = selection.timeline(step, &Label::Whole);
         let starts: Vec<_> = timeline.iter().map(|(start, _)| *start).collect();
         let expected: Vec<_> = (first..to)
             .step_by(usize::try_from(step).unwrap())
             .collect();
         assert_eq!(starts, expected, "{since} s in steps of {step} s");
+        let lengths = timeline.iter().map(|(_, period)| period.length.as_secs());
+        assert!(lengths.clone().all(|length| length <= step));
+        let known: u64 = lengths.sum();
+        assert!((since..since + step).contains(&known), "{since} {known}");
         let count: u64 = timeline.iter().map(|(_, period)| whole(period)).sum();
-        let from = first - START;
-        assert_eq!(count, (from..3_725).map(|at| 1 + at % 3).sum::<u64>());
+        let from = length - known;
+        assert_eq!(count, (from..length).map(|at| 1 + at % 3).sum::<u64>());
     }
+}
+
+#[test]
+fn steps_are_longer_than_requested_if_the_history_has_only_longer_frames() {
+    let history = filled(3_738);
+    // The ends of the periods are within the last hour, for which there are frames of 10 s, and
+    // within the last ten minutes.
+    for to in [START + 600, START + 3_738] {
+        let selection = history.select(START, to, 5);
+        assert_eq!(selection.step(5), 60);
+        let timeline = selection.timeline(60, &Label::Whole);
+        let starts = timeline.iter().map(|(start, _)| *start);
+        assert!(starts.eq((START..to).step_by(60)));
+        let count: u64 = timeline.iter().map(|(_, period)| whole(period)).sum();
+        assert_eq!(
+            count,
+            (START..to).map(|at| 1 + (at - START) % 3).sum::<u64>()
+        );
+    }
+    let selection = history.select(START + 3_000, START + 3_738, 15);
+    assert_eq!(selection.step(15), 20);
 }
 
 #[test]
