@@ -123,14 +123,14 @@ impl Since {
     }
 
     /// The query parameters of a heat map: its period and its step, which is a step of the history.
-    /// [`Self::All`] asks for eight days, because Seawall keeps the history for at most eight days.
+    /// [`Self::All`] asks for seven days, the longest period of a request.
     pub(super) fn heat_parameters(self) -> &'static str {
         match self {
             Self::TenSeconds => "since=10s&step=1s",
             Self::Minute => "since=1m&step=1s",
             Self::TenMinutes => "since=10m&step=10s",
             Self::Hour => "since=1h&step=1m",
-            Self::All => "since=8d&step=1h",
+            Self::All => "since=7d&step=1h",
         }
     }
 
@@ -202,4 +202,25 @@ pub(super) struct Choice {
     /// Number of characters by which the current pane is scrolled to the right. The pane of shapes
     /// is not scrolled.
     pub(super) sideways: u16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_stats::parse_time;
+
+    #[test]
+    fn period_and_step_of_every_heat_map_are_valid() {
+        for since in Since::ALL {
+            let parameters = since.heat_parameters();
+            let times: Vec<_> = parameters
+                .split('&')
+                .map(|parameter| parse_time(parameter.split_once('=').unwrap().1))
+                .collect();
+            let [Ok(period), Ok(step)] = &times[..] else {
+                panic!("{parameters}: {times:?}");
+            };
+            assert!(step < period, "{parameters}");
+        }
+    }
 }
