@@ -113,13 +113,14 @@ function orNote(elements, text) {
 }
 
 /** @param {ReportPage} page */
-function figures({ report, operations, errors, latency_ms, bytes: volume, known_seconds }) {
+function figures(page) {
+  const { report, operations, errors, latency_ms, bytes: volume } = page;
   const { status } = report;
   const { available, in_use, pending } = status.server_connections;
   return terms(
     [
       ["Operations", h("span", { "data-operations": operations }, integer(operations))],
-      ["Count/s", number(operations / (known_seconds || 1))],
+      ["Count/s", number(page.operations_per_second)],
       ["Errors", `${integer(errors)} (${percent(errors / (operations || 1))})`],
       ["p50", duration(latency_ms.p50)],
       ["p99", duration(latency_ms.p99)],
@@ -266,7 +267,7 @@ function shapes(page, heaviest) {
     ),
   );
   const listed = heaviest.reduce((sum, shape) => sum + shape.count, 0);
-  const hidden = page.operations - listed;
+  const hidden = page.shape_operations - listed;
   return [
     table("Shapes", heads, rows),
     hidden > 0 && note(`And ${counted(hidden, "operation")} of other shapes.`),

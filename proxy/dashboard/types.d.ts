@@ -379,7 +379,9 @@ export interface ReportPage {
   latency_ms: Latency;
   load_ms: number;
   operations: number;
+  operations_per_second: number;
   report: Report;
+  shape_operations: number;
   until: number;
   warnings: string[];
 }

@@ -52,7 +52,7 @@ pub use self::{
     heatmap::{Heatmap, HeatmapColumn, HeatmapShape, HeatmapShapes},
     instances::{InstanceState, Merged},
     merge::{Listed, Merge, add_reply, with_address, with_distributions},
-    period::{all_operations, period_of, totals, whole_period},
+    period::{all_operations, operations_per_second, period_of, totals, whole_period},
     report::{Instance, Report, ReportError},
     shapes::{CodeCount, Cursors, Moment, Other, Shape, Shapes, SinceStart},
     slow::{SlowOperation, SlowOperations},

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{Other, Report, Shape, Span, SpanFigures, Step, distribution, from_millis};
-use seawall_stats::{Figures, Label, Level, Period};
+use seawall_stats::{Figures, Label, Level, Period, float};
 
 /// Converts a part of a reply to [`Figures`]. All types with figures have the same names for these
 /// members.
@@ -92,6 +92,20 @@ pub fn totals(report: &Report) -> (u64, u64) {
     }
 }
 
+/// The number of all operations of a report per second of its timeline: see [`totals`]. The first
+/// step of the timeline may begin before the report's period. In a report without a timeline, the
+/// rate is that of the report's period.
+pub fn operations_per_second(report: &Report) -> f64 {
+    let (operations, _) = totals(report);
+    let steps = report.timeline.steps.iter().map(|step| step.seconds);
+    let in_steps: f64 = steps.sum();
+    let seconds = match in_steps > 0.0 {
+        true => in_steps,
+        false => report.covered_seconds(),
+    };
+    float(operations) / seconds.max(1.0)
+}
+
 fn label(shape: &Shape) -> Label {
     let mut levels = Level::ALL.into_iter();
     Label::Shape {
@@ -139,5 +153,27 @@ mod tests {
         assert_eq!(totals(&report), (10, 300));
         report.timeline.steps = vec![step(900, 0), step(110, 300)];
         assert_eq!(totals(&report), (1_010, 300));
+    }
+
+    #[test]
+    fn rate_of_all_operations_is_that_of_the_timeline() {
+        let step = |count, seconds| Step {
+            count,
+            seconds,
+            ..Step::default()
+        };
+        let mut report = Report {
+            since_seconds: 600.0,
+            shapes: vec![Shape {
+                count: 1_200,
+                ..Shape::default()
+            }],
+            ..Report::default()
+        };
+        assert_eq!(operations_per_second(&report), 2.0);
+        // The first step begins 20 s before the period.
+        report.timeline.steps = vec![step(200, 20.0), step(6_000, 600.0)];
+        assert_eq!(operations_per_second(&report), 10.0);
+        assert_eq!(operations_per_second(&Report::default()), 0.0);
     }
 }

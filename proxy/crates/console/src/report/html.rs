@@ -11,7 +11,7 @@ use super::{
     text,
 };
 use crate::figures::moment;
-use seawall_api::{Latency, Report, Shape, all_operations, totals};
+use seawall_api::{Latency, Report, Shape, all_operations, operations_per_second, totals};
 
 /// The data of a page with a report: the report and the figures of its period.
 #[derive(Serialize)]
@@ -30,7 +30,10 @@ struct ReportPage<'a> {
     /// The total operation time of all shapes, including `getMore`s.
     load_ms: f64,
     operations: u64,
+    operations_per_second: f64,
     report: &'a Report,
+    /// The operations of all shapes, without `getMore`s.
+    shape_operations: u64,
     /// The end of the period, in seconds since the epoch.
     until: f64,
     warnings: Vec<String>,
@@ -49,7 +52,9 @@ pub(super) fn report(report: &Report) -> serde_json::Result<String> {
         latency_ms: (&all.durations).into(),
         load_ms: report.load_ms(),
         operations,
+        operations_per_second: operations_per_second(report),
         report,
+        shape_operations: report.operations(),
         until,
         warnings: text::warnings(report),
     };
@@ -147,6 +152,21 @@ mod tests {
             .map(|bucket| bucket["count"].as_u64().unwrap())
             .sum();
         assert_eq!(sum, of.operations());
+    }
+
+    #[test]
+    fn page_counts_get_mores_only_among_all_operations() {
+        let mut of = Report::read(example()).unwrap();
+        let listed: u64 = of.shapes.iter().map(|shape| shape.count).sum();
+        of.shapes[0].more.count = 600;
+        of.timeline.steps[0].count += 600;
+        let data = data(&report(&of).unwrap());
+        assert_eq!(data["operations"], listed + 600);
+        // The page has no note on other shapes, because all operations of shapes are listed.
+        assert_eq!(data["shape_operations"], listed);
+        let rate = data["operations_per_second"].as_f64().unwrap();
+        let expected = f64::from(u32::try_from(listed + 600).unwrap()) / 600.0;
+        assert!((rate / expected - 1.0).abs() < 1e-9, "{rate} {expected}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{
     },
     top::panes,
 };
-use seawall_api::{Instance, Report, Shape, Step, all_operations, totals};
+use seawall_api::{Instance, Report, Shape, Step, all_operations, operations_per_second, totals};
 
 /// Maximum width of a timeline in characters.
 const TIMELINE_CHARACTERS: usize = 72;
@@ -128,7 +128,7 @@ pub(super) fn summary(report: &Report) -> Vec<(&'static str, String, String)> {
     let all = all_operations(report);
     let (operations, errors) = totals(report);
     let quantile = |q| millis(all.durations.quantile(q).as_secs_f64() * 1e3);
-    let rate = float(operations) / report.covered_seconds();
+    let rate = operations_per_second(report);
     let servers = report.status.server_connections;
     let volume = all.request_bytes + all.reply_bytes;
     vec![
