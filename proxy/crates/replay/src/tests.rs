@@ -1,5 +1,7 @@
 //! Replays against a stub server.
 
+mod failures;
+
 use std::{collections::BTreeMap, future::pending, io::Cursor, sync::Arc};
 
 use bson::{Binary, Bson, Document, doc, oid::ObjectId, spec::BinarySubtype};
@@ -24,8 +26,8 @@ use tokio::{
 };
 
 use crate::{
-    ChangeKind, Choice, Comparison, EndpointError, Exclusion, Kind, Pace, Replay, Report, Source,
-    captured_results, dry_run, run,
+    Choice, EndpointError, Exclusion, Kind, Pace, Replay, Report, Source, captured_results,
+    dry_run, run,
 };
 
 /// The reaction of a stub server to the commands of a replay.
@@ -525,57 +527,6 @@ async fn unacknowledged_writes_are_sent_without_waiting_for_a_reply() {
 }
 
 #[tokio::test]
-async fn a_replay_stops_at_the_error_limit_if_its_target_fails() {
-    let stub = Stub::start(Conduct::FailAfter(150)).await;
-    let mut capture = Capture::new();
-    for _ in 0..1000 {
-        capture.operation(1, doc! {"find": "c"}, 2);
-    }
-    let mut plan = plan(&stub).await;
-    plan.max_error_share = 0.05;
-    let report = replay(plan, capture.finish()).await;
-    let stopped = report.stopped.unwrap();
-    assert!(
-        stopped.ends_with("operations failed unexpectedly"),
-        "{stopped}"
-    );
-    let failures: u64 = report.shapes.iter().map(|shape| shape.failures).sum();
-    assert_eq!(failures, report.unexpected_errors);
-    assert_eq!(report.sent, 150 + failures);
-    assert!(report.not_sent > 0);
-}
-
-#[tokio::test]
-async fn errors_that_are_also_in_the_capture_do_not_stop_the_replay() {
-    let stub = Stub::start(Conduct::Serve).await;
-    let capture_of = |code| {
-        let mut capture = Capture::new();
-        for _ in 0..200 {
-            let count = capture.command(1, doc! {"count": "c"});
-            capture.reply(count, failed(code));
-        }
-        capture.finish()
-    };
-    let mut plan = plan(&stub).await;
-    plan.max_error_share = 0.05;
-    let expected = replay(plan.clone(), capture_of(96)).await;
-    assert_eq!((expected.sent, expected.stopped), (200, None));
-    let other = replay(plan.clone(), capture_of(50)).await;
-    assert!(other.stopped.is_some() && other.sent < 200, "{other:?}");
-    // The same error in the capture and in the replay is no change. An error with another code is a
-    // failure.
-    plan.max_error_share = 1.0;
-    for (code, changes) in [(96, vec![]), (50, vec![ChangeKind::Failed])] {
-        let replayed = replay(plan.clone(), capture_of(code)).await;
-        let captured = captured_results(source(capture_of(code)), &plan.choice, false);
-        let comparison = Comparison::new(captured, replayed, None);
-        let results = comparison.changes.iter().map(|change| change.kind);
-        let results = results.filter(|kind| *kind <= ChangeKind::Different);
-        assert_eq!(results.collect::<Vec<_>>(), changes, "{code}");
-    }
-}
-
-#[tokio::test]
 async fn a_capture_that_was_cut_off_is_replayed_up_to_the_cut() {
     let stub = Stub::start(Conduct::Serve).await;
     let mut capture = Capture::new();
@@ -587,27 +538,6 @@ async fn a_capture_that_was_cut_off_is_replayed_up_to_the_cut() {
     let report = replay(plan(&stub).await, bytes).await;
     assert_eq!(report.sent, 1);
     assert!(report.incomplete.unwrap().contains("cut off"));
-}
-
-#[tokio::test]
-async fn a_replay_that_is_stopped_reports_its_results() {
-    let stub = Stub::start(Conduct::HoldFinds).await;
-    let mut capture = Capture::new();
-    for client in 1..=3 {
-        capture.operation(client, doc! {"find": "c"}, 2);
-        capture.operation(client, doc! {"find": "c"}, 2);
-    }
-    let received = Arc::clone(&stub.received);
-    let stop = async move {
-        while received.lock().commands.len() < 3 {
-            tokio::task::yield_now().await;
-        }
-        "interrupted"
-    };
-    let report = run(plan(&stub).await, source(capture.finish()), |_| {}, stop);
-    let report = report.await.unwrap();
-    assert_eq!(report.stopped.as_deref(), Some("interrupted"));
-    assert_eq!((report.sent, report.not_sent), (3, 3));
 }
 
 /// An empty capture of one server.
