@@ -449,6 +449,15 @@ impl Results {
         }
     }
 
+    /// Counts a `getMore` on an awaiting cursor whose connection failed, in the row of the
+    /// operation that opened the cursor. It does not count as an operation: see
+    /// [`Self::end_await`].
+    pub(crate) fn fail_await(&mut self, row: RowId) {
+        if let Some(row) = self.at(row) {
+            row.result.failures += 1;
+        }
+    }
+
     /// Writes the results into a report.
     pub(crate) fn finish(self, report: Report) -> Report {
         let has_digest = report.settings.digest;

@@ -749,7 +749,10 @@ fn waiting_only(waiting: usize, in_flight: u64) -> u64 {
 /// Adds the end of an operation to the results.
 fn record(results: &mut Results, entry: &Operation, done: &Done) -> ReplayedEnd {
     let Ok(received) = &done.result else {
-        results.fail(entry.row, done.request_bytes);
+        match entry.planned.is_await() {
+            true => results.fail_await(entry.row),
+            false => results.fail(entry.row, done.request_bytes),
+        }
         return ReplayedEnd {
             code: None,
             cursor_id: 0,

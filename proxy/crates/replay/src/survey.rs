@@ -148,7 +148,10 @@ impl Survey {
         match reply.outcome() {
             Outcome::Replied | Outcome::Unacknowledged => {}
             Outcome::Refused | Outcome::ServerFailed | Outcome::ClientGone => {
-                return self.results.fail(entry.row, entry.request_bytes);
+                return match entry.planned.is_await() {
+                    true => self.results.fail_await(entry.row),
+                    false => self.results.fail(entry.row, entry.request_bytes),
+                };
             }
         }
         let whole = OpMsg::parse(&reply.message).ok();

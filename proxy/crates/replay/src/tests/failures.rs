@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{ChangeKind, Comparison};
+use seawall_capture::record::Outcome;
 
 #[tokio::test]
 async fn a_replay_stops_at_the_error_limit_if_its_target_fails() {
@@ -73,4 +74,51 @@ async fn a_replay_that_is_stopped_reports_its_results() {
     let report = report.await.unwrap();
     assert_eq!(report.stopped.as_deref(), Some("interrupted"));
     assert_eq!((report.sent, report.not_sent), (3, 3));
+}
+
+/// A client that opens a change stream and sends two `getMore`s, the second with this outcome.
+fn watched(outcome: Outcome) -> Vec<u8> {
+    let mut capture = Capture::new();
+    let watch = doc! {"aggregate": "c", "pipeline": [{"$changeStream": {}}]};
+    let opened = capture.command(1, watch);
+    capture.reply(opened, ok(0, 77));
+    let more = doc! {"getMore": 77_i64, "collection": "c"};
+    let first = capture.command(1, more.clone());
+    capture.reply(first, ok(1, 77));
+    let operation = capture.command(1, more);
+    capture.push(Content::Reply(Reply {
+        operation,
+        at_us: capture.at_us,
+        outcome: outcome.into(),
+        facts: (outcome == Outcome::Replied).then(|| ok(0, 77)),
+        ..Reply::default()
+    }));
+    capture.finish()
+}
+
+/// The operations and the failures of the only shape.
+fn counts(report: &Report) -> (u64, u64) {
+    let [shape] = &report.shapes[..] else {
+        panic!("{report:?}");
+    };
+    (shape.count, shape.failures)
+}
+
+#[tokio::test]
+async fn a_failed_wait_for_events_is_no_operation_of_its_shape() {
+    let stub = Stub::start(Conduct::Serve).await;
+    for outcome in [Outcome::Refused, Outcome::ServerFailed, Outcome::ClientGone] {
+        let plan = plan(&stub).await;
+        let captured = captured_results(source(watched(outcome)), &plan.choice, false);
+        assert_eq!(counts(&captured), (1, 1));
+        let replayed = replay(plan, watched(outcome)).await;
+        assert_eq!(counts(&replayed), (1, 0));
+        let comparison = Comparison::new(captured, replayed, None);
+        let changes = comparison.changes;
+        assert!(changes.is_empty(), "{outcome:?} {changes:?}");
+    }
+    // In this replay, the second `getMore` fails.
+    let stub = Stub::start(Conduct::FailAfter(2)).await;
+    let replayed = replay(plan(&stub).await, watched(Outcome::Replied)).await;
+    assert_eq!(counts(&replayed), (1, 1));
 }
