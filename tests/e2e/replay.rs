@@ -5,6 +5,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -253,6 +254,7 @@ impl Prepared {
             pace,
             strict_order: true,
             connections: 100,
+            reply_limit: Duration::from_secs(60),
             digest: true,
             max_error_share: 0.05,
             writes_to_unidentified: false,

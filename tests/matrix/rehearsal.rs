@@ -1,7 +1,7 @@
 //! Drivers of four languages work while their traffic is captured, by Seawall or by mongod's own
 //! recorder. A replay on a new deployment gives the same results.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use futures_util::future::join_all;
 use mongodb::bson::doc;
@@ -142,6 +142,7 @@ async fn assert_same_results(path: &Path) -> Report {
         pace: Pace::Max,
         strict_order: true,
         connections: 1_000,
+        reply_limit: Duration::from_secs(60),
         digest: true,
         max_error_share: 1.0,
         writes_to_unidentified: false,

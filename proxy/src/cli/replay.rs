@@ -1,6 +1,6 @@
 //! `seawall load replay`: replays a capture on the command line.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 
@@ -29,6 +29,9 @@ pub(super) struct Arguments {
     /// Maximum number of connections; each captured client has its own connection until this limit.
     #[arg(long, default_value_t = 1000)]
     connections: usize,
+    /// Time limit of a reply in milliseconds, in addition to the maxTimeMS of its command.
+    #[arg(long, default_value_t = 60_000)]
+    timeout_ms: u64,
     /// Send only reads; this is the default.
     #[arg(long, conflicts_with = "with_writes")]
     read_only: bool,
@@ -101,6 +104,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         pace: arguments.pace(),
         strict_order: arguments.strict_order,
         connections: arguments.connections,
+        reply_limit: Duration::from_millis(arguments.timeout_ms.max(1)),
         digest: arguments.digest,
         max_error_share: arguments.max_error_share,
         writes_to_unidentified: arguments.yes_i_own_this,

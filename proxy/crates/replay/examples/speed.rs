@@ -17,6 +17,7 @@ use std::{
     fs::{self, File},
     io::{self, BufWriter},
     path::Path,
+    time::Duration,
 };
 
 use bson::rawdoc;
@@ -69,6 +70,7 @@ fn measure(path: &Path, address: &str, pace: Pace) -> Result<(), Box<dyn Error>>
             pace,
             strict_order: false,
             connections: 1_000,
+            reply_limit: Duration::from_secs(60),
             digest: false,
             max_error_share: 0.0,
             writes_to_unidentified: false,

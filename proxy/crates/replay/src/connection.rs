@@ -6,7 +6,10 @@ use std::{sync::Arc, time::Duration};
 use seawall_command::{ReplyFacts, ReplyForm};
 use seawall_load::{Failure, Link};
 use seawall_wire::OpMsg;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
 
 use crate::{OperationId, digest::digest, endpoint::Endpoint};
 
@@ -22,6 +25,8 @@ pub(crate) struct Job {
     pub request_id: i32,
     pub wants_reply: bool,
     pub reply_form: ReplyForm,
+    /// The time limit from sending the command to the end of its reply.
+    pub reply_limit: Duration,
     /// The digest excludes ObjectIds, dates and timestamps whose time is this time or later. In
     /// seconds since 1970; `None` for no digest.
     pub digest_until_s: Option<u64>,
@@ -40,6 +45,8 @@ pub(crate) struct CatchUp {
     pub message: Vec<u8>,
     /// The number of missing events.
     pub missing: u64,
+    /// The time limit from sending a `getMore` to the end of its reply.
+    pub reply_limit: Duration,
 }
 
 /// A command that was sent, or could not be sent.
@@ -93,7 +100,8 @@ pub(crate) async fn run(
         let sent_at = Instant::now();
         let result = match connected {
             Ok(mut connected) => {
-                let result = send(&endpoint, &mut connected, &job).await;
+                let sending = timeout(job.reply_limit, send(&endpoint, &mut connected, &job));
+                let result = sending.await.unwrap_or(Err(Failure::TimedOut));
                 // After a failure, the connection is closed, because the rest of a reply may still
                 // arrive on it.
                 link = result.is_ok().then_some(connected);
@@ -147,7 +155,9 @@ pub(crate) async fn catch_up(
     let mut fetched = 0;
     while fetched < events.missing {
         let form = ReplyForm::Plain;
-        let received = exchange(endpoint, link, &events.message, request_id, form, None).await?;
+        let exchanging = exchange(endpoint, link, &events.message, request_id, form, None);
+        let received = timeout(events.reply_limit, exchanging).await;
+        let received = received.unwrap_or(Err(Failure::TimedOut))?;
         let documents = received.facts.documents();
         fetched += documents;
         if documents == 0 {

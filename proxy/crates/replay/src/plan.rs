@@ -3,7 +3,9 @@
 //! The same rules apply to a capture that is compared with a replay, so both count the same
 //! operations. The planner sees the records in their order. It remembers only sessions and cursors.
 
-use seawall_command::{Class, Command, CommandBytes, ReplyForm, Target, table::Syntax};
+use std::time::Duration;
+
+use seawall_command::{Class, Command, CommandBytes, MaxTime, ReplyForm, Target, table::Syntax};
 use seawall_shape::{ShapeId, fingerprint};
 use seawall_wire::{
     Elements, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, OpCode, OpMsg, Sequence,
@@ -114,6 +116,9 @@ pub(crate) struct Planned {
     pub is_unacknowledged: bool,
     /// The form of the reply.
     pub reply_form: ReplyForm,
+    /// The command's `maxTimeMS`; zero if it has none. For a `getMore` on an awaiting cursor, it is
+    /// the time to wait for events.
+    pub max_time: Duration,
 }
 
 impl Planned {
@@ -219,6 +224,7 @@ impl Planner {
             cursors,
             is_unacknowledged: parsed.flags & MORE_TO_COME != 0,
             reply_form: command.spec.reply_form,
+            max_time: command.max_time.map_or(Duration::ZERO, duration),
         })
     }
 
@@ -342,6 +348,11 @@ fn check_kind(command: &Command<'_>) -> Result<(), SkipReason> {
     } else {
         Ok(())
     }
+}
+
+/// A `maxTimeMS` as a duration. The server refuses a negative value.
+fn duration(max_time: MaxTime) -> Duration {
+    Duration::from_millis(u64::try_from(max_time.milliseconds).unwrap_or(0))
 }
 
 /// True if the command writes. A `mapReduce` may write its result, so it counts as a write.
@@ -540,6 +551,18 @@ mod tests {
         for (command, expected) in cases {
             let planned = planned(&mut planner(), command);
             assert_eq!(planned.origin.is_awaiting, expected);
+        }
+    }
+
+    #[test]
+    fn time_limit_of_a_command_is_its_max_time_ms() {
+        for (command, milliseconds) in [
+            (doc! {"find": "c", "maxTimeMS": 1_500}, 1_500),
+            (doc! {"find": "c", "maxTimeMS": -1_i64}, 0),
+            (doc! {"find": "c"}, 0),
+        ] {
+            let planned = planned(&mut planner(), command);
+            assert_eq!(planned.max_time, Duration::from_millis(milliseconds));
         }
     }
 

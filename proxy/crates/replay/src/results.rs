@@ -118,7 +118,8 @@ pub struct ShapeResult {
     pub errors: BTreeMap<i32, u64>,
     /// Number of failed writes in replies with `ok: 1`, by code.
     pub write_errors: BTreeMap<i32, u64>,
-    /// Number of operations without a reply because their connection failed.
+    /// Number of operations without a reply, because their connection failed or their time limit
+    /// was reached.
     pub failures: u64,
     /// Number of documents that the operations returned, wrote or counted.
     pub documents: u64,

@@ -26,14 +26,14 @@ use tokio::{
 use crate::{
     Choice, CursorUse, Lane, OperationId, Pace, Planned, Planner, Recent, Report, Rewriter,
     Schedule, Settings, SkipReason, Source,
-    connection::{self, CatchUp, Done, Job},
+    connection::{self, Done, Job},
     endpoint::{Description, Endpoint, EndpointError},
     prepare::{CapturedEnd, Prepared, Preparer, ToRewrite, ToSend},
     records::{Item, Last, Read, Shares, read_ahead},
     results::{Ended, Results, RowId},
     rewrite::set_request_id,
     slots::Slots,
-    streams::{Missing, Streams},
+    streams::Streams,
     timing::Sent,
 };
 
@@ -69,6 +69,9 @@ pub struct Replay {
     pub strict_order: bool,
     /// Maximum number of connections.
     pub connections: usize,
+    /// Time limit of a reply, in addition to the `maxTimeMS` of its command. An operation without a
+    /// reply in this time has failed.
+    pub reply_limit: Duration,
     /// True if results have digests.
     pub digest: bool,
     /// Share of unexpected errors, from 0 to 1, at which the replay stops.
@@ -164,7 +167,10 @@ async fn conduct(
         }
     }
     if conductor.stopped.is_none() {
-        conductor.catch_up().await;
+        tokio::select! {
+            () = conductor.catch_up() => {}
+            reason = &mut stop => conductor.stopped = Some(reason.to_owned()),
+        }
     }
     conductor.report(&header, description.name)
 }
@@ -387,7 +393,7 @@ impl Conductor {
         if let (true, CursorUse::More(id), ToRewrite::Cursors(message)) =
             (planned.is_await(), &planned.cursors, &message)
         {
-            self.streams.ask(*id, row, message);
+            self.streams.ask(*id, row, message, planned.max_time);
         }
         let entry = Operation {
             planned,
@@ -461,13 +467,13 @@ impl Conductor {
         if !is_usable {
             return self.drop_operation(operation, SkipReason::CursorEnded);
         }
-        let request_id = self.next_request_id;
+        let (request_id, limit) = (self.next_request_id, self.replay.reply_limit);
         let mut catch_up = Vec::new();
         if let CursorUse::Kill(ids) = &planned.cursors {
             let missing = ids.iter().filter_map(|id| self.streams.missing(*id));
             let rewriter = &self.rewriter;
             catch_up = missing
-                .filter_map(|missing| fetch(rewriter, missing, request_id, &mut find))
+                .filter_map(|missing| missing.request(rewriter, request_id, limit, &mut find))
                 .collect();
         }
         let rewritten = match message {
@@ -489,6 +495,7 @@ impl Conductor {
             request_id,
             wants_reply: !planned.is_unacknowledged,
             reply_form: planned.reply_form,
+            reply_limit: limit.saturating_add(planned.max_time),
             digest_until_s: self
                 .digest_until_s
                 .filter(|_| planned.origin.exclusion.is_none()),
@@ -631,7 +638,8 @@ impl Conductor {
             let find = |id| cursors.find(id).copied().filter(|id| *id != 0);
             let request_id = self.next_request_id;
             self.next_request_id = request_id.checked_add(1).unwrap_or(1);
-            let Some(events) = fetch(&self.rewriter, missing, request_id, find) else {
+            let limit = self.replay.reply_limit;
+            let Some(events) = missing.request(&self.rewriter, request_id, limit, find) else {
                 continue;
             };
             let fetched = connection::catch_up(&self.endpoint, &mut link, &events, request_id);
@@ -719,24 +727,6 @@ impl Conductor {
             ..captured(header)
         })
     }
-}
-
-/// The request for missing events; `None` if the target's cursor has ended.
-fn fetch(
-    rewriter: &Rewriter,
-    missing: Missing,
-    request_id: i32,
-    mut find_cursor: impl FnMut(i64) -> Option<i64>,
-) -> Option<CatchUp> {
-    find_cursor(missing.cursor)?;
-    let cursors = CursorUse::More(missing.cursor);
-    let message = rewriter.rewrite(&missing.message, request_id, &cursors, find_cursor);
-    let message = message.ok()?;
-    Some(CatchUp {
-        cursor: missing.cursor,
-        message,
-        missing: missing.count,
-    })
 }
 
 /// Number of operations that wait and are not in flight.

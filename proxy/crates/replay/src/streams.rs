@@ -1,9 +1,11 @@
 //! The awaiting cursors of a replay: how many events the captured clients had received, and how
 //! many the replay has received.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
-use crate::{Recent, results::RowId};
+use crate::{CursorUse, Recent, Rewriter, connection::CatchUp, results::RowId};
 
 /// Maximum number of awaiting cursors in each generation of the map.
 const MAX_STREAMS: usize = 10_000;
@@ -15,6 +17,8 @@ struct Stream {
     replayed: u64,
     /// The last captured `getMore`.
     message: Bytes,
+    /// The time for which this `getMore` waits.
+    max_time: Duration,
 }
 
 /// Events that are missing in the replay.
@@ -24,7 +28,31 @@ pub(crate) struct Missing {
     pub cursor: i64,
     /// The last captured `getMore` on the cursor.
     pub message: Bytes,
+    /// The time for which this `getMore` waits.
+    pub max_time: Duration,
     pub count: u64,
+}
+
+impl Missing {
+    /// The request for the missing events; `None` if the target's cursor has ended. `reply_limit`
+    /// is the time limit of a reply beyond the time for which the `getMore` waits.
+    pub(crate) fn request(
+        &self,
+        rewriter: &Rewriter,
+        request_id: i32,
+        reply_limit: Duration,
+        mut find_cursor: impl FnMut(i64) -> Option<i64>,
+    ) -> Option<CatchUp> {
+        find_cursor(self.cursor)?;
+        let cursors = CursorUse::More(self.cursor);
+        let message = rewriter.rewrite(&self.message, request_id, &cursors, find_cursor);
+        Some(CatchUp {
+            cursor: self.cursor,
+            message: message.ok()?,
+            missing: self.count,
+            reply_limit: reply_limit.saturating_add(self.max_time),
+        })
+    }
 }
 
 /// The cursors that wait for events, by their ids in the capture.
@@ -38,10 +66,14 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Notes a captured `getMore`. `row` is the row of the operation that opened the cursor.
-    pub(crate) fn ask(&mut self, cursor: i64, row: RowId, message: &Bytes) {
+    /// Notes a captured `getMore`, which waits for `max_time`. `row` is the row of the operation
+    /// that opened the cursor.
+    pub(crate) fn ask(&mut self, cursor: i64, row: RowId, message: &Bytes, max_time: Duration) {
         match self.0.find(cursor) {
-            Some(stream) => stream.message = message.clone(),
+            Some(stream) => {
+                stream.message = message.clone();
+                stream.max_time = max_time;
+            }
             None => self.0.insert(
                 cursor,
                 Stream {
@@ -49,6 +81,7 @@ impl Streams {
                     captured: 0,
                     replayed: 0,
                     message: message.clone(),
+                    max_time,
                 },
             ),
         }
@@ -75,6 +108,7 @@ impl Streams {
         (count > 0).then(|| Missing {
             cursor,
             message: stream.message.clone(),
+            max_time: stream.max_time,
             count,
         })
     }
@@ -98,8 +132,9 @@ mod tests {
     fn events_that_the_replay_has_not_received_are_missing() {
         let row = Results::default().row_of(seawall_shape::ShapeId::of_other_row("a", "b", "c"));
         let mut streams = Streams::default();
-        streams.ask(7, row, &Bytes::from_static(b"first"));
-        streams.ask(7, row, &Bytes::from_static(b"last"));
+        let second = Duration::from_secs(1);
+        streams.ask(7, row, &Bytes::from_static(b"first"), Duration::ZERO);
+        streams.ask(7, row, &Bytes::from_static(b"last"), second);
         streams.add_captured(7, 5);
         streams.add_captured(8, 5);
         assert_eq!(streams.add_replayed(7, 3), Some(row));
@@ -109,7 +144,10 @@ mod tests {
             panic!("{missing:?}")
         };
         assert_eq!((missing.cursor, missing.count), (7, 2));
-        assert_eq!(missing.message, "last");
+        assert_eq!(
+            (&*missing.message, missing.max_time),
+            (&b"last"[..], second)
+        );
         streams.add_replayed(7, 2);
         assert!(streams.missing(7).is_none());
     }

@@ -2,7 +2,7 @@
 
 mod failures;
 
-use std::{collections::BTreeMap, future::pending, io::Cursor, sync::Arc};
+use std::{collections::BTreeMap, future::pending, io::Cursor, sync::Arc, time::Duration};
 
 use bson::{Binary, Bson, Document, doc, oid::ObjectId, spec::BinarySubtype};
 use bytes::Bytes;
@@ -38,6 +38,8 @@ enum Conduct {
     /// Replies to this number of commands in total. Then closes each connection that sends a
     /// further command.
     FailAfter(usize),
+    /// Replies to this number of commands in total, and then to none.
+    HangAfter(usize),
     /// Replies to a find only after a `ping` has arrived.
     HoldFinds,
     /// Replies to all commands, without the id of its process, as a proxy does.
@@ -121,10 +123,15 @@ async fn serve(
         let name = command.keys().next().unwrap().clone();
         let is_own = matches!(&*name, "isMaster" | "buildInfo" | "serverStatus");
         if !is_own {
-            let mut received = received.lock();
-            received.commands.push((number, command.clone()));
-            if matches!(conduct, Conduct::FailAfter(limit) if received.commands.len() > limit) {
-                return;
+            let count = {
+                let mut received = received.lock();
+                received.commands.push((number, command.clone()));
+                received.commands.len()
+            };
+            match conduct {
+                Conduct::FailAfter(limit) if count > limit => return,
+                Conduct::HangAfter(limit) if count > limit => pending().await,
+                _ => {}
             }
         }
         match (&*name, conduct) {
@@ -291,6 +298,7 @@ async fn plan(stub: &Stub) -> Replay {
         pace: Pace::Max,
         strict_order: false,
         connections: 100,
+        reply_limit: Duration::from_secs(60),
         digest: true,
         max_error_share: 1.0,
         writes_to_unidentified: false,

@@ -122,3 +122,43 @@ async fn a_failed_wait_for_events_is_no_operation_of_its_shape() {
     let replayed = replay(plan(&stub).await, watched(Outcome::Replied)).await;
     assert_eq!(counts(&replayed), (1, 1));
 }
+
+#[tokio::test]
+async fn operations_without_a_reply_fail_at_their_time_limit() {
+    let stub = Stub::start(Conduct::HangAfter(0)).await;
+    let mut capture = Capture::new();
+    for client in 1..=3 {
+        capture.operation(client, doc! {"find": "c"}, 2);
+    }
+    let plan = Replay {
+        reply_limit: Duration::from_millis(10),
+        ..plan(&stub).await
+    };
+    let report = replay(plan, capture.finish()).await;
+    assert_eq!(counts(&report), (3, 3));
+    assert_eq!((report.sent, report.unexpected_errors), (3, 3));
+    assert_eq!((report.stopped, report.not_sent), (None, 0));
+}
+
+#[tokio::test]
+async fn a_replay_can_be_stopped_while_it_waits_for_missing_events() {
+    // The stub sends one of three events, and then does not reply.
+    let stub = Stub::start(Conduct::HangAfter(2)).await;
+    let mut capture = Capture::new();
+    let watch = doc! {"aggregate": "c", "pipeline": [{"$changeStream": {}}]};
+    let opened = capture.command(1, watch);
+    capture.reply(opened, ok(0, 77));
+    let more = capture.command(1, doc! {"getMore": 77_i64, "collection": "c"});
+    capture.reply(more, ok(3, 77));
+    let received = Arc::clone(&stub.received);
+    let stop = async move {
+        while received.lock().commands.len() < 3 {
+            tokio::task::yield_now().await;
+        }
+        "interrupted"
+    };
+    let report = run(plan(&stub).await, source(capture.finish()), |_| {}, stop);
+    let report = report.await.unwrap();
+    assert_eq!(report.stopped.as_deref(), Some("interrupted"));
+    assert_eq!((report.sent, report.not_sent), (2, 0));
+}
