@@ -8,6 +8,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     future::Future,
+    io,
     pin::pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -502,15 +503,33 @@ impl Conductor {
             catch_up,
         };
         self.next_request_id = self.next_request_id.checked_add(1).unwrap_or(1);
+        self.results.sent += 1;
+        self.in_flight += 1;
+        let (slot, request_bytes) = (entry.slot, job.message.len());
         // The lane of the connection has one operation at a time, so the channel has room.
-        let connection = self.connections.get(&entry.slot);
-        match connection.map(|connection| connection.jobs.try_send(job)) {
-            Some(Ok(())) => {
-                self.results.sent += 1;
-                self.in_flight += 1;
-            }
-            _ => self.drop_operation(operation, SkipReason::Invalid),
+        let connection = self.connections.get(&slot);
+        if connection.is_none_or(|connection| connection.jobs.try_send(job).is_err()) {
+            self.fail_to_send(operation, slot, request_bytes);
         }
+    }
+
+    /// Ends an operation that could not be sent, because the task of its connection has ended.
+    /// Starts a new connection for later operations.
+    fn fail_to_send(&mut self, operation: OperationId, slot: usize, request_bytes: usize) {
+        self.connections.remove(&slot);
+        self.connect(slot);
+        let ended = io::Error::new(
+            io::ErrorKind::BrokenPipe,
+            "the task of the connection has ended",
+        );
+        self.end(Done {
+            operation,
+            sent_at: Instant::now(),
+            duration: Duration::ZERO,
+            request_bytes,
+            result: Err(ended.into()),
+            caught_up: Vec::new(),
+        });
     }
 
     /// Ends an operation that is not sent.
@@ -771,3 +790,6 @@ fn record(results: &mut Results, entry: &Operation, done: &Done) -> ReplayedEnd 
         documents: facts.map_or(0, |facts| facts.documents()),
     }
 }
+
+#[cfg(test)]
+mod tests;
