@@ -7,13 +7,24 @@ use std::time::Duration;
 
 use seawall_stats::{Distribution, Figures, Gauge, GaugeSpan, Gauges, PhaseTimes};
 
-/// Limit of the unpacked bytes: enough for 10,000 series of 1 KiB.
-const MAX_UNPACKED_BYTES: usize = 16 << 20;
+/// Limit of the unpacked bytes: enough for 10,000 series of 1 KiB. The series of a frame must not
+/// have more [`unpacked_bytes`].
+pub(super) const MAX_UNPACKED_BYTES: usize = 16 << 20;
 
 /// The bytes are not a packed period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a stored period of the history is damaged")]
 pub struct Damaged;
+
+/// The largest number of bytes that a series takes in an unpacked frame.
+pub(super) fn unpacked_bytes(figures: &Figures) -> usize {
+    /// Maximum bytes of a number.
+    const NUMBER: usize = 10;
+    /// Maximum bytes of the distance between two of the 256 buckets.
+    const DISTANCE: usize = 2;
+    // The label, the numbers, the number of buckets, and the buckets.
+    (1 + NUMBERS + 1) * NUMBER + figures.durations.buckets().len() * (DISTANCE + NUMBER)
+}
 
 /// Packs the figures of series. Each series is identified by its label's number.
 pub(super) fn pack<'a>(series: impl Iterator<Item = (u32, &'a Figures)>) -> Vec<u8> {
@@ -117,21 +128,20 @@ fn take_figures(bytes: &mut &[u8]) -> Result<Figures, Damaged> {
 }
 
 /// Number of integers before the bucket count of a packed series: counts, phases and times.
-const NUMBERS: u64 = 6 + 6 + 3;
+const NUMBERS: usize = 6 + 6 + 3;
 
 fn skip_figures(bytes: &mut &[u8]) -> Result<(), Damaged> {
     skip(bytes, NUMBERS)?;
-    let buckets = take(bytes)?;
+    let buckets = usize::try_from(take(bytes)?).map_err(|_| Damaged)?;
     skip(bytes, buckets.checked_mul(2).ok_or(Damaged)?)
 }
 
 /// Advances past `count` numbers. Only the last byte of a number has a high bit of 0.
-fn skip(bytes: &mut &[u8], count: u64) -> Result<(), Damaged> {
+fn skip(bytes: &mut &[u8], count: usize) -> Result<(), Damaged> {
     let Some(last) = count.checked_sub(1) else {
         return Ok(());
     };
     let mut ends = bytes.iter().enumerate().filter(|(_, byte)| **byte < 0x80);
-    let last = usize::try_from(last).map_err(|_| Damaged)?;
     let (end, _) = ends.nth(last).ok_or(Damaged)?;
     let (_, rest) = bytes.split_at_checked(end + 1).ok_or(Damaged)?;
     *bytes = rest;
@@ -268,6 +278,9 @@ mod tests {
             let even = |label: u32| label.is_multiple_of(2);
             let wanted: Vec<_> = series.iter().filter(|(label, _)| even(*label)).cloned().collect();
             prop_assert_eq!(unpack_if(&packed, even), Ok(wanted));
+            let plain = zstd::bulk::decompress(&packed, MAX_UNPACKED_BYTES).unwrap();
+            let most: usize = series.iter().map(|(_, figures)| unpacked_bytes(figures)).sum();
+            prop_assert!(plain.len() <= most);
             prop_assert_eq!(unpack(&packed), Ok(series));
         }
 

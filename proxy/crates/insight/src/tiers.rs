@@ -7,6 +7,7 @@
 //! module reads no clock: the caller passes all times, in seconds since the epoch.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
@@ -98,6 +99,15 @@ struct Tier {
 struct Sums {
     period: Period,
     gauges: Gauges,
+}
+
+impl Sums {
+    /// Estimated memory of the series in bytes.
+    fn bytes(&self) -> usize {
+        let series = self.period.series.values();
+        let heap: usize = series.map(|figures| figures.durations.heap_bytes()).sum();
+        heap + self.period.series.len() * size_of::<(Arc<Label>, Figures)>()
+    }
 }
 
 /// The history in memory.
@@ -241,16 +251,17 @@ impl History {
     }
 
     fn frame(&mut self, tier: usize, start: u64, Sums { period, gauges }: &Sums) -> Frame {
-        let mut labels = Vec::with_capacity(period.series.len());
-        for label in period.series.keys() {
+        let series = fitting(&period.series, packed::MAX_UNPACKED_BYTES);
+        let mut labels = Vec::with_capacity(series.len());
+        for label in series.keys() {
             labels.push(self.use_label(label));
         }
-        let series = labels.iter().copied().zip(period.series.values());
+        let numbered = labels.iter().copied().zip(series.values());
         Frame {
             tier,
             start,
             seconds: period.length.as_secs(),
-            packed: packed::pack(series).into(),
+            packed: packed::pack(numbered).into(),
             labels: labels.into(),
             gauges: packed::pack_gauges(gauges).into(),
         }
@@ -289,7 +300,8 @@ impl History {
     }
 
     fn keep_within_bytes(&mut self) {
-        while self.bytes() > self.max_bytes {
+        let open = self.open_bytes();
+        while self.frame_bytes() + open > self.max_bytes {
             let sizes = self.tiers.iter().map(|tier| tier.bytes).enumerate();
             match sizes.max_by_key(|(_, bytes)| *bytes) {
                 Some((tier, bytes)) if bytes > 0 => self.drop_oldest(tier),
@@ -393,9 +405,9 @@ impl History {
             for frame in self.frames(tier - 1, from, u64::MAX) {
                 finer.take(frame, &self.labels);
             }
-            let gauges: Vec<_> = finer.gauges().collect();
-            for ((start, period), gauges) in finer.unpacked(&|_| true).zip(gauges) {
-                self.roll_up(tier, start, &Sums { period, gauges });
+            for (frame, period) in finer.unpacked(&|_| true) {
+                let gauges = packed::unpack_gauges(&frame.gauges).unwrap_or_default();
+                self.roll_up(tier, frame.start, &Sums { period, gauges });
             }
         }
     }
@@ -455,7 +467,18 @@ impl History {
 
     /// Estimated memory of the history, in bytes.
     pub fn bytes(&self) -> usize {
+        self.frame_bytes() + self.open_bytes()
+    }
+
+    /// Memory of all frames and labels.
+    fn frame_bytes(&self) -> usize {
         self.label_bytes + self.tiers.iter().map(|tier| tier.bytes).sum::<usize>()
+    }
+
+    /// Memory of the steps that have not ended, which are not packed.
+    fn open_bytes(&self) -> usize {
+        let open = self.tiers.iter().filter_map(|tier| tier.open.as_ref());
+        open.map(|(_, sums)| sums.bytes()).sum()
     }
 
     /// Number of frames dropped before the end of their retention, because the memory limit was
@@ -502,28 +525,25 @@ impl Selection {
         requested.max(1).next_multiple_of(longest.unwrap_or(1))
     }
 
-    /// The start of each frame, and the figures of the series that `is_wanted` accepts.
-    fn unpacked(&self, is_wanted: &dyn Fn(&Label) -> bool) -> impl Iterator<Item = (u64, Period)> {
+    /// Each frame, with the figures of the series that `is_wanted` accepts. A frame that cannot be
+    /// unpacked is omitted: it is a time without data, not a time without operations.
+    fn unpacked(
+        &self,
+        is_wanted: &dyn Fn(&Label) -> bool,
+    ) -> impl Iterator<Item = (&Frame, Period)> {
         let wanted = self.labels.iter().filter(|(_, label)| is_wanted(label));
         let wanted: HashSet<u32> = wanted.map(|(number, _)| *number).collect();
-        self.frames.iter().map(move |frame| {
+        self.frames.iter().filter_map(move |frame| {
             let series = packed::unpack_if(&frame.packed, |number| wanted.contains(&number));
-            let series = series.unwrap_or_default();
-            let named = series.into_iter().filter_map(|(number, figures)| {
+            let named = series.ok()?.into_iter().filter_map(|(number, figures)| {
                 Some((Arc::clone(self.labels.get(&number)?), figures))
             });
             let period = Period {
                 length: Duration::from_secs(frame.seconds),
                 series: named.collect(),
             };
-            (frame.start, period)
+            Some((&**frame, period))
         })
-    }
-
-    /// The gauges of each frame.
-    fn gauges(&self) -> impl Iterator<Item = Gauges> {
-        let packed = self.frames.iter().map(|frame| &frame.gauges);
-        packed.map(|packed| packed::unpack_gauges(packed).unwrap_or_default())
     }
 
     /// The gauges in steps of `step` seconds. Each item has the start of the step, the number of
@@ -531,7 +551,10 @@ impl Selection {
     pub(crate) fn gauge_timeline(&self, step: u64) -> Vec<(u64, u64, Gauges)> {
         let step = step.max(1);
         let mut timeline: BTreeMap<u64, (u64, Gauges)> = BTreeMap::new();
-        for (frame, gauges) in self.frames.iter().zip(self.gauges()) {
+        for frame in &self.frames {
+            let Ok(gauges) = packed::unpack_gauges(&frame.gauges) else {
+                continue;
+            };
             let place = timeline.entry(frame.start - frame.start % step);
             let (seconds, all) = place.or_default();
             *seconds += frame.seconds;
@@ -568,8 +591,9 @@ impl Selection {
     pub fn timeline_of(&self, step: u64, is_wanted: &dyn Fn(&Label) -> bool) -> Vec<(u64, Period)> {
         let step = step.max(1);
         let mut timeline: BTreeMap<u64, Period> = BTreeMap::new();
-        for (start, period) in self.unpacked(is_wanted) {
-            let place = timeline.entry(start - start % step).or_default();
+        for (frame, period) in self.unpacked(is_wanted) {
+            let start = frame.start - frame.start % step;
+            let place = timeline.entry(start).or_default();
             place.merge(&period);
             place.length += period.length;
         }
@@ -592,6 +616,43 @@ impl Selection {
             .filter_map(|(number, times)| Some((Arc::clone(self.labels.get(&number)?), times)))
             .collect()
     }
+}
+
+/// The series of a frame: those of a step, as far as they certainly fit into `max_bytes` before the
+/// compression. If there are more, the lightest shapes and namespaces have no series. The sums of
+/// these shapes are part of [`Label::OtherShapes`].
+fn fitting(
+    series: &BTreeMap<Arc<Label>, Figures>,
+    max_bytes: usize,
+) -> Cow<'_, BTreeMap<Arc<Label>, Figures>> {
+    let bytes = |series: &BTreeMap<Arc<Label>, Figures>| -> usize {
+        series.values().map(packed::unpacked_bytes).sum()
+    };
+    if bytes(series) <= max_bytes {
+        return Cow::Borrowed(series);
+    }
+    let is_removable =
+        |label: &Label| matches!(label, Label::Shape { .. } | Label::Namespace { .. });
+    let removable = series.iter().filter(|(label, _)| is_removable(label));
+    let mut lightest: Vec<_> = removable.collect();
+    lightest.sort_by_key(|(_, figures)| figures.load());
+    let mut kept = series.clone();
+    let mut other = kept.remove(&Label::OtherShapes).unwrap_or_default();
+    let mut kept_bytes = bytes(&kept);
+    for (label, figures) in lightest {
+        if kept_bytes + packed::unpacked_bytes(&other) <= max_bytes {
+            break;
+        }
+        kept.remove(label);
+        kept_bytes -= packed::unpacked_bytes(figures);
+        if matches!(**label, Label::Shape { .. }) {
+            other.merge(figures);
+        }
+    }
+    if other != Figures::default() {
+        kept.insert(Arc::new(Label::OtherShapes), other);
+    }
+    Cow::Owned(kept)
 }
 
 /// Estimated memory of a label in bytes: its texts, and its entries in both maps.

@@ -232,6 +232,13 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         })
     }
 
+    /// Memory of the counts and sums in bytes, without the size of this type.
+    pub fn heap_bytes(&self) -> usize {
+        self.buckets.capacity() * size_of::<u16>()
+            + self.octaves.capacity() * size_of::<u8>()
+            + (self.counts.capacity() + self.sums_ns.capacity()) * size_of::<u64>()
+    }
+
     /// The bounds of a bucket in seconds: the lower is exclusive, the upper inclusive.
     pub fn bounds_seconds(bucket: usize) -> (f64, f64) {
         let at = |bucket: usize| exponent::<PER_OCTAVE>(bucket, 0.0).exp2();

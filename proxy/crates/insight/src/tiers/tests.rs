@@ -1,5 +1,5 @@
 use super::*;
-use seawall_stats::{Gauge, Level};
+use seawall_stats::{Distribution, Gauge, Level};
 
 fn shape(number: usize) -> Arc<Label> {
     Arc::new(Label::Shape {
@@ -212,13 +212,88 @@ fn steps_expire_after_the_retention_of_their_tier() {
 
 #[test]
 fn history_stays_within_its_memory_limit_and_counts_early_drops() {
-    let mut history = History::new(100_000, 200);
+    let mut history = History::new(200_000, 200);
     for at in 0..600 {
         let of: Vec<_> = (0..100).map(|n| (shape(n), at % 7 + 1, 1.0)).collect();
         history.add(START + at, second(&of), Gauges::default());
-        assert!(history.bytes() <= 100_000, "{}", history.bytes());
+        assert!(history.bytes() <= 200_000, "{}", history.bytes());
     }
     assert!(history.dropped_early() > 0);
+}
+
+#[test]
+fn memory_of_the_history_includes_the_steps_that_have_not_ended() {
+    let mut history = History::new(64 << 20, 100);
+    let of: Vec<_> = (0..100).map(|n| (shape(n), 1, 1.0)).collect();
+    let open = |history: &History| history.bytes() - history.frame_bytes();
+    let series = 100 * size_of::<Figures>();
+    history.add(START, second(&of), Gauges::default());
+    assert!((series..2 * series).contains(&open(&history)));
+    history.add(START + 10, second(&of), Gauges::default());
+    // The first step of 10 s has ended. Its sums are part of an open step of a minute.
+    assert!((2 * series..3 * series).contains(&open(&history)));
+}
+
+#[test]
+fn a_frame_that_cannot_be_unpacked_is_a_time_without_data() {
+    let mut history = filled(20);
+    Arc::make_mut(&mut history.tiers[0].frames[7]).packed = vec![1, 2, 3].into();
+    let period = history.period(START, START + 20);
+    assert_eq!(period.length, Duration::from_secs(19));
+    let count: u64 = (0..20).filter(|at| *at != 7).map(|at| 1 + at % 3).sum();
+    assert_eq!(whole(&period), count);
+}
+
+#[test]
+fn a_step_with_very_many_series_keeps_all_operations() {
+    // The series have counts in all buckets. Together, they are too large for a frame.
+    let buckets = (0..Distribution::<8>::BUCKETS).map(|bucket| (bucket, 1 << 50));
+    let time = Duration::from_secs(1);
+    let durations = Distribution::from_parts(buckets, time, time);
+    let figures = |count| Figures {
+        count,
+        durations: durations.clone(),
+        ..Figures::default()
+    };
+    let shapes = (0..8_000).map(|number| (shape(number), (figures(1), 1.0)));
+    let mut second: BTreeMap<_, _> = shapes.collect();
+    second.insert(Arc::new(Label::Whole), (figures(8_000), f64::INFINITY));
+    let mut history = History::new(1 << 30, 8_000);
+    history.add(START, second, Gauges::default());
+    let period = history.period(START, START + 1);
+    assert_eq!((period.length, whole(&period)), (time, 8_000));
+    let counts = period.series.values().map(|figures| figures.count);
+    assert_eq!(counts.sum::<u64>(), 2 * 8_000);
+    assert!(period.series.contains_key(&Label::OtherShapes));
+}
+
+#[test]
+fn lightest_shapes_and_namespaces_have_no_series_in_a_frame_that_would_be_too_large() {
+    let namespace = Label::Namespace {
+        command: "find".into(),
+        db: "shop".into(),
+        collection: "orders".into(),
+    };
+    let series = BTreeMap::from([
+        (Arc::new(Label::Whole), figures(6, 3)),
+        (Arc::new(namespace), figures(1, 1)),
+        (shape(1), figures(1, 2)),
+        (shape(2), figures(2, 2)),
+        (shape(3), figures(3, 900)),
+    ]);
+    let each = packed::unpacked_bytes(&figures(1, 1));
+    assert_eq!(*fitting(&series, 5 * each), series);
+    let fitted = fitting(&series, 4 * each);
+    let counts = fitted
+        .iter()
+        .map(|(label, figures)| ((**label).clone(), figures.count));
+    let expected = [
+        (Label::Whole, 6),
+        ((*shape(2)).clone(), 2),
+        ((*shape(3)).clone(), 3),
+        (Label::OtherShapes, 1),
+    ];
+    assert_eq!(counts.collect::<Vec<_>>(), expected);
 }
 
 #[test]
