@@ -44,7 +44,7 @@ pub use self::{
     stalls::{Episode, Moved, Recurrence, RecurringStall, Stall, WaitingShape},
     store::{Store, StoreError, StoredHistory},
     storms::{Storm, StormChange},
-    tiers::{Delta, Frame, History, Selection, TIERS, Timeline},
+    tiers::{Delta, Frame, History, Selection, Skipped, TIERS, Timeline},
 };
 
 /// Interval at which the history file is written.
@@ -167,16 +167,28 @@ impl Insight {
                 tracing::warn!(file = %aside.display(), "history file renamed because it could not be read");
             }
             annotations.restore(found.annotations);
-            let left_out = history.restore(found.labels, found.frames, seconds(now));
-            if left_out > 0 {
+            let skipped = history.restore(found.labels, found.frames, seconds(now));
+            if skipped.damaged > 0 {
                 tracing::warn!(
-                    frames = left_out,
+                    frames = skipped.damaged,
                     "history steps skipped because they could not be read"
+                );
+            }
+            if skipped.future > 0 {
+                tracing::warn!(
+                    frames = skipped.future,
+                    "history steps skipped because they are in the future"
                 );
             }
             store = Some(opened);
             unwritten = Some(history.take_delta());
         }
+        // After a quick restart, the history may have the figures of the running second already.
+        // The figures that follow are then added to the next second.
+        let added = Added {
+            last: Some(seconds(now)).filter(|running| history.has_second(*running)),
+            left: None,
+        };
         Ok(Self {
             clock,
             history: Mutex::new(history),
@@ -186,7 +198,7 @@ impl Insight {
             storms: Mutex::default(),
             annotations: Mutex::new(annotations),
             storm: Mutex::default(),
-            added: Mutex::default(),
+            added: Mutex::new(added),
             writes: Mutex::default(),
             is_on: settings.is_on,
         })

@@ -237,6 +237,47 @@ fn if_the_clock_repeats_a_second_its_figures_are_added_to_the_next_second() {
 }
 
 #[test]
+fn figures_of_the_last_second_are_kept_by_a_quick_restart() {
+    let directory = format!("seawall-insight-restart-{}", std::process::id());
+    let directory = std::env::temp_dir().join(directory);
+    let clock = TestClock::at(NOW);
+    let open = || {
+        let settings = Settings {
+            is_on: true,
+            directory: Some(&directory),
+            max_bytes: 64 << 20,
+            max_shapes: 200,
+        };
+        Insight::open(settings, clock.clock()).unwrap()
+    };
+    let measured = || Second {
+        series: second(NOW),
+        ..Second::default()
+    };
+    let at = |seconds| UNIX_EPOCH + Duration::from_secs(NOW + seconds);
+    let all = |insight: &Insight| {
+        let period = insight.period(UNIX_EPOCH, at(10));
+        (whole(&period).count, period.length.as_secs())
+    };
+    // Closing adds the second that has not ended.
+    let insight = open();
+    insight.add(measured(), at(0));
+    insight.add(measured(), at(1));
+    insight.close();
+    let insight = open();
+    assert_eq!(all(&insight), (2 * 16, 2));
+    // The rest of that second is added to the next one.
+    insight.add(measured(), at(1));
+    assert_eq!(all(&insight), (2 * 16, 2));
+    insight.add(measured(), at(2));
+    assert_eq!(all(&insight), (4 * 16, 3));
+    insight.close();
+    clock.0.store(NOW + 1, Ordering::Relaxed);
+    assert_eq!(all(&open()), (4 * 16, 3));
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
 fn annotation_of_an_ended_storm_has_its_end_and_its_peak() {
     let clock = TestClock::at(NOW);
     let insight = insight(&clock);

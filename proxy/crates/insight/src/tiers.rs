@@ -349,21 +349,23 @@ impl History {
         std::mem::take(&mut self.delta)
     }
 
-    /// Loads labels and frames from the file. Skips frames that are damaged, use an unknown label
-    /// or end after `now`. The next delta removes the skipped frames from the file. Returns the
-    /// number of skipped frames.
-    pub fn restore(&mut self, labels: Vec<(u32, Label)>, frames: Vec<Frame>, now: u64) -> usize {
+    /// Loads labels and frames from the file. Skips frames of the future, and frames that are
+    /// damaged or use an unknown label. The next delta removes the skipped frames from the file.
+    pub fn restore(&mut self, labels: Vec<(u32, Label)>, frames: Vec<Frame>, now: u64) -> Skipped {
         for (number, label) in labels {
             self.next_label = self.next_label.max(number.wrapping_add(1));
             self.insert_label(number, Arc::new(label), 0);
         }
-        let mut skipped = 0;
+        let mut skipped = Skipped::default();
         let mut frames = frames;
         frames.sort_by_key(|frame| (frame.tier, frame.start));
         for frame in frames {
             let key = (frame.tier, frame.start);
-            if !self.may_be_restored(&frame, now) {
-                skipped += 1;
+            if !self.is_intact(&frame) {
+                skipped.damaged += 1;
+                self.delta.drop_frame(key);
+            } else if is_future(&frame, now) {
+                skipped.future += 1;
                 self.delta.drop_frame(key);
             } else if let Some(tier) = self.tiers.get_mut(frame.tier) {
                 for number in &frame.labels {
@@ -387,10 +389,9 @@ impl History {
         skipped
     }
 
-    fn may_be_restored(&self, frame: &Frame, now: u64) -> bool {
-        let length = TIERS.get(frame.tier).map(|(length, _)| *length);
-        let end = length.and_then(|length| frame.start.checked_add(length));
-        end.is_some_and(|end| end <= now)
+    /// True if all parts of a frame from the file can be read.
+    fn is_intact(&self, frame: &Frame) -> bool {
+        frame.tier < TIERS.len()
             && frame.labels.iter().all(|n| self.labels.contains_key(n))
             && packed::unpack(&frame.packed)
                 .is_ok_and(|series| series.iter().map(|(n, _)| n).eq(frame.labels.iter()))
@@ -410,6 +411,11 @@ impl History {
                 self.roll_up(tier, frame.start, &Sums { period, gauges });
             }
         }
+    }
+
+    /// True if the history has the second that begins at `at`, or a later one.
+    pub(crate) fn has_second(&self, at: u64) -> bool {
+        self.covered_to(0) > at
     }
 
     /// End of the last frame of a tier.
@@ -486,6 +492,23 @@ impl History {
     pub fn dropped_early(&self) -> u64 {
         self.dropped_early
     }
+}
+
+/// True if a frame ends after `now`. The running second is no future: Seawall writes it when it
+/// ends.
+fn is_future(frame: &Frame, now: u64) -> bool {
+    let length = TIERS.get(frame.tier).map_or(1, |(length, _)| *length);
+    let is_running = length == 1 && frame.start == now;
+    !is_running && frame.start.saturating_add(length) > now
+}
+
+/// Numbers of the frames that [`History::restore`] did not load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// Frames that cannot be read.
+    pub damaged: usize,
+    /// Frames that end in the future.
+    pub future: usize,
 }
 
 /// The history of a period in steps.

@@ -345,7 +345,8 @@ fn restored_history_continues_and_skips_damaged_frames() {
     damaged.start -= 1;
     damaged.packed = vec![1, 2, 3].into();
     let all = frames.iter().cloned().chain([damaged]).collect();
-    assert_eq!(again.restore(labels, all, START + 1_234), 1);
+    let skipped = again.restore(labels, all, START + 1_234);
+    assert_eq!((skipped.damaged, skipped.future), (1, 0));
     for at in 1_234..1_300 {
         history.add(START + at, second(&[(shape(1), 1, 1.0)]), Gauges::default());
         again.add(START + at, second(&[(shape(1), 1, 1.0)]), Gauges::default());
@@ -353,6 +354,32 @@ fn restored_history_continues_and_skips_damaged_frames() {
     let period = |history: &History| history.period(START, START + 1_300);
     assert_eq!(period(&again), period(&history));
     assert_eq!(period(&again).series[&shape(1)].count, 1_300);
+}
+
+#[test]
+fn restored_history_ends_with_the_running_second() {
+    let mut history = History::new(64 << 20, 10);
+    let mut stored = Delta::default();
+    for at in 0..25 {
+        history.add(START + at, second(&[(shape(1), 1, 1.0)]), Gauges::default());
+        stored.merge(history.take_delta());
+    }
+    let labels = stored
+        .named
+        .iter()
+        .map(|(n, label)| (*n, (**label).clone()));
+    let labels: Vec<_> = labels.collect();
+    let frames: Vec<_> = stored.added.iter().map(|frame| (**frame).clone()).collect();
+    // The file has 25 seconds and two steps of 10 s.
+    for (now, future, seconds) in [(25, 0, 25), (24, 0, 25), (23, 1, 24), (19, 6, 20)] {
+        let mut again = History::new(64 << 20, 10);
+        let skipped = again.restore(labels.clone(), frames.clone(), START + now);
+        assert_eq!((skipped.damaged, skipped.future), (0, future), "{now}");
+        assert_eq!(again.has_second(START + now), now < 25);
+        let period = again.period(START, START + 100);
+        assert_eq!(period.length, Duration::from_secs(seconds), "{now}");
+        assert_eq!(period.series[&shape(1)].count, seconds);
+    }
 }
 
 #[test]
