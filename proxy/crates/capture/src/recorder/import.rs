@@ -25,7 +25,8 @@ use crate::record::{
 };
 
 /// Maximum number of sessions that are remembered at a time. In a file with more sessions, the
-/// session with the lowest number is forgotten, and its later messages begin a new client.
+/// session with the lowest number is forgotten: its client ends, and its later messages begin a new
+/// client.
 const MAX_SESSIONS: usize = 50_000;
 
 /// Maximum number of commands without a reply that are remembered at a time. Replies to further
@@ -147,7 +148,7 @@ impl Import {
         }
     }
 
-    /// Converts the next packet. Returns its records, at most four.
+    /// Converts the next packet. Returns its records, at most five.
     pub fn convert(&mut self, packet: Packet) -> Vec<Content> {
         let mut records = Vec::new();
         let at_us = packet.at_us.saturating_sub(self.began_at_us);
@@ -160,14 +161,11 @@ impl Import {
                 self.message(packet.session, packet.message, at_us, &mut records)
             }
             PacketEvent::SessionBegan if !self.sessions.contains_key(&packet.session) => {
+                self.make_room(packet.session, at_us, &mut records);
                 self.session(packet.session).has_begun = true;
             }
             PacketEvent::SessionBegan | PacketEvent::SessionEnded => {
-                let session = self.remove(packet.session);
-                let client = session.and_then(|session| session.client);
-                records.extend(
-                    client.map(|client| Content::ClientEnded(ClientEnded { client, at_us })),
-                );
+                self.end_session(packet.session, at_us, &mut records);
             }
         }
         records
@@ -196,18 +194,30 @@ impl Import {
         sessions.map(|session| session.pending.len()).sum()
     }
 
+    /// The session with this number. [`Self::make_room`] must have been called for it.
     fn session(&mut self, number: u64) -> &mut Session {
-        if self.sessions.len() >= MAX_SESSIONS && !self.sessions.contains_key(&number) {
-            let lowest = self.sessions.keys().next().copied();
-            lowest.and_then(|lowest| self.remove(lowest));
-        }
         self.sessions.entry(number).or_default()
     }
 
-    fn remove(&mut self, number: u64) -> Option<Session> {
-        let session = self.sessions.remove(&number)?;
+    /// If the session with this number would be one too many, ends the session with the lowest
+    /// number.
+    fn make_room(&mut self, number: u64, at_us: u64, records: &mut Vec<Content>) {
+        if self.sessions.len() >= MAX_SESSIONS
+            && !self.sessions.contains_key(&number)
+            && let Some(lowest) = self.sessions.keys().next().copied()
+        {
+            self.end_session(lowest, at_us, records);
+        }
+    }
+
+    /// Forgets a session. Adds a `ClientEnded` record if the session had operations.
+    fn end_session(&mut self, number: u64, at_us: u64, records: &mut Vec<Content>) {
+        let Some(session) = self.sessions.remove(&number) else {
+            return;
+        };
         self.pending = self.pending.saturating_sub(session.pending.len());
-        Some(session)
+        let ended = |client| Content::ClientEnded(ClientEnded { client, at_us });
+        records.extend(session.client.map(ended));
     }
 
     fn message(&mut self, session: u64, message: Bytes, at_us: u64, records: &mut Vec<Content>) {
@@ -215,6 +225,7 @@ impl Import {
             self.counts.damaged += 1;
             return;
         };
+        self.make_room(session, at_us, records);
         if !parsed.is_reply() {
             return self.command(session, &parsed, at_us, records);
         }

@@ -419,6 +419,25 @@ fn number_of_remembered_commands_is_limited_in_a_file_without_replies() {
     assert!(import.remembered() <= 100_000, "{}", import.remembered());
 }
 
+#[test]
+fn the_client_of_a_forgotten_session_ends_before_the_next_client_begins() {
+    let sessions = (1..=50_001).map(|session| (session, request(1, &find(1))));
+    let (records, _) = import(sessions);
+    let is_end = |record: &Content| matches!(record, Content::ClientEnded(_));
+    assert_eq!(records.iter().filter(|record| is_end(record)).count(), 1);
+    let [
+        ..,
+        Content::ClientEnded(ended),
+        Content::ClientBegan(began),
+        Content::Command(_),
+    ] = &records[..]
+    else {
+        panic!("{:?}", records.last());
+    };
+    assert_eq!((ended.client, began.client), (1, 50_001));
+    assert_eq!(ended.at_us, began.at_us);
+}
+
 /// Generates scripts. Each entry is an exchange of messages: its session and its kind.
 fn scripts() -> impl Strategy<Value = Vec<(u64, u8)>> {
     proptest::collection::vec((1_u64..5, 0_u8..4), 1..40)
