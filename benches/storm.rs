@@ -428,11 +428,16 @@ fn row(plan: &Plan, clients: usize, how: Stall, run: usize, is_through: bool, st
     let beside = stalled.beside.seconds("operations");
     let goodput = recovered(&beside, stall_ends, BESIDE);
     let p99 = stalled.aside.seconds("operation_p99_ms");
-    let mean = |seconds: &[f64]| {
-        seconds.iter().sum::<f64>() / f64::from(u32::try_from(seconds.len()).unwrap_or(1))
+    // With `--quick`, some of these periods have no second.
+    let mean = |seconds: Option<&[f64]>| {
+        let seconds = seconds.filter(|seconds| !seconds.is_empty())?;
+        let length = f64::from(u32::try_from(seconds.len()).unwrap_or(1));
+        Some(seconds.iter().sum::<f64>() / length)
     };
-    let calm = mean(p99.get(1..stall_begins).unwrap_or_default());
-    let aside = mean(p99.get(stall_begins..stall_ends).unwrap_or_default()) / calm;
+    let none = || "–".to_owned();
+    let calm = mean(p99.get(1..stall_begins));
+    let aside = mean(p99.get(stall_begins..stall_ends)).zip(calm);
+    let aside = aside.map_or_else(none, |(aside, calm)| format!("{:.2}", aside / calm));
     let given_up: f64 = stalled.storm.seconds("timed_out").iter().sum();
     let (connections, logins) = match is_through {
         true => (
@@ -443,11 +448,12 @@ fn row(plan: &Plan, clients: usize, how: Stall, run: usize, is_through: bool, st
             ),
             stalled.after.authentications - stalled.before.authentications,
         ),
-        false => ("–".to_owned(), stalled.primary_logins),
+        false => (none(), stalled.primary_logins),
     };
-    let served = mean(beside.get(stall_ends + 3..).unwrap_or_default());
+    let served = mean(beside.get(stall_ends + 3..));
+    let served = served.map_or_else(none, |served| format!("{served:.0}"));
     say(&format!(
-        "| {clients} | {how:?} | {} | {run} | {hello:.1} ms | {served:.0} | {goodput} | {connections} | {logins:.0} | {aside:.2} | {given_up:.0} |",
+        "| {clients} | {how:?} | {} | {run} | {hello:.1} ms | {served} | {goodput} | {connections} | {logins:.0} | {aside} | {given_up:.0} |",
         name_of(is_through)
     ));
 }

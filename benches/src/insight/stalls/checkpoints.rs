@@ -230,9 +230,8 @@ fn report(checkpoints: &[Checkpoint], loads: &[(&str, f64, Vec<Answered>)], bega
         let is_beside = |c: &Checkpoint| sent > c.ended || answered < c.began;
         checkpoints.iter().all(is_beside)
     });
-    let [first, last] = [checkpoints.first(), checkpoints.last()];
-    let periods = float(count(checkpoints.len().saturating_sub(1)));
-    if let (Some(first), Some(last)) = (first, last) {
+    if let [first, .., last] = checkpoints {
+        let periods = float(count(checkpoints.len() - 1));
         say(&format!(
             "\nMean time from checkpoint to checkpoint: {:.2} s.",
             (last.began - first.began) / periods
