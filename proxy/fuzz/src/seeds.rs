@@ -668,13 +668,14 @@ fn configurations() -> Vec<Seed> {
             "pool",
             "[pool]\nmax_pool_size = 10\nmin_pool_size = 2\nmax_connecting = 2\nconcurrency = 8\n\
              max_idle_time_ms = 0\nwait_queue_timeout_ms = 100\n\
-             [limits]\nmax_users = 5\nmessage_memory_bytes = 67108864\n",
+             [limits]\nmax_users = 5\nmessage_memory_bytes = 134217728\n",
         ),
         file(
             "users",
-            "[auth]\ncredentials = \"static\"\n[[auth.users]]\nname = \"u\"\nsource = \"admin\"\n\
-             [auth.users.scram_sha_256]\niteration_count = 4096\nsalt = \"c29tZSBzYWx0\"\n\
-             stored_key = \"AAAA\"\nserver_key = \"AAAA\"\n",
+            "[auth]\ncredentials = \"users\"\n[[auth.users]]\nname = \"u\"\nsource = \"admin\"\n\
+             [auth.users.scram_sha_256]\niterations = 4096\nsalt = \"c29tZSBzYWx0\"\n\
+             stored_key = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"\n\
+             server_key = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\"\n",
         ),
         file(
             "slow_log",
@@ -711,4 +712,22 @@ fn configurations() -> Vec<Seed> {
              SEAWALL_PORT=tcp://1.2.3.4:27017\nSEAWALL_POOL__NO=1\nHOME=/root\n",
         ),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use seawall_config::Settings;
+
+    use super::*;
+
+    #[test]
+    fn seeds_with_users_and_pool_sizes_are_valid_configurations() {
+        for (name, bytes) in configurations() {
+            if matches!(&*name, "pool" | "users") {
+                let text = str::from_utf8(&bytes).unwrap().trim_start_matches('\0');
+                let problems = Settings::from_toml(text).err();
+                assert_eq!(problems, None, "{name}");
+            }
+        }
+    }
 }

@@ -18,7 +18,7 @@ const MAX_TEXT_BYTES: usize = 16 * 1024;
 
 /// Minimum message memory of accepted settings. With less memory, Seawall could not hold one large
 /// message and its reply.
-const LEAST_MESSAGE_MEMORY_BYTES: usize = 64 << 20;
+const LEAST_MESSAGE_MEMORY_BYTES: usize = 128 << 20;
 
 /// Checks that accepted settings keep their invariants, and that each problem is one line.
 pub fn config(data: &[u8]) {
