@@ -94,11 +94,16 @@ impl SectionWalk {
         }
     }
 
-    /// Parses the next bytes of the message.
+    /// Parses the next bytes of the message. The caller must not feed more bytes than those that
+    /// are left of the message.
     ///
     /// # Errors
     /// The same error that [`super::OpMsg::parse`] returns for the whole message.
+    /// [`MessageError::SequenceSize`] if the piece is longer than the rest of the message.
     pub fn feed(&mut self, piece: &[u8]) -> Result<(), MessageError> {
+        if piece.len() > self.left {
+            return Err(MessageError::SequenceSize);
+        }
         let mut rest = piece;
         while let Some((&first, behind)) = rest.split_first() {
             if self.inside > 0 {
@@ -238,6 +243,15 @@ mod tests {
                 assert_eq!(walk(&sections, piece), expected, "{piece}");
             }
         }
+    }
+
+    #[test]
+    fn bytes_after_the_end_of_the_message_are_refused() {
+        let sections = sequence("a", 3);
+        let mut walk = SectionWalk::new(sections.len(), None);
+        assert_eq!(walk.feed(&sections), Ok(()));
+        assert_eq!(walk.feed(&[]), Ok(()));
+        assert_eq!(walk.feed(&sections), Err(MessageError::SequenceSize));
     }
 
     #[test]
