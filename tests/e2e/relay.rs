@@ -224,15 +224,10 @@ async fn messages_sent_before_a_client_disconnects_reach_the_server() {
             .await
             .unwrap();
     }
-    let mut direct = set
-        .raw_client(set.members().first().unwrap())
-        .await
-        .unwrap();
-    let mut found = 0;
-    while found < 1000 {
-        let count = direct.command(&db, doc! {"count": "c"}).await.unwrap();
-        found = count.body.get_i32("n").unwrap();
-    }
+    let database = set.client().await.unwrap().database(&db);
+    let collection = database.collection::<Document>("c");
+    let is_complete = async || collection.count_documents(doc! {}).await.unwrap() == 1000;
+    eventually(LIMIT, is_complete).await.unwrap();
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ use seawall_tests::{
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
+    net::{TcpListener, TcpSocket},
     task::JoinHandle,
 };
 use tokio_rustls::{
@@ -322,10 +322,11 @@ async fn the_last_export_at_the_end_of_a_drain_has_all_operations() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failed_exports_are_counted_and_delay_no_operation() {
-    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let refusing = format!("http://{}", unused.local_addr().unwrap());
-    drop(unused);
+async fn failed_exports_are_counted_and_the_next_receiver_gets_all_operations() {
+    // The socket keeps its port, and refuses connections because it does not listen.
+    let bound = TcpSocket::new_v4().unwrap();
+    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let refusing = format!("http://{}", bound.local_addr().unwrap());
     let busy = "HTTP/1.1 503 Busy\r\nretry-after: 9\r\ncontent-length: 0\r\n\r\n";
     let huge = format!(
         "HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n{}",
