@@ -8,10 +8,12 @@ use futures_util::future::join_all;
 use seawall_api::{AdminClient, Reload, Status};
 use seawall_tests::{
     eventually::eventually,
-    mongod::{NewUser, Options, RunCommand, Standalone, create_user, unique_name},
+    mongod::{
+        FailTimes, NewUser, Options, RunCommand, Standalone, create_user, fail_command, unique_name,
+    },
     process::Process,
     raw::{Mechanism, RawClient},
-    recorder::Recorder,
+    recorder::{Cut, Recorder},
     scratch::Scratch,
     seawall::Seawall,
 };
@@ -223,6 +225,29 @@ async fn credential_mode_none_becomes_self_after_access_control_is_switched_on()
     let outcome = early.login(&user.login()).await.unwrap();
     assert!(outcome.is_authenticated(), "{outcome:?}");
     assert!(insert(&mut early, &user.name).await.is_ok());
+}
+
+/// A server that is shutting down may refuse every command with code 11600.
+#[tokio::test]
+async fn an_error_reply_of_a_failing_server_does_not_switch_on_logins() {
+    let open = Standalone::start(Options::default()).await.unwrap();
+    let recorder = Recorder::start(open.address()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let seawall = seawall_at(&uri, "").await;
+    assert_eq!(mode(&seawall).await, "none");
+    let mut early = connect(&seawall).await;
+    assert!(insert(&mut early, "test").await.is_ok());
+    let failure = doc! { "failCommands": ["getParameter"], "errorCode": 11600 };
+    let administrator = open.administrator().await.unwrap();
+    fail_command(&administrator, FailTimes::Count(2), failure)
+        .await
+        .unwrap();
+    recorder.cut_all(Cut::Close);
+    for client in [&mut early, &mut connect(&seawall).await] {
+        let reply = find(client, "test").await;
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+    assert_eq!(mode(&seawall).await, "none");
 }
 
 /// Time limit of each wait. Only a failing test waits this long.

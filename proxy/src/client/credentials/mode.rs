@@ -135,8 +135,9 @@ pub(super) async fn decide(credentials: Weak<Credentials>) {
 }
 
 /// Returns the mode that fits the deployment: [`CredentialMode::Own`] or [`CredentialMode::None`].
-/// Returns no mode if no server is usable, or if a server does not reply.
-async fn ask_deployment(credentials: &Arc<Credentials>) -> Option<CredentialMode> {
+/// Returns no mode if no server is usable, or if a server's reply is missing or does not show if
+/// the server requires a login.
+pub(super) async fn ask_deployment(credentials: &Arc<Credentials>) -> Option<CredentialMode> {
     let topology = &credentials.topology;
     let snapshot = topology.snapshot();
     let servers: Vec<_> = snapshot

@@ -195,7 +195,7 @@ pub(in crate::client) async fn connect_with_hello(
         return Err(FallbackError::Compression);
     }
     let requires_authentication = connector
-        .server_requires_authentication(pool.address(), &mut connection)
+        .may_require_authentication(pool.address(), &mut connection)
         .await?;
     Ok(Target {
         requires_authentication,

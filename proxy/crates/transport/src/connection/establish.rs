@@ -304,8 +304,8 @@ impl Connector {
     }
 
     /// Connects but sends no `hello`, because the client sends its own `hello`. The returned flag
-    /// is true if the server requires clients to log in. Sends `header` first, before the TLS
-    /// handshake.
+    /// is true if the server requires clients to log in, or if the server's reply does not show
+    /// this. Sends `header` first, before the TLS handshake.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -317,22 +317,23 @@ impl Connector {
         let checking = async {
             let (stream, _) = self.connect_stream(address, header).await?;
             let mut connection = Connection::new(stream, Instant::now());
-            let requires = server_requires_authentication(address, &mut connection).await?;
+            let requires = may_require_authentication(address, &mut connection).await?;
             Ok((connection.stream, requires))
         };
         self.within_limit(address, checking).await
     }
 
-    /// True if the server of this connection requires clients to log in.
+    /// True if the server of this connection requires clients to log in, or if the server's reply
+    /// does not show this.
     ///
     /// # Errors
     /// See [`EstablishError`].
-    pub async fn server_requires_authentication(
+    pub async fn may_require_authentication(
         &self,
         address: &ServerAddress,
         connection: &mut Connection,
     ) -> Result<bool, EstablishError> {
-        let checking = server_requires_authentication(address, connection);
+        let checking = may_require_authentication(address, connection);
         self.within_limit(address, checking).await
     }
 
@@ -512,6 +513,21 @@ async fn server_requires_authentication(
         address: address.clone(),
         source,
     })
+}
+
+/// Like [`server_requires_authentication`], for relays. If the server's reply does not show if it
+/// requires a login, the relay treats its client as one that must log in.
+async fn may_require_authentication(
+    address: &ServerAddress,
+    connection: &mut Connection,
+) -> Result<bool, EstablishError> {
+    match server_requires_authentication(address, connection).await {
+        Err(EstablishError::Exchange {
+            source: ControlError::Refused { .. },
+            ..
+        }) => Ok(true),
+        requires => requires,
+    }
 }
 
 async fn run_step(

@@ -9,8 +9,8 @@ use super::{
     key_request, refused, user,
     users::{error, keys_of, stored_keys, users_info},
 };
-use crate::client::credentials::introduction::MAX_SPARE;
-use seawall_auth::{IdentityStatus, Login, Mechanism};
+use crate::client::credentials::{introduction::MAX_SPARE, mode::ask_deployment};
+use seawall_auth::{Identity, IdentityStatus, Login, Mechanism};
 
 fn configured(secret: UserSecret) -> Vec<ConfiguredUser> {
     vec![configured_user("u", SOURCE, secret)]
@@ -269,6 +269,30 @@ async fn credential_mode_auto_becomes_self_if_a_server_requires_a_login() {
     scene.credentials.anonymous_refused();
     assert_eq!(scene.credentials.mode(), CredentialMode::Own);
     assert!(scene.log_in("u", "secret").await.is_ok());
+}
+
+#[tokio::test]
+async fn only_error_13_shows_that_a_server_requires_a_login() {
+    let scene = Scene::new().await;
+    let (connector, address) = (scene.credentials.topology.connector(), scene.pool.address());
+    let anonymous = Identity::anonymous();
+    // 91 is ShutdownInProgress, 11600 InterruptedAtShutdown.
+    for code in [91, 11_600] {
+        scene.server.reply_instead("getParameter", error(code));
+        assert_eq!(ask_deployment(&scene.credentials).await, None, "{code}");
+        let failed = connector.establish(address, &anonymous).await.unwrap_err();
+        assert!(!failed.requires_authentication(), "{failed}");
+        assert!(failed.blames_server(), "{failed}");
+        // A relay treats its client as one that must log in.
+        let mut connection = connector.connect(address).await.unwrap();
+        let checking = connector.may_require_authentication(address, &mut connection);
+        assert!(checking.await.unwrap(), "{code}");
+    }
+    scene.server.reply_instead("getParameter", error(13));
+    let mode = ask_deployment(&scene.credentials).await;
+    assert_eq!(mode, Some(CredentialMode::Own));
+    let refused = connector.establish(address, &anonymous).await.unwrap_err();
+    assert!(refused.requires_authentication(), "{refused}");
 }
 
 #[tokio::test]
