@@ -7,41 +7,38 @@
 //! another address needs one, Seawall ends the oldest conversation of the address with the most
 //! conversations, but not before this conversation is half a second old. The client of the ended
 //! conversation may begin another login.
+//!
+//! Each conversation has a turn. When a conversation ends, its turn passes to one waiting login,
+//! and the addresses with waiting logins are served in turn. So the end of a conversation costs the
+//! same whether few or many logins wait.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until, timeout_at},
-};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
+use crate::limits::{Turn, Turns};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
 /// A conversation younger than this is not ended to make room for another conversation.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// Shortest time between two attempts of a waiting login to end another conversation. Thousands of
+/// logins may wait, and each attempt examines all conversations.
+const ATTEMPT_INTERVAL: Duration = Duration::from_millis(250);
+
 /// The conversations in progress. Each conversation can store one `T`, which is dropped when the
 /// conversation ends.
 pub(super) struct Conversations<T> {
-    max: AtomicUsize,
+    /// One turn for each conversation.
+    turns: Turns,
     open: Mutex<Open<T>>,
-    /// Notified when a conversation ends.
-    has_room: Notify,
 }
 
 impl<T> fmt::Debug for Conversations<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Conversations")
-            .field("max", &self.max)
+            .field("turns", &self.turns)
             .finish_non_exhaustive()
     }
 }
@@ -55,6 +52,7 @@ struct Slot<T> {
     sharer: Sharer,
     since: Instant,
     held: Option<T>,
+    turn: Turn,
 }
 
 /// One conversation. Dropping it ends the conversation.
@@ -67,20 +65,18 @@ pub(super) struct Conversation<T> {
 impl<T> Conversations<T> {
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
-            max: AtomicUsize::new(max),
+            turns: Turns::new(max),
             open: Mutex::new(Open {
                 slots: HashMap::new(),
                 next: 0,
             }),
-            has_room: Notify::new(),
         })
     }
 
     /// Changes the maximum number of conversations. If the maximum falls, conversations in progress
     /// continue.
     pub(super) fn set_max(&self, max: usize) {
-        self.max.store(max, Ordering::Relaxed);
-        self.has_room.notify_waiters();
+        self.turns.set_count(max);
     }
 
     /// Begins a conversation as soon as there is room; `None` if there is no room by `deadline`.
@@ -90,57 +86,58 @@ impl<T> Conversations<T> {
         sharer: Sharer,
         deadline: Instant,
     ) -> Option<Conversation<T>> {
-        loop {
-            let has_room = self.has_room.notified();
-            let again_at = match self.try_begin(sharer, Instant::now()) {
-                Ok(conversation) => return Some(conversation),
-                Err(again_at) => again_at,
-            };
-            let again = async {
-                match again_at {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let waited = async {
-                tokio::select! {
-                    () = has_room => {}
-                    () = again => {}
-                }
-            };
-            timeout_at(deadline, waited).await.ok()?;
-        }
-    }
-
-    /// Begins a conversation. If there is no room now, the error is the time from which an older
-    /// conversation may be ended to make room. The error is `None` if no conversation may be ended,
-    /// so the caller must wait until one ends by itself.
-    fn try_begin(
-        self: &Arc<Self>,
-        sharer: Sharer,
-        now: Instant,
-    ) -> Result<Conversation<T>, Option<Instant>> {
-        let mut open = self.open.lock();
-        let mut ended = None;
-        if open.slots.len() >= self.max.load(Ordering::Relaxed) {
-            let (number, grace_until) = open.to_end_for(sharer).ok_or(None)?;
-            if now < grace_until {
-                return Err(Some(grace_until));
+        let turn = async {
+            tokio::select! {
+                // The first branch is polled first, so that no conversation is ended while a turn
+                // is free.
+                biased;
+                turn = self.turns.take(sharer) => turn,
+                turn = self.turn_of_another(sharer) => turn,
             }
-            ended = open.slots.remove(&number);
-        }
+        };
+        let turn = timeout_at(deadline, turn).await.ok()?;
+        let mut open = self.open.lock();
         let number = open.next;
         open.next += 1;
         let slot = Slot {
             sharer,
-            since: now,
+            since: Instant::now(),
             held: None,
+            turn,
         };
         open.slots.insert(number, slot);
         drop(open);
-        drop(ended);
         let all = Arc::clone(self);
-        Ok(Conversation { all, number })
+        Some(Conversation { all, number })
+    }
+
+    /// Ends a conversation of another address to make room for one of `sharer`, as soon as this is
+    /// allowed. Returns the turn of the ended conversation.
+    async fn turn_of_another(&self, sharer: Sharer) -> Turn {
+        loop {
+            let now = Instant::now();
+            let allowed_at = match self.end_another(sharer, now) {
+                Ok(turn) => return turn,
+                Err(allowed_at) => allowed_at,
+            };
+            sleep_until(allowed_at.unwrap_or(now).max(now + ATTEMPT_INTERVAL)).await;
+        }
+    }
+
+    /// Ends a conversation of another address to make room for one of `sharer`. Returns the turn of
+    /// the ended conversation. The error is the time from which a conversation may be ended; `None`
+    /// if none may be ended as long as the numbers of conversations do not change.
+    fn end_another(&self, sharer: Sharer, now: Instant) -> Result<Turn, Option<Instant>> {
+        let mut open = self.open.lock();
+        let (number, grace_until) = open.to_end_for(sharer).ok_or(None)?;
+        if now < grace_until {
+            return Err(Some(grace_until));
+        }
+        let ended = open.slots.remove(&number);
+        drop(open);
+        let Slot { held, turn, .. } = ended.ok_or(None)?;
+        drop(held);
+        Ok(turn)
     }
 }
 
@@ -190,14 +187,18 @@ impl<T> Conversation<T> {
 impl<T> Drop for Conversation<T> {
     fn drop(&mut self) {
         let ended = self.all.open.lock().slots.remove(&self.number);
-        // The stored value is dropped after the lock has been released.
+        // The stored value and the turn are dropped after the lock has been released.
         drop(ended);
-        self.all.has_room.notify_waiters();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{cell::Cell, future::poll_fn};
+
+    use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+    use tokio::task::coop::unconstrained;
+
     use super::*;
 
     fn sharer(last: u8) -> Sharer {
@@ -258,6 +259,47 @@ mod tests {
         assert!(conversations.begin(sharer(2), deadline()).await.is_none());
         let third = begun(&conversations, 3, "d").await;
         assert_eq!((held[0].take(), third.take()), (None, Some("d")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_conversation_wakes_only_one_waiting_login() {
+        const LOGINS: usize = 100;
+        let conversations = Conversations::<()>::new(1);
+        let begin = || conversations.begin(sharer(1), deadline());
+        let mut held = begin().await;
+        let polls = &Cell::new(0);
+        let waiting = (0..LOGINS).map(|_| {
+            let mut waiting = Box::pin(unconstrained(begin()));
+            poll_fn(move |cx| {
+                polls.set(polls.get() + 1);
+                waiting.as_mut().poll(cx)
+            })
+        });
+        let mut waiting: FuturesUnordered<_> = waiting.collect();
+        assert!(waiting.next().now_or_never().is_none());
+        assert_eq!(polls.get(), LOGINS);
+        for served in 1..LOGINS {
+            drop(held);
+            held = waiting.next().await.flatten();
+            assert!(held.is_some());
+            // This polls all other logins that were woken.
+            assert!(waiting.next().now_or_never().is_none());
+            assert_eq!(polls.get(), LOGINS + served);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiting_login_that_leaves_passes_its_turn_on() {
+        let conversations = Conversations::new(1);
+        let held = begun(&conversations, 1, "a").await;
+        let [mut first, mut second] =
+            [0, 1].map(|_| Box::pin(conversations.begin(sharer(1), deadline())));
+        assert!(first.as_mut().now_or_never().is_none());
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(held);
+        // The turn has passed to the first login, which leaves before it receives the turn.
+        drop(first);
+        assert!(second.now_or_never().flatten().is_some());
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,7 +4,10 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{Notify, futures::OwnedNotified},
+    sync::{
+        Notify,
+        futures::{Notified, OwnedNotified},
+    },
     time::{Instant, timeout_at},
 };
 
@@ -35,8 +38,12 @@ struct State {
 #[derive(Debug, Default)]
 struct UserFlights {
     in_progress: HashMap<Sharer, Flight>,
+    /// Number of [`Lead`]s, including those of introductions that were replaced.
+    leads: usize,
     /// Notified when an introduction ends.
     ended: Arc<Notify>,
+    /// Notified when the user becomes known or unknown.
+    resolved: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -53,6 +60,7 @@ pub(super) struct Lead {
     user: UserName,
     sharer: Sharer,
     number: u64,
+    resolved: Arc<Notify>,
 }
 
 /// A login's wait for an introduction by another login.
@@ -95,12 +103,25 @@ impl Flights {
         let flights = state.users.entry(user.clone()).or_default();
         let flight = Flight { number, since: now };
         flights.in_progress.insert(sharer, flight);
+        flights.leads += 1;
         Ok(Lead {
             flights: Arc::clone(self),
             user: user.clone(),
             sharer,
             number,
+            resolved: Arc::clone(&flights.resolved),
         })
+    }
+
+    /// Records that a user has become known or unknown, so that its introductions need not begin.
+    pub(super) fn resolve(&self, user: &UserName) {
+        let state = self.0.lock();
+        let resolved = state.users.get(user);
+        let resolved = resolved.map(|flights| Arc::clone(&flights.resolved));
+        drop(state);
+        if let Some(resolved) = resolved {
+            resolved.notify_waiters();
+        }
     }
 }
 
@@ -124,6 +145,11 @@ impl Lead {
     pub(super) fn user(&self) -> &UserName {
         &self.user
     }
+
+    /// Ready when the user becomes known or unknown after this call.
+    pub(super) fn resolved(&self) -> Notified<'_> {
+        self.resolved.notified()
+    }
 }
 
 impl Drop for Lead {
@@ -138,7 +164,8 @@ impl Drop for Lead {
             flights.in_progress.remove(&self.sharer);
         }
         let ended = Arc::clone(&flights.ended);
-        if flights.in_progress.is_empty() {
+        flights.leads -= 1;
+        if flights.leads == 0 {
             state.users.remove(&self.user);
         }
         drop(state);
@@ -148,6 +175,7 @@ impl Drop for Lead {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use tokio::time::{advance, timeout};
 
     use super::*;
@@ -223,5 +251,19 @@ mod tests {
         assert!(lead(&flights, 1, began).is_err());
         drop(successor);
         assert!(lead(&flights, 1, began).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replaced_introduction_is_notified_when_its_user_becomes_known() {
+        let flights = Arc::<Flights>::default();
+        let began = Instant::now();
+        let stalled = lead(&flights, 1, began).unwrap();
+        advance(STALLED_AFTER).await;
+        drop(lead(&flights, 1, began).unwrap());
+        let resolved = stalled.resolved();
+        flights.resolve(&user());
+        assert!(resolved.now_or_never().is_some());
+        drop(stalled);
+        assert!(flights.0.lock().users.is_empty());
     }
 }

@@ -6,7 +6,7 @@
 //! that exactly this user is logged in on it. The ClientKey from the client's proof matches the
 //! keys that Seawall then reads. The server's signature matches these keys, too.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use bson::{RawDocument, cstr, rawdoc};
 use tokio::{
@@ -25,9 +25,12 @@ use seawall_auth::{
     Login, Mechanism, ScramKeys,
 };
 use seawall_command::ReadPreference;
-use seawall_transport::connection::{
-    Connection, SecretDocument, conversation_id, empty_exchange, payload, reply_is_ok,
-    sasl_continue, sasl_start,
+use seawall_transport::{
+    Sharer,
+    connection::{
+        Connection, SecretDocument, conversation_id, empty_exchange, payload, reply_is_ok,
+        sasl_continue, sasl_start,
+    },
 };
 
 /// A SASL payload, zeroed on drop.
@@ -63,8 +66,8 @@ pub(in crate::client) struct Carried {
 
 impl Credentials {
     /// Begins an introduction as soon as the limits allow it. Fails if the limits still do not
-    /// allow it at `deadline`. If another login has introduced the user during the wait, returns
-    /// the keys.
+    /// allow it at `deadline`. If another login introduces the user during the wait, returns the
+    /// keys.
     pub(super) async fn introduce(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -76,26 +79,40 @@ impl Credentials {
             mechanism,
             sharer,
         } = *request;
-        let begun = async {
-            let conversation = self.conversations.begin(sharer, deadline).await?;
-            let exchange = Arc::clone(self.exchanges.semaphore()).acquire_owned();
-            let exchange = timeout_at(deadline, exchange).await;
-            Some((conversation, exchange.ok()?.ok()?))
+        let mut begun = pin!(self.begin_exchange(sharer, deadline));
+        let (conversation, exchange) = loop {
+            let resolved = lead.resolved();
+            if let Some(known) = self.concurrent_result(user, mechanism, Instant::now())? {
+                return Ok(Obtained::Known(known));
+            }
+            tokio::select! {
+                // The first branch is polled first, so that a login of a known user needs no
+                // conversation.
+                biased;
+                () = resolved => {}
+                begun = &mut begun => break begun.ok_or(CredentialError::Unavailable)?,
+            }
         };
-        let Some((conversation, exchange)) = begun.await else {
-            return Err(CredentialError::Unavailable);
-        };
-        let now = Instant::now();
-        let introduction = Introduction {
+        Ok(Obtained::Introduce(Introduction {
             credentials: Arc::clone(self),
             lead,
-            deadline: now + INTRODUCTION_LIMIT,
+            deadline: Instant::now() + INTRODUCTION_LIMIT,
             exchange: Some(exchange),
             conversation,
-        };
-        // The waits above can be long in a storm, so another login may have introduced the user.
-        let known = self.concurrent_result(user, mechanism, now)?;
-        Ok(known.map_or_else(|| Obtained::Introduce(introduction), Obtained::Known))
+        }))
+    }
+
+    /// Begins a conversation and takes a permit for an exchange with a server. `None` if the limits
+    /// still do not allow this at `deadline`.
+    async fn begin_exchange(
+        &self,
+        sharer: Sharer,
+        deadline: Instant,
+    ) -> Option<(Conversation<Connection>, OwnedSemaphorePermit)> {
+        let conversation = self.conversations.begin(sharer, deadline).await?;
+        let exchange = Arc::clone(self.exchanges.semaphore()).acquire_owned();
+        let exchange = timeout_at(deadline, exchange).await.ok()?;
+        Some((conversation, exchange.ok()?))
     }
 
     /// Returns an unauthenticated connection to the primary, or to a router or standalone. Uses a

@@ -380,6 +380,7 @@ impl Credentials {
         let now = Instant::now();
         let evicted = self.store.lock().remember_unknown(user, mechanism, now);
         drop(evicted);
+        self.introductions.resolve(user);
     }
 
     /// Stores a user whose keys were requested at `asked_at` and match a proof. Older keys that
@@ -395,6 +396,7 @@ impl Credentials {
         let (known, evicted) = learnt;
         drop(evicted);
         let known = known.ok_or(CredentialError::Refused)?;
+        self.introductions.resolve(user);
         // A reload may have removed the user during its login.
         if !self.may_be_known(user) {
             self.apply_reading(user, &known.identity, Reading::Gone, Instant::now());

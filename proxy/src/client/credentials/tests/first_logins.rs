@@ -2,6 +2,7 @@
 
 use bson::rawdoc;
 use futures_util::FutureExt as _;
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::{
@@ -10,7 +11,9 @@ use super::{
     users::{error, keys_of, stored_keys, users_info},
 };
 use crate::client::credentials::{introduction::MAX_SPARE, mode::ask_deployment};
-use seawall_auth::{Identity, IdentityStatus, Login, Mechanism};
+use seawall_auth::{
+    Credentials, DerivedKeys, Identity, IdentityStatus, Login, Mechanism, Restrictions,
+};
 
 fn configured(secret: UserSecret) -> Vec<ConfiguredUser> {
     vec![configured_user("u", SOURCE, secret)]
@@ -142,6 +145,33 @@ async fn a_login_waits_while_another_first_login_of_the_same_user_is_in_progress
         panic!("the first login made the user known");
     };
     assert_eq!(second.identity.id(), known.identity.id());
+}
+
+#[tokio::test]
+async fn logins_that_wait_for_a_conversation_end_when_their_user_becomes_known() {
+    let scene = Scene::new().await;
+    let mut conversations = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        scene.server.set_password(name, "secret");
+        conversations.push(scene.start(name).await.unwrap());
+    }
+    let u = user("u");
+    let mut waiting = Box::pin(scene.obtain(&u));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    let DerivedKeys { client_key, keys } = keys_of(SHA_256, "u", "secret");
+    let read = Credentials {
+        user_id: None,
+        source: SOURCE.to_owned(),
+        name: "u".to_owned(),
+        sha1: None,
+        sha256: Some(keys.clone()),
+        restrictions: Restrictions::default(),
+        mechanisms: Vec::new(),
+    };
+    let learnt = (scene.credentials).learn(&u, read, (client_key, keys), Instant::now());
+    assert!(learnt.is_ok());
+    let obtained = waiting.now_or_never();
+    assert!(matches!(obtained, Some(Ok(Obtained::Known(_)))));
 }
 
 #[tokio::test]
