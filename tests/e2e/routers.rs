@@ -11,7 +11,7 @@ use seawall_api::{Pool, Pools, Topology};
 use seawall_tests::{
     crowd,
     eventually::eventually,
-    mongod::{Options, ReplicaSet},
+    mongod::{NewUser, Options, ReplicaSet, create_user},
     raw::{RawClient, RawReply},
     recorder::{Cut, Recorder},
     seawall::{self, Seawall},
@@ -21,6 +21,8 @@ use tokio::{
     task::JoinSet,
     time::{Instant, timeout},
 };
+
+use crate::scene::{insert, log_in, seawall_at};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -94,12 +96,7 @@ impl Sharded {
             ..seawall::Options::default()
         };
         let seawall = Seawall::start_with(&uri, options).await;
-        let both = async || {
-            let topology: Topology = seawall.api("/api/v1/topology").await;
-            let mut servers = topology.servers.iter();
-            topology.topology_type == "Sharded" && servers.all(|s| s.server_type == "Mongos")
-        };
-        eventually(LIMIT, both).await.unwrap();
+        wait_for_routers(&seawall).await;
         Self {
             sets,
             routers,
@@ -114,6 +111,16 @@ impl Sharded {
             .metric("seawall_operations_total", command)
             .await
     }
+}
+
+/// Waits until Seawall knows that all servers are routers.
+async fn wait_for_routers(seawall: &Seawall) {
+    let are_known = async || {
+        let topology: Topology = seawall.api("/api/v1/topology").await;
+        let mut servers = topology.servers.iter();
+        topology.topology_type == "Sharded" && servers.all(|s| s.server_type == "Mongos")
+    };
+    eventually(LIMIT, are_known).await.unwrap();
 }
 
 #[tokio::test]
@@ -574,4 +581,55 @@ async fn a_timed_out_cursor_is_not_found_on_any_router() {
     // A new cursor is found.
     let opened = open(&mut client).await;
     assert!(continues(&mut client, opened).await);
+}
+
+/// A router caches users, so it may refuse new keys that another router already accepts.
+#[tokio::test]
+async fn a_router_that_refuses_a_login_closes_no_client() {
+    let set = ReplicaSet::start(1, Options::with_auth()).await.unwrap();
+    let user = NewUser::new("admin", "app", "secret").role("readWrite", "app");
+    create_user(&set.administrator().await.unwrap(), &user)
+        .await
+        .unwrap();
+    let router = Seawall::start(&set.uri()).await;
+    // This router serves only another user, so it refuses every login of `app`.
+    let toml = "[[auth.users]]\nname = \"other\"\nsource = \"admin\"\npassword = \"secret\"\n";
+    let options = seawall::Options {
+        toml: toml.to_owned(),
+        ..seawall::Options::default()
+    };
+    let refusing = Seawall::start_with(&set.uri(), options).await;
+    let uri = format!("mongodb://{},{}/", router.address(), refusing.address());
+    let seawall = seawall_at(&uri, BOTH_ROUTERS).await;
+    wait_for_routers(&seawall).await;
+    let mut clients = Vec::new();
+    // The user's first login fails if Seawall forwards it to the refusing router.
+    let logins = async {
+        while clients.len() < 3 {
+            let (client, outcome) = log_in(&seawall, &user.login()).await;
+            if outcome.is_authenticated() {
+                clients.push(client);
+            }
+        }
+    };
+    timeout(LIMIT, logins).await.unwrap();
+    let refusals = async || {
+        let refused = &["result=\"refused\""];
+        refusing
+            .metric("seawall_client_authentications_total", refused)
+            .await
+    };
+    let before = refusals().await;
+    let operations = async {
+        while refusals().await <= before {
+            for client in &mut clients {
+                let reply = insert(client, "app").await;
+                assert!(reply.is_ok(), "{reply:?}");
+            }
+        }
+    };
+    timeout(LIMIT, operations).await.unwrap();
+    for client in &mut clients {
+        assert!(insert(client, "app").await.is_ok());
+    }
 }

@@ -200,4 +200,98 @@ impl TopologyDescription {
             .iter()
             .find_map(|server| server.probe.build_info.as_ref())
     }
+
+    /// True if the server may know only earlier users and keys than another server: a member of a
+    /// replica set that is not its primary, or one of several routers. A router caches users for up
+    /// to 30 s (`userCacheInvalidationIntervalSecs`).
+    pub(super) fn may_lag(&self, address: &ServerAddress) -> bool {
+        let is_primary = |server: &ServerDescription| {
+            server.address == *address && server.server_type == ServerType::Primary
+        };
+        match self.topology_type {
+            TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary => {
+                !self.servers.iter().any(is_primary)
+            }
+            TopologyType::Sharded => self.servers.len() > 1,
+            TopologyType::Single | TopologyType::Unknown => false,
+        }
+    }
+
+    /// Returns the index of the nearest usable router that is not one of `refusing`. `None` if
+    /// there is none, or if the deployment has no routers.
+    pub(super) fn router_except(&self, refusing: &[ServerAddress]) -> Option<usize> {
+        if self.topology_type != TopologyType::Sharded {
+            return None;
+        }
+        let routers = self.servers.iter().enumerate();
+        let others =
+            routers.filter(|(_, server)| server.is_usable() && !refusing.contains(&server.address));
+        let nearest =
+            others.min_by_key(|(_, server)| server.probe.round_trip.unwrap_or(Duration::MAX));
+        nearest.map(|(index, _)| index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(n: u16, server_type: ServerType, round_trip_ms: u64) -> ServerDescription {
+        let address = format!("h:{n}").parse().unwrap();
+        let mut server = ServerDescription::unknown(address);
+        server.server_type = server_type;
+        server.probe.round_trip = Some(Duration::from_millis(round_trip_ms));
+        server
+    }
+
+    fn deployment(
+        topology_type: TopologyType,
+        servers: impl IntoIterator<Item = ServerDescription>,
+    ) -> TopologyDescription {
+        TopologyDescription {
+            topology_type,
+            servers: servers.into_iter().collect(),
+            ..TopologyDescription::default()
+        }
+    }
+
+    fn routers(count: u16) -> TopologyDescription {
+        let routers = (0..count).map(|n| server(n, ServerType::Router, 10 - u64::from(n)));
+        deployment(TopologyType::Sharded, routers)
+    }
+
+    #[test]
+    fn members_that_are_not_primary_and_several_routers_may_lag() {
+        let lagging = |description: &TopologyDescription| {
+            let servers = description.servers.iter();
+            let lagging = servers.map(|server| description.may_lag(&server.address));
+            lagging.collect::<Vec<_>>()
+        };
+        let members = [
+            server(1, ServerType::Primary, 1),
+            server(2, ServerType::Secondary, 1),
+        ];
+        let set = deployment(TopologyType::ReplicaSetWithPrimary, members);
+        assert_eq!(lagging(&set), [false, true]);
+        let standalone = server(1, ServerType::Standalone, 1);
+        let standalone = deployment(TopologyType::Single, [standalone]);
+        assert_eq!(lagging(&standalone), [false]);
+        assert_eq!(lagging(&routers(1)), [false]);
+        assert_eq!(lagging(&routers(2)), [true, true]);
+    }
+
+    #[test]
+    fn another_router_is_the_nearest_usable_one_that_has_not_refused() {
+        let mut description = routers(3);
+        let addresses: Vec<_> = (description.servers.iter())
+            .map(|server| server.address.clone())
+            .collect();
+        assert_eq!(description.router_except(&addresses[2..]), Some(1));
+        assert_eq!(description.router_except(&addresses[1..]), Some(0));
+        assert_eq!(description.router_except(&addresses), None);
+        description.servers[1].is_suspect = true;
+        assert_eq!(description.router_except(&addresses[2..]), Some(0));
+        description.topology_type = TopologyType::ReplicaSetWithPrimary;
+        assert_eq!(description.router_except(&[]), None);
+    }
 }

@@ -425,23 +425,17 @@ impl Topology {
         });
     }
 
-    /// True if the server is a member of a replica set and not its primary. Its data, also those of
-    /// users, may be older than the primary's.
+    /// True if the server may know only earlier users and keys than another server.
     pub(crate) fn may_lag(&self, address: &ServerAddress) -> bool {
+        self.snapshot().description.may_lag(address)
+    }
+
+    /// Selects the nearest usable router that is not one of `refusing`. `None` if there is none, or
+    /// if the deployment has no routers.
+    pub(crate) fn router_except(&self, refusing: &[ServerAddress]) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
-        let TopologyDescription {
-            topology_type,
-            servers,
-            ..
-        } = &snapshot.description;
-        let is_set = matches!(
-            topology_type,
-            TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary
-        );
-        let is_primary = |server: &ServerDescription| {
-            server.address == *address && server.server_type == ServerType::Primary
-        };
-        is_set && !servers.iter().any(is_primary)
+        let index = snapshot.description.router_except(refusing)?;
+        snapshot.pools.get(index).cloned()
     }
 
     /// The server that all relays use now: the primary, one mongos, or the server of a deployment

@@ -437,10 +437,10 @@ impl Credentials {
         self.apply_reading(&user, identity, reading, Instant::now());
     }
 
-    /// Records that a server that may lag behind the primary refused an identity's keys. Waits
-    /// until the keys have been read again on the primary, or until `deadline`. If the primary
-    /// refuses the keys too, the identity ends.
-    pub(super) async fn keys_refused_by_secondary(
+    /// Records that a server with possibly outdated users refused an identity's keys. Waits until
+    /// the keys have been read again on the primary or on a router, or until `deadline`. If the
+    /// primary or all routers refuse the keys too, the identity ends.
+    pub(super) async fn keys_refused_by_lagging_server(
         self: &Arc<Self>,
         identity: &Arc<Identity>,
         deadline: Instant,

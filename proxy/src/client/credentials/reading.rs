@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     observe::CloseReason,
-    pool::{CheckOutError, Demand},
+    pool::{CheckOutError, Checkout, Demand},
 };
 use seawall_auth::{Identity, Mechanism, UsersInfoError, parse_users_info, users_info_command};
 use seawall_command::{ReadPreference, UNAUTHORIZED, is_state_change};
@@ -37,25 +37,9 @@ impl Credentials {
     /// Reads a user's keys on a connection that is authenticated as this user.
     async fn read_as_itself(&self, user: &UserName, identity: &Arc<Identity>) -> Reading {
         let login_version = identity.login_version();
-        let deadline = Instant::now() + QUESTION_LIMIT;
-        let Ok(pool) = self
-            .topology
-            .select(&ReadPreference::PRIMARY, deadline)
-            .await
-        else {
-            return Reading::Unavailable;
-        };
-        // This checkout is served before the user's waiting operations, because logins wait for the
-        // reading. The delay of the operations is short, because each user has only one reading at
-        // a time.
-        let mut checkout = match pool.check_out(identity, Demand::OWN, deadline).await {
+        let mut checkout = match self.check_out_to_read(identity).await {
             Ok(checkout) => checkout,
-            Err(CheckOutError::Establish {
-                error,
-                login_version,
-                ..
-            }) if error.refuses_keys() => return Reading::Refused(login_version),
-            Err(_) => return Reading::Unavailable,
+            Err(reading) => return reading,
         };
         match ask_own_keys(checkout.begin(), user).await {
             Ok(credentials) => {
@@ -82,6 +66,34 @@ impl Credentials {
                 Reading::Refused(login_version)
             }
             Err(None) => Reading::Unavailable,
+        }
+    }
+
+    /// Checks out a connection of a user to the primary or to a router. A router that refuses the
+    /// user's keys may only have outdated users, so another router is tried. The error is the
+    /// result of the reading.
+    async fn check_out_to_read(&self, identity: &Arc<Identity>) -> Result<Checkout, Reading> {
+        let deadline = Instant::now() + QUESTION_LIMIT;
+        let preference = ReadPreference::PRIMARY;
+        let selected = self.topology.select(&preference, deadline).await;
+        let mut pool = selected.map_err(|_| Reading::Unavailable)?;
+        let mut refusing = Vec::new();
+        loop {
+            // This checkout is served before the user's waiting operations, because logins wait for
+            // the reading. The delay of the operations is short, because each user has only one
+            // reading at a time.
+            let refused_version = match pool.check_out(identity, Demand::OWN, deadline).await {
+                Ok(checkout) => return Ok(checkout),
+                Err(CheckOutError::Establish {
+                    error,
+                    login_version,
+                    ..
+                }) if error.refuses_keys() => login_version,
+                Err(_) => return Err(Reading::Unavailable),
+            };
+            refusing.push(pool.address().clone());
+            let other = self.topology.router_except(&refusing);
+            pool = other.ok_or(Reading::Refused(refused_version))?;
         }
     }
 

@@ -14,6 +14,7 @@ use crate::{
 };
 use seawall_auth::IdentityStatus;
 use seawall_command::Class;
+use seawall_transport::connection::ServerAddress;
 use seawall_wire::Elements;
 
 /// Pause between two attempts to check out from a paused pool.
@@ -31,8 +32,8 @@ pub(super) enum CheckOutFailure {
     Overload(Overload),
     /// A server refused the user's keys, so the client has to log in again.
     KeysRefused,
-    /// A member that may lag behind the primary refused the user's keys. The primary accepts the
-    /// keys, or did not reply in time.
+    /// A server with possibly outdated users refused the user's keys, and the operation cannot use
+    /// another server. The primary or another router accepts the keys, or did not reply in time.
     LoginRefused,
     /// The client has not logged in, but the server requires a login.
     Unauthenticated,
@@ -79,7 +80,7 @@ impl Operation<'_> {
         // Usually the first attempt succeeds. The futures of further attempts are boxed, so that
         // the caller's future stays small.
         let Some(pool) = self.server_now(observation) else {
-            return Box::pin(self.check_out_again(observation, attempt)).await;
+            return Box::pin(self.check_out_again(observation, attempt, Vec::new())).await;
         };
         let begun = pool.begin_check_out(self.identity, attempt.demand, began, attempt.turn_by);
         let checked_out = match begun {
@@ -102,16 +103,20 @@ impl Operation<'_> {
         observation: &Observation<'_>,
         attempt: CheckOutAttempt,
     ) -> Result<Checkout, CheckOutFailure> {
-        self.handle_failure(&pool, error, observation, attempt.deadline)
+        let mut refusing = Vec::new();
+        self.handle_failure(&pool, error, observation, attempt.deadline, &mut refusing)
             .await?;
         drop(pool);
-        self.check_out_again(observation, attempt).await
+        self.check_out_again(observation, attempt, refusing).await
     }
 
+    /// Tries again until an attempt succeeds or no further attempt can succeed. `refusing` are the
+    /// routers that have refused the user's keys.
     async fn check_out_again(
         &self,
         observation: &Observation<'_>,
         attempt: CheckOutAttempt,
+        mut refusing: Vec<ServerAddress>,
     ) -> Result<Checkout, CheckOutFailure> {
         let CheckOutAttempt {
             demand,
@@ -119,24 +124,26 @@ impl Operation<'_> {
             turn_by,
         } = attempt;
         loop {
-            let pool = self.server(observation, deadline).await?;
+            let pool = self.server(observation, deadline, &refusing).await?;
             match pool.check_out(self.identity, demand, turn_by).await {
                 Ok(checkout) => return Ok(checkout),
                 Err(error) => {
-                    self.handle_failure(&pool, error, observation, deadline)
+                    self.handle_failure(&pool, error, observation, deadline, &mut refusing)
                         .await?;
                 }
             }
         }
     }
 
-    /// Handles a failed checkout. Fails if no further attempt can succeed.
+    /// Handles a failed checkout. Fails if no further attempt can succeed. Adds a router to
+    /// `refusing` if the router refused the user's keys and another router may accept them.
     async fn handle_failure(
         &self,
         pool: &Arc<ServerPool>,
         error: CheckOutError,
         observation: &Observation<'_>,
         deadline: Instant,
+        refusing: &mut Vec<ServerAddress>,
     ) -> Result<(), CheckOutFailure> {
         match error {
             CheckOutError::Paused | CheckOutError::Closed => {
@@ -161,7 +168,15 @@ impl Operation<'_> {
                 ..
             } if error.refuses_keys() => {
                 self.handle_refused_keys(pool, login_version, deadline)
-                    .await
+                    .await?;
+                if login_version == self.identity.login_version() {
+                    refusing.push(pool.address().clone());
+                    self.leave_router(observation, refusing)?;
+                }
+                match Instant::now() < deadline {
+                    true => Ok(()),
+                    false => Err(CheckOutFailure::NoServer),
+                }
             }
             CheckOutError::Establish { error, .. } if error.requires_authentication() => {
                 self.shared.logins.credentials.anonymous_refused();
@@ -184,8 +199,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Handles a server's refusal of the user's keys. `login_version` is the version of the refused
-    /// keys. Fails if no further attempt can succeed.
+    /// Handles a server's refusal of the keys of `login_version`. Fails if the client has to log in
+    /// again.
     async fn handle_refused_keys(
         &self,
         pool: &ServerPool,
@@ -195,21 +210,33 @@ impl Operation<'_> {
         let credentials = &self.shared.logins.credentials;
         let may_lag = self.shared.routing.topology.may_lag(pool.address());
         if may_lag && self.identity.can_log_in() {
-            let reading = credentials.keys_refused_by_secondary(self.identity, deadline);
+            let reading = credentials.keys_refused_by_lagging_server(self.identity, deadline);
             Box::pin(reading).await;
         } else {
             credentials.keys_refused(self.identity, login_version);
         }
         let is_good = self.identity.status() == IdentityStatus::Good;
-        if !is_good || !self.identity.can_log_in() {
-            return Err(CheckOutFailure::KeysRefused);
-        }
-        if login_version == self.identity.login_version() {
-            return Err(CheckOutFailure::LoginRefused);
-        }
-        match Instant::now() < deadline {
+        match is_good && self.identity.can_log_in() {
             true => Ok(()),
-            false => Err(CheckOutFailure::NoServer),
+            false => Err(CheckOutFailure::KeysRefused),
+        }
+    }
+
+    /// Lets the next attempt use a router that is not one of `refusing`. Fails if there is none, or
+    /// if the operation is pinned to its server.
+    fn leave_router(
+        &self,
+        observation: &Observation<'_>,
+        refusing: &[ServerAddress],
+    ) -> Result<(), CheckOutFailure> {
+        if self.may_change_router(observation) {
+            self.unpin_transaction();
+        }
+        let topology = &self.shared.routing.topology;
+        let is_pinned = self.pinned_server(observation).is_some();
+        match !is_pinned && topology.router_except(refusing).is_some() {
+            true => Ok(()),
+            false => Err(CheckOutFailure::LoginRefused),
         }
     }
 
@@ -230,18 +257,31 @@ impl Operation<'_> {
     }
 
     /// Returns the server to which the operation is pinned, or a selected server. Waits until
-    /// `deadline` for a suitable server.
+    /// `deadline` for a suitable server. If routers have refused the user's keys, returns another
+    /// router.
     async fn server(
         &self,
         observation: &Observation<'_>,
         deadline: Instant,
+        refusing: &[ServerAddress],
     ) -> Result<Arc<ServerPool>, CheckOutFailure> {
-        if let Some(pool) = self.server_now(observation) {
-            return Ok(pool);
-        }
         let topology = &self.shared.routing.topology;
-        let selected = topology.select(&self.read_preference(), deadline).await;
-        let pool = selected.map_err(|_| CheckOutFailure::NoServer)?;
+        let pool = match refusing {
+            [] => {
+                if let Some(pool) = self.server_now(observation) {
+                    return Ok(pool);
+                }
+                let selected = topology.select(&self.read_preference(), deadline).await;
+                selected.map_err(|_| CheckOutFailure::NoServer)?
+            }
+            refusing => {
+                if let Some(pinned) = self.pinned_server(observation) {
+                    return Ok(pinned);
+                }
+                let other = topology.router_except(refusing);
+                other.ok_or(CheckOutFailure::LoginRefused)?
+            }
+        };
         self.pin_transaction(&pool, observation);
         Ok(pool)
     }
