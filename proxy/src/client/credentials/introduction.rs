@@ -182,6 +182,12 @@ impl Credentials {
             let Ok(reply) = connection.run(&command).await else {
                 continue;
             };
+            // A server replies with an error, for example, while it is shutting down. Such a reply
+            // says nothing about the user.
+            if let Err((code, reason)) = reply_is_ok(&reply) {
+                tracing::debug!(code, reason, "server did not list a user's mechanisms");
+                return Err(CredentialError::Unavailable);
+            }
             self.keep_spare(&pool, connection);
             let mechanisms = reply.get_array("saslSupportedMechs").ok();
             let names = mechanisms.into_iter().flatten().filter_map(Result::ok);

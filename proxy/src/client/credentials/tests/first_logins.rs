@@ -272,6 +272,21 @@ async fn the_server_is_asked_only_once_for_the_mechanisms_of_a_user() {
 }
 
 #[tokio::test]
+async fn an_error_reply_to_a_question_about_mechanisms_is_not_cached() {
+    let scene = Scene::new().await;
+    scene.server.set_password("v", "secret");
+    // After this question, Seawall has a connection for the next one.
+    assert!(scene.credentials.mechanisms(&user("u")).await.is_ok());
+    scene.server.reply_instead("isMaster", error(91));
+    let refused = scene.credentials.mechanisms(&user("v")).await;
+    assert_eq!(refused, Err(CredentialError::Unavailable));
+    assert!(scene.credentials.spare.lock().is_empty());
+    scene.server.reply_as_usual("isMaster");
+    let listed = scene.credentials.mechanisms(&user("v")).await.unwrap();
+    assert_eq!(listed, ["SCRAM-SHA-256"]);
+}
+
+#[tokio::test]
 async fn clients_are_anonymous_while_the_server_requires_no_login() {
     let scene = Scene::with(CredentialMode::Undecided, Vec::new()).await;
     scene

@@ -89,6 +89,13 @@ impl UserServer {
         });
     }
 
+    /// Makes the server reply to `command` as usual again.
+    pub(super) fn reply_as_usual(&self, command: &str) {
+        self.change(|behaviour| {
+            behaviour.instead.remove(command);
+        });
+    }
+
     /// Makes the server close the connection on which the next `command` arrives.
     pub(super) fn close_at(&self, command: &'static str) {
         self.change(|behaviour| behaviour.closes_at.push(command));
