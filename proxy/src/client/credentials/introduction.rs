@@ -28,8 +28,8 @@ use seawall_command::ReadPreference;
 use seawall_transport::{
     Sharer,
     connection::{
-        Connection, SecretDocument, conversation_id, empty_exchange, payload, reply_is_ok,
-        sasl_continue, sasl_start,
+        Connection, SecretDocument, conversation_id, empty_exchange, payload, refuses_login,
+        reply_is_ok, sasl_continue, sasl_start,
     },
 };
 
@@ -158,6 +158,24 @@ impl Credentials {
         }
     }
 
+    /// Handles an error reply to a step of a first login. Returns the reason why the login fails.
+    /// If the server refused the login, keeps the connection for reuse. Another error says nothing
+    /// about the user, and closes the connection.
+    fn failed_step(
+        &self,
+        pool: &ServerPool,
+        connection: Connection,
+        code: i32,
+        reason: &str,
+    ) -> CredentialError {
+        if refuses_login(code) {
+            self.keep_spare(pool, connection);
+            return CredentialError::Refused;
+        }
+        tracing::debug!(code, %reason, "server did not run a step of a first login");
+        CredentialError::Unavailable
+    }
+
     /// Asks a server for a user's mechanisms.
     pub(super) async fn ask_mechanisms(
         &self,
@@ -185,7 +203,7 @@ impl Credentials {
             // A server replies with an error, for example, while it is shutting down. Such a reply
             // says nothing about the user.
             if let Err((code, reason)) = reply_is_ok(&reply) {
-                tracing::debug!(code, reason, "server did not list a user's mechanisms");
+                tracing::debug!(code, %reason, "server did not list a user's mechanisms");
                 return Err(CredentialError::Unavailable);
             }
             self.keep_spare(&pool, connection);
@@ -320,12 +338,13 @@ impl Introduction {
                 continue;
             };
             let reply = SecretDocument::from(reply);
-            if reply_is_ok(&reply).is_err() {
+            if let Err((code, reason)) = reply_is_ok(&reply) {
                 // Servers refuse a `saslStart` for unknown users and for users without the
                 // mechanism.
                 pool.metrics().authenticated(mechanism.name(), false);
-                self.credentials.keep_spare(&pool, connection);
-                return Err(CredentialError::Refused);
+                return Err(self
+                    .credentials
+                    .failed_step(&pool, connection, code, &reason));
             }
             let server_first = payload(&reply);
             let conversation = CarriedConversation::new(mechanism, client_first);
@@ -393,11 +412,11 @@ impl Carried {
         let mut connection = connection.ok_or(CredentialError::Unavailable)?;
         let command = sasl_continue(conversation_id, &user.source, client_final);
         let reply = ask(&mut connection, &command).await?;
-        let is_ok = reply_is_ok(&reply).is_ok();
-        pool.metrics().authenticated(mechanism.name(), is_ok);
-        if !is_ok {
-            credentials.keep_spare(&pool, connection);
-            return Err(CredentialError::Refused);
+        let result = reply_is_ok(&reply);
+        let metrics = pool.metrics();
+        metrics.authenticated(mechanism.name(), result.is_ok());
+        if let Err((code, reason)) = result {
+            return Err(credentials.failed_step(&pool, connection, code, &reason));
         }
         let server_final = payload(&reply);
         let refused = |reason: &'static str| {

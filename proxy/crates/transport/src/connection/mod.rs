@@ -27,7 +27,10 @@ pub use self::{
     control::{ControlError, reply_is_ok, requires_authentication},
     establish::{Connector, EstablishError, Step},
     interrupt::{Interrupt, Interrupts},
-    sasl::{SecretDocument, conversation_id, empty_exchange, payload, sasl_continue, sasl_start},
+    sasl::{
+        SecretDocument, conversation_id, empty_exchange, payload, refuses_login, sasl_continue,
+        sasl_start,
+    },
     tls::{Authorities, ServerTls, TlsError, TlsSettings, Verification},
 };
 

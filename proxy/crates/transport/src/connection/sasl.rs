@@ -5,6 +5,8 @@ use std::ops::Deref;
 use bson::{RawDocument, RawDocumentBuf, cstr, raw::RawBinaryRef, rawdoc, spec::BinarySubtype};
 use zeroize::{Zeroize as _, Zeroizing};
 
+use seawall_command::{AUTHENTICATION_FAILED, MECHANISM_UNAVAILABLE};
+
 /// Upper bound for the number of bytes that the element `payload` adds to a document, without the
 /// payload itself.
 const PAYLOAD_ELEMENT_BYTES: usize = 16;
@@ -84,6 +86,13 @@ pub fn sasl_continue(conversation_id: i32, source: &str, payload: &[u8]) -> Secr
 pub fn empty_exchange(last: &RawDocument, source: &str) -> Option<SecretDocument> {
     let is_done = last.get_bool("done").unwrap_or(false);
     (!is_done).then(|| sasl_continue(conversation_id(last), source, &[]))
+}
+
+/// True for the error codes by which a server refuses a login: the user or the proof is wrong, or
+/// the user cannot use the mechanism. Other codes, for example of a server that is shutting down,
+/// say nothing about the user.
+pub fn refuses_login(code: i32) -> bool {
+    matches!(code, AUTHENTICATION_FAILED | MECHANISM_UNAVAILABLE)
 }
 
 /// The `conversationId` in a reply.

@@ -71,6 +71,30 @@ async fn an_unknown_user_is_remembered_only_for_the_mechanism_of_its_login() {
 }
 
 #[tokio::test]
+async fn only_codes_18_and_334_of_a_server_refuse_a_first_login() {
+    for command in ["saslStart", "saslContinue"] {
+        let scene = Scene::new().await;
+        // 11600 is InterruptedAtShutdown, 18 AuthenticationFailed, 334 MechanismUnavailable.
+        for (code, expected, kept) in [
+            (11_600, CredentialError::Unavailable, 0),
+            (18, CredentialError::Refused, 1),
+            (334, CredentialError::Refused, 1),
+        ] {
+            scene.server.reply_instead(command, error(code));
+            let failed = scene.log_in("u", "secret").await.err();
+            assert_eq!(failed, Some(expected), "{command} {code}");
+            assert_eq!(
+                scene.credentials.spare.lock().len(),
+                kept,
+                "{command} {code}"
+            );
+        }
+        scene.server.reply_as_usual(command);
+        assert!(scene.log_in("u", "secret").await.is_ok());
+    }
+}
+
+#[tokio::test]
 async fn a_login_succeeds_after_the_server_has_closed_the_connection_kept_for_reuse() {
     let scene = Scene::new().await;
     assert!(refused(scene.log_in("u", "wrong").await));
