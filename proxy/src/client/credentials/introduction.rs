@@ -18,6 +18,7 @@ use zeroize::Zeroizing;
 use super::{
     CredentialError, Credentials, INTRODUCTION_LIMIT, KeyRequest, Known, Obtained, QUESTION_LIMIT,
     UserName, UserSecret, conversations::Conversation, flights::Lead, reading::ask_own_keys,
+    spares::MAX_SPARE,
 };
 use crate::pool::ServerPool;
 use seawall_auth::{
@@ -28,17 +29,13 @@ use seawall_command::ReadPreference;
 use seawall_transport::{
     Sharer,
     connection::{
-        Connection, SecretDocument, conversation_id, empty_exchange, payload, refuses_login,
-        reply_is_ok, sasl_continue, sasl_start,
+        Connection, SecretDocument, ServerAddress, conversation_id, empty_exchange, payload,
+        refuses_login, reply_is_ok, sasl_continue, sasl_start,
     },
 };
 
 /// A SASL payload, zeroed on drop.
 pub(in crate::client) type Secret = Zeroizing<Vec<u8>>;
-
-/// Largest number of unauthenticated server connections that are kept for reuse by later
-/// introductions and queries about mechanisms.
-pub(super) const MAX_SPARE: usize = 8;
 
 /// An introduction in progress: a user's first login, which Seawall carries to a server. Dropping
 /// the introduction lets another login introduce the user.
@@ -128,14 +125,7 @@ impl Credentials {
             .select(&preference, deadline)
             .await
             .map_err(unavailable)?;
-        let spare = {
-            let mut spare = self.spare.lock();
-            let index = spare
-                .iter()
-                .position(|(address, _)| address == pool.address());
-            index.map(|index| spare.swap_remove(index).1)
-        };
-        if let Some(connection) = spare {
+        if let Some(connection) = self.take_spare(&pool) {
             return Ok((pool, connection));
         }
         let connecting = self.topology.connector().connect(pool.address());
@@ -149,12 +139,37 @@ impl Credentials {
         }
     }
 
-    /// Keeps an unauthenticated connection for reuse. Closes the connection if [`MAX_SPARE`]
-    /// connections are already kept.
+    /// Takes an unauthenticated connection to a server that was kept for reuse; `None` if there is
+    /// none.
+    fn take_spare(&self, pool: &ServerPool) -> Option<Connection> {
+        let is_current = self.current_connections();
+        let mut spares = self.spares.lock();
+        let outdated = spares.remove_outdated(is_current, Instant::now());
+        let spare = spares.take(pool.address());
+        drop(spares);
+        drop(outdated);
+        spare
+    }
+
+    /// Keeps an unauthenticated connection for reuse.
     pub(super) fn keep_spare(&self, pool: &ServerPool, connection: Connection) {
-        let mut spare = self.spare.lock();
-        if spare.len() < MAX_SPARE {
-            spare.push((pool.address().clone(), connection));
+        let is_current = self.current_connections();
+        let now = Instant::now();
+        let mut spares = self.spares.lock();
+        let replaced = spares.keep(pool.address().clone(), connection, now);
+        let outdated = spares.remove_outdated(is_current, now);
+        drop(spares);
+        drop((replaced, outdated));
+    }
+
+    /// Returns a function that is true for connections to servers of the deployment with the
+    /// current TLS configuration.
+    fn current_connections(&self) -> impl Fn(&ServerAddress, &Connection) -> bool + use<> {
+        let snapshot = self.topology.snapshot();
+        let tls_version = self.topology.connector().tls_version();
+        move |address, connection| {
+            let mut pools = snapshot.pools.iter();
+            connection.tls_version == tls_version && pools.any(|pool| pool.address() == address)
         }
     }
 

@@ -26,6 +26,7 @@ mod live;
 mod mode;
 mod permits;
 mod reading;
+mod spares;
 mod store;
 
 use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc, time::Duration};
@@ -39,14 +40,12 @@ use tokio::{
 use crate::topology::Topology;
 use seawall_auth::{ClientKey, Identity, IdentityStatus, Mechanism, NonceSource, ScramKeys};
 use seawall_locks::{Mutex, RwLock};
-use seawall_transport::{
-    Sharer,
-    connection::{Connection, ServerAddress},
-};
+use seawall_transport::{Sharer, connection::Connection};
 
 pub use self::mode::{ConfiguredUser, CredentialMode, CredentialSettings, UserSecret};
 use self::{
-    conversations::Conversations, flights::Flights, permits::AdjustableSemaphore, store::Store,
+    conversations::Conversations, flights::Flights, permits::AdjustableSemaphore, spares::Spares,
+    store::Store,
 };
 pub(super) use self::{
     introduction::{Carried, Introduction, Secret},
@@ -137,7 +136,7 @@ pub struct Credentials {
     /// Introductions that wait for their client.
     conversations: Arc<Conversations<Connection>>,
     /// Unauthenticated server connections for reuse.
-    spare: Mutex<Vec<(ServerAddress, Connection)>>,
+    spares: Mutex<Spares>,
     runtime: Handle,
 }
 
@@ -169,7 +168,7 @@ impl Credentials {
             exchanges: AdjustableSemaphore::new(settings.introductions),
             questions: AdjustableSemaphore::new(settings.introductions),
             conversations: Conversations::new(settings.conversations),
-            spare: Mutex::default(),
+            spares: Mutex::default(),
             runtime: runtime.clone(),
             users: RwLock::new(mode::by_name(settings.users)),
         });

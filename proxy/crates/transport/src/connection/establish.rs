@@ -218,6 +218,11 @@ impl Connector {
         version
     }
 
+    /// The version of the TLS configuration for new connections.
+    pub fn tls_version(&self) -> TlsVersion {
+        self.tls.load().version
+    }
+
     /// Changes the time limit of this connector and all its clones.
     pub fn set_limit(&self, limit: Duration) {
         let nanoseconds = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);

@@ -2,7 +2,7 @@
 
 use bson::rawdoc;
 use futures_util::FutureExt as _;
-use tokio::time::Instant;
+use tokio::{runtime::Handle, time::Instant};
 use zeroize::Zeroizing;
 
 use super::{
@@ -10,7 +10,11 @@ use super::{
     key_request, refused, user,
     users::{error, keys_of, stored_keys, users_info},
 };
-use crate::client::credentials::{introduction::MAX_SPARE, mode::ask_deployment};
+use crate::{
+    client::credentials::{mode::ask_deployment, spares::MAX_SPARE},
+    observe::Recorder,
+    pool::{ServerPool, tests::limits},
+};
 use seawall_auth::{
     Credentials, DerivedKeys, Identity, IdentityStatus, Login, Mechanism, Restrictions,
 };
@@ -84,7 +88,7 @@ async fn only_codes_18_and_334_of_a_server_refuse_a_first_login() {
             let failed = scene.log_in("u", "secret").await.err();
             assert_eq!(failed, Some(expected), "{command} {code}");
             assert_eq!(
-                scene.credentials.spare.lock().len(),
+                scene.credentials.spares.lock().len(),
                 kept,
                 "{command} {code}"
             );
@@ -304,7 +308,7 @@ async fn an_error_reply_to_a_question_about_mechanisms_is_not_cached() {
     scene.server.reply_instead("isMaster", error(91));
     let refused = scene.credentials.mechanisms(&user("v")).await;
     assert_eq!(refused, Err(CredentialError::Unavailable));
-    assert!(scene.credentials.spare.lock().is_empty());
+    assert_eq!(scene.credentials.spares.lock().len(), 0);
     scene.server.reply_as_usual("isMaster");
     let listed = scene.credentials.mechanisms(&user("v")).await.unwrap();
     assert_eq!(listed, ["SCRAM-SHA-256"]);
@@ -395,5 +399,17 @@ async fn the_number_of_unauthenticated_connections_kept_for_reuse_is_limited() {
         let connection = connector.connect(scene.pool.address()).await.unwrap();
         scene.credentials.keep_spare(&scene.pool, connection);
     }
-    assert_eq!(scene.credentials.spare.lock().len(), MAX_SPARE);
+    assert_eq!(scene.credentials.spares.lock().len(), MAX_SPARE);
+}
+
+#[tokio::test]
+async fn connections_to_servers_that_left_the_deployment_are_not_kept_for_reuse() {
+    let scene = Scene::new().await;
+    let connector = scene.credentials.topology.connector();
+    let connection = connector.connect(scene.pool.address()).await.unwrap();
+    let (address, runtime) = ("elsewhere:1".parse().unwrap(), Handle::current());
+    let metrics = Recorder::without_shapes().server("elsewhere");
+    let elsewhere = ServerPool::new(address, limits(), connector.clone(), metrics, runtime);
+    scene.credentials.keep_spare(&elsewhere, connection);
+    assert_eq!(scene.credentials.spares.lock().len(), 0);
 }
