@@ -612,6 +612,7 @@ fn routing(settings: &config::Settings, topology: Arc<Topology>) -> Routing {
         fault: ArcSwapOption::from_pointee(settings.fault.as_ref().map(convert::fault)),
         foreign_cursors: OccasionalLog::default(),
         foreign_transactions: OccasionalLog::default(),
+        failed_logins: OccasionalLog::default(),
     }
 }
 

@@ -11,8 +11,8 @@ use seawall_tests::{
         FailTimes, NewUser, Options, ReplicaSet, RunCommand, Standalone, clear_fail_command,
         create_user, fail_command,
     },
-    raw::{KeyCache, Login, Mechanism, Outcome, Start},
-    recorder::Cut,
+    raw::{KeyCache, Login, Mechanism, Outcome, RawError, Start},
+    recorder::{Cut, Recorder},
     seawall::Seawall,
 };
 
@@ -137,6 +137,29 @@ async fn keys_that_a_server_refuses_are_evicted_and_the_clients_of_their_user_ar
     assert_eq!(outcome.code(), Some(18));
     let mut client = logged_in(&seawall, &new).await;
     assert!(insert(&mut client, &user.name).await.is_ok());
+}
+
+/// The user may have lost the mechanism of the login, or the server may no longer offer it.
+#[tokio::test]
+async fn clients_are_closed_if_a_server_refuses_the_mechanism_of_their_login() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let recorder = Recorder::start(server.address()).await.unwrap();
+    let root = server.administrator().await.unwrap();
+    let user = NewUser::new("admin", "app", "secret").role("readWrite", "app");
+    create_user(&root, &user).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let seawall = seawall_at(&uri, "").await;
+    let mut client = logged_in(&seawall, &user.login()).await;
+    assert!(find(&mut client, "app").await.is_ok());
+    let refusal = doc! { "failCommands": ["saslStart", "saslContinue"], "errorCode": 334 };
+    fail_command(&root, FailTimes::Always, refusal)
+        .await
+        .unwrap();
+    recorder.cut_all(Cut::Close);
+    let closed = client.command("app", doc! { "find": "c" }).await;
+    assert!(matches!(closed, Err(RawError::Closed)), "{closed:?}");
+    clear_fail_command(&root).await.unwrap();
+    logged_in(&seawall, &user.login()).await;
 }
 
 /// A server that is not primary, or that is shutting down, cannot report if a user still exists.

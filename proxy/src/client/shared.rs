@@ -94,6 +94,8 @@ pub struct Routing {
     pub(crate) foreign_cursors: OccasionalLog,
     /// Logs operations in transactions that this instance does not know.
     pub(crate) foreign_transactions: OccasionalLog,
+    /// Logs logins at servers that failed for a reason other than the user's keys.
+    pub(crate) failed_logins: OccasionalLog,
 }
 
 /// Limits the memory of messages.

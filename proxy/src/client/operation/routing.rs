@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::context::Operation;
 use crate::{
@@ -14,11 +14,14 @@ use crate::{
 };
 use seawall_auth::IdentityStatus;
 use seawall_command::Class;
-use seawall_transport::connection::ServerAddress;
+use seawall_transport::connection::{EstablishError, ServerAddress};
 use seawall_wire::Elements;
 
 /// Pause between two attempts to check out from a paused pool.
 const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
+
+/// Pause between two attempts to check out after a login at a server has failed.
+const PAUSE_AFTER_FAILED_LOGIN: Duration = Duration::from_millis(100);
 
 /// How long a `getMore` on a change stream waits for an unavailable server. The wait is short,
 /// because the driver can reopen the change stream on another server without losing events.
@@ -189,7 +192,7 @@ impl Operation<'_> {
                     let topology = &self.shared.routing.topology;
                     topology.report_failure(pool, generation);
                 } else {
-                    tracing::debug!(%error, "could not establish a server connection");
+                    self.pause_after_failed_login(&error, deadline).await;
                 }
                 match Instant::now() < deadline {
                     true => Ok(()),
@@ -197,6 +200,16 @@ impl Operation<'_> {
                 }
             }
         }
+    }
+
+    /// Waits before the next attempt after a login at a server has failed for a reason other than
+    /// the user's keys. The next login will probably fail in the same way.
+    async fn pause_after_failed_login(&self, error: &EstablishError, deadline: Instant) {
+        let now = Instant::now();
+        if let Some(logins) = self.shared.routing.failed_logins.count(now) {
+            tracing::warn!(%error, logins, "login at a server failed");
+        }
+        sleep_until(deadline.min(now + PAUSE_AFTER_FAILED_LOGIN)).await;
     }
 
     /// Handles a server's refusal of the keys of `login_version`. Fails if the client has to log in

@@ -20,8 +20,8 @@ use zeroize::Zeroizing;
 
 use super::{
     Connection, ControlError, SecretDocument, ServerAddress, ServerTls, TlsVersion,
-    conversation_id, empty_exchange, payload, reply_is_ok, requires_authentication, sasl_continue,
-    sasl_start,
+    conversation_id, empty_exchange, payload, refuses_login, reply_is_ok, requires_authentication,
+    sasl_continue, sasl_start,
 };
 use crate::{
     Stream,
@@ -125,7 +125,7 @@ impl EstablishError {
                 step: Step::Authenticate,
                 code,
                 ..
-            } => *code == 18,
+            } => refuses_login(*code),
             Self::Scram { source, .. } => *source == ScramError::KeysOutdated,
             Self::NoLogin => true,
             Self::RequiresAuthentication { .. }
@@ -570,5 +570,56 @@ fn hello() -> RawDocumentBuf {
             "driver": { "name": "seawall", "version": env!("CARGO_PKG_VERSION") },
             "os": { "type": std::env::consts::OS },
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address() -> ServerAddress {
+        "h:1".parse().unwrap()
+    }
+
+    fn refused(step: Step, code: i32) -> EstablishError {
+        EstablishError::Refused {
+            step,
+            address: address(),
+            code,
+            message: String::new(),
+        }
+    }
+
+    fn scram(source: ScramError) -> EstablishError {
+        EstablishError::Scram {
+            address: address(),
+            source,
+        }
+    }
+
+    /// After refused keys a client must log in again, and after a failure of a server its pool is
+    /// cleared.
+    #[test]
+    fn each_failure_blames_the_keys_or_the_server_or_neither() {
+        let exchange = EstablishError::Exchange {
+            step: Step::Authenticate,
+            address: address(),
+            source: ControlError::Bson,
+        };
+        let open = EstablishError::RequiresAuthentication { address: address() };
+        for (error, refuses_keys, blames_server) in [
+            (refused(Step::Authenticate, 18), true, false),
+            (refused(Step::Authenticate, 334), true, false),
+            (refused(Step::Authenticate, 11_600), false, false),
+            (refused(Step::Hello, 18), false, true),
+            (scram(ScramError::KeysOutdated), true, false),
+            (scram(ScramError::ServerSignatureMismatch), false, false),
+            (EstablishError::NoLogin, true, false),
+            (exchange, false, true),
+            (open, false, false),
+        ] {
+            let blamed = (error.refuses_keys(), error.blames_server());
+            assert_eq!(blamed, (refuses_keys, blames_server), "{error}");
+        }
     }
 }
