@@ -40,8 +40,10 @@ impl Client {
                 let message = "A hello with exhaustAllowed must include 'maxAwaitTimeMS'";
                 Err(ErrorReply::new(51756, message))
             }
-            Handshake::Hello => self.hello(body, false).await,
-            Handshake::LegacyHello => self.hello(body, true).await,
+            Handshake::Hello | Handshake::LegacyHello => {
+                let step = self.hello(body, handshake == Handshake::LegacyHello).await;
+                self.unless_left(step)?
+            }
             Handshake::SaslStart => {
                 self.connected.reached(Stage::LoggingIn);
                 let step = self.sasl_start(body, command.db).await;
@@ -158,17 +160,14 @@ impl Client {
         &mut self,
         body: &RawDocument,
         is_legacy: bool,
-    ) -> Result<RawDocumentBuf, ErrorReply> {
+    ) -> Result<RawDocumentBuf, LoginEnd> {
         let shared = Arc::clone(&self.shared);
         let snapshot = shared.routing.topology.snapshot();
         let description = &snapshot.description;
         // The fields of a refused `hello` are ignored, because the client repeats them in the
         // legacy command.
         if !is_legacy && description.lacks_hello {
-            return Err(ErrorReply::new(
-                COMMAND_NOT_FOUND,
-                "no such command: 'hello'",
-            ));
+            return Err(ErrorReply::new(COMMAND_NOT_FOUND, "no such command: 'hello'").into());
         }
         if description.knows_stable_api() {
             check_api_version(body, is_legacy)?;
@@ -223,28 +222,29 @@ impl Client {
     }
 
     /// Returns the mechanisms of `user` (`db.user`). Asks a server if the mechanisms are not
-    /// cached.
-    async fn mechanisms(&self, user: &str) -> Result<Vec<String>, ErrorReply> {
+    /// cached. Fails if the client leaves.
+    async fn mechanisms(&mut self, user: &str) -> Result<Vec<String>, LoginEnd> {
         let Some((source, name)) = user.split_once('.') else {
             return Ok(Vec::new());
         };
         let Some(user) = UserName::new(name, source) else {
             return Ok(Vec::new());
         };
-        self.shared
-            .logins
-            .credentials
-            .mechanisms(&user)
-            .await
-            .map_err(|_| {
-                // Seawall refuses the hello. In a reply without the field, a driver would assume
-                // SCRAM-SHA-1, and its login might fail with an error that the driver does not
-                // retry.
-                ErrorReply::new(
-                    seawall_command::SHUTDOWN_IN_PROGRESS,
-                    "no server available to list the user's mechanisms",
-                )
-            })
+        let shared = Arc::clone(&self.shared);
+        let mut end = ClientEnd {
+            stream: &mut self.stream,
+            reader: &mut self.reader,
+            write_idle: shared.settings().client_write_idle_timeout,
+            is_awaiting: true,
+        };
+        let asking = pin!(shared.logins.credentials.mechanisms(&user));
+        let asked = end.unless_gone(asking).await.ok_or(LoginEnd::Gone)?;
+        asked.map_err(|_| {
+            // Seawall refuses the hello. In a reply without the field, a driver would assume
+            // SCRAM-SHA-1, and its login might fail with an error that the driver does not retry.
+            let message = "no server available to list the user's mechanisms";
+            ErrorReply::new(seawall_command::SHUTDOWN_IN_PROGRESS, message).into()
+        })
     }
 
     fn login_context(&mut self) -> LoginContext<'_> {
@@ -263,8 +263,8 @@ impl Client {
         }
     }
 
-    /// Returns the reply to a step of a login. Ends the connection if the client left during the
-    /// step.
+    /// Returns the reply to a hello or to a step of a login. Ends the connection if the client left
+    /// during the step.
     fn unless_left(
         &self,
         step: Result<RawDocumentBuf, LoginEnd>,

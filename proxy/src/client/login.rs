@@ -1,6 +1,10 @@
 //! A client's login: the SASL conversation, from the first payload to the verified identity.
 
-use std::{net::IpAddr, pin::pin, sync::Arc};
+use std::{
+    net::IpAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+};
 
 use bson::{Binary, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, spec::BinarySubtype};
 use tokio::time::{Instant, sleep_until};
@@ -8,7 +12,8 @@ use tokio::time::{Instant, sleep_until};
 use super::{
     client_end::ClientEnd,
     credentials::{
-        Carried, CredentialError, Credentials, KeyRequest, Known, Obtained, Secret, UserName,
+        Carried, CredentialError, CredentialMode, Credentials, KeyRequest, Known, Obtained, Secret,
+        UserName,
     },
     refusal_time::refusal_time,
 };
@@ -63,7 +68,7 @@ pub(super) struct LoginContext<'a> {
     pub(super) nonces: &'a NonceSource,
     pub(super) limits: &'a Limits,
     pub(super) peer: Option<IpAddr>,
-    /// The client, which may leave while its login is delayed.
+    /// The client, which may leave during its login.
     pub(super) client: ClientEnd<'a>,
 }
 
@@ -71,7 +76,7 @@ pub(super) struct LoginContext<'a> {
 pub(super) enum LoginEnd {
     /// Seawall refuses the login with this error reply.
     Refused(ErrorReply),
-    /// The client left while its login was delayed.
+    /// The client left during its login.
     Gone,
 }
 
@@ -85,8 +90,9 @@ impl From<ErrorReply> for LoginEnd {
 enum LoginError {
     /// The proof or the user was refused, or no server was available.
     Credentials(CredentialError),
-    /// The client left while its login was delayed. `is_ok` is true if the proof was right.
-    Gone { is_ok: bool },
+    /// The client left. `is_ok` is true if its proof was right, and `None` if its proof was not
+    /// checked.
+    Gone { is_ok: Option<bool> },
 }
 
 impl From<CredentialError> for LoginError {
@@ -170,7 +176,10 @@ impl Login {
         match Self::obtain(context, start, began).await {
             Ok(started) => Ok(started),
             Err(error) => {
-                let error = context.delay_refused(&user, error).await;
+                let error = match error {
+                    LoginError::Credentials(error) => context.delay_refused(&user, error).await,
+                    gone @ LoginError::Gone { .. } => gone,
+                };
                 Err(context.fail(mechanism, error, began))
             }
         }
@@ -178,15 +187,29 @@ impl Login {
 
     /// Finds out who checks the proof, and returns the login with the challenge for the client.
     async fn obtain(
-        context: &LoginContext<'_>,
+        context: &mut LoginContext<'_>,
         start: SaslStart,
         began: Instant,
-    ) -> Result<(Self, RawDocumentBuf), CredentialError> {
-        let request = context.key_request(&start.user, start.mechanism);
-        match context.credentials.obtain(&request).await? {
-            Obtained::Known(known) => Self::verify(context, start, KeySource::Server(known), began),
+    ) -> Result<(Self, RawDocumentBuf), LoginError> {
+        let credentials = context.credentials;
+        let obtained = {
+            let request = context.key_request(&start.user, start.mechanism);
+            let obtaining = pin!(credentials.obtain(&request));
+            match credentials.mode() == CredentialMode::Lookup {
+                // A lookup is not given up: this would close a connection of the service account,
+                // and the next login of the user can use the keys.
+                true => obtaining.await?,
+                false => context.unless_gone(obtaining).await?,
+            }
+        };
+        match obtained {
+            Obtained::Known(known) => {
+                let verified = Self::verify(context, start, KeySource::Server(known), began);
+                verified.map_err(LoginError::Credentials)
+            }
             Obtained::Configured(keys) => {
-                Self::verify(context, start, KeySource::Configuration(keys), began)
+                let verified = Self::verify(context, start, KeySource::Configuration(keys), began);
+                verified.map_err(LoginError::Credentials)
             }
             Obtained::Introduce(introduction) => {
                 let SaslStart {
@@ -196,9 +219,15 @@ impl Login {
                     user,
                     ..
                 } = start;
-                let carried = introduction.start(mechanism, client_first, &payload).await;
-                if matches!(carried, Err(CredentialError::Refused)) {
-                    context.credentials.remember_unknown(&user, mechanism);
+                let carried = {
+                    let starting = pin!(introduction.start(mechanism, client_first, &payload));
+                    context.unless_gone(starting).await
+                };
+                if matches!(
+                    carried,
+                    Err(LoginError::Credentials(CredentialError::Refused))
+                ) {
+                    credentials.remember_unknown(&user, mechanism);
                 }
                 let (carried, server_first) = carried?;
                 let login = Self {
@@ -374,7 +403,8 @@ impl Login {
     }
 
     /// Carries the client's proof to a server. Returns the identity and the last payload for the
-    /// client.
+    /// client. The login continues if the client leaves, because it makes the user known to the
+    /// next logins. Otherwise, clients with short timeouts could prevent this in a storm.
     async fn carried(
         context: &mut LoginContext<'_>,
         user: &UserName,
@@ -426,7 +456,16 @@ impl LoginContext<'_> {
         let Some(turn) = turn else { return Ok(()) };
         self.recorder.login_delayed();
         let delayed = self.client.unless_gone(pin!(sleep_until(turn))).await;
-        delayed.ok_or(LoginError::Gone { is_ok })
+        delayed.ok_or(LoginError::Gone { is_ok: Some(is_ok) })
+    }
+
+    /// Runs a step of a login before the proof. Fails if the client leaves.
+    async fn unless_gone<T>(
+        &mut self,
+        step: Pin<&mut impl Future<Output = Result<T, CredentialError>>>,
+    ) -> Result<T, LoginError> {
+        let done = self.client.unless_gone(step).await;
+        Ok(done.ok_or(LoginError::Gone { is_ok: None })??)
     }
 
     /// Delays a login that was refused. Returns the reason of the failure: `error`, or that the
@@ -453,8 +492,9 @@ impl LoginContext<'_> {
         held_back.map_or(LoginEnd::Gone, |()| end)
     }
 
-    /// Counts a login that ends without an identity. If the client left during the delay, the
-    /// result is counted as `ok` for a right proof and as `refused` for a wrong one.
+    /// Counts a login that ends without an identity. If the client left after its proof was
+    /// checked, the result is counted as `ok` for a right proof and as `refused` for a wrong one.
+    /// If it left earlier, the login has no result.
     fn fail(&self, mechanism: Mechanism, error: LoginError, began: Instant) -> LoginEnd {
         match error {
             LoginError::Credentials(error) => {
@@ -462,11 +502,13 @@ impl LoginContext<'_> {
                 LoginEnd::Refused(reply_to(error))
             }
             LoginError::Gone { is_ok } => {
-                let result = match is_ok {
+                let result = is_ok.map(|is_ok| match is_ok {
                     true => "ok",
                     false => CredentialError::Refused.into(),
-                };
-                self.count(mechanism, result, began);
+                });
+                if let Some(result) = result {
+                    self.count(mechanism, result, began);
+                }
                 LoginEnd::Gone
             }
         }

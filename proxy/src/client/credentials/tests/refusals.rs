@@ -1,6 +1,6 @@
-//! Tests of the time at which the reply to a refused login is sent.
+//! Tests of logins that end without an identity: the time of the refusal, and clients that leave.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bson::{Binary, RawDocumentBuf, rawdoc, spec::BinarySubtype};
 use tokio::{
@@ -21,8 +21,46 @@ use seawall_auth::ClientConversation;
 use seawall_command::AUTHENTICATION_FAILED;
 use seawall_transport::{MessageReader, Sharer, Stream};
 
-fn sasl_start(scene: &Scene, mechanism: &str) -> RawDocumentBuf {
-    let (_, payload) = ClientConversation::start(SHA_256, "nobody", &scene.nonces.nonce());
+/// The connection of a client, and what its login uses besides the credentials.
+struct Connected {
+    limits: Limits,
+    recorder: Arc<Recorder>,
+    stream: Stream,
+    reader: MessageReader,
+}
+
+impl Connected {
+    /// Returns the connection, and its other end.
+    fn pair() -> (Self, UnixStream) {
+        let (stream, client) = UnixStream::pair().unwrap();
+        let connected = Self {
+            limits: Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1)),
+            recorder: Recorder::without_shapes(),
+            stream: Stream::Unix(stream),
+            reader: MessageReader::new(Sharer::Local),
+        };
+        (connected, client)
+    }
+
+    fn context<'a>(&'a mut self, scene: &'a Scene) -> LoginContext<'a> {
+        LoginContext {
+            credentials: &scene.credentials,
+            recorder: &self.recorder,
+            nonces: &scene.nonces,
+            limits: &self.limits,
+            peer: None,
+            client: ClientEnd {
+                stream: &mut self.stream,
+                reader: &mut self.reader,
+                write_idle: LIMIT,
+                is_awaiting: true,
+            },
+        }
+    }
+}
+
+fn sasl_start(scene: &Scene, user: &str, mechanism: &str) -> RawDocumentBuf {
+    let (_, payload) = ClientConversation::start(SHA_256, user, &scene.nonces.nonce());
     let payload = Binary {
         subtype: BinarySubtype::Generic,
         bytes: payload.to_vec(),
@@ -33,25 +71,10 @@ fn sasl_start(scene: &Scene, mechanism: &str) -> RawDocumentBuf {
 #[tokio::test]
 async fn a_login_is_refused_50_ms_after_its_beginning() {
     let scene = Scene::with(CredentialMode::Users, Vec::new()).await;
-    let limits = Limits::new(LimitNumbers::of_each(1), OperationPermits::new(1));
-    let recorder = Recorder::without_shapes();
-    let (stream, client) = UnixStream::pair().unwrap();
-    let (mut stream, mut reader) = (Stream::Unix(stream), MessageReader::new(Sharer::Local));
-    let mut context = LoginContext {
-        credentials: &scene.credentials,
-        recorder: &recorder,
-        nonces: &scene.nonces,
-        limits: &limits,
-        peer: None,
-        client: ClientEnd {
-            stream: &mut stream,
-            reader: &mut reader,
-            write_idle: LIMIT,
-            is_awaiting: true,
-        },
-    };
+    let (mut connected, client) = Connected::pair();
+    let mut context = connected.context(&scene);
     pause();
-    let start = sasl_start(&scene, "SCRAM-SHA-256");
+    let start = sasl_start(&scene, "nobody", "SCRAM-SHA-256");
     let began = Instant::now();
     let end = Login::start(&mut context, &start, SOURCE).await.err();
     assert!(matches!(end, Some(LoginEnd::Refused(error)) if error.code == AUTHENTICATION_FAILED));
@@ -59,14 +82,31 @@ async fn a_login_is_refused_50_ms_after_its_beginning() {
     let elapsed = began.elapsed().as_millis();
     assert!((50..=51).contains(&elapsed), "{elapsed} ms");
     // A refusal that does not depend on the user is sent at once.
-    let start = sasl_start(&scene, "PLAIN");
+    let start = sasl_start(&scene, "nobody", "PLAIN");
     let began = Instant::now();
     let end = Login::start(&mut context, &start, SOURCE).await.err();
     assert!(matches!(end, Some(LoginEnd::Refused(_))));
     assert_eq!(began.elapsed(), Duration::ZERO);
     // A client that has left gets no reply.
     drop(client);
-    let start = sasl_start(&scene, "SCRAM-SHA-256");
+    let start = sasl_start(&scene, "nobody", "SCRAM-SHA-256");
     let end = Login::start(&mut context, &start, SOURCE).await.err();
     assert!(matches!(end, Some(LoginEnd::Gone)));
+}
+
+#[tokio::test]
+async fn a_first_login_ends_when_its_client_leaves() {
+    let scene = Scene::new().await;
+    let (mut connected, client) = Connected::pair();
+    let mut context = connected.context(&scene);
+    drop(client);
+    let start = sasl_start(&scene, "u", "SCRAM-SHA-256");
+    let end = Login::start(&mut context, &start, SOURCE).await.err();
+    assert!(matches!(end, Some(LoginEnd::Gone)));
+    // The user is not remembered as unknown, and its next first login need not wait.
+    let _introducing = scene.start("u").await.unwrap();
+    // While another login introduces the user, a login of the user waits.
+    let end = Login::start(&mut context, &start, SOURCE).await.err();
+    assert!(matches!(end, Some(LoginEnd::Gone)));
+    assert_eq!(scene.server.count("saslStart"), 1);
 }
