@@ -227,6 +227,15 @@ async fn credential_mode_none_becomes_self_after_access_control_is_switched_on()
     assert!(insert(&mut early, &user.name).await.is_ok());
 }
 
+#[tokio::test]
+async fn after_access_control_is_switched_on_a_client_must_log_in_in_time() {
+    let toml = "[auth]\ncredentials = \"none\"\nauthentication_timeout_ms = 500\n";
+    let seawall = seawall(toml).await;
+    let mut client = connect(&seawall).await;
+    assert_eq!(find(&mut client, "test").await.code(), Some(13));
+    assert!(client.read_to_close().await.unwrap().is_empty());
+}
+
 /// A server that is shutting down may refuse every command with code 11600.
 #[tokio::test]
 async fn an_error_reply_of_a_failing_server_does_not_switch_on_logins() {

@@ -370,9 +370,9 @@ impl Client {
     /// the time, so this future must be small. It contains only the state that an idle client
     /// needs; the futures of rare cases are boxed.
     async fn read(&mut self) -> Result<Option<Message>, End> {
-        let until = self.read_deadline();
+        // This may require a login, and so set a deadline.
         self.update_identity();
-        if let Some(until) = until {
+        if let Some(until) = self.read_deadline() {
             return Box::pin(self.read_until(until)).await;
         }
         match poll_fn(|cx| self.poll_small(cx)).await {
@@ -408,18 +408,20 @@ impl Client {
 
     /// Reads the next message of a client that has a deadline.
     async fn read_until(&mut self, until: Instant) -> Result<Option<Message>, End> {
-        match timeout_at(until, self.read_unfinished()).await {
-            Ok(read) => read,
-            Err(_) => {
-                let handshake = self.handshake.as_ref().map(|due| due.deadline);
-                if handshake.is_some_and(|deadline| deadline <= until) {
-                    return self.close("authentication_timeout");
-                }
-                // The introduction timed out. The client stays connected and may log in again.
-                self.login = None;
-                Box::pin(self.read()).await
-            }
+        // `timeout_at` polls the read first. Without this check, a client that sends messages
+        // without a pause would never time out.
+        if Instant::now() < until
+            && let Ok(read) = timeout_at(until, self.read_unfinished()).await
+        {
+            return read;
         }
+        let handshake = self.handshake.as_ref().map(|due| due.deadline);
+        if handshake.is_some_and(|deadline| deadline <= until) {
+            return self.close("authentication_timeout");
+        }
+        // The introduction timed out. The client stays connected and may log in again.
+        self.login = None;
+        Box::pin(self.read()).await
     }
 
     /// Reads the rest of a message after its head has been read, and returns the whole message.

@@ -5,11 +5,15 @@ use std::time::Duration;
 use mongodb::bson::{Document, doc};
 use seawall_tests::{
     eventually::eventually,
-    raw::{Login, RawClient},
+    raw::{Login, OpMsg, RawClient},
     seawall::Seawall,
 };
+use tokio::{
+    io::{AsyncWriteExt as _, copy, sink},
+    time::timeout,
+};
 
-use crate::scene::{connect, connect_from, find, logged_in, seawall, writer};
+use crate::scene::{connect, connect_from, connection_from, find, logged_in, seawall, writer};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const HOSTILE: [u8; 4] = [127, 0, 0, 9];
@@ -61,6 +65,19 @@ async fn silent_connections_block_no_other_address(mode: &str) {
             .unwrap()
             .is_authenticated()
     );
+}
+
+#[tokio::test]
+async fn a_client_that_sends_without_a_pause_is_closed_if_it_does_not_log_in() {
+    let seawall = seawall("auth.authentication_timeout_ms = 500\n").await;
+    let (mut replies, mut requests) = connection_from(&seawall, HOSTILE).await.into_split();
+    let pings = OpMsg::new(doc! {"ping": 1, "$db": "admin"})
+        .to_bytes()
+        .repeat(1_000);
+    let sending = async { while requests.write_all(&pings).await.is_ok() {} };
+    let reading = async { drop(copy(&mut replies, &mut sink()).await) };
+    let both = async { tokio::join!(sending, reading) };
+    timeout(LIMIT, both).await.unwrap();
 }
 
 #[tokio::test]
