@@ -22,11 +22,13 @@ impl Credentials {
     /// Reads the keys of a known user again, on the primary.
     pub(super) async fn read(&self, user: &UserName, identity: &Arc<Identity>) -> Reading {
         match self.mode() {
-            CredentialMode::Lookup => match self.read_as_service(user).await {
-                Ok(credentials) => Reading::Keys(Box::new(credentials)),
-                Err(CredentialError::Refused) => Reading::Gone,
-                Err(CredentialError::Unavailable) => Reading::Unavailable,
-            },
+            CredentialMode::Lookup => {
+                let login_version = identity.login_version();
+                match self.read_as_service(user).await {
+                    Ok(credentials) => Reading::Keys(Box::new(credentials)),
+                    Err(error) => reading_without_keys(error.as_ref(), login_version),
+                }
+            }
             CredentialMode::Undecided => Reading::Unavailable,
             CredentialMode::Own | CredentialMode::Users | CredentialMode::None => {
                 self.read_as_itself(user, identity).await
@@ -122,7 +124,16 @@ impl Credentials {
                 return Ok(known);
             }
             let asked_at = Instant::now();
-            let credentials = self.read_as_service(user).await?;
+            let read = self.read_as_service(user).await;
+            let credentials = read.map_err(|error| match error {
+                None | Some(UsersInfoError::CommandFailed { .. }) => CredentialError::Unavailable,
+                Some(
+                    UsersInfoError::NoSuchUser
+                    | UsersInfoError::OtherUser
+                    | UsersInfoError::Malformed { .. }
+                    | UsersInfoError::RestrictionsUnreadable(_),
+                ) => CredentialError::Refused,
+            })?;
             let learnt = self.store.lock().learn(user, credentials, None, asked_at);
             let (known, evicted) = learnt;
             drop(evicted);
@@ -145,28 +156,40 @@ impl Credentials {
         result
     }
 
-    /// Reads a user's keys through the service account.
+    /// Reads a user's keys through the service account. The error is `None` if no reply arrived.
     async fn read_as_service(
         &self,
         user: &UserName,
-    ) -> Result<seawall_auth::Credentials, CredentialError> {
-        let client = self
-            .topology
-            .control_client()
-            .ok_or(CredentialError::Unavailable)?;
+    ) -> Result<seawall_auth::Credentials, Option<UsersInfoError>> {
+        let client = self.topology.control_client().ok_or(None)?;
         let command = users_info_command(&user.name, &user.source);
-        let command = Document::try_from(command).map_err(|_| CredentialError::Unavailable)?;
+        let command = Document::try_from(command).map_err(|_| None)?;
         let reply = client.database("admin").run_command(command).await;
         let reply = SecretFields(reply.map_err(|error| {
             tracing::warn!(%error, "service account could not read a user's keys");
-            CredentialError::Unavailable
+            None
         })?);
-        let reply = RawDocumentBuf::try_from(&reply.0).map_err(|_| CredentialError::Unavailable)?;
+        let reply = RawDocumentBuf::try_from(&reply.0).map_err(|_| None)?;
         let reply = SecretDocument::from(reply);
         parse_users_info(&reply, &user.name, &user.source).map_err(|error| {
-            tracing::debug!(user = %user.name, source = %user.source, %error, "login refused: could not use the user's keys");
-            CredentialError::Refused
+            tracing::debug!(user = %user.name, source = %user.source, %error, "could not use the user's keys");
+            Some(error)
         })
+    }
+}
+
+/// The result of a reading by the service account that got no keys of the user. `error` is `None`
+/// if no reply arrived.
+fn reading_without_keys(error: Option<&UsersInfoError>, login_version: u64) -> Reading {
+    match error {
+        None | Some(UsersInfoError::CommandFailed { .. }) => Reading::Unavailable,
+        Some(UsersInfoError::NoSuchUser) => Reading::Gone,
+        // The user exists, but its keys or restrictions cannot be confirmed.
+        Some(
+            UsersInfoError::OtherUser
+            | UsersInfoError::Malformed { .. }
+            | UsersInfoError::RestrictionsUnreadable(_),
+        ) => Reading::Refused(login_version),
     }
 }
 
@@ -211,6 +234,23 @@ mod tests {
     use bson::doc;
 
     use super::*;
+
+    #[test]
+    fn only_a_missing_user_counts_as_dropped_when_the_service_account_reads_its_keys() {
+        let reading = |error: Option<&UsersInfoError>| reading_without_keys(error, 7);
+        let missing = reading(Some(&UsersInfoError::NoSuchUser));
+        assert!(matches!(missing, Reading::Gone), "{missing:?}");
+        let malformed = UsersInfoError::Malformed { field: "salt" };
+        for error in [malformed, UsersInfoError::OtherUser] {
+            let reading = reading(Some(&error));
+            assert!(matches!(reading, Reading::Refused(7)), "{reading:?}");
+        }
+        let failed = UsersInfoError::CommandFailed { code: 11_600 };
+        for error in [None, Some(&failed)] {
+            let reading = reading(error);
+            assert!(matches!(reading, Reading::Unavailable), "{reading:?}");
+        }
+    }
 
     #[test]
     fn a_wiped_document_contains_only_zeroed_strings() {
