@@ -280,10 +280,10 @@ impl Limits {
         permit.map(HandshakePermit)
     }
 
-    /// Returns a permit for a driver's monitor. At the limit, closes a monitor of the address with
-    /// the most monitors, if its last `hello` was at least ten minutes ago. Of several such
-    /// monitors, closes the monitor whose last `hello` was earliest. `None` if no monitor can be
-    /// closed.
+    /// Returns a permit for a driver's monitor, if the share of its address allows it. Otherwise
+    /// closes a monitor of the address with the most monitors, if its last `hello` was at least ten
+    /// minutes ago. Of several such monitors, closes the monitor whose last `hello` was earliest.
+    /// `None` if no monitor can be closed.
     pub(crate) fn admit_monitor(
         &self,
         from: Sharer,
@@ -292,9 +292,7 @@ impl Limits {
     ) -> Option<MonitorPermit> {
         let may_evict =
             |heard_at: Instant| now.saturating_duration_since(heard_at) >= MONITOR_GRACE_TIME;
-        let permit = self
-            .monitors
-            .admit_evicting_oldest_if(from, eviction, may_evict);
+        let permit = self.monitors.admit_within_share(from, eviction, may_evict);
         permit.map(MonitorPermit)
     }
 
@@ -383,6 +381,20 @@ mod tests {
             "the second monitor has been silent for ten minutes"
         );
         assert!(is_evicted(&of_second) && !is_evicted(&of_first));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn monitors_of_one_address_do_not_lock_out_monitors_of_another_address() {
+        let limits = Limits::new(LimitNumbers::of_each(10), OperationPermits::new(9));
+        let [hostile, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
+        let admit = |from| limits.admit_monitor(from, &Eviction::default(), Instant::now());
+        let mut monitors: Vec<_> = (0..20).filter_map(|_| admit(hostile)).collect();
+        assert_eq!(monitors.len(), 9);
+        tokio::time::advance(MONITOR_GRACE_TIME / 2).await;
+        monitors.iter_mut().for_each(MonitorPermit::record_hello);
+        tokio::time::advance(MONITOR_GRACE_TIME / 2).await;
+        assert!(admit(hostile).is_none());
+        assert!(admit(other).is_some());
     }
 
     #[tokio::test(start_paused = true)]

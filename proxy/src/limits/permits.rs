@@ -6,6 +6,9 @@
 //! permits has at least two permits more than the other address. So a single address may use all
 //! permits, but it never locks out another address. Among handshakes and among monitors, the oldest
 //! connection is closed. Among clients, a silent connection is closed.
+//!
+//! An active monitor is never closed for another address. So an address gets at most its share of
+//! the permits for monitors.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -23,7 +26,7 @@ use futures_util::task::AtomicWaker;
 use tokio::time::Instant;
 
 use seawall_locks::Mutex;
-use seawall_transport::Sharer;
+use seawall_transport::{Sharer, is_within_share};
 
 /// Signals a connection's task to end.
 #[derive(Clone, Debug, Default)]
@@ -158,18 +161,21 @@ impl EvictablePermits {
         sharer: Sharer,
         eviction: &Eviction,
     ) -> Option<EvictablePermit> {
-        self.admit_evicting_oldest_if(sharer, eviction, |_| true)
+        self.admit_or(sharer, eviction, is_any_free, |table| {
+            table.remove_oldest(sharer, |_| true)
+        })
     }
 
-    /// Like [`Self::admit_evicting_oldest`], but closes a connection only if `may_evict` is true
-    /// for the time of its last activity.
-    pub(super) fn admit_evicting_oldest_if(
+    /// Returns a permit, if the share of the sharer allows it. Otherwise closes the oldest
+    /// connection of the sharer with the most permits, if `may_evict` is true for the time of its
+    /// last activity. `None` if neither is possible.
+    pub(super) fn admit_within_share(
         self: &Arc<Self>,
         sharer: Sharer,
         eviction: &Eviction,
         may_evict: impl Fn(Instant) -> bool,
     ) -> Option<EvictablePermit> {
-        self.admit_or(sharer, eviction, |table| {
+        self.admit_or(sharer, eviction, is_within_share, |table| {
             table.remove_oldest(sharer, may_evict)
         })
     }
@@ -182,7 +188,9 @@ impl EvictablePermits {
         sharer: Sharer,
         eviction: &Eviction,
     ) -> Option<EvictablePermit> {
-        self.admit_or(sharer, eviction, |table| table.remove_silent(sharer))
+        self.admit_or(sharer, eviction, is_any_free, |table| {
+            table.remove_silent(sharer)
+        })
     }
 
     /// Closes this percentage of the connections, and the same percentage of the connections that
@@ -197,15 +205,18 @@ impl EvictablePermits {
         }
     }
 
-    /// Returns a free permit, or the permit that `make_room` frees.
+    /// Returns a free permit if `has_room` allows it, or else the permit that `make_room` frees.
+    /// `has_room` gets the number of the sharer's permits and the number of free permits.
     fn admit_or(
         self: &Arc<Self>,
         sharer: Sharer,
         eviction: &Eviction,
+        has_room: impl FnOnce(usize, usize) -> bool,
         make_room: impl FnOnce(&mut PermitTable) -> Option<Eviction>,
     ) -> Option<EvictablePermit> {
         let mut table = self.table.lock();
-        if table.len >= self.max.load(Relaxed) {
+        let free = self.max.load(Relaxed).saturating_sub(table.len);
+        if !has_room(table.held_by(sharer), free) {
             make_room(&mut table)?.evict(EvictionReason::GaveWay);
         }
         let number = table.insert(sharer, eviction.clone());
@@ -219,7 +230,17 @@ impl EvictablePermits {
     }
 }
 
+/// True if a permit is free.
+fn is_any_free(_held: usize, free: usize) -> bool {
+    free > 0
+}
+
 impl PermitTable {
+    /// Number of permits of a sharer.
+    fn held_by(&self, sharer: Sharer) -> usize {
+        self.by_sharer.get(&sharer).map_or(0, BTreeMap::len)
+    }
+
     /// Frees the permit of a silent connection of the sharer with the most permits, for `newcomer`.
     /// Examines at most [`MAX_EXAMINED`] connections; the next search begins at the next
     /// connection.
@@ -300,7 +321,7 @@ impl PermitTable {
     /// `newcomer`.
     fn sharer_to_evict(&self, newcomer: Sharer) -> Option<Sharer> {
         let (most, greediest) = *self.counts.last()?;
-        let own = self.by_sharer.get(&newcomer).map_or(0, BTreeMap::len);
+        let own = self.held_by(newcomer);
         (greediest != newcomer && most > own + 1).then_some(greediest)
     }
 }
@@ -510,14 +531,14 @@ pub(super) mod tests {
         let eviction = Eviction::default();
         assert!(
             permits
-                .admit_evicting_oldest_if(sharer(2), &eviction, may_evict)
+                .admit_within_share(sharer(2), &eviction, may_evict)
                 .is_none()
         );
         let later = lately + Duration::from_secs(1);
         let may_evict = |heard_at: Instant| heard_at < later;
         assert!(
             permits
-                .admit_evicting_oldest_if(sharer(2), &eviction, may_evict)
+                .admit_within_share(sharer(2), &eviction, may_evict)
                 .is_none(),
             "the sharer has only one permit"
         );
@@ -525,7 +546,7 @@ pub(super) mod tests {
         let _crowd = [client(&permits, 1), client(&permits, 1)];
         assert!(
             permits
-                .admit_evicting_oldest_if(sharer(2), &eviction, may_evict)
+                .admit_within_share(sharer(2), &eviction, may_evict)
                 .is_some()
         );
         drop(first);
