@@ -126,6 +126,8 @@ pub enum ClientLimit {
     Listener,
     /// The limit of all clients.
     All,
+    /// The limit of clients that have not logged in.
+    Unauthenticated,
 }
 
 /// The permit of one client that has not logged in yet.
@@ -239,13 +241,31 @@ impl Limits {
         (turn > now).then_some(turn)
     }
 
+    /// Returns the permits for a new client of a listener.
+    ///
+    /// # Errors
+    /// The limit that is reached, if no client could be closed.
+    pub(crate) fn admit_newcomer(
+        &self,
+        listener: Option<&ListenerPermits>,
+        from: Sharer,
+        eviction: &Eviction,
+    ) -> Result<(ClientPermit, HandshakePermit), ClientLimit> {
+        // This permit comes first, because only a client that has not logged in is closed for it.
+        // So no client that has logged in is closed for a newcomer without this permit.
+        let handshake = self.admit_handshake(from, eviction);
+        let handshake = handshake.ok_or(ClientLimit::Unauthenticated)?;
+        let client = self.admit_client(listener, from, eviction)?;
+        Ok((client, handshake))
+    }
+
     /// Returns a permit for a new client of a listener, within the limits of the listener and of
     /// all clients. At a limit, closes a silent client of the sharer (address or user) with the
     /// most clients.
     ///
     /// # Errors
     /// The limit that is reached, if no client could be closed.
-    pub(crate) fn admit_client(
+    fn admit_client(
         &self,
         listener: Option<&ListenerPermits>,
         from: Sharer,
@@ -468,6 +488,29 @@ mod tests {
         assert!(handshake.is_some() && limits.admit_handshake(other, &eviction).is_none());
         let relay = limits.admit_relay(other);
         assert!(relay.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_client_is_closed_for_a_newcomer_over_the_limit_of_clients_before_login() {
+        let limits = Limits::new(
+            LimitNumbers {
+                handshakes: 3,
+                ..LimitNumbers::of_each(10)
+            },
+            OperationPermits::new(1),
+        );
+        let [crowd, hostile] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
+        let idle: Vec<_> = (0..7).map(|_| Eviction::default()).collect();
+        let logged_in = idle.iter().map(|eviction| {
+            let (client, handshake) = limits.admit_newcomer(None, crowd, eviction).unwrap();
+            drop(handshake);
+            client
+        });
+        let _logged_in: Vec<_> = logged_in.collect();
+        let admit = || limits.admit_newcomer(None, hostile, &Eviction::default());
+        let _silent: Vec<_> = (0..3).map(|_| admit().unwrap()).collect();
+        assert_eq!(admit().unwrap_err(), ClientLimit::Unauthenticated);
+        assert!(!idle.iter().any(is_evicted));
     }
 
     #[test]

@@ -340,19 +340,16 @@ pub fn newcomer(
         return None;
     }
     let (sharer, eviction) = (Sharer::at(peer.ip), Eviction::default());
-    let client = match limits.admit_client(permits, sharer, &eviction) {
-        Ok(client) => client,
+    let (client, handshake) = match limits.admit_newcomer(permits, sharer, &eviction) {
+        Ok(admitted) => admitted,
         Err(limit) => {
             recorder.client_refused(match limit {
                 ClientLimit::Listener => "listener_max_client_connections",
                 ClientLimit::All => "max_client_connections",
+                ClientLimit::Unauthenticated => "unauthenticated_connections",
             });
             return None;
         }
-    };
-    let Some(handshake) = limits.admit_handshake(sharer, &eviction) else {
-        recorder.client_refused("unauthenticated_connections");
-        return None;
     };
     Some(Newcomer {
         client,
