@@ -429,3 +429,21 @@ async fn injected_faults_affect_only_matching_operations_and_are_reported() {
     );
     assert!(began.elapsed() >= Duration::from_millis(300));
 }
+
+#[tokio::test]
+async fn injected_faults_also_affect_operations_that_wait_for_data() {
+    let rig = Rig::start("fault = {command = \"getMore\", error_code = 189}").await;
+    let mut through = rig.through().await;
+    for command in [
+        doc! {"create": "log", "capped": true, "size": 1 << 20},
+        doc! {"insert": "log", "documents": [{"_id": 1}]},
+    ] {
+        assert!(through.command("test", command).await.unwrap().is_ok());
+    }
+    let find = doc! {"find": "log", "tailable": true, "awaitData": true};
+    let opened = through.command("test", find).await.unwrap();
+    let cursor = opened.cursor_id().filter(|id| *id != 0).unwrap();
+    let more = doc! {"getMore": cursor, "collection": "log", "maxTimeMS": 100};
+    let reply = through.command("test", more).await.unwrap();
+    assert_eq!(reply.code(), Some(189), "{}", reply.body);
+}

@@ -136,12 +136,12 @@ impl Operation<'_> {
         if let Some(ended) = self.check_identity(end).await {
             return ended;
         }
+        if let Some(ended) = self.inject_fault(end).await {
+            return ended;
+        }
         if let Some(wait) = self.wait(observation.began()) {
             observation.mark_awaiting();
             return Box::pin(self.run_in_slices(&wait, end, observation)).await;
-        }
-        if let Some(ended) = self.inject_fault(end).await {
-            return ended;
         }
         let Some(_permit) = self.admit(end).await else {
             return AttemptEnd::Gone;
