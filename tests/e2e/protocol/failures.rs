@@ -75,6 +75,35 @@ async fn safe_commands_are_repeated_after_not_primary_errors_and_other_commands_
 }
 
 #[tokio::test]
+async fn a_large_reply_of_a_server_that_shuts_down_clears_its_pool() {
+    let rig = Rig::start("").await;
+    let mut through = rig.through().await;
+    let documents: Vec<_> = (0..200)
+        .map(|n| doc! {"_id": format!("{n}{}", "x".repeat(500))})
+        .collect();
+    let insert = doc! {"insert": "c", "documents": documents, "ordered": false};
+    assert!(
+        through
+            .command("test", insert.clone())
+            .await
+            .unwrap()
+            .is_ok()
+    );
+    let write_concern =
+        doc! {"failCommands": ["insert"], "writeConcernError": {"code": 91, "errmsg": "going"}};
+    rig.fail(1, write_concern).await;
+    // All documents exist already, so the reply has an error for each of them.
+    let reply = through.command("test", insert).await.unwrap();
+    assert!(reply.body.contains_key("writeConcernError"));
+    let errors = reply.body.get_array("writeErrors").unwrap();
+    assert_eq!(errors.len(), 200);
+    assert!(reply.header.message_length > 64 * 1024);
+    let closed = "seawall_server_connections_closed_total";
+    let is_cleared = async || rig.seawall.metric(closed, &["reason=\"stale\""]).await > 0.0;
+    eventually(LIMIT, is_cleared).await.unwrap();
+}
+
+#[tokio::test]
 async fn errors_reach_clients_unchanged_if_deployment_repeat_is_false() {
     let rig = Rig::start("deployment.repeat = false").await;
     let mut direct = rig.direct().await;

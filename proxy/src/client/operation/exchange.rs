@@ -293,10 +293,6 @@ impl Operation<'_> {
         let Some(code) = facts.state_change else {
             return Attempt::Ended(AttemptEnd::Reply(reply, outcome, documents));
         };
-        self.shared
-            .routing
-            .topology
-            .report_state_change(checkout.pool(), code);
         if self.reply_to.is_unwanted() {
             observation.add_reply(0, documents);
             return Attempt::Ended(AttemptEnd::Close(outcome));

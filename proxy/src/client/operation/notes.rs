@@ -1,4 +1,5 @@
-//! Records facts about operations and replies in the pins, the credentials and the statistics.
+//! Records facts about operations and replies in the pins, the topology, the credentials and the
+//! statistics.
 
 use std::sync::Arc;
 
@@ -108,6 +109,10 @@ impl Operation<'_> {
             self.shared.recorder.unobserved("reply_not_followed");
         }
         self.note_cursor(checkout, facts, observation, now);
+        if let Some(code) = facts.state_change {
+            let topology = &self.shared.routing.topology;
+            topology.report_state_change(checkout.pool(), code);
+        }
         (outcome_of(facts), facts.documents())
     }
 
