@@ -141,6 +141,13 @@ impl ServerDescription {
     pub fn is_usable(&self) -> bool {
         self.server_type.holds_data() && !self.is_suspect
     }
+
+    /// True if the server replies to probes, but the driver's monitoring has not noticed yet that
+    /// the server is available or that it was demoted.
+    pub(super) fn is_unnoticed(&self) -> bool {
+        let is_outdated = self.server_type == ServerType::Unknown || self.is_demoted;
+        is_outdated && !self.is_suspect
+    }
 }
 
 /// `maxWireVersion` of 5.0, the first version that supports the Stable API.
@@ -293,5 +300,29 @@ mod tests {
         assert_eq!(description.router_except(&addresses[2..]), Some(0));
         description.topology_type = TopologyType::ReplicaSetWithPrimary;
         assert_eq!(description.router_except(&[]), None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recovered_or_demoted_server_is_unnoticed_until_the_driver_reports_its_new_type() {
+        let server = |server_type, is_demoted, is_suspect| ServerDescription {
+            server_type,
+            is_demoted,
+            is_suspect,
+            ..ServerDescription::unknown("h:1".parse().unwrap())
+        };
+        for (server, is_unnoticed) in [
+            (server(ServerType::Unknown, false, false), true),
+            (server(ServerType::Unknown, false, true), false),
+            (server(ServerType::Primary, false, false), false),
+            (server(ServerType::Primary, true, false), true),
+            (server(ServerType::Primary, true, true), false),
+        ] {
+            assert_eq!(server.is_unnoticed(), is_unnoticed, "{server:?}");
+        }
     }
 }

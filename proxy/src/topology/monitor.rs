@@ -228,13 +228,7 @@ pub(super) async fn watch(
     mut changeable: watch::Receiver<DriverOptions>,
 ) {
     let heartbeat_frequency = deployment.heartbeat_frequency;
-    let mut options = resolved(deployment).await;
-    options.app_name = Some("seawall".to_owned());
-    options.heartbeat_freq = Some(heartbeat_frequency);
-    // The driver's clients need only few connections: one runs the service account's commands, the
-    // other runs none, and Seawall's clients use Seawall's own pools.
-    options.max_pool_size = Some(4);
-    options.min_pool_size = Some(0);
+    let mut options = driver_options(resolved(deployment).await, heartbeat_frequency);
     let source = Arc::new(Source {
         topology,
         events: Mutex::default(),
@@ -265,18 +259,19 @@ pub(super) async fn watch(
     drop(client);
 }
 
-/// The options of the client that monitors the deployment; `number` is the client's number. The
-/// client has no credential: if a login fails, the driver considers the server unavailable, and the
-/// pools of all users would be cleared because of the service account.
-fn monitoring_options(options: &ClientOptions, source: &Arc<Source>, number: u64) -> ClientOptions {
-    let mut options = options.clone();
-    options.credential = None;
-    let events = Arc::clone(source);
-    options.sdam_event_handler = Some(EventHandler::callback(move |event| {
-        if let SdamEvent::TopologyDescriptionChanged(event) = event {
-            events.receive(number, event.new_description);
-        }
-    }));
+/// The options of both clients of the driver.
+fn driver_options(mut options: ClientOptions, heartbeat_frequency: Duration) -> ClientOptions {
+    options.app_name = Some("seawall".to_owned());
+    options.heartbeat_freq = Some(heartbeat_frequency);
+    // By default, the driver polls if the environment looks like that of a serverless function. It
+    // would then notice an election only at its next heartbeat.
+    options
+        .server_monitoring_mode
+        .get_or_insert(ServerMonitoringMode::Stream);
+    // The driver's clients need only few connections: one runs the service account's commands, the
+    // other runs none, and Seawall's clients use Seawall's own pools.
+    options.max_pool_size = Some(4);
+    options.min_pool_size = Some(0);
     options
 }
 
@@ -510,6 +505,19 @@ mod tests {
             !text.contains("secret") && !text.contains("account"),
             "{text}"
         );
+    }
+
+    #[tokio::test]
+    async fn the_driver_streams_unless_the_connection_string_says_otherwise() {
+        for (query, mode) in [
+            ("", ServerMonitoringMode::Stream),
+            ("?serverMonitoringMode=auto", ServerMonitoringMode::Auto),
+            ("?serverMonitoringMode=poll", ServerMonitoringMode::Poll),
+        ] {
+            let parsed = ClientOptions::parse(format!("mongodb://h:1/{query}")).await;
+            let options = driver_options(parsed.unwrap(), Duration::from_secs(10));
+            assert_eq!(options.server_monitoring_mode, Some(mode), "{query}");
+        }
     }
 
     #[tokio::test]

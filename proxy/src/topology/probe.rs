@@ -61,8 +61,8 @@ pub(super) async fn keep_probing(
 }
 
 /// Returns when the prober is notified. `unaware` is the driver's client if the driver has not
-/// noticed that the server is available. The client then checks its servers until it notices the
-/// server, and the resulting event notifies the prober.
+/// noticed the current state of the server. The client then checks its servers until it notices
+/// this state, and the resulting event notifies the prober.
 async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
     let Some(driver) = unaware else {
         return wake.notified().await;
@@ -74,9 +74,9 @@ async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
 }
 
 /// Makes the driver check its servers now and every half second, until the future is dropped.
-/// Otherwise the driver would notice a recovered server only at its next heartbeat. The driver
-/// checks its servers while an operation waits in server selection. So this function runs an
-/// operation for which no server is suitable. No command is ever sent.
+/// Otherwise the driver would notice a recovered server, or, if it polls, a demoted one, only at
+/// its next heartbeat. The driver checks its servers while an operation waits in server selection.
+/// So this function runs an operation for which no server is suitable. No command is ever sent.
 async fn check_servers(driver: mongodb::Client) {
     let none = SelectionCriteria::Predicate(Arc::new(|_| false));
     let ping = doc! { "ping": 1 };
@@ -84,7 +84,7 @@ async fn check_servers(driver: mongodb::Client) {
     let waiting = admin.run_command(ping).selection_criteria(none);
     // The error is a timeout of the driver's server selection.
     if let Err(error) = waiting.await {
-        tracing::debug!(%error, "official driver did not notice that the server replies again");
+        tracing::debug!(%error, "official driver did not notice the current state of the server");
     }
 }
 
@@ -155,14 +155,13 @@ async fn run_probe(topology: &Topology, open: &mut Connection) -> Option<ProbeRe
 }
 
 impl Topology {
-    /// Returns the driver's client if the server replies to probes but the driver considers it
-    /// unavailable, else `None`.
+    /// Returns the driver's client if the driver has not noticed the current state of the server,
+    /// else `None`.
     fn driver_unaware_of(&self, address: &ServerAddress) -> Option<mongodb::Client> {
         let state = self.state.lock();
-        let server = &state.members.get(address)?.server;
-        let is_unaware = server.server_type == ServerType::Unknown && !server.is_suspect;
+        let is_unnoticed = state.members.get(address)?.server.is_unnoticed();
         drop(state);
-        let client = is_unaware.then(|| self.monitoring_client.lock().clone());
+        let client = is_unnoticed.then(|| self.monitoring_client.lock().clone());
         client.flatten()
     }
 
