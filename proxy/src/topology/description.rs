@@ -237,10 +237,22 @@ impl TopologyDescription {
             others.min_by_key(|(_, server)| server.probe.round_trip.unwrap_or(Duration::MAX));
         nearest.map(|(index, _)| index)
     }
+
+    /// True if the server at this address must be asked for its `buildInfo`: no server has replied
+    /// yet, or the server's reply may be outdated. A server may have been upgraded if its
+    /// connection is new, because an upgrade ends all connections.
+    pub(super) fn needs_build_info(&self, address: &ServerAddress, is_new: bool) -> bool {
+        let has_replied = |server: &ServerDescription| {
+            server.address == *address && server.probe.build_info.is_some()
+        };
+        self.build_info().is_none() || (is_new && self.servers.iter().any(has_replied))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use bson::rawdoc;
+
     use super::*;
 
     fn server(n: u16, server_type: ServerType, round_trip_ms: u64) -> ServerDescription {
@@ -301,11 +313,25 @@ mod tests {
         description.topology_type = TopologyType::ReplicaSetWithPrimary;
         assert_eq!(description.router_except(&[]), None);
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    #[test]
+    fn the_build_info_of_a_server_is_read_again_over_each_new_connection() {
+        let [asked, other] = ["a:1", "b:1"].map(|address| address.parse().unwrap());
+        let servers = [&asked, &other].map(|address: &ServerAddress| {
+            let mut server = ServerDescription::unknown(address.clone());
+            server.server_type = ServerType::Secondary;
+            server
+        });
+        let mut description = TopologyDescription {
+            servers: servers.into(),
+            ..TopologyDescription::default()
+        };
+        assert!(description.needs_build_info(&asked, false));
+        description.servers[0].probe.build_info = Some(rawdoc! { "version": "8.0.0" });
+        assert!(!description.needs_build_info(&asked, false));
+        assert!(description.needs_build_info(&asked, true));
+        assert!(!description.needs_build_info(&other, true));
+    }
 
     #[test]
     fn a_recovered_or_demoted_server_is_unnoticed_until_the_driver_reports_its_new_type() {

@@ -118,7 +118,12 @@ async fn probe(
             Err(_) => return ProbeOutcome::Failed,
         },
     };
-    match timeout(topology.connector.limit(), run_probe(topology, &mut open)).await {
+    let needs_build_info = {
+        let snapshot = topology.snapshot();
+        snapshot.description.needs_build_info(address, is_new)
+    };
+    let probing = run_probe(&mut open, needs_build_info);
+    match timeout(topology.connector.limit(), probing).await {
         Ok(Some(reply)) => {
             *connection = Some(open);
             match reply_is_ok(&reply.hello) {
@@ -133,12 +138,11 @@ async fn probe(
     }
 }
 
-async fn run_probe(topology: &Topology, open: &mut Connection) -> Option<ProbeReply> {
+async fn run_probe(open: &mut Connection, needs_build_info: bool) -> Option<ProbeReply> {
     let began = Instant::now();
     let hello = open.hello().await.ok()?;
     let round_trip = began.elapsed();
-    let is_new = topology.snapshot().description.build_info().is_none();
-    let build_info = if is_new {
+    let build_info = if needs_build_info {
         let command = rawdoc! { "buildInfo": 1, "$db": "admin" };
         let reply = open.run(&command).await.ok()?;
         reply_is_ok(&reply).is_ok().then_some(reply)
