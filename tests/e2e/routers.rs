@@ -12,7 +12,7 @@ use seawall_tests::{
     crowd,
     eventually::eventually,
     mongod::{NewUser, Options, ReplicaSet, create_user},
-    raw::{RawClient, RawReply},
+    raw::{OpMsg, RawClient, RawReply},
     recorder::{Cut, Recorder},
     seawall::{self, Seawall},
 };
@@ -186,6 +186,38 @@ async fn cursors_of_several_routers_are_killed_in_one_command() {
     let more = doc! {"getMore": cursors[1], "collection": "things"};
     let gone = client.command("sharded", more).await.unwrap();
     assert_eq!(gone.code(), Some(43), "{gone:?}");
+}
+
+#[tokio::test]
+async fn cursors_are_reported_alive_if_their_router_does_not_reply_to_kill_cursors() {
+    let sharded = Sharded::start(BOTH_ROUTERS).await;
+    let mut client = connect(&sharded.seawall).await;
+    let mut cursors = Vec::new();
+    let mut opened_at = [0; 2];
+    for _ in 0..40 {
+        let opened = open(&mut client).await;
+        opened_at[usize::try_from(opened.set).unwrap()] += 1;
+        cursors.push(opened.cursor);
+    }
+    assert!(opened_at.iter().all(|count| *count > 0), "{opened_at:?}");
+    let recorder = &sharded.recorders[1];
+    recorder.hold_replies(true);
+    let kill = doc! {"killCursors": "things", "cursors": cursors, "$db": "sharded"};
+    client.send(&OpMsg::new(kill)).await.unwrap();
+    let has_arrived = async || {
+        let connections = recorder.connections();
+        let mut commands = connections.iter().flat_map(|of| of.commands());
+        commands.any(|command| command.contains_key("killCursors"))
+    };
+    eventually(LIMIT, has_arrived).await.unwrap();
+    // This order matters: after the connection is cut, held replies must not be forwarded.
+    recorder.cut_all(Cut::Reset);
+    recorder.hold_replies(false);
+    let killed = client.read_reply().await.unwrap();
+    assert!(killed.is_ok(), "{killed:?}");
+    let list = |name: &str| killed.body.get_array(name).unwrap().len();
+    assert_eq!(list("cursorsKilled"), opened_at[0], "{killed:?}");
+    assert_eq!(list("cursorsAlive"), opened_at[1], "{killed:?}");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use crate::{
     observe::Observation,
     pool::{CheckOutError, Checkout, ServerPool},
 };
-use seawall_command::{Class, ReplyFacts, ReplyForm};
+use seawall_command::{Class, ReplyFacts, ReplyForm, conceal_state_change};
 use seawall_stats::{Outcome, Phase};
 
 const NOT_FOUND: &CStr = cstr!("cursorsNotFound");
@@ -83,7 +83,8 @@ impl Operation<'_> {
                     let asked = end.unless_gone(pin!(self.kill(checkout, &cursors))).await;
                     match asked {
                         None => return AttemptEnd::Gone,
-                        Some(reply) => reply.ok_or(NOT_FOUND),
+                        // The server may not have received the command.
+                        Some(reply) => reply.ok_or(ALIVE),
                     }
                 }
             };
@@ -95,9 +96,7 @@ impl Operation<'_> {
                 }
             };
             if reply.get_f64("ok").is_ok_and(|ok| ok == 0.0) {
-                let facts = ReplyFacts::of(ReplyForm::Plain, reply.as_bytes());
-                observation.record_reply(&facts, Instant::now());
-                return self.reply_with(&reply, Outcome::Error);
+                return self.pass_error(&pool, reply, observation);
             }
             for cursor in cursors {
                 self.shared.routing.pins.unpin_cursor(cursor);
@@ -126,6 +125,27 @@ impl Operation<'_> {
         Some(reply)
     }
 
+    /// Ends the operation with a server's error. Reports and conceals a state-change error.
+    fn pass_error(
+        &self,
+        pool: &Arc<ServerPool>,
+        reply: RawDocumentBuf,
+        observation: &mut Observation<'_>,
+    ) -> AttemptEnd {
+        let facts = ReplyFacts::of(ReplyForm::Plain, reply.as_bytes());
+        if let Some(code) = facts.state_change {
+            let topology = &self.shared.routing.topology;
+            topology.report_state_change(pool, code);
+        }
+        let shown = match self.shared.settings().repeats {
+            true => concealed(reply),
+            false => reply,
+        };
+        let facts = ReplyFacts::of(ReplyForm::Plain, shown.as_bytes());
+        observation.record_reply(&facts, Instant::now());
+        self.reply_with(&shown, Outcome::Error)
+    }
+
     fn reply_with(&self, reply: &RawDocument, outcome: Outcome) -> AttemptEnd {
         let bytes = self.reply_to.encode(0, reply);
         AttemptEnd::Reply(HeldReply { bytes, share: None }, outcome, 0)
@@ -133,15 +153,22 @@ impl Operation<'_> {
 }
 
 /// Chooses the list of the reply for the cursors of a server to which no connection could be
-/// checked out. The cursors of an unavailable server are listed as not found, because they ended
-/// with the server. The cursors of an overloaded server are listed as alive.
+/// checked out. As on servers, cursors that could not be killed are listed as alive. Only the
+/// cursors of a server that left the deployment are listed as not found.
 fn list_without_server(error: &CheckOutError) -> &'static CStr {
     match error {
-        CheckOutError::Overload(_) => ALIVE,
-        CheckOutError::Paused | CheckOutError::Closed | CheckOutError::Establish { .. } => {
-            NOT_FOUND
+        CheckOutError::Closed => NOT_FOUND,
+        CheckOutError::Overload(_) | CheckOutError::Paused | CheckOutError::Establish { .. } => {
+            ALIVE
         }
     }
+}
+
+/// Returns the reply with its state-change error concealed. Returns other replies unchanged.
+fn concealed(reply: RawDocumentBuf) -> RawDocumentBuf {
+    let concealed = conceal_state_change(reply.as_bytes());
+    let concealed = concealed.and_then(|bytes| RawDocumentBuf::from_bytes(bytes).ok());
+    concealed.unwrap_or(reply)
 }
 
 /// A successful reply with all cursors in one list.
@@ -179,20 +206,35 @@ fn merge(earlier: Option<RawDocumentBuf>, later: &RawDocument) -> RawDocumentBuf
 
 #[cfg(test)]
 mod tests {
+    use bson::rawdoc;
+
     use super::*;
     use crate::pool::Overload;
+    use seawall_transport::connection::{EstablishError, Generation};
 
     #[test]
-    fn cursors_are_reported_alive_on_an_overloaded_server_and_not_found_on_an_unavailable_one() {
-        for overload in [
+    fn state_change_errors_are_concealed_and_other_replies_are_unchanged() {
+        let failed = rawdoc! { "ok": 0.0, "errmsg": "not primary", "code": 10_107 };
+        assert_eq!(concealed(failed).get_i32("code").ok(), Some(6));
+        let other = rawdoc! { "ok": 0.0, "errmsg": "unauthorized", "code": 13 };
+        assert_eq!(concealed(other.clone()), other);
+    }
+
+    #[test]
+    fn cursors_are_reported_alive_unless_their_server_left_the_deployment() {
+        for alive in [
             CheckOutError::Overload(Overload::QueueFull),
             CheckOutError::Overload(Overload::TimedOut),
+            CheckOutError::Paused,
+            CheckOutError::Establish {
+                error: Arc::new(EstablishError::NoLogin),
+                generation: Generation::default(),
+                login_version: 0,
+            },
         ] {
-            assert_eq!(list_without_server(&overload), ALIVE);
+            assert_eq!(list_without_server(&alive), ALIVE);
         }
-        for unavailable in [CheckOutError::Paused, CheckOutError::Closed] {
-            assert_eq!(list_without_server(&unavailable), NOT_FOUND);
-        }
+        assert_eq!(list_without_server(&CheckOutError::Closed), NOT_FOUND);
         let reply = merge(Some(all_in(NOT_FOUND, &[1])), &all_in(ALIVE, &[2, 3]));
         let ids = |list: &CStr| reply.get_array(list).unwrap().into_iter().count();
         assert_eq!((ids(NOT_FOUND), ids(ALIVE)), (1, 2));
