@@ -375,6 +375,41 @@ async fn operation_without_a_connection_waits_and_then_gets_an_error() {
 }
 
 #[tokio::test]
+async fn operation_without_a_permit_waits_and_then_gets_an_error() {
+    let toml = "limits.max_in_flight_operations = 1\npool.wait_queue_timeout_ms = 500\n";
+    let rig = Rig::start(toml).await;
+    let mut holder = rig.through().await;
+    let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
+    assert!(holder.command("test", insert).await.unwrap().is_ok());
+    // No test waits for the end of this read.
+    let slow = doc! {"find": "c", "filter": {"$where": "sleep(60000) || true"}, "$db": "test"};
+    holder.send(&OpMsg::new(slow)).await.unwrap();
+    let is_held = async || {
+        let pools: Pools = rig.seawall.api("/api/v1/pools").await;
+        pools.pools[0].in_use == 1
+    };
+    eventually(LIMIT, is_held).await.unwrap();
+    let mut other = rig.through().await;
+    for (find, reason, code) in [
+        (doc! {"find": "c", "maxTimeMS": 200}, "max_time_ms", 50),
+        (doc! {"find": "c"}, "wait_queue_timeout", 202),
+    ] {
+        let refused = other.command("test", find).await.unwrap();
+        assert_eq!(refused.code(), Some(code), "{}", refused.body);
+        let name = "seawall_operations_shed_total";
+        let shed = rig.seawall.metric(name, &[reason]).await;
+        assert_eq!(shed.to_string(), "1", "{reason}");
+    }
+    drop(holder);
+    let is_served = async || {
+        let mut client = rig.through().await;
+        let reply = client.command("test", doc! {"find": "c"}).await.unwrap();
+        reply.is_ok()
+    };
+    eventually(LIMIT, is_served).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_read_preference_without_a_suitable_member_gets_the_error_of_a_router() {
     let rig = Rig::start("deployment.server_selection_timeout_ms = 300").await;
     let mut client = rig.through().await;

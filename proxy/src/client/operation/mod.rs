@@ -22,7 +22,7 @@ mod slices;
 
 use std::{pin::pin, sync::Arc};
 
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 pub(super) use self::notes::note_retry;
 use self::{
@@ -38,7 +38,7 @@ use super::{
 use crate::{
     limits::{Heavy, OperationPermit, Operator},
     observe::Observation,
-    pool::LanePermit,
+    pool::{LanePermit, Overload},
     topology::TopologyType,
 };
 use seawall_auth::{Identity, IdentityStatus};
@@ -143,8 +143,11 @@ impl Operation<'_> {
             observation.mark_awaiting();
             return Box::pin(self.run_in_slices(&wait, end, observation)).await;
         }
-        let Some(_permit) = self.admit(end).await else {
-            return AttemptEnd::Gone;
+        let _permit = match self.admit(end, observation).await {
+            Some(Ok(permit)) => permit,
+            // The future is boxed, so that the future of every operation stays small.
+            Some(Err(failure)) => return Box::pin(self.refuse(end, failure, observation)).await,
+            None => return AttemptEnd::Gone,
         };
         if let Some(parts) = self.parts(observation.began()) {
             return Box::pin(self.kill_in_parts(parts, end, observation)).await;
@@ -216,19 +219,29 @@ impl Operation<'_> {
         }
     }
 
-    /// Waits for a permit to run the operation (`limits.max_in_flight_operations`); `None` if the
-    /// client has left.
-    async fn admit(&self, end: &mut ClientEnd<'_>) -> Option<OperationPermit> {
+    /// Waits for a permit to run the operation (`limits.max_in_flight_operations`). Like the wait
+    /// for a connection, the wait fails at the operation's own time limit or after
+    /// `wait_queue_timeout`. `None` if the client has left.
+    async fn admit(
+        &self,
+        end: &mut ClientEnd<'_>,
+        observation: &Observation<'_>,
+    ) -> Option<Result<OperationPermit, CheckOutFailure>> {
         let permits = self.shared.limits.operations();
         let operator = Operator {
             user: self.identity.id().as_u64(),
             sharer: self.sharer,
             in_flight: self.identity.in_flight(),
         };
-        match permits.try_admit(operator) {
-            Some(permit) => Some(permit),
-            None => end.unless_gone(pin!(permits.admit(operator))).await,
+        if let Some(permit) = permits.try_admit(operator) {
+            return Some(Ok(permit));
         }
+        let held_until = observation.began() + self.shared.settings().wait_queue_timeout;
+        let until = self.within_time_limit(observation, held_until);
+        // The future is boxed, so that the future of every operation stays small.
+        let mut waiting = Box::pin(timeout_at(until, permits.admit(operator)));
+        let admitted = end.unless_gone(waiting.as_mut()).await?;
+        Some(admitted.map_err(|_| CheckOutFailure::Overload(Overload::TimedOut)))
     }
 
     /// Ends the operation if the client's user no longer exists. Closes the client if a server
@@ -266,7 +279,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Ends an operation that got no connection. Does not send an overload error before
+    /// Ends an operation that got no permit or no connection. Does not send an overload error before
     /// `wait_queue_timeout` is over.
     async fn refuse(
         &self,
