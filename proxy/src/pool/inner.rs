@@ -391,16 +391,33 @@ impl Inner {
         todo
     }
 
-    /// Closes available connections over the maximum of a user or of all users.
+    /// Closes available connections over the maximum of a user or of all users. The connections
+    /// that have been unused for longest are closed first.
     fn close_excess(&mut self, todo: &mut Todo) {
         for user in self.users.values_mut() {
-            while user.total() > self.limits.max_pool_size
-                || self.total > self.limits.max_server_connections
-            {
-                let Some(connection) = user.available.pop() else {
-                    break;
-                };
-                todo.close.push((connection, CloseReason::GaveWay));
+            let excess = user.total().saturating_sub(self.limits.max_pool_size);
+            let count = excess.min(user.available.len());
+            self.total -= count;
+            let closed = user.available.drain(..count);
+            todo.close.extend(closed.map(|c| (c, CloseReason::GaveWay)));
+        }
+        let max = self.limits.max_server_connections;
+        let excess = self.total.saturating_sub(max);
+        if excess == 0 {
+            return;
+        }
+        let unused_since = |user: &User| {
+            let id = user.identity.id();
+            let times = user.available.iter().map(move |c| (c.last_used_at, id));
+            times.collect::<Vec<_>>()
+        };
+        let mut unused: Vec<_> = self.users.values().flat_map(unused_since).collect();
+        unused.sort_unstable();
+        for (_, id) in unused.into_iter().take(excess) {
+            if let Some(user) = self.users.get_mut(&id) {
+                // The first connection of a user has been unused for longest.
+                let closed = user.available.remove(0);
+                todo.close.push((closed, CloseReason::GaveWay));
                 self.total -= 1;
             }
         }

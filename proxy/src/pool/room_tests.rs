@@ -94,6 +94,41 @@ async fn below_the_connection_limit_no_connection_is_closed_for_another_user() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lower_maximums_close_the_connections_that_have_been_unused_for_longest() {
+    let now = Instant::now();
+    let before = Limits {
+        max_pool_size: 10,
+        max_server_connections: 20,
+        ..limits()
+    };
+    let for_user = Limits {
+        max_pool_size: 1,
+        ..before.clone()
+    };
+    let for_all = Limits {
+        max_server_connections: 2,
+        ..before.clone()
+    };
+    for after in [for_user, for_all] {
+        let mut inner = inner(before.clone());
+        let users = ["one", "other"].map(identity);
+        let held = [0, 1, 0, 1].map(|n| (&users[n], obtain(&mut inner, &users[n], now)));
+        let mut ids = Vec::new();
+        for (second, (user, held)) in (1..).zip(held) {
+            ids.push(held.connection.id());
+            let later = now + Duration::from_secs(second);
+            inner.give_back(user.id(), held, None, later);
+        }
+        let todo = inner.set_limits(after, now + Duration::from_secs(5));
+        let mut closed: Vec<_> = todo.close.iter().map(|(c, _)| c.id()).collect();
+        closed.sort_unstable();
+        // The connections are numbered in the order in which they are established.
+        assert_eq!(closed, ids[..2]);
+        inner.check_invariants();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_connection_is_adopted_only_by_a_ready_pool_below_its_limits() {
     let (user, now) = (identity("u"), Instant::now());
     let is_adopted = |inner: &mut Inner| {
