@@ -266,11 +266,12 @@ section! {
     /// Connections to servers.
     "pool" => Pool;
 
-    /// Maximum number of connections of one user to one server.
+    /// Maximum number of connections of one user to one server; an eighth of them, at most 8, are
+    /// reserved for commits and other commands that operations may wait for.
     max_pool_size: NonZeroUsize = key("pool.max_pool_size",
         CONNECTIONS, Live, default 100, unit "connections");
     // The limit protects the server, which needs a thread and about 1 MiB for each connection.
-    /// Maximum number of connections of all users to one server.
+    /// Maximum number of connections of all users to one server, with the same reserve.
     max_server_connections: NonZeroUsize = key("pool.max_server_connections",
         CONNECTIONS, Live, default 500, unit "connections");
     /// Number of connections of one user to one server that are kept even if they are idle.

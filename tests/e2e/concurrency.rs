@@ -1,9 +1,10 @@
-//! The concurrency limit (`pool.concurrency`) in front of a real server.
+//! The concurrency limit (`pool.concurrency`) in front of a real server, and the reserves for
+//! operations that other operations may wait for.
 
 use std::time::Duration;
 
 use bson::{Document, doc};
-use seawall_api::Pools;
+use seawall_api::{Pool, Pools};
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options, ReplicaSet},
@@ -22,9 +23,13 @@ struct Scene {
 
 impl Scene {
     async fn start(limit: u32) -> Self {
+        Self::start_with(&format!("pool.concurrency = {limit}")).await
+    }
+
+    async fn start_with(toml: &str) -> Self {
         let set = ReplicaSet::start(1, Options::default()).await.unwrap();
         let options = seawall::Options {
-            toml: format!("pool.concurrency = {limit}"),
+            toml: toml.to_owned(),
             ..seawall::Options::default()
         };
         let seawall = Seawall::start_with(&set.uri(), options).await;
@@ -57,10 +62,13 @@ impl Scene {
         client
     }
 
-    async fn concurrency(&self) -> seawall_api::Concurrency {
+    async fn pool(&self) -> Pool {
         let pools: Pools = self.seawall.api("/api/v1/pools").await;
-        let pool = pools.pools.into_iter().next().unwrap();
-        pool.concurrency
+        pools.pools.into_iter().next().unwrap()
+    }
+
+    async fn concurrency(&self) -> seawall_api::Concurrency {
+        self.pool().await.concurrency
     }
 }
 
@@ -71,7 +79,24 @@ fn long_read() -> Document {
 
 #[tokio::test]
 async fn a_commit_runs_although_operations_that_wait_for_this_commit_hold_all_slots() {
-    let scene = Scene::start(1).await;
+    let hold_all = async |scene: &Scene| scene.concurrency().await.in_progress == 1;
+    commit_among_blocked_updates("pool.concurrency = 1", hold_all).await;
+}
+
+#[tokio::test]
+async fn a_commit_runs_although_operations_that_wait_for_this_commit_hold_all_connections() {
+    let hold_all = async |scene: &Scene| {
+        let pool = scene.pool().await;
+        pool.pending == 0 && pool.in_use + pool.wait_queue == 3
+    };
+    let toml = "pool.concurrency = \"off\"\npool.max_pool_size = 3\n";
+    commit_among_blocked_updates(toml, hold_all).await;
+}
+
+/// Commits a transaction after three other clients have sent updates that wait for this commit, and
+/// `hold_all` is true.
+async fn commit_among_blocked_updates(toml: &str, hold_all: impl AsyncFn(&Scene) -> bool) {
+    let scene = Scene::start_with(toml).await;
     let mut writer = scene.client().await;
     let lsid = doc! {"id": bson::Uuid::new()};
     let update = doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]};
@@ -87,7 +112,7 @@ async fn a_commit_runs_although_operations_that_wait_for_this_commit_hold_all_sl
     for _ in 0..3 {
         blocked.push(scene.running(update.clone()).await);
     }
-    eventually(LIMIT, async || scene.concurrency().await.in_progress == 1)
+    eventually(LIMIT, async || hold_all(&scene).await)
         .await
         .unwrap();
     let commit =

@@ -15,7 +15,7 @@ pub enum Need {
     /// A slot, or a reserved slot while all slots are taken. This is the need of operations that
     /// other operations may wait for, for example the commit of a transaction that holds locks.
     SlotOrReserve,
-    /// A slot that is not reserved.
+    /// A slot that is not reserved, and a connection that is not reserved (see `super::reserve`).
     Slot,
 }
 

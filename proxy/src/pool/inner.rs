@@ -112,6 +112,8 @@ pub(super) struct Inner {
     waiting: usize,
     /// Number of all users' connections that are in use.
     in_use: usize,
+    /// Number of all users' connections in use by operations with [`Need::Slot`].
+    unreserved: usize,
     next_ticket: u64,
     /// A time at or before the earliest deadline of all waiters. It may be too early, because the
     /// waiter with this deadline may have been served or have left. `None` only if no operation
@@ -147,6 +149,7 @@ impl Inner {
             examined: 0,
             waiting: 0,
             in_use: 0,
+            unreserved: 0,
             next_ticket: 0,
             expires_at: None,
             last_suspected: None,
@@ -185,6 +188,7 @@ impl Inner {
             .users
             .entry(identity.id())
             .or_insert_with(|| User::new(identity));
+        let may_begin = may_begin && user.may_use(demand.need, &self.limits);
         while let Some(connection) = user.available.pop_if(|_| may_begin) {
             match self.limits.perished(&connection, self.generation, now) {
                 Some(reason) => {
@@ -194,6 +198,10 @@ impl Inner {
                 None => {
                     user.in_use += 1;
                     self.in_use += 1;
+                    if demand.need == Need::Slot {
+                        user.unreserved += 1;
+                        self.unreserved += 1;
+                    }
                     let slot = self.slots.take(identity.id(), &demand, None, now);
                     return (Start::Ready(connection, slot), todo);
                 }
@@ -289,9 +297,7 @@ impl Inner {
             usage,
             perished,
         } = returned;
-        if let Some(slot) = slot {
-            self.slots.release(slot, usage, now);
-        }
+        let need = slot.and_then(|slot| self.slots.release(slot, usage, now));
         if let Some(latency) = usage.latency {
             self.latency.observe(latency, now);
         }
@@ -306,6 +312,10 @@ impl Inner {
             || self.total > self.limits.max_server_connections;
         user.in_use -= 1;
         self.in_use -= 1;
+        if need == Some(Need::Slot) {
+            user.unreserved -= 1;
+            self.unreserved -= 1;
+        }
         let is_closed = self.state == PoolState::Closed;
         let reason = perished
             .or_else(|| is_closed.then_some(CloseReason::PoolClosed))
@@ -482,7 +492,7 @@ impl Inner {
                 let Some(user) = self.users.get_mut(id) else {
                     return false;
                 };
-                let is_ready = user.is_ready(need);
+                let is_ready = user.is_ready(need, &self.limits);
                 if let Some(is_listed) = user.is_listed.get_mut(need.index()) {
                     *is_listed = is_ready;
                 }

@@ -23,6 +23,9 @@ mod lane;
 mod latency;
 mod pace;
 mod queue;
+mod reserve;
+#[cfg(test)]
+mod reserve_tests;
 #[cfg(test)]
 mod room_tests;
 #[cfg(test)]
@@ -77,11 +80,12 @@ use self::{
 /// Limits of the connections to one server. All servers have the same limits.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Maximum number of connections of one user to one server.
+    /// Maximum number of connections of one user to one server. Some of them are reserved (see
+    /// `reserve`).
     pub max_pool_size: usize,
     /// Number of connections of one user to one server that are kept open even if they are unused.
     pub min_pool_size: usize,
-    /// Maximum number of connections of all users to one server.
+    /// Maximum number of connections of all users to one server. Some of them are reserved, too.
     pub max_server_connections: usize,
     /// Maximum number of pending connections of one user to one server.
     pub max_connecting: usize,

@@ -88,6 +88,7 @@ enum Hold {
 #[derive(Clone, Copy, Debug)]
 struct Running {
     hold: Hold,
+    need: Need,
     user: IdentityId,
     started: Instant,
     shape: Option<u64>,
@@ -368,6 +369,7 @@ impl Slots {
         let in_progress = u64::from(self.in_progress + self.reserved + self.exempt);
         Slot(Some(self.running.insert(Running {
             hold,
+            need: demand.need,
             user,
             started: now,
             shape: demand.shape,
@@ -416,19 +418,27 @@ impl Slots {
     }
 
     /// Ends an operation: frees its slot or reserved slot, and counts its result for the
-    /// controller.
-    pub(super) fn release(&mut self, slot: Slot, usage: Usage, now: Instant) {
-        let Some(running) = slot.0.and_then(|key| self.running.try_remove(key)) else {
-            return;
-        };
+    /// controller. Returns the need of the operation; `None` if it needed no slot.
+    pub(super) fn release(&mut self, slot: Slot, usage: Usage, now: Instant) -> Option<Need> {
+        let running = self.running.try_remove(slot.0?)?;
         self.touch(now);
         self.remove_hold(running.hold, running.user);
-        if self.controller.is_none() {
-            return;
+        if self.controller.is_some()
+            && let Some(server_time) = usage.server_time
+        {
+            self.count_result(&running, server_time, usage, now);
         }
-        let Some(server_time) = usage.server_time else {
-            return;
-        };
+        Some(running.need)
+    }
+
+    /// Counts the result of an operation that took `server_time`.
+    fn count_result(
+        &mut self,
+        running: &Running,
+        server_time: Duration,
+        usage: Usage,
+        now: Instant,
+    ) {
         self.completed += 1;
         self.quiet_since = now;
         let is_slow =

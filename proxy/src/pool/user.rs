@@ -29,6 +29,8 @@ pub(super) struct User {
     )]
     pub(super) available: Vec<Box<Connection>>,
     pub(super) in_use: usize,
+    /// Number of connections in use by operations with [`Need::Slot`].
+    pub(super) unreserved: usize,
     pub(super) pending: usize,
     pub(super) waiters: WaitQueue,
     /// True if the user is in `Inner::turns`.
@@ -46,6 +48,7 @@ impl User {
             identity: Arc::clone(identity),
             available: Vec::new(),
             in_use: 0,
+            unreserved: 0,
             pending: 0,
             waiters: WaitQueue::default(),
             has_turn: false,
@@ -66,7 +69,8 @@ impl User {
     /// True if the user's waiters need another connection and the user's own limits allow one. The
     /// limit of the server is not checked here.
     pub(super) fn wants_more(&self, limits: &Limits, room: Room) -> bool {
-        let missing = self.needed(room).saturating_sub(self.available.len());
+        let needed = self.needed(limits, room);
+        let missing = needed.saturating_sub(self.available.len());
         self.pending < limits.max_connecting
             && self.pending < missing
             && self.total() < limits.max_pool_size
@@ -84,16 +88,29 @@ impl User {
     /// Number of connections that the waiters could use. A waiter that has to wait for a slot does
     /// not need a connection yet. But a user with fewer slots than its share needs connections
     /// before it can get more slots.
-    pub(super) fn needed(&self, room: Room) -> usize {
+    pub(super) fn needed(&self, limits: &Limits, room: Room) -> usize {
         let [nothing, lane, urgent, slot] = Need::ALL.map(|need| self.waiters.len_of(need));
         let slots = room.free.max(room.missing);
         let urgent_slots = slots.max(RESERVE);
+        let unreserved = limits.max_unreserved_of_user();
+        let slot = slot.min(unreserved.saturating_sub(self.unreserved));
         nothing + lane + urgent.min(urgent_slots) + slot.min(slots)
     }
 
+    /// True if there is no connection yet for a waiter that may use the reserve.
+    pub(super) fn lacks_reserve(&self) -> bool {
+        let urgent = self.waiters.len_of(Need::SlotOrReserve);
+        urgent > self.available.len() + self.pending
+    }
+
+    /// True if an operation with this need may use one more connection of the user.
+    pub(super) fn may_use(&self, need: Need, limits: &Limits) -> bool {
+        need != Need::Slot || self.unreserved < limits.max_unreserved_of_user()
+    }
+
     /// True if a connection is available for a waiter with this need.
-    pub(super) fn is_ready(&self, need: Need) -> bool {
-        !self.available.is_empty() && self.waiters.len_of(need) > 0
+    pub(super) fn is_ready(&self, need: Need, limits: &Limits) -> bool {
+        !self.available.is_empty() && self.waiters.len_of(need) > 0 && self.may_use(need, limits)
     }
 
     /// True if the pool can remove the user.

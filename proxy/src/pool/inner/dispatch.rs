@@ -4,10 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use tokio::time::Instant;
 
-use super::{
-    super::{demand::Need, user::User},
-    HandOver, Inner, PoolState, Todo,
-};
+use super::{super::demand::Need, HandOver, Inner, PoolState, Todo};
 use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
 
@@ -34,15 +31,22 @@ impl Inner {
         }
         let free = self.slots.free();
         if self.slots.has_room(need, now) && self.slots.free() == free {
-            return true;
+            return self.may_use(need);
         }
         if self.slots.free() > free && self.slots.has_waiting() {
             self.fill_slots(now, todo);
             self.use_room(id, todo);
         }
         let user = self.users.get(&id);
-        let has_older = user.is_some_and(|user| user.is_ready(need));
-        self.slots.has_room(need, now) || (!has_older && self.slots.may_exceed(id))
+        let has_older = user.is_some_and(|user| user.is_ready(need, &self.limits));
+        let may_run = self.slots.has_room(need, now) || (!has_older && self.slots.may_exceed(id));
+        may_run && self.may_use(need)
+    }
+
+    /// True if an operation with this need may use one more connection to the server. The limit of
+    /// its user is not checked here.
+    pub(super) fn may_use(&self, need: Need) -> bool {
+        need != Need::Slot || self.unreserved < self.limits.max_unreserved()
     }
 
     /// Hands available connections to waiters. First, waiters of user `id` that need no slot get
@@ -59,9 +63,11 @@ impl Inner {
         self.fill_slots(now, todo);
         // Waiters for slots cannot use the connections that are left now, so waiters with a permit
         // of the lane get them.
-        let is_ready = |user: &User| user.is_ready(Need::LanePermit);
-        while self.users.get(&id).is_some_and(is_ready) {
-            self.serve(id, Need::LanePermit, now, todo);
+        let need = Need::LanePermit;
+        while let Some(user) = self.users.get(&id)
+            && user.is_ready(need, &self.limits)
+        {
+            self.serve(id, need, now, todo);
         }
     }
 
@@ -70,10 +76,10 @@ impl Inner {
     /// lane comes next, unless a waiter for a slot is older.
     fn next_without_slot(&self, id: IdentityId) -> Option<Need> {
         let user = self.users.get(&id)?;
-        if user.is_ready(Need::Nothing) {
+        if user.is_ready(Need::Nothing, &self.limits) {
             return Some(Need::Nothing);
         }
-        if !user.is_ready(Need::LanePermit) {
+        if !user.is_ready(Need::LanePermit, &self.limits) {
             return None;
         }
         let number = |need| user.waiters.peek(need).map(|waiter| waiter.ticket.number);
@@ -90,7 +96,7 @@ impl Inner {
         };
         for need in LIMITED {
             let index = need.index();
-            if user.is_ready(need)
+            if user.is_ready(need, &self.limits)
                 && let Some(is_listed) = user.is_listed.get_mut(index)
                 && !std::mem::replace(is_listed, true)
                 && let Some(list) = self.ready.get_mut(index)
@@ -112,6 +118,9 @@ impl Inner {
                 if !self.slots.is_unequal() {
                     return;
                 }
+                if !self.may_use(need) {
+                    break;
+                }
                 let list = self.ready.get(need.index());
                 let list = list.filter(|list| !list.is_empty());
                 let Some(list) = list else { break };
@@ -131,7 +140,7 @@ impl Inner {
     fn next_need(&mut self, now: Instant) -> Option<Need> {
         let [urgent, other] = LIMITED.map(|need| {
             let list = self.ready.get(need.index());
-            list.is_some_and(|list| !list.is_empty())
+            self.may_use(need) && list.is_some_and(|list| !list.is_empty())
         });
         if !urgent && !other {
             return None;
@@ -171,7 +180,7 @@ impl Inner {
         };
         let closed_before = todo.close.len();
         let unauthorized = user.is_gone().then_some(CloseReason::Unauthorized);
-        while user.is_ready(need)
+        while user.is_ready(need, &self.limits)
             && let Some(mut connection) = user.available.pop()
         {
             let perished = self.limits.perished(&connection, self.generation, now);
@@ -190,6 +199,10 @@ impl Inner {
             };
             user.in_use += 1;
             self.in_use += 1;
+            if need == Need::Slot {
+                user.unreserved += 1;
+                self.unreserved += 1;
+            }
             self.waiting -= 1;
             let waited = now.saturating_duration_since(waiter.since);
             let demand = &waiter.ticket.demand;

@@ -87,6 +87,16 @@ impl Inner {
         }
     }
 
+    /// The slots that operations may use now, as far as connections that are not reserved are left.
+    fn room_now(&self) -> Room {
+        let unreserved = self.limits.max_unreserved();
+        let left = unreserved.saturating_sub(self.unreserved);
+        Room {
+            free: self.slots.free().min(left),
+            missing: 0,
+        }
+    }
+
     /// Establishes connections after the number of connections has fallen: first for the next user
     /// in turn, then for user `id`.
     pub(super) fn use_room(&mut self, id: IdentityId, todo: &mut Todo) {
@@ -141,12 +151,19 @@ impl Inner {
     }
 
     /// Makes room for a connection of user `id`: closes an available connection that belongs to
-    /// another user and that no waiter can use. If there are several, closes the connection that
-    /// has been unused for longest. Returns false if there is no such connection.
+    /// another user and that no waiter can use. If the connection is for an operation that may use
+    /// the reserve, also closes a connection that a waiter can use only later, because the waiter
+    /// may wait for that operation. Of several such connections, closes the connection that has
+    /// been unused for longest. Returns false if there is no such connection.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
+        let lacks_reserve = self.users.get(&id).is_some_and(User::lacks_reserve);
         let others = self.users.values().filter(|user| {
             let other = user.identity.id();
-            other != id && user.available.len() > user.needed(self.room(other))
+            let room = match lacks_reserve {
+                true => self.room_now(),
+                false => self.room(other),
+            };
+            other != id && user.available.len() > user.needed(&self.limits, room)
         });
         let longest = others.min_by_key(|user| user.available.first().map(|c| c.last_used_at));
         let longest = longest.map(|user| user.identity.id());

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    super::{Snapshot, UserSnapshot, user::User},
+    super::{Snapshot, UserSnapshot, demand::Need, user::User},
     Inner, PoolState,
 };
 use seawall_auth::Identity;
@@ -14,9 +14,9 @@ use seawall_auth::Identity;
 /// The longest current waits for a connection or a slot.
 #[derive(Debug, Default)]
 pub struct Waits {
-    /// The longest wait of each user that already has its full share of the slots or
-    /// `max_pool_size` connections. The waiting operations of such a user wait for other operations
-    /// of the same user.
+    /// The longest wait of each user that already has its full share of the slots, or all
+    /// connections that its operations may use. The waiting operations of such a user wait for
+    /// other operations of the same user.
     pub for_own: Vec<(Arc<Identity>, Duration)>,
     /// The longest wait of all other users' operations. These operations wait for the server, or
     /// until connections of other users are closed.
@@ -47,7 +47,9 @@ impl Inner {
             let wait = now.saturating_duration_since(oldest);
             let id = user.identity.id();
             let has_share = is_full && self.slots.held_by(id) >= self.slots.share_of(id);
-            if has_share || user.total() >= self.limits.max_pool_size {
+            let has_all_connections = user.total() >= self.limits.max_pool_size
+                || !user.may_use(Need::Slot, &self.limits);
+            if has_share || has_all_connections {
                 waits.for_own.push((Arc::clone(&user.identity), wait));
             } else {
                 waits.for_others = waits.for_others.max(wait);
@@ -77,8 +79,6 @@ impl Inner {
     /// Checks the invariants that hold between calls.
     #[cfg(test)]
     pub(in super::super) fn check_invariants(&self) {
-        use super::super::demand::Need;
-
         let total: usize = self.users.values().map(User::total).sum();
         assert_eq!(total, self.total, "total counts all connections");
         assert!(
@@ -88,6 +88,12 @@ impl Inner {
         let waiting: usize = self.users.values().map(|u| u.waiters.len()).sum();
         let in_use: usize = self.users.values().map(|u| u.in_use).sum();
         assert_eq!(in_use, self.in_use, "in_use counts all connections in use");
+        let unreserved: usize = self.users.values().map(|u| u.unreserved).sum();
+        assert_eq!(unreserved, self.unreserved);
+        assert!(
+            unreserved <= self.limits.max_unreserved(),
+            "some connections of the server are reserved"
+        );
         assert_eq!(waiting, self.waiting, "waiting counts all waiters");
         let limited = |user: &User| {
             user.waiters.len_of(Need::Slot) + user.waiters.len_of(Need::SlotOrReserve)
@@ -116,11 +122,17 @@ impl Inner {
                 user.pending <= self.limits.max_connecting,
                 "a user has at most max_connecting pending connections"
             );
-            let waits_needlessly = user.is_ready(Need::Nothing)
-                || user.is_ready(Need::LanePermit)
-                || (self.slots.has_reserve() && user.is_ready(Need::SlotOrReserve))
-                || (self.slots.free() > 0 && user.is_ready(Need::SlotOrReserve))
-                || (self.slots.free() > 0 && user.is_ready(Need::Slot));
+            assert!(
+                user.unreserved <= self.limits.max_unreserved_of_user(),
+                "some connections of a user are reserved"
+            );
+            let is_ready = |need| user.is_ready(need, &self.limits) && self.may_use(need);
+            let has_slot = self.slots.free() > 0;
+            let waits_needlessly = is_ready(Need::Nothing)
+                || is_ready(Need::LanePermit)
+                || (self.slots.has_reserve() && is_ready(Need::SlotOrReserve))
+                || (has_slot && is_ready(Need::SlotOrReserve))
+                || (has_slot && is_ready(Need::Slot));
             assert!(
                 self.state != PoolState::Ready || !waits_needlessly,
                 "no operation waits while its user has a connection available and a slot is free"
@@ -129,7 +141,9 @@ impl Inner {
                 let is_listed = user.is_listed[need.index()];
                 assert_eq!(is_listed, self.ready[need.index()].contains(id));
                 assert!(
-                    self.state != PoolState::Ready || is_listed || !user.is_ready(need),
+                    self.state != PoolState::Ready
+                        || is_listed
+                        || !user.is_ready(need, &self.limits),
                     "all users with waiters and available connections are listed"
                 );
             }
