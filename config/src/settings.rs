@@ -379,7 +379,7 @@ section! {
     monitor_connections: NonZeroUsize = key("limits.monitor_connections",
         CONNECTIONS, Live, default 8192, unit "connections");
     /// Maximum number of operations in flight, for all clients and servers together; further ones
-    /// wait.
+    /// wait, except for 8 commits and other commands that operations may wait for.
     max_in_flight_operations: NonZeroUsize = key("limits.max_in_flight_operations",
         ENTRIES, Live, default 20000, unit "operations");
     /// Maximum number of connections per second from one address (IPv6: /64); further ones are

@@ -93,6 +93,13 @@ async fn a_commit_runs_although_operations_that_wait_for_this_commit_hold_all_co
     commit_among_blocked_updates(toml, hold_all).await;
 }
 
+#[tokio::test]
+async fn a_commit_runs_although_operations_that_wait_for_this_commit_hold_all_permits() {
+    let hold_all = async |scene: &Scene| scene.seawall.app.operations_in_flight() == 3;
+    let toml = "limits.max_in_flight_operations = 3\n";
+    commit_among_blocked_updates(toml, hold_all).await;
+}
+
 /// Commits a transaction after three other clients have sent updates that wait for this commit, and
 /// `hold_all` is true.
 async fn commit_among_blocked_updates(toml: &str, hold_all: impl AsyncFn(&Scene) -> bool) {

@@ -14,14 +14,25 @@ use seawall_transport::{Sharer, is_within_share};
 /// Maximum number of waiting users that are examined when a permit becomes free.
 const MAX_USERS_TRIED: usize = 8;
 
+/// Number of further permits for operations that other operations may wait for, such as the commit
+/// of a transaction. Operations that wait for a commit may have all other permits.
+const RESERVE: usize = 8;
+
 /// A bounded number of permits for operations in flight. Waiting users are served in turn. A user
 /// with more than its share of the permits gets no further permit.
 #[derive(Clone, Debug)]
-pub struct OperationPermits(Arc<SharedPermits>);
+pub struct OperationPermits {
+    common: Arc<SharedPermits>,
+    /// The [`RESERVE`].
+    reserve: Arc<SharedPermits>,
+}
 
 #[derive(Debug)]
 struct SharedPermits {
     all: AtomicUsize,
+    /// True if each user gets at most its share. Then these permits count as the user's operations
+    /// in flight.
+    has_shares: bool,
     /// Number of permits that are taken. May exceed `all` after `all` was reduced.
     taken: AtomicUsize,
     waiters: Mutex<TurnQueue<(u64, Sharer), Waiter>>,
@@ -41,8 +52,11 @@ pub struct Operator<'a> {
     pub user: u64,
     /// The client's address, or its user if several users share the address.
     pub sharer: Sharer,
-    /// Number of the user's operations in flight. Only [`OperationPermits`] changes it.
+    /// Number of the user's operations in flight that do not use the reserve. Only
+    /// [`OperationPermits`] changes it.
     pub in_flight: &'a Arc<AtomicUsize>,
+    /// True if other operations may wait for this operation.
+    pub may_unblock_others: bool,
 }
 
 /// The permit of one operation. Dropping it frees the permit.
@@ -56,53 +70,45 @@ pub struct OperationPermit {
 impl OperationPermits {
     /// Creates permits for `max_operations` operations at a time.
     pub fn new(max_operations: usize) -> Self {
-        Self(Arc::new(SharedPermits {
-            all: AtomicUsize::new(max_operations),
-            taken: AtomicUsize::new(0),
-            waiters: Mutex::default(),
-            waiting: AtomicUsize::new(0),
-        }))
+        Self {
+            common: SharedPermits::new(max_operations, true),
+            reserve: SharedPermits::new(RESERVE, false),
+        }
     }
 
     /// Number of operations that have a permit now.
     pub fn in_flight(&self) -> usize {
-        self.0.taken.load(Ordering::Relaxed)
+        let taken = |permits: &SharedPermits| permits.taken.load(Ordering::Relaxed);
+        taken(&self.common) + taken(&self.reserve)
     }
 
-    /// Changes the number of permits. If it falls, operations keep the permits that they have.
+    /// Changes the number of permits. If it falls, operations keep the permits that they have. The
+    /// reserve does not change.
     pub(crate) fn set_max(&self, max_operations: usize) {
-        self.0.all.store(max_operations, Ordering::SeqCst);
-        self.0.serve_waiters();
+        self.common.all.store(max_operations, Ordering::SeqCst);
+        self.common.serve_waiters();
     }
 
-    /// Returns a permit without waiting, if one is free and the user's share allows it.
+    /// Returns a permit without waiting, if one is free and the user's share allows it, or if the
+    /// operation may use the reserve.
     pub(crate) fn try_admit(&self, operator: Operator<'_>) -> Option<OperationPermit> {
-        self.0.try_admit(operator.in_flight)
+        let permit = self.common.try_admit(operator.in_flight);
+        if permit.is_some() || !operator.may_unblock_others {
+            return permit;
+        }
+        self.reserve.try_admit(operator.in_flight)
     }
 
     /// Waits for a permit. Waiting users are served in turn. Cancel safe: an operation that is
     /// dropped leaves the queue.
     pub(crate) async fn admit(&self, operator: Operator<'_>) -> OperationPermit {
-        loop {
-            let (permit, given) = oneshot::channel();
-            let waiter = Waiter {
-                in_flight: Arc::clone(operator.in_flight),
-                permit,
-            };
-            {
-                let mut waiters = self.0.waiters.lock();
-                // Waiters that have left are removed once they are more than half of all waiters.
-                if waiters.len() > 2 * self.0.waiting.load(Ordering::Relaxed) + 16 {
-                    waiters.retain(|waiter| !waiter.permit.is_closed());
-                }
-                waiters.push((operator.user, operator.sharer), waiter);
-            }
-            let _waiting = Waiting::begin(&self.0.waiting);
-            // A permit may have become free before this waiter was queued.
-            self.0.serve_waiters();
-            if let Ok(permit) = given.await {
-                return permit;
-            }
+        if !operator.may_unblock_others {
+            return self.common.admit(operator).await;
+        }
+        tokio::select! {
+            biased;
+            permit = self.common.admit(operator) => permit,
+            permit = self.reserve.admit(operator) => permit,
         }
     }
 }
@@ -124,16 +130,62 @@ impl Drop for Waiting<'_> {
 }
 
 impl SharedPermits {
+    fn new(all: usize, has_shares: bool) -> Arc<Self> {
+        Arc::new(Self {
+            all: AtomicUsize::new(all),
+            has_shares,
+            taken: AtomicUsize::new(0),
+            waiters: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+        })
+    }
+
+    /// True if a user with `held` operations in flight may get one of `free` permits.
+    fn allows(&self, held: usize, free: usize) -> bool {
+        match self.has_shares {
+            true => is_within_share(held, free),
+            false => free > 0,
+        }
+    }
+
+    /// Waits for a permit. Cancel safe.
+    async fn admit(self: &Arc<Self>, operator: Operator<'_>) -> OperationPermit {
+        loop {
+            let (permit, given) = oneshot::channel();
+            let waiter = Waiter {
+                in_flight: Arc::clone(operator.in_flight),
+                permit,
+            };
+            {
+                let mut waiters = self.waiters.lock();
+                // Waiters that have left are removed once they are more than half of all waiters.
+                if waiters.len() > 2 * self.waiting.load(Ordering::Relaxed) + 16 {
+                    waiters.retain(|waiter| !waiter.permit.is_closed());
+                }
+                waiters.push((operator.user, operator.sharer), waiter);
+            }
+            let _waiting = Waiting::begin(&self.waiting);
+            // A permit may have become free before this waiter was queued.
+            self.serve_waiters();
+            if let Ok(permit) = given.await {
+                return permit;
+            }
+        }
+    }
+
     fn try_admit(self: &Arc<Self>, in_flight: &Arc<AtomicUsize>) -> Option<OperationPermit> {
         let held = in_flight.load(Ordering::Relaxed);
         let all = self.all.load(Ordering::Relaxed);
         let admitted = self
             .taken
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |taken| {
-                is_within_share(held, all.saturating_sub(taken)).then(|| taken + 1)
+                let free = all.saturating_sub(taken);
+                self.allows(held, free).then(|| taken + 1)
             });
         admitted.ok()?;
-        in_flight.fetch_add(1, Ordering::Relaxed);
+        if self.has_shares {
+            in_flight.fetch_add(1, Ordering::Relaxed);
+        }
         Some(OperationPermit {
             permits: Arc::clone(self),
             in_flight: Arc::clone(in_flight),
@@ -147,7 +199,7 @@ impl SharedPermits {
                 let held = waiter.in_flight.load(Ordering::Relaxed);
                 let all = self.all.load(Ordering::SeqCst);
                 let free = all.saturating_sub(self.taken.load(Ordering::SeqCst));
-                is_within_share(held, free)
+                self.allows(held, free)
             };
             let Some(waiter) = waiters.pop_if(MAX_USERS_TRIED, is_ready) else {
                 return;
@@ -171,7 +223,9 @@ impl SharedPermits {
 
 impl Drop for OperationPermit {
     fn drop(&mut self) {
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if self.permits.has_shares {
+            self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        }
         self.permits.taken.fetch_sub(1, Ordering::SeqCst);
         if self.permits.waiting.load(Ordering::SeqCst) > 0 {
             self.permits.serve_waiters();
@@ -197,6 +251,7 @@ mod tests {
                 user: self.0,
                 sharer: Sharer::Local,
                 in_flight: &self.1,
+                may_unblock_others: false,
             }
         }
 
@@ -254,6 +309,35 @@ mod tests {
     }
 
     #[test]
+    fn operations_that_may_unblock_others_have_a_reserve_of_permits() {
+        let permits = OperationPermits::new(2);
+        let user = User::new(1);
+        let mut held = user.admit_all(&permits);
+        let commit = Operator {
+            may_unblock_others: true,
+            ..user.operator()
+        };
+        let mut reserved: Vec<_> = std::iter::from_fn(|| permits.try_admit(commit)).collect();
+        assert_eq!((held.len(), reserved.len()), (2, RESERVE));
+        assert_eq!(permits.in_flight(), 2 + RESERVE);
+        let [mut first, mut second] = [commit, commit].map(|of| Box::pin(permits.admit(of)));
+        let mut other = Box::pin(permits.admit(user.operator()));
+        assert!(first.as_mut().now_or_never().is_none());
+        assert!(second.as_mut().now_or_never().is_none());
+        assert!(other.as_mut().now_or_never().is_none());
+        drop(reserved.pop());
+        let first = first.now_or_never().unwrap();
+        assert!(other.as_mut().now_or_never().is_none());
+        // The commits get the permits of other operations, too.
+        drop(held.pop());
+        let second = second.now_or_never().unwrap();
+        assert!(other.as_mut().now_or_never().is_none());
+        drop((held, reserved, first, second));
+        assert!(other.now_or_never().is_some());
+        assert_eq!(permits.in_flight(), 0);
+    }
+
+    #[test]
     fn an_operation_that_no_longer_waits_gets_no_permit() {
         let permits = OperationPermits::new(1);
         let user = User::new(1);
@@ -263,7 +347,7 @@ mod tests {
             assert!(left.as_mut().now_or_never().is_none());
         }
         assert!(
-            permits.0.waiters.lock().len() <= 18,
+            permits.common.waiters.lock().len() <= 18,
             "waiters that left are removed"
         );
         let mut waits = Box::pin(permits.admit(user.operator()));
@@ -286,7 +370,7 @@ mod tests {
             };
             (0..count).map(waits).collect()
         };
-        let queued = || permits.0.waiters.lock().len();
+        let queued = || permits.common.waiters.lock().len();
         let waiting = arrive(10);
         for _ in 0..100 {
             drop(arrive(1));

@@ -232,6 +232,7 @@ impl Operation<'_> {
             user: self.identity.id().as_u64(),
             sharer: self.sharer,
             in_flight: self.identity.in_flight(),
+            may_unblock_others: self.command.may_unblock_others(),
         };
         if let Some(permit) = permits.try_admit(operator) {
             return Some(Ok(permit));
