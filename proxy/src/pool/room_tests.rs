@@ -102,11 +102,11 @@ async fn lower_maximums_close_the_connections_that_have_been_unused_for_longest(
     };
     let for_user = Limits {
         max_pool_size: 1,
-        ..before.clone()
+        ..before
     };
     let for_all = Limits {
         max_server_connections: 2,
-        ..before.clone()
+        ..before
     };
     for after in [for_user, for_all] {
         let mut inner = inner(before.clone());

@@ -275,6 +275,21 @@ fn driver_options(mut options: ClientOptions, heartbeat_frequency: Duration) -> 
     options
 }
 
+/// The options of the client that monitors the deployment; `number` is the client's number. The
+/// client has no credential: if a login fails, the driver considers the server unavailable, and the
+/// pools of all users would be cleared because of the service account.
+fn monitoring_options(options: &ClientOptions, source: &Arc<Source>, number: u64) -> ClientOptions {
+    let mut options = options.clone();
+    options.credential = None;
+    let events = Arc::clone(source);
+    options.sdam_event_handler = Some(EventHandler::callback(move |event| {
+        if let SdamEvent::TopologyDescriptionChanged(event) = event {
+            events.receive(number, event.new_description);
+        }
+    }));
+    options
+}
+
 /// Returns the options of a connection string after its DNS name was resolved.
 async fn resolved(mut deployment: DeploymentOptions) -> ClientOptions {
     loop {
