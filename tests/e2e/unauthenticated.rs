@@ -243,12 +243,15 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut StdRng) {
     }
 }
 
-/// Sends bytes, and reads until Seawall closes the connection.
+/// Sends bytes, gives Seawall some time to reply, and reads until Seawall closes the connection.
 async fn send(address: std::net::SocketAddr, bytes: &[u8]) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     // Seawall may already have closed the connection. The test checks only the bytes that reach the
     // server.
     drop(stream.write_all(bytes).await);
+    // Seawall ends the login of a client that has closed its connection. Many messages are
+    // incomplete and get no reply, so the wait is short.
+    drop(tokio::time::timeout(REPLY_WAIT, stream.readable()).await);
     drop(stream.shutdown().await);
     let mut answer = Vec::new();
     let read = tokio::time::timeout(LIMIT, stream.read_to_end(&mut answer));
@@ -348,6 +351,9 @@ async fn mutated_handshake_messages_send_no_byte_to_a_pooled_connection() {
         .unwrap();
     assert_eq!(outcome.code(), Some(18), "{outcome:?}");
 }
+
+/// Time that Seawall has for a reply before a sender of mutated messages closes its connection.
+const REPLY_WAIT: Duration = Duration::from_millis(20);
 
 /// Time limit of each wait. Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -280,8 +280,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Ends an operation that got no permit or no connection. Does not send an overload error before
-    /// `wait_queue_timeout` is over.
+    /// Ends an operation that got no permit or no connection. Does not send an overload error
+    /// before `wait_queue_timeout` is over.
     async fn refuse(
         &self,
         end: &mut ClientEnd<'_>,
