@@ -98,7 +98,8 @@ async fn connect(settings: &Settings) -> Result<(), String> {
         deployment.set_driver_tls(&files.driver_tls());
     }
     let parsed = ClientOptions::parse(section.uri.expose()).await;
-    // The message may contain the password if the string is wrong.
+    // If the connection string is invalid, the driver's message may contain the password.
+    // `DeploymentError::Uri` hides this message.
     let mut options = parsed.map_err(|error| match *error.kind {
         ErrorKind::DnsResolve { .. } => error.to_string(),
         _ => DeploymentError::Uri(Box::new(error)).to_string(),

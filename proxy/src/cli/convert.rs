@@ -43,9 +43,9 @@ enum Format {
     Capture,
     /// A recording as MongoDB 6.0 writes it.
     Recorder,
-    /// A recording as MongoDB 8.0 writes it; not tried with such a server.
+    /// A recording as MongoDB 8.0 writes it; not tested with such a server.
     RecorderSessions,
-    /// A recording as servers after 8.0 write it; not tried with such a server.
+    /// A recording as servers after 8.0 write it; not tested with such a server.
     RecorderEvents,
 }
 
@@ -74,7 +74,7 @@ impl From<io::Error> for ConvertError {
     }
 }
 
-/// Records or packets that were converted, and the error that ended the input early.
+/// The result of a conversion: a summary with the counts, and the error that ended the input early.
 struct Converted {
     summary: String,
     cut_off: Option<ConvertError>,
@@ -131,7 +131,7 @@ trait Source {
     /// The record that ends the capture.
     fn end(&self) -> End;
     /// The counts of the records or packets that were not converted, as text.
-    fn left_out(&self) -> String;
+    fn not_converted(&self) -> String;
 }
 
 fn to_capture(
@@ -142,7 +142,7 @@ fn to_capture(
     let cut_off = each_record(source, |record| Ok(writer.push(&record.into())?))?;
     let end = source.end();
     let mut summary = format!("{} operations of {} clients", end.operations, end.clients);
-    summary.push_str(&source.left_out());
+    summary.push_str(&source.not_converted());
     sync(writer.finish(end)?)?;
     Ok(Converted { summary, cut_off })
 }
@@ -165,7 +165,7 @@ fn to_recording(
         counts.operations,
         counts.without_reply,
         counts.omitted,
-        source.left_out()
+        source.not_converted()
     );
     Ok(Converted { summary, cut_off })
 }
@@ -230,8 +230,8 @@ impl Source for Redacted {
         self.records.end(self.source.end())
     }
 
-    fn left_out(&self) -> String {
-        self.source.left_out()
+    fn not_converted(&self) -> String {
+        self.source.not_converted()
     }
 }
 
@@ -265,7 +265,7 @@ impl Source for Recording {
         self.records.end()
     }
 
-    fn left_out(&self) -> String {
+    fn not_converted(&self) -> String {
         let counts = self.records.counts();
         format!(
             "; not converted: {} secret commands, {} handshakes, {} messages of old opcodes, \
@@ -292,7 +292,7 @@ impl Source for seawall_replay::Source {
         self.end().cloned().unwrap_or_default()
     }
 
-    fn left_out(&self) -> String {
+    fn not_converted(&self) -> String {
         String::new()
     }
 }

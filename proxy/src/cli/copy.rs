@@ -1,4 +1,4 @@
-//! `seawall load copy`: copies collections, with every value replaced by its pseudonym.
+//! `seawall load copy`: copies collections and replaces every value by its pseudonym.
 
 use std::path::PathBuf;
 
@@ -58,9 +58,9 @@ enum CopyError {
     Uri(String),
     #[error("the target is not on this machine; use --yes-i-own-this to allow it")]
     NotLoopback,
-    #[error("{0} has documents in the target")]
+    #[error("the collection {0} has documents in the target; it must be empty there")]
     NotEmpty(String),
-    #[error("{0} does not exist")]
+    #[error("the collection {0} does not exist in the deployment to read")]
     NoCollection(String),
     #[error("{namespace}: a document cannot be redacted: {error}")]
     Redact {
@@ -131,7 +131,8 @@ async fn connect(uri: &str) -> Result<Client, CopyError> {
     Ok(Client::with_options(options)?)
 }
 
-/// The collections to copy, each with its database. Views and time series are reported and skipped.
+/// The collections to copy, each with its database. Views, time series and the collections
+/// `system.*` are reported and skipped.
 async fn select(
     from: &Client,
     namespaces: &[String],
@@ -167,14 +168,17 @@ async fn select(
                 CollectionType::Collection if !specification.name.starts_with("system.") => {
                     selected.push((database.clone(), specification));
                 }
-                _ => say(&format!("{database}.{}: skipped", specification.name)),
+                _ => say(&format!(
+                    "{database}.{}: skipped (a view, time series or system collection)",
+                    specification.name
+                )),
             }
         }
     }
     Ok(selected)
 }
 
-/// Copies the collections of one database.
+/// Copies one collection.
 struct Copier<'a> {
     redactor: &'a Redactor,
     from: Database,

@@ -21,8 +21,8 @@ pub(super) enum Load {
     Steady(Steady),
     /// Convert a file of mongod's traffic recorder to a capture, or a capture to such a file.
     Convert(Convert),
-    /// Copy collections, with every value replaced by its pseudonym, so that a redacted capture
-    /// fits the copy.
+    /// Copy collections and replace every value by its pseudonym, so that a redacted capture can be
+    /// replayed against the copy.
     Copy(Copy),
     /// Replay captured traffic against another deployment.
     Replay(replay::Arguments),

@@ -55,7 +55,8 @@ enum Command {
     Health(control::Health),
     /// Capture the traffic of clients of a running proxy, to replay it later.
     Capture(capture::Arguments),
-    /// Put an endpoint under load: a connection storm or a steady load. Convert recorded traffic.
+    /// Put an endpoint under load: a storm, a steady load or a replay of captured traffic. Convert
+    /// captures, and copy redacted collections.
     #[command(subcommand)]
     Load(load::Load),
     /// Watch a running proxy in the terminal.
@@ -151,5 +152,5 @@ pub fn run(cli: Cli) -> Exit {
     exit
 }
 
-/// Time for which an exit waits for threads that read or write files.
+/// Maximum time for which an exit waits for threads that read or write files.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);

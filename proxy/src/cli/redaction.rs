@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use seawall_config::MIN_REDACTION_KEY_BYTES;
 use seawall_redact::{Mode, Redactor};
 
-/// The replacement of values by pseudonyms, if there is one.
+/// The options for the replacement of values by pseudonyms.
 #[derive(Debug, Args)]
 pub(super) struct Redact {
     /// Replace all values by pseudonyms, which keep the equality and length of values, or also
@@ -19,8 +19,8 @@ pub(super) struct Redact {
         default_missing_value = "equality"
     )]
     mode: Option<Keeps>,
-    /// File with the key of the pseudonyms, at least 16 bytes; without it, a random key is used
-    /// once, so the same pseudonyms cannot be made again.
+    /// File with the key of the pseudonyms, at least 16 bytes; without this option, each run uses a
+    /// new random key, so a later run cannot produce the same pseudonyms.
     #[arg(long = "redact-key", value_name = "FILE", requires = "mode")]
     key: Option<PathBuf>,
 }
@@ -67,7 +67,8 @@ impl Redact {
     }
 }
 
-/// Reads a key. As in the files of the configuration, a line break at the end is not part of it.
+/// Reads a key. As in the files of the configuration, a line break at the end is not part of the
+/// key.
 pub(super) fn read_key(path: &Path) -> Result<Vec<u8>, KeyError> {
     let key = fs::read(path).map_err(|source| KeyError::Unreadable {
         path: path.to_owned(),

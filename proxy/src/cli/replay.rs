@@ -14,7 +14,7 @@ pub(super) struct Arguments {
     /// Directory or file of a capture, or a file of mongod's traffic recorder; - is standard input.
     source: PathBuf,
     /// Connection string of the target, with the user to log in as. The captured deployment is
-    /// refused; the addresses and the process ids of its servers identify it.
+    /// refused as a target: its servers are recognised by their addresses and process ids.
     #[arg(long, value_name = "URI", required_unless_present = "dry_run")]
     target: Option<String>,
     /// Send commands this many times as fast as they were captured.
@@ -149,7 +149,8 @@ impl Arguments {
     }
 }
 
-/// Writes and prints the results. The status is a success only if the replay came to its end.
+/// Writes and prints the results. The exit status is 0 only if the replay ended normally and the
+/// capture was read to its end.
 fn finish(report: &Report, arguments: &Arguments) -> Exit {
     if let Some(file) = &arguments.output {
         let written = replays::json(report).map_err(|error| error.to_string());

@@ -1,8 +1,8 @@
-//! Checks of values that several commands take.
+//! Parsers and checks of values that several commands use.
 
 use crate::runtime::raise_descriptor_limit;
 
-/// Number of file descriptors that the harness itself uses.
+/// Number of file descriptors that a load or a replay needs in addition to its connections.
 const OTHER_DESCRIPTORS: u64 = 50;
 
 /// Parses a number above 0.

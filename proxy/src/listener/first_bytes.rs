@@ -1,23 +1,23 @@
-//! Looks at the first bytes of a connection without reading them.
+//! Peeks at the first bytes of a connection: the bytes stay in the socket and can be read later.
 
 use std::{io, time::Duration};
 
 use tokio::{net::TcpStream, time::sleep};
 
-/// The pause before the second look. The pause doubles with each look, so that clients that send
-/// single bytes cost little.
+/// Pause after the first peek. Each later pause is twice as long, so that a client that sends
+/// single bytes costs little CPU time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
-/// The longest pause between two looks.
+/// Maximum pause between two peeks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 
-/// Looks at the first bytes until `decide` returns a result. `decide` gets the bytes that have
+/// Peeks at the first bytes until `decide` returns a result. `decide` gets the bytes that have
 /// arrived, at most as many as fit into `buffer`, and returns `None` if it needs more bytes.
 ///
 /// # Errors
 /// Returns the error of `decide`. Also fails if the connection fails or ends before `decide`
 /// returns a result, or if `buffer` is full and `decide` needs more bytes.
-pub(super) async fn look<T>(
+pub(super) async fn peek_until<T>(
     stream: &TcpStream,
     buffer: &mut [u8],
     decide: impl Fn(&[u8]) -> Option<io::Result<T>>,
@@ -34,11 +34,10 @@ pub(super) async fn look<T>(
             return decided;
         }
         if is_full {
-            return Err(io::Error::other(
-                "the beginning of the connection is too long",
-            ));
+            let message = format!("the first {count} bytes contain no complete header");
+            return Err(io::Error::other(message));
         }
-        // `peek` returns at once while some bytes are there, so it cannot wait for further bytes.
+        // `peek` returns at once while some bytes are available, so it cannot wait for more bytes.
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

@@ -1,7 +1,7 @@
 //! Accepts clients within limits, and passes each one to `client`.
 //!
-//! This module reads no bytes from clients except for the TLS handshake, which has its own
-//! deadline.
+//! This module reads only two things from clients: the header of the PROXY protocol and the TLS
+//! handshake. Each has its own time limit.
 
 mod first_bytes;
 mod proxy_protocol;
@@ -174,7 +174,8 @@ impl Listener {
         }
     }
 
-    /// The address of the listener, in the form of a connection string.
+    /// The address of the listener: IP address and port, or the path of a unix socket. Empty if
+    /// the address is unknown.
     pub(crate) fn local_address(&self) -> String {
         match self {
             Self::Tcp(listener) => listener
@@ -486,7 +487,7 @@ async fn prepare(
 }
 
 /// Performs the TLS handshake. A client that begins without TLS is served without it, if the
-/// configuration allows this. `None` if the client has left.
+/// configuration allows this. `None` if the client has disconnected.
 async fn begin_tls(
     tls: &ClientTls,
     stream: TcpStream,
@@ -517,8 +518,8 @@ pub(crate) fn certificates_of(stream: &Stream) -> Arc<[CertificateDer<'static>]>
 
 /// Waits until a new configuration refuses this certificate chain, and then until the connection
 /// may be closed. Closes are spread over time, so that the reconnects of many clients do not become
-/// a storm. The chain is verified as heavy work, because a reload makes all connections verify
-/// their chains at once.
+/// a storm. The chain is verified on a thread of low priority, because a reload makes all
+/// connections verify their chains at once.
 async fn until_refused(
     limits: &Limits,
     sharer: Sharer,
@@ -617,13 +618,13 @@ mod tests {
         tls.send_replace(Some(client_tls(&first)));
         assert!(!is_closed);
         tls.send_replace(Some(client_tls(&second)));
-        let mut turns: Vec<_> = closed.await.iter().map(Duration::as_millis).collect();
-        turns.sort_unstable();
+        let mut times: Vec<_> = closed.await.iter().map(Duration::as_millis).collect();
+        times.sort_unstable();
         // The clock of the test also advances while the chains are verified on other threads, so
-        // the times between the turns may be longer.
-        assert!(turns[0] >= 1_000);
-        let between = turns.windows(2).map(|pair| pair[1] - pair[0]);
-        assert!(between.min().is_some_and(|least| least >= 10), "{turns:?}");
+        // the time between two closes may be longer than 10 ms.
+        assert!(times[0] >= 1_000);
+        let between = times.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(between.min().is_some_and(|least| least >= 10), "{times:?}");
     }
 
     /// A unique path in the system's temporary folder. Dropping it removes the file.

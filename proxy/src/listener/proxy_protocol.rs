@@ -1,5 +1,5 @@
-//! The PROXY protocol, versions 1 and 2: a load balancer sends the address of the client in front
-//! of the client's bytes.
+//! The PROXY protocol, versions 1 and 2: a load balancer sends the address of the client before the
+//! client's bytes.
 //!
 //! Source: <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>.
 
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use proxy_header::{Error, ParseConfig, ProxyHeader};
 use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
-use super::first_bytes::look;
+use super::first_bytes::peek_until;
 use seawall_locks::Mutex;
 
 /// Time limit for the header. The specification recommends at least 3 s.
@@ -28,10 +28,10 @@ const MAX_HEADER_BYTES: usize = 2_048;
 pub(crate) const MAX_WAITING: usize = 2_048;
 
 /// Maximum number of connections from one address that wait for their header. Without this limit,
-/// one host in a listed network could use all places of [`MAX_WAITING`].
+/// one host in a configured network could reach [`MAX_WAITING`] alone.
 const MAX_WAITING_PER_ADDRESS: usize = 512;
 
-/// Accepts the PROXY protocol from load balancers in some networks.
+/// Accepts the PROXY protocol from load balancers in the configured networks.
 #[derive(Clone, Debug)]
 pub struct ProxyProtocol {
     networks: Arc<[IpNet]>,
@@ -51,10 +51,10 @@ struct Waiting {
 /// The reason why a connection may not send a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The address is not in a listed network.
+    /// The address is not in a configured network.
     OtherNetwork,
     /// Too many connections wait for their header.
-    NoPlace,
+    TooMany,
 }
 
 impl Refusal {
@@ -62,12 +62,12 @@ impl Refusal {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::OtherNetwork => "proxy_network",
-            Self::NoPlace => "proxy_waiting",
+            Self::TooMany => "proxy_waiting",
         }
     }
 }
 
-/// Counts one connection that waits for its header. Dropping it ends the count.
+/// Counts one connection that waits for its header. Dropping this value reduces the count.
 #[derive(Debug)]
 pub(super) struct WaitingPlace {
     waiting: WaitingPlaces,
@@ -84,7 +84,7 @@ impl ProxyProtocol {
     }
 
     /// Counts a connection from this address as waiting for its header. Refuses the connection if
-    /// no listed network contains the address, or if too many connections already wait.
+    /// no configured network contains the address, or if too many connections already wait.
     pub(super) fn admit(&self, address: IpAddr) -> Result<WaitingPlace, Refusal> {
         if !self.networks.iter().any(|of| of.contains(&address)) {
             return Err(Refusal::OtherNetwork);
@@ -92,7 +92,7 @@ impl ProxyProtocol {
         let mut waiting = self.waiting.0.lock();
         let of_address = waiting.by_address.get(&address).copied().unwrap_or(0);
         if waiting.all >= MAX_WAITING || of_address >= MAX_WAITING_PER_ADDRESS {
-            return Err(Refusal::NoPlace);
+            return Err(Refusal::TooMany);
         }
         waiting.all += 1;
         waiting.by_address.insert(address, of_address + 1);
@@ -124,7 +124,7 @@ impl Drop for WaitingPlace {
 pub(super) async fn read_header(stream: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
     let read = async {
         let mut buffer = [0; MAX_HEADER_BYTES];
-        let (client, header_bytes) = look(stream, &mut buffer, parse).await?;
+        let (client, header_bytes) = peek_until(stream, &mut buffer, parse).await?;
         let (header, _) = buffer.split_at_mut(header_bytes);
         stream.read_exact(header).await?;
         Ok(client)
@@ -132,8 +132,8 @@ pub(super) async fn read_header(stream: &mut TcpStream) -> io::Result<Option<Soc
     timeout(HEADER_LIMIT, Box::pin(read)).await?
 }
 
-/// Parses the address in the header, and the length of the header. Returns `None` if more bytes are
-/// needed.
+/// Parses a header. Returns the client's address (`None` if the header contains none) and the
+/// length of the header in bytes. Returns `None` if more bytes are needed.
 pub fn parse(seen: &[u8]) -> Option<io::Result<(Option<SocketAddr>, usize)>> {
     let config = ParseConfig {
         include_tlvs: false,
@@ -184,7 +184,7 @@ mod tests {
         for _ in 0..MAX_WAITING_PER_ADDRESS {
             taken.push(proxies.admit(address(1)).unwrap());
         }
-        assert_eq!(proxies.admit(address(1)).unwrap_err(), Refusal::NoPlace);
+        assert_eq!(proxies.admit(address(1)).unwrap_err(), Refusal::TooMany);
         assert!(proxies.admit(address(2)).is_ok());
         let elsewhere = IpAddr::from([192, 0, 2, 1]);
         assert_eq!(proxies.admit(elsewhere).unwrap_err(), Refusal::OtherNetwork);

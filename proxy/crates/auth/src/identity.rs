@@ -47,7 +47,8 @@ pub enum Login {
         /// The user's keys as a server stores them.
         keys: ScramKeys,
     },
-    /// Connections cannot log in: the keys are outdated, and no client has proved newer keys yet.
+    /// Connections cannot log in. The identity is unusable, or its keys are outdated and no client
+    /// has logged in with newer keys yet.
     Unknown,
 }
 

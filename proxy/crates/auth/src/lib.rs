@@ -11,9 +11,9 @@
 //! the user:
 //!
 //! ```text
-//!  first login of a user     CarriedConversation   payloads pass to a server, which verifies
-//!                            users_info_command    the user reads its own keys and restrictions
-//!                            prove(keys)           the carried proof reveals the ClientKey
+//!  first login of a user     CarriedConversation   a server verifies the forwarded payloads
+//!                            users_info_command    Seawall reads the user's keys and restrictions
+//!                            prove(keys)           the forwarded proof reveals the ClientKey
 //!
 //!  every later login         ServerConversation    Seawall verifies and learns the ClientKey again
 //!  server connections        ClientConversation    ClientKey and ScramKeys, no PBKDF2

@@ -229,9 +229,9 @@ fn array<'a>(
         .ok_or(RestrictionsError::WrongType { field })
 }
 
-/// The field of a `usersInfo` reply with a user's own set.
+/// The field of a `usersInfo` reply with the user's own set of restrictions.
 pub(super) const OWN: &str = "authenticationRestrictions";
-/// The field of a `usersInfo` reply with the sets of all roles.
+/// The field of a `usersInfo` reply with the sets of restrictions of the user's roles.
 pub(super) const INHERITED: &str = "inheritedAuthenticationRestrictions";
 const CLIENT_SOURCE: &str = "clientSource";
 const SERVER_ADDRESS: &str = "serverAddress";

@@ -81,8 +81,8 @@ struct Holder {
     bytes: usize,
     /// The part of `bytes` that comes from the reserve.
     reserve_bytes: usize,
-    /// When the peer last sent or read bytes, moved forward by the time for which Seawall paused
-    /// the peer.
+    /// When the peer last sent or read bytes. After each pause by Seawall, this time is moved
+    /// forward by the duration of the pause, so pauses do not count as silence.
     progress_at: Instant,
     progress: Progress,
     /// When Seawall stopped reading or writing the peer's bytes; `None` if Seawall reads or writes
@@ -255,8 +255,7 @@ impl Inner {
         self.all.saturating_sub(self.used - self.reserve_used)
     }
 
-    /// True if `more` bytes are free, and the share of this sharer (an address or a user) allows
-    /// them.
+    /// True if `more` bytes are free, and this sharer (an address or a user) is below its limit.
     fn fits(&self, sharer: Sharer, more: usize) -> bool {
         let free = self.free();
         more == 0 || more <= free && is_within_share(self.held_by(sharer), free)
@@ -437,8 +436,8 @@ impl Inner {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes the first waiting message after memory was released. That message wakes the next one
-    /// if memory is left.
+    /// Wakes the first waiting message after memory was released. If memory is left, that message
+    /// wakes the next waiting message.
     fn wake_first(&mut self) {
         let first = self.waiting.first().map(|(_, _, id)| id);
         self.wake(first);
@@ -483,7 +482,8 @@ impl MemoryBudget {
     /// Waits for a share of `bytes` bytes for a server's message to a client of this sharer.
     pub async fn reserve(&self, sharer: Sharer, bytes: usize) -> MemoryShare {
         let mut share = self.open(sharer);
-        // An evicted share waits again, because the server's message must be read in any case.
+        // After an eviction, a new share waits, because the server's message must be read in any
+        // case.
         while share.grow(bytes, bytes).await.is_err() {
             share = self.open(sharer);
         }
@@ -580,8 +580,8 @@ impl MemoryShare {
         fits
     }
 
-    /// Time after which a waiting share must request memory again without being woken. Other
-    /// holders may have become silent in this time, and they are evicted only by a request.
+    /// Time after which a waiting share must request memory again even if nothing has woken its
+    /// task. Other holders may have become silent, and only a request for memory evicts them.
     pub(crate) const RETRY_AFTER: Duration = SILENT_AFTER;
 
     /// Waits until the share has grown to `bytes` bytes in total. `left` bytes of the message have

@@ -33,7 +33,8 @@ pub enum PemError {
         /// The kind of item that was expected, such as `certificate`.
         item: &'static str,
     },
-    /// rustls refuses the content of a file, for example because key and certificate differ.
+    /// rustls refuses the content of a file, for example because the key does not match the
+    /// certificate.
     #[error("{path}: {source}")]
     Refused {
         /// The path of the file.
@@ -158,8 +159,9 @@ impl Pem<'_> {
     }
 }
 
-/// Reads the certificates of authorities in several files. Returns a store for verification that
-/// trusts these authorities, and the certificates. Adds the expiry of each file to `expiries`.
+/// Reads the certificates of authorities in several files. Returns a certificate store that trusts
+/// these authorities, and the list of their certificates. Adds the expiry of each file to
+/// `expiries`.
 ///
 /// # Errors
 /// If a file is malformed, or rustls refuses one of its certificates.
@@ -211,6 +213,6 @@ pub struct CertificateExpiry {
     /// The path of the file.
     pub file: String,
     /// The end of the validity in seconds since the Unix epoch. If the file has several
-    /// certificates, the earliest end.
+    /// certificates or lists, the earliest end. [`i64::MAX`] for revocation lists without an end.
     pub not_after: i64,
 }

@@ -1,9 +1,9 @@
-//! TCP keep-alive: detects that a peer is gone although it has not closed the connection. For
+//! TCP keep-alive: detects that a peer is gone although the peer has not closed the connection. For
 //! example, its machine has lost power, or a firewall has dropped the connection's state.
 //!
-//! Keep-alive does not detect a hanging process, because its kernel still replies. The connection
-//! to a hanging process ends only if the process's buffers are full and it reads no byte for a long
-//! time.
+//! Keep-alive does not detect a hanging process, because the kernel of its machine still replies.
+//! The connection to a hanging server ends only if the server's receive buffer is full and the
+//! server reads no byte for 30 s ([`limit_silence`]).
 
 use std::{io, os::fd::AsFd, time::Duration};
 
@@ -26,8 +26,8 @@ const SERVER_COUNT: u32 = 4;
 /// Maximum time that sent bytes may wait until the server's kernel acknowledges or accepts them.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Idle time on a client connection after which the kernel sends the first keep-alive probe. It is
-/// longer than for servers: clients may have worse networks, and a client connection that is gone
+/// Idle time on a client connection after which the kernel sends the first keep-alive probe. This
+/// time is longer than for servers: clients may have worse networks, and a dead client connection
 /// blocks no other client.
 const CLIENT_IDLE: Duration = Duration::from_secs(60);
 
@@ -64,7 +64,7 @@ pub(crate) fn limit_silence(stream: &Stream) -> io::Result<()> {
     Ok(set_tcp_user_timeout(socket, limit)?)
 }
 
-/// Sets keep-alive on a listening socket. Accepted connections inherit the option.
+/// Sets keep-alive on a listening socket. Accepted connections inherit the options.
 ///
 /// # Errors
 /// If the system refuses an option.

@@ -15,20 +15,20 @@ pub(super) const LEAST_BYTES_PER_SECOND: usize = 8 * 1024;
 /// The time over which the average is computed.
 pub(super) const RATE_WINDOW: Duration = Duration::from_secs(30);
 
-/// Maximum time to receive or send one message, even if no other message waits.
+/// Maximum time to receive or send one message, even if no other client waits.
 pub const MESSAGE_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Measures how fast a peer sends or reads the bytes of messages. The peer owes bytes while Seawall
-/// waits for it.
+/// Measures how fast a peer sends or reads the bytes of messages. The peer is *owing* while Seawall
+/// waits for the peer to send or read bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     /// When the current wait for the peer began; `None` if Seawall does not wait for the peer.
     owing_since: Option<Instant>,
     /// How long Seawall has waited for the peer in this window, without the current wait.
-    owed: Duration,
-    /// Number of bytes moved in this window.
+    waited: Duration,
+    /// Number of bytes that the peer has sent or read in this window.
     bytes: usize,
-    /// True if the previous window was below the minimum rate.
+    /// True if the peer's rate in the previous window was below the minimum rate.
     was_slow: bool,
 }
 
@@ -40,7 +40,7 @@ impl Progress {
 
     /// Records that Seawall does not wait for the peer now, because Seawall itself is not ready.
     pub fn pause(&mut self, now: Instant) {
-        self.owed = self.owed_by(now);
+        self.waited = self.waited_until(now);
         self.owing_since = None;
     }
 
@@ -48,14 +48,14 @@ impl Progress {
     pub fn record_bytes(&mut self, bytes: usize, now: Instant) {
         self.pause(now);
         self.bytes = self.bytes.saturating_add(bytes);
-        if self.owed >= RATE_WINDOW {
+        if self.waited >= RATE_WINDOW {
             self.was_slow = self.is_below_rate(now);
-            self.owed = Duration::ZERO;
+            self.waited = Duration::ZERO;
             self.bytes = 0;
         }
     }
 
-    /// True if the peer has been below the minimum rate for a whole window.
+    /// True if the peer's rate has been below the minimum rate for a whole window.
     pub fn is_slow(&self, now: Instant) -> bool {
         let waits = self
             .owing_since
@@ -63,8 +63,8 @@ impl Progress {
         if waits.is_some_and(|waits| waits >= RATE_WINDOW) {
             return true;
         }
-        let is_judged = self.was_slow || self.owed_by(now) >= RATE_WINDOW;
-        is_judged && self.is_below_rate(now)
+        let is_measured = self.was_slow || self.waited_until(now) >= RATE_WINDOW;
+        is_measured && self.is_below_rate(now)
     }
 
     /// True if Seawall waits for the peer.
@@ -72,15 +72,15 @@ impl Progress {
         self.owing_since.is_some()
     }
 
-    fn owed_by(&self, now: Instant) -> Duration {
+    fn waited_until(&self, now: Instant) -> Duration {
         let waits = self
             .owing_since
             .map(|since| now.saturating_duration_since(since));
-        self.owed + waits.unwrap_or_default()
+        self.waited + waits.unwrap_or_default()
     }
 
     fn is_below_rate(&self, now: Instant) -> bool {
-        let milliseconds = self.owed_by(now).as_millis();
+        let milliseconds = self.waited_until(now).as_millis();
         let least = usize::try_from(milliseconds / 1000).unwrap_or(usize::MAX);
         self.bytes < least.saturating_mul(LEAST_BYTES_PER_SECOND)
     }

@@ -140,7 +140,8 @@ pub struct MessageReader {
     buffer: Vec<u8>,
     share: Option<MemoryShare>,
     ended: bool,
-    /// Number of bytes still missing of the message whose head was returned last.
+    /// Number of bytes, of the message whose head was returned last, that the reader has neither
+    /// returned nor skipped yet.
     rest_bytes: usize,
     /// True if the current message must be returned whole, even if it is large.
     reads_whole: bool,
@@ -228,8 +229,9 @@ impl MessageReader {
         }
     }
 
-    /// Returns the next message if one read is enough to receive it. This function does nothing
-    /// that [`Self::next`] does not do, but while a caller waits in it, no future uses memory.
+    /// Returns the next message if one read is enough to receive it. [`Self::next`] would return
+    /// the same message, but its future uses memory while the caller waits. This function needs no
+    /// future.
     ///
     /// Cancel safe: the reader keeps all bytes that it has read.
     ///
@@ -295,8 +297,8 @@ impl MessageReader {
                 None => filling.await?,
                 Some(limit) => match Box::pin(timeout(limit, filling)).await {
                     Ok(filled) => filled?,
-                    // The reader waited for memory at the start of this time, so it may have begun
-                    // to read only a moment ago. So this timeout does not count as a stall.
+                    // When this time began, the reader waited for memory. The reader may have begun
+                    // to read only a moment ago, so this timeout does not count as a stall.
                     Err(_) if waited_for_memory => Filled::WaitsForMemory,
                     Err(_) => return Err(ReadError::Stalled),
                 },
@@ -489,7 +491,8 @@ impl MessageReader {
         }
     }
 
-    /// Reads at most `room` bytes.
+    /// Reads at most `room` bytes. `expected` is the number of bytes that the buffer must contain
+    /// before the reader can return a message or a head, or parse a header.
     fn poll_fill<S: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,

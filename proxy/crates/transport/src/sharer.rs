@@ -1,18 +1,18 @@
-//! The sharers of a bounded resource, and their largest share.
+//! Sharers: groups of clients that share a bounded resource, and the limit for each group.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A group of clients that together have one share of a bounded resource.
+/// A group of clients that count as one when Seawall divides a bounded resource between clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sharer {
-    /// All clients on the same host that use a unix socket.
+    /// All clients that connect over a unix socket.
     #[default]
     Local,
     /// All clients of one IPv4 address, or of one IPv6 /64 network, because one host may own a
     /// whole /64.
     Address(IpAddr),
-    /// All clients of one user behind an address that many users share. The number is the user's
-    /// identity.
+    /// All clients of one user behind an address that many users share. The number is the id of the
+    /// user's identity (`IdentityId`).
     User(u64),
 }
 

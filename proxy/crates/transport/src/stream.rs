@@ -22,8 +22,8 @@ pub enum Stream {
     Tcp(TcpStream),
     /// A unix domain socket.
     Unix(UnixStream),
-    /// TLS over TCP, to a client or to a server. It is boxed, so that plain connections do not use
-    /// its memory.
+    /// TLS over TCP, to a client or to a server. The TLS stream is boxed, so that plain connections
+    /// need less memory.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -33,7 +33,8 @@ impl Stream {
         matches!(self, Self::Tls(_))
     }
 
-    /// The address at which the other side has connected to this host. `None` for unix sockets.
+    /// The local address of the TCP connection. `None` for unix sockets, or if the system returns
+    /// an error.
     pub fn local_address(&self) -> Option<SocketAddr> {
         let socket = match self {
             Self::Tcp(stream) => stream,
@@ -98,11 +99,11 @@ fn poll_read_tls(
         drop(match stream {
             TlsStream::Server(stream) => {
                 let (socket, session) = stream.get_mut();
-                session.write_tls(&mut Unwaiting(socket))
+                session.write_tls(&mut NonBlocking(socket))
             }
             TlsStream::Client(stream) => {
                 let (socket, session) = stream.get_mut();
-                session.write_tls(&mut Unwaiting(socket))
+                session.write_tls(&mut NonBlocking(socket))
             }
         });
     }
@@ -111,9 +112,9 @@ fn poll_read_tls(
 
 /// Writes to a socket without waiting. It registers no waker, so it does not replace the waker of a
 /// task that waits to write.
-struct Unwaiting<'a>(&'a TcpStream);
+struct NonBlocking<'a>(&'a TcpStream);
 
-impl io::Write for Unwaiting<'_> {
+impl io::Write for NonBlocking<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.try_write(bytes)
     }

@@ -1,8 +1,8 @@
 //! A burst of short connections: each client connects, logs in, runs one operation and disconnects.
 //!
-//! A deployment sees such a burst when an application restarts, or when it opens a new client for
-//! each request that it serves. The driver caches the salted password, so the cost comes from
-//! connections and logins, not from PBKDF2.
+//! A deployment sees such a burst when an application restarts, or when an application opens a new
+//! client for each request that the application serves. The driver caches the salted password, so
+//! the cost comes from connections and logins, not from PBKDF2.
 
 use std::time::Duration;
 

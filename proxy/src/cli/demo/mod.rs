@@ -3,7 +3,7 @@
 //! ```text
 //!  find or fetch a mongod ─► start it, two users ─► Seawall in front of it, all defaults
 //!         ─► traffic of the official driver ─► a burst of short connections ─► report
-//!         ─► serve a light traffic
+//!         ─► light traffic until Ctrl-C
 //! ```
 //!
 //! Invariant: everything that is started belongs to the one future that [`run`] polls. If that
@@ -175,7 +175,7 @@ async fn start_seawall(deployment: &Deployment) -> Result<App, Failure> {
     Ok(app)
 }
 
-/// The one address for clients, on a free loopback port.
+/// The only address for clients, on a free loopback port.
 fn address_of(app: &App) -> &str {
     app.client_addresses()
         .first()

@@ -171,9 +171,9 @@ pub(super) fn comparison(figures: &Figures) -> Vec<String> {
         format!("{name}: driver {sent}, Seawall {served}{verdict}")
     }));
     lines.push(if figures.agree() {
-        "They agree.".to_owned()
+        "The counts agree.".to_owned()
     } else {
-        "They do not agree.".to_owned()
+        "The counts do not agree.".to_owned()
     });
     lines
 }
@@ -228,7 +228,8 @@ mod tests {
         let figures = figures(&[("find", 201)], &[("find", 201)]);
         assert!(figures.agree());
         let lines = comparison(&figures);
-        assert_eq!(lines[1..], ["find: driver 201, Seawall 201", "They agree."]);
+        let expected = ["find: driver 201, Seawall 201", "The counts agree."];
+        assert_eq!(lines[1..], expected);
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub(super) async fn keep_going(options: &ClientOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The operations of customers: about 60 per second.
+/// The operations of customers: about 22 per second.
 async fn visit(client: &Client) -> Result<(), Failure> {
     let orders = client.database(DATABASE).collection::<Document>(ORDERS);
     let mut due = interval(Duration::from_millis(100));
@@ -190,6 +190,6 @@ async fn transact(client: &Client, number: i32) -> Result<(), Failure> {
 }
 
 const ORDER_COUNT: i32 = 500;
-/// Batch size of the long cursor. It is small, so that the cursor takes ten batches.
+/// Batch size of the long cursor. It is small, so that the cursor needs ten batches.
 const BATCH_SIZE: u32 = 50;
 const TRANSACTIONS: i32 = 5;

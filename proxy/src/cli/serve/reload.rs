@@ -19,13 +19,13 @@ use crate::{
 };
 
 /// Time between two checks for changed configuration files (`reload.watch`).
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time limit for resolving a changed connection string.
 const DNS_LIMIT: Duration = Duration::from_secs(5);
 
-/// After this time, a valid configuration that was refused is loaded again (`reload.watch`). The
-/// reason may have ended: for example, no server had replied in time.
+/// Time after which a valid configuration that was refused is loaded again (`reload.watch`). The
+/// reason for the refusal may no longer exist: for example, no server had replied in time.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Reloads the configuration of a running proxy.
@@ -145,8 +145,8 @@ impl Reloader {
     /// Reloads on SIGHUP, on a request of the API, and if a file has changed. Never ends.
     pub(super) async fn serve(mut self, mut hang_up: Signal) {
         let app = Arc::clone(&self.app);
-        let mut looks = interval(LOOK_INTERVAL);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = hang_up.recv() => drop(self.reload(false).await),
@@ -157,9 +157,9 @@ impl Reloader {
                         drop(reply.send(result));
                     }
                 }
-                _ = looks.tick() => {
+                _ = checks.tick() => {
                     if app.watches_files() {
-                        self.look().await;
+                        self.check_files().await;
                     }
                 }
             }
@@ -216,8 +216,8 @@ impl Reloader {
         let app = Arc::clone(&self.app);
         let running = app.settings();
         let mut found = Vec::new();
-        // Check only a changed section, because the check may need DNS, which may be unavailable
-        // now.
+        // Check the section only if it has changed, because the check may need DNS, which may be
+        // unavailable now.
         if loaded.settings.deployment != running.deployment {
             found = self.files.deployment_problems(&loaded.settings).await;
         }
@@ -233,8 +233,8 @@ impl Reloader {
     /// Reads the configuration and the files that it names, such as the certificate. Reloads if a
     /// setting or the content of such a file has changed since the last reload, and two checks in a
     /// row have read the same content.
-    async fn look(&mut self) {
-        // An earlier read hangs, which was reported already.
+    async fn check_files(&mut self) {
+        // An earlier read still hangs, which has already been logged.
         if self.files.thread.is_hanging() {
             return;
         }

@@ -50,9 +50,9 @@ fn send(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Maximum time between two checks of the threads. A check feeds the watchdog only if the threads
-/// have run the tasks of the check before. Frequent checks make the time limit of the watchdog more
-/// exact.
+/// Maximum time between two checks of the threads. Each check gives a task to the threads, and
+/// feeds the watchdog only if the threads have run the tasks of earlier checks. With frequent
+/// checks, a stop of the threads is measured more exactly.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a thread that feeds the watchdog while the threads of `app` make progress, if the service
@@ -88,7 +88,7 @@ const SOCKET_NAMES: &str = "LISTEN_FDNAMES";
 /// Takes the sockets that the service manager has bound for clients.
 ///
 /// # Errors
-/// If a descriptor is not a socket that listens.
+/// If a descriptor is not a listening socket.
 pub(super) fn inherited_sockets() -> io::Result<Vec<Inherited>> {
     let mut sockets = ListenFd::from_env();
     let names = std::env::var(SOCKET_NAMES).unwrap_or_default();
@@ -96,7 +96,7 @@ pub(super) fn inherited_sockets() -> io::Result<Vec<Inherited>> {
     let mut inherited = Vec::new();
     for index in 0..sockets.len() {
         let name = names.next().unwrap_or_default().to_owned();
-        // For a socket of another kind, this call fails and leaves the socket at its index.
+        // If the socket is not a TCP socket, this call fails and leaves the socket at its index.
         let taken = match sockets.take_tcp_listener(index) {
             Ok(socket) => socket.map(InheritedSocket::Tcp),
             Err(_) => sockets

@@ -133,7 +133,7 @@ impl ClientTls {
     }
 
     /// Performs the handshake of a client on threads of low priority. Returns `None` if the client
-    /// has left while it waited for its turn.
+    /// has disconnected while its handshake waited.
     ///
     /// # Errors
     /// If the handshake fails, or the certificate of a resumed session is no longer valid.
@@ -170,7 +170,7 @@ impl ClientTls {
     }
 }
 
-/// Performs a handshake on the runtime of handshakes. `None` if the client has left. The
+/// Performs a handshake on the runtime of handshakes. `None` if the client has disconnected. The
 /// certificate of a resumed session is verified again.
 async fn accept(
     socket: std::net::TcpStream,
@@ -184,7 +184,7 @@ async fn accept(
     if peer_has_left(&hello.io) {
         return Ok(None);
     }
-    // This call computes the keys and the signature.
+    // Only this call has to wait, because it computes the keys and the signature.
     let accepting = hello.into_stream(config);
     drop(turn);
     let (stream, session) = accepting.await?.into_inner();

@@ -4,9 +4,9 @@ use std::io;
 
 use tokio::net::TcpStream;
 
-use crate::listener::first_bytes::look;
+use crate::listener::first_bytes::peek_until;
 
-/// Number of bytes that are enough to decide.
+/// Number of bytes that are enough to distinguish TLS from MongoDB.
 const DECISIVE_BYTES: usize = 12;
 
 /// Waits for the first bytes of a connection, and returns true if they begin a TLS handshake. Reads
@@ -16,7 +16,7 @@ const DECISIVE_BYTES: usize = 12;
 /// If the connection fails, or ends before its first bytes.
 pub(crate) async fn begins_with_tls(stream: &TcpStream) -> io::Result<bool> {
     let mut buffer = [0; DECISIVE_BYTES];
-    look(stream, &mut buffer, |seen| is_tls(seen).map(Ok)).await
+    peek_until(stream, &mut buffer, |seen| is_tls(seen).map(Ok)).await
 }
 
 /// True if the bytes are the beginning of a TLS record with a `ClientHello` (RFC 8446, sections 4
@@ -27,7 +27,7 @@ fn is_tls(seen: &[u8]) -> Option<bool> {
     let expected = [(0, 22), (1, 3), (5, 1), (9, 3)];
     let mut known = expected
         .iter()
-        .map(|(place, byte)| seen.get(*place).map(|seen| seen == byte));
+        .map(|(index, byte)| seen.get(*index).map(|seen| seen == byte));
     if known.clone().flatten().any(|is_equal| !is_equal) {
         return Some(false);
     }
@@ -46,7 +46,7 @@ mod tests {
             assert_eq!(is_tls(&hello[..known]), None, "{known}");
         }
         assert_eq!(is_tls(&hello[..10]), Some(true));
-        // A message of 0x10316 bytes, whose request id looks like the rest of a handshake.
+        // A message of 0x10316 bytes, whose request id looks like the next bytes of a handshake.
         let message = [0x16, 3, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
         assert_eq!(is_tls(&message), Some(false));
         assert_eq!(is_tls(&[0x16, 0]), Some(false));

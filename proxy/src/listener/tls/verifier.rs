@@ -50,6 +50,8 @@ impl fmt::Debug for Verifier {
 }
 
 impl Verifier {
+    /// Creates a verifier from the contents of the files.
+    ///
     /// # Errors
     /// If a file has no usable certificate or revocation list.
     pub(super) fn new(settings: &ClientCertificates<'_>) -> Result<Self, ServerTlsError> {
@@ -86,7 +88,8 @@ impl Verifier {
         &self.expiries
     }
 
-    /// Verifies a certificate chain now. An empty chain is valid if certificates are optional.
+    /// Verifies a certificate chain at the current time. An empty chain is valid if certificates
+    /// are optional.
     pub(super) fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
         match chain.split_first() {
             None if self.is_required => Err(rustls::Error::NoCertificatesPresented),

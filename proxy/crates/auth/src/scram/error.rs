@@ -96,8 +96,9 @@ pub enum ScramError {
 }
 
 impl ScramError {
-    /// The side that caused the error. If it is the client, the client gets `AuthenticationFailed`.
-    /// If it is the server, Seawall must send no further proofs on this connection.
+    /// The side that caused the error. After an error of the client, the client gets
+    /// `AuthenticationFailed`. After an error of the server, Seawall must send no further proofs on
+    /// this connection.
     pub fn fault(&self) -> Fault {
         match self {
             Self::PayloadTooLong { message, .. }

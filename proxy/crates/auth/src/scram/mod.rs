@@ -14,7 +14,8 @@
 //!  ServerSignature = HMAC(ServerKey, AuthMessage)
 //! ```
 //!
-//! There are three kinds of conversation. Each is a chain of types: a step consumes one type and
+//! There are three kinds of conversation. In a carried conversation, Seawall forwards the payloads
+//! between a client and a server. Each kind is a chain of types: a step consumes one type and
 //! returns the next. So a step can be neither skipped nor repeated, and an error ends the
 //! conversation.
 //!

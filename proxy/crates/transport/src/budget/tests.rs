@@ -91,8 +91,8 @@ async fn one_address_cannot_use_all_memory_of_the_budget() {
     assert_eq!(inner.held_by(sharer(1)), 16 * MESSAGE);
     let other = inner.open(sharer(2), now);
     assert_eq!(inner.grow(other, 40_000, 200_000, now), Grant::Granted);
-    let turn = inner.finisher;
-    assert_ne!(turn, Some(other), "the other message needs no reserve");
+    let finisher = inner.finisher;
+    assert_ne!(finisher, Some(other), "the other message needs no reserve");
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,10 +169,10 @@ async fn message_larger_than_the_budget_gets_memory_if_no_other_message_holds_me
     assert_eq!((inner.used, inner.by_sharer.len()), (0, 0));
 }
 
-/// When the budget is exhausted, each sender has sent half of its message. Without the reserve, the
-/// messages would wait for each other forever.
+/// When the budget is exhausted, each sender has sent about a tenth of its message. Without the
+/// reserve, the messages would wait for each other forever.
 #[tokio::test(start_paused = true)]
-async fn a_thousand_half_sent_messages_complete_within_the_budget() {
+async fn a_thousand_incomplete_messages_complete_within_the_budget() {
     const SENDERS: usize = 1_000;
     const MESSAGE: usize = 100_000;
     let budget = MemoryBudget::of_bytes(20_000_000);
@@ -468,7 +468,7 @@ async fn try_grow_takes_free_memory_only_while_no_message_waits() {
     assert_eq!((share.bytes(), budget.used_bytes()), (CHUNK, CHUNK));
     let mut wait = Box::pin(other.grow(ALL, ALL));
     assert!(futures_util::poll!(wait.as_mut()).is_pending());
-    assert!(!share.try_grow(2 * CHUNK), "refuses while others wait");
+    assert!(!share.try_grow(2 * CHUNK), "refuses while a message waits");
     drop(wait);
     drop(other);
     assert!(share.try_grow(2 * CHUNK));

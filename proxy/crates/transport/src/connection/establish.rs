@@ -310,7 +310,7 @@ impl Connector {
 
     /// Connects but sends no `hello`, because the client sends its own `hello`. The returned flag
     /// is true if the server requires clients to log in, or if the server's reply does not show
-    /// this. Sends `header` first, before the TLS handshake.
+    /// this. `header` is a header of the PROXY protocol, which is sent before the TLS handshake.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -342,8 +342,8 @@ impl Connector {
         self.within_limit(address, checking).await
     }
 
-    /// Connects without TLS and sends nothing but `header`, for a client that itself begins TLS
-    /// with the server.
+    /// Connects without TLS, for a client that itself begins TLS with the server. Sends nothing but
+    /// `header`, a header of the PROXY protocol.
     ///
     /// # Errors
     /// See [`EstablishError`].

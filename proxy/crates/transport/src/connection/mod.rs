@@ -85,7 +85,7 @@ pub struct Connection {
     pub created_at: Instant,
     /// When the connection was last checked in.
     pub last_used_at: Instant,
-    /// When the connection becomes too old to be used; `None` if it never does.
+    /// When the connection becomes too old to be used; `None` if it has no maximum lifetime.
     pub expires_at: Option<Instant>,
     /// Lets another task end the wait for a reply.
     pub interrupt: Arc<Interrupt>,
@@ -126,8 +126,8 @@ impl Connection {
 }
 
 impl ConnectionId {
-    /// The share of the maximum lifetime after which this connection expires, from 0.8 to 1. The
-    /// share differs between connections, so connections that were established together do not
+    /// The fraction of the maximum lifetime after which this connection expires, from 0.8 to 1. The
+    /// fraction differs between connections, so connections that were established together do not
     /// expire together.
     pub fn life_share(self) -> f64 {
         1.0 - 0.2 * self.spread()

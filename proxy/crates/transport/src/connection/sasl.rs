@@ -95,7 +95,7 @@ pub fn refuses_login(code: i32) -> bool {
     matches!(code, AUTHENTICATION_FAILED | MECHANISM_UNAVAILABLE)
 }
 
-/// The `conversationId` in a reply.
+/// The `conversationId` in a reply; 1 if there is none.
 pub fn conversation_id(reply: &RawDocument) -> i32 {
     reply.get_i32("conversationId").unwrap_or(1)
 }

@@ -472,8 +472,8 @@ async fn messages_that_arrive_whole_need_only_one_poll() {
 
 #[tokio::test]
 async fn a_message_that_one_poll_does_not_complete_is_read_by_next() {
-    // A part of a header, a part of a message, a large message, and a message whose head is
-    // returned first.
+    // The cases are: a part of a header, a part of a message, a large message, and a message whose
+    // head is returned first.
     let cases = [
         (request_of(30), 15),
         (request_of(30), 20),

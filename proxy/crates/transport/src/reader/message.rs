@@ -27,8 +27,8 @@ pub struct Message {
     pub head_since: Option<Instant>,
     /// The compressor; `None` if the message was not compressed.
     pub compressor: Option<Compressor>,
-    /// The message's share of the budget; `None` if it needs none. Dropping the message releases
-    /// it.
+    /// The message's share of the memory budget; `None` if no bytes of the message are charged.
+    /// Dropping the message releases the share.
     pub(super) share: Option<MemoryShare>,
     /// True if the bytes must be zeroed when the message is dropped. It is atomic, so that it can
     /// be set while the bytes are borrowed.

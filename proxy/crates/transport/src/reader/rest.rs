@@ -21,8 +21,8 @@ use crate::progress::{MESSAGE_LIMIT, Progress};
 /// Maximum size of a piece, in bytes.
 pub(super) const PIECE_BYTES: usize = 256 * 1024;
 
-/// While no byte arrives, the reader checks at this interval if other clients wait for the resource
-/// that the message holds.
+/// Interval between two checks while no byte arrives. A check fails if the sender is too slow and
+/// other clients wait for the resource that the message holds.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The rest of a message. While the rest is read, the message holds memory and another resource,
@@ -56,8 +56,8 @@ impl<'a> RestOfMessage<'a> {
     ///
     /// # Errors
     /// [`ReadError::Stalled`] or [`ReadError::Evicted`] if the sender is silent, or if it is too
-    /// slow while others wait. For other errors see [`ReadError`]. After an error, the caller must
-    /// close the stream.
+    /// slow while other clients wait. For other errors see [`ReadError`]. After an error, the
+    /// caller must close the stream.
     pub async fn next_piece<S: AsyncRead + Unpin>(
         &mut self,
         reader: &mut MessageReader,
@@ -126,8 +126,8 @@ impl<'a> RestOfMessage<'a> {
             return Err(ReadError::Evicted);
         }
         let is_silent = now.saturating_duration_since(self.moved_at) >= PARTIAL_MESSAGE_IDLE;
-        let is_in_the_way = || self.progress.is_slow(now) && (self.is_wanted)();
-        match is_silent || now >= self.overdue_at || is_in_the_way() {
+        let blocks_others = || self.progress.is_slow(now) && (self.is_wanted)();
+        match is_silent || now >= self.overdue_at || blocks_others() {
             true => Err(ReadError::Stalled),
             false => Ok(()),
         }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_next_message_is_found_after_the_rest_of_a_message_was_dropped() {
+    async fn the_next_message_is_found_after_a_read_of_a_rest_was_cancelled() {
         let (mut near, mut far) = duplex(4 << 20);
         let message = encode_request(1, &vec![7; 2 << 20]);
         let next = encode_request(2, &[8; 100]);
