@@ -64,7 +64,14 @@ export async function get(path, signal) {
   const all = isOn && path !== "session" ? `${path.includes("?") ? "&" : "?"}instances=all` : "";
   const response = await send(`/api/v1/${path}${all}`, { signal });
   if (!response.ok) throw await problem(response);
-  const reply = await response.json();
+  /** @type {any} */
+  let reply;
+  try {
+    reply = await response.json();
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new Problem(0, "The reply of Seawall ended early.");
+  }
   if (all) report(path.split("?")[0], reply.instances ?? []);
   return reply;
 }

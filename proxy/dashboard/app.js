@@ -48,6 +48,9 @@ const picker = h("div", { class: "range" });
 const scope = h("div", { class: "range" });
 /** The instances missing in the latest reply of each kind. @type {Map<string, InstanceState[]>} */
 const missing = new Map();
+/** The problems of requests whose view has no element for messages, by the function that sends the
+ * request. @type {Map<unknown, string>} */
+const problems = new Map();
 /** @type {import("./types.js").Tick | null} */
 let latest = null;
 const nav = h("nav", { "aria-label": "Views" });
@@ -91,14 +94,19 @@ const page = {
       async (signal) => {
         try {
           const result = await load(signal);
-          if (!signal.aborted) shown(result);
+          if (signal.aborted) return;
+          if (problems.delete(load)) warn();
+          shown(result);
         } catch (error) {
           if (signal.aborted) return;
           if (error instanceof Problem && error.status === 401) showLogin();
           else if (failed) failed(/** @type {Error} */ (error));
-          else if (error instanceof Problem)
-            (into ? fill(into, note(error.message)) : live).dataset.problem = error.message;
-          else throw error;
+          else if (!(error instanceof Problem)) throw error;
+          else if (into) fill(into, note(error.message));
+          else {
+            problems.set(load, error.message);
+            warn();
+          }
         }
       },
       period(state).isFixed && !WITHOUT_RANGE.includes(state.view) ? 0 : seconds,
@@ -112,6 +120,7 @@ function leave() {
   const begun = ends;
   ends = [];
   begun.forEach((end) => end());
+  problems.clear();
 }
 
 /** Applies the choice of instances. The choice is shown only if other instances are configured. */
@@ -365,6 +374,7 @@ function warn() {
   const lacking = new Map([...missing.values()].flat().map((of) => [of.address, of.error]));
   const texts = [
     ...[...lacking].map(([address, error]) => `Figures of ${address} are missing: ${error}`),
+    ...[...new Set(problems.values())].map((problem) => `Figures are missing: ${problem}`),
     latest &&
       !latest.history &&
       "The history is off: there are only figures since the start. Set history.enabled = true to keep a history.",

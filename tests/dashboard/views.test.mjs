@@ -308,6 +308,21 @@ test("a reload must be confirmed by typing a word", async () => {
   });
 });
 
+test("a refused request is shown, and a request whose reply ends early is repeated", async () => {
+  const { page, close } = await open(browser);
+  let replies = 0;
+  await page.route("**/api/v1/heatmap?**", (route) => {
+    replies += 1;
+    if (replies === 1) return route.fulfill({ status: 400, body: "step is wrong" });
+    return replies === 2 ? route.fulfill({ status: 200, body: "{" }) : route.continue();
+  });
+  await page.goto(`${ADMIN}/?view=heatmap`);
+  await page.getByText("Figures are missing: step is wrong").waitFor();
+  await page.getByText("Figures are missing: The reply of Seawall ended early.").waitFor();
+  await page.getByText("Figures are missing").waitFor({ state: "detached" });
+  await close();
+});
+
 test("names that clients choose never become markup", async () => {
   const { page, errors, close } = await open(browser);
   await page.addInitScript(() => {
