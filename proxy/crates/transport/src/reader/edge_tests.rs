@@ -186,6 +186,23 @@ async fn a_large_inflated_message_counts_towards_the_memory_budget() {
 }
 
 #[tokio::test]
+async fn the_copy_for_an_inspection_counts_towards_the_memory_budget() {
+    let noisy = encode_request(1, &noise(100_000));
+    let compressed = deflate(&noisy, Compressor::Zstd).unwrap();
+    let budget = budget();
+    let (mut near, mut far) = duplex(1 << 20);
+    far.write_all(&compressed).await.unwrap();
+    let mut reader = MessageReader::default();
+    let message = next_message(&mut reader, &mut near, &budget).await;
+    let before = budget.used_bytes();
+    let inspecting = message.reserve_for_inspection(MAX_MESSAGE_BYTES, &budget, Sharer::Local);
+    let inspecting = inspecting.await.unwrap();
+    assert_eq!(budget.used_bytes() - before, compressed.len() + noisy.len());
+    drop(inspecting);
+    assert_eq!(budget.used_bytes(), before);
+}
+
+#[tokio::test]
 async fn a_message_is_read_if_the_free_memory_is_exactly_its_length() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let sent = request_of(20_000);

@@ -76,9 +76,10 @@ impl Message {
         sharer: Sharer,
     ) -> Result<Inflating, InflateError> {
         let share = self.share.take();
-        let share = share.unwrap_or_else(|| budget.open(sharer));
+        let mut share = share.unwrap_or_else(|| budget.open(sharer));
         let bytes = std::mem::take(&mut self.bytes);
-        Inflating::reserve(bytes, share, max_message_bytes).await
+        let head = reserve(&bytes, 0, &mut share, max_message_bytes).await?;
+        Ok(Inflating { head, bytes, share })
     }
 
     /// Reserves memory for inspecting the inner message of a compressed message. The compressed
@@ -92,8 +93,10 @@ impl Message {
         budget: &MemoryBudget,
         sharer: Sharer,
     ) -> Result<Inflating, InflateError> {
-        let share = budget.open(sharer);
-        Inflating::reserve(self.bytes.clone(), share, max_message_bytes).await
+        let mut share = budget.open(sharer);
+        let head = reserve(&self.bytes, self.bytes.len(), &mut share, max_message_bytes).await?;
+        let bytes = self.bytes.clone();
+        Ok(Inflating { head, bytes, share })
     }
 }
 
@@ -111,21 +114,25 @@ pub struct Inflating {
     share: MemoryShare,
 }
 
-impl Inflating {
-    async fn reserve(
-        bytes: Vec<u8>,
-        mut share: MemoryShare,
-        max_message_bytes: usize,
-    ) -> Result<Self, InflateError> {
-        let head = CompressedHead::parse(&bytes, max_message_bytes)?;
-        let length = head.inner.message_length;
-        if length > LARGE_MESSAGE_BYTES {
-            let grown = share.grow(share.bytes() + length, length).await;
-            grown.map_err(|Evicted| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        }
-        Ok(Self { head, bytes, share })
+/// Reads the head of a compressed message. If the inner message is large, reserves memory for it and
+/// for a copy of `copied_bytes` bytes.
+async fn reserve(
+    compressed: &[u8],
+    copied_bytes: usize,
+    share: &mut MemoryShare,
+    max_message_bytes: usize,
+) -> Result<CompressedHead, InflateError> {
+    let head = CompressedHead::parse(compressed, max_message_bytes)?;
+    let length = head.inner.message_length;
+    if length > LARGE_MESSAGE_BYTES {
+        let more = length + copied_bytes;
+        let grown = share.grow(share.bytes() + more, more).await;
+        grown.map_err(|Evicted| io::Error::from(io::ErrorKind::OutOfMemory))?;
     }
+    Ok(head)
+}
 
+impl Inflating {
     /// Size of the inner message, in bytes.
     pub fn inflated_bytes(&self) -> usize {
         self.head.inner.message_length
