@@ -88,8 +88,13 @@ async fn a_redacted_copy_has_the_indexes_of_the_source_and_refuses_a_target_with
         !is_success && message.contains("has documents in the target"),
         "{message}"
     );
-    let (_, message) = copy(&from, &to, &key, &["--namespace", "shop.none"]).await;
-    assert!(message.contains("does not exist"), "{message}");
+    for missing in ["shop.none", "none"] {
+        let (is_success, message) = copy(&from, &to, &key, &["--namespace", missing]).await;
+        assert!(
+            !is_success && message.contains("does not exist"),
+            "{message}"
+        );
+    }
     let short = scratch.write("short", "short").unwrap();
     let (_, message) = copy(&from, &to, &short, &[]).await;
     assert!(message.contains("at least 16 bytes"), "{message}");

@@ -160,7 +160,8 @@ async fn select(
             .filter(filter.clone())
             .await?;
         let found: Vec<_> = found.try_collect().await?;
-        if let (true, Ok(name)) = (found.is_empty(), filter.get_str("name")) {
+        if found.is_empty() && !namespaces.is_empty() {
+            let name = filter.get_str("name").unwrap_or("*");
             return Err(CopyError::NoCollection(format!("{database}.{name}")));
         }
         for specification in found {

@@ -8,6 +8,7 @@ mod proxy_protocol;
 mod tls;
 
 use std::{
+    collections::HashSet,
     future::poll_fn,
     io,
     net::SocketAddr,
@@ -136,8 +137,12 @@ impl Listener {
                 Ok(vec![Self::Unix(listener, SocketFile::at(path))])
             }
             Address::Tcp(text) => {
-                let mut listeners = Vec::new();
+                let (mut listeners, mut bound) = (Vec::new(), HashSet::new());
                 for address in lookup_host(text).await? {
+                    // A name may resolve to the same address twice.
+                    if !bound.insert(address) {
+                        continue;
+                    }
                     let socket = match address {
                         SocketAddr::V4(_) => TcpSocket::new_v4()?,
                         SocketAddr::V6(_) => TcpSocket::new_v6()?,

@@ -188,8 +188,10 @@ impl Identity {
 
     /// Replaces the login, unless the identity is unusable.
     pub fn learn(&self, login: Login) {
+        // The status is read under the lock, so that no login is set after `end` has removed it.
+        let mut current = self.login.write();
         if self.status() == IdentityStatus::Good {
-            *self.login.write() = login;
+            *current = login;
             self.login_version.fetch_add(1, Ordering::AcqRel);
         }
     }
