@@ -63,10 +63,10 @@ pub use self::{peers::PeersError, server_tls::DeploymentTlsError, telemetry::Tel
 /// this duration.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
 
-/// How long HTTP requests may take after the end of a drain.
+/// Maximum time that HTTP requests may take after the end of a drain.
 const ADMIN_END_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long the last write of the history may take at the end of a drain.
+/// Maximum time that the last write of the history may take at the end of a drain.
 const HISTORY_CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Interval at which pools and pins are maintained and statistics are collected.
@@ -179,7 +179,7 @@ pub struct App {
     has_service_account: bool,
     /// True if clients connect to sockets of the service manager.
     uses_inherited_sockets: bool,
-    /// The filter of the log that replaces `log.level`; not set if there is none.
+    /// The log filter that replaces `log.level`; not set if `log.level` is in effect.
     log_filter: OnceLock<String>,
     /// The listeners, at least one, in the order of the configuration.
     listeners: Vec<RunningListener>,
@@ -440,8 +440,9 @@ impl App {
         self.metrics_address.as_deref()
     }
 
-    /// Serves a client over the caller's stream until the client leaves. The stream has no TLS, and
-    /// the client counts as a client of the first listener. `None` if the client is refused.
+    /// Serves a client over the caller's stream until the client disconnects. The stream has no
+    /// TLS, and the client counts as a client of the first listener. `None` if the client is
+    /// refused.
     ///
     /// Dropping the future closes the client.
     pub fn serve(&self, stream: Stream, peer: Peer) -> Option<impl Future<Output = ()> + use<>> {
@@ -616,8 +617,8 @@ fn routing(settings: &config::Settings, topology: Arc<Topology>) -> Routing {
     }
 }
 
-/// Adjusts the gates. The rate of the login gates depends on how long operations wait. The rate of
-/// the gate for new clients depends on the lateness of the data plane.
+/// Adjusts the rates of the gates at each tick. The rate of the login gates depends on how long
+/// operations wait. The rate of the gate for new clients depends on the lateness of the data plane.
 async fn tick_gates(shared: Arc<Shared>) {
     let (gates, arrivals) = (&shared.logins.gates, &shared.arrivals);
     let mut ticks = arrivals.activity.ticks();

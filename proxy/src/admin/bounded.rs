@@ -1,7 +1,7 @@
-//! A listener for HTTP with a maximum number of connections. At this number, a connection of the
-//! address with the most connections is closed, so that one caller cannot lock out others, for
-//! example health checks. A connection on which nothing is read or written for some time is closed
-//! too. A TLS handshake does not delay the accepting of further connections.
+//! A listener for HTTP with a maximum number of connections. If another caller connects at this
+//! maximum, a connection of the address with the most connections is closed. So one caller cannot
+//! lock out others, for example health checks. A connection on which nothing is read or written for
+//! some time is closed too. Other connections are accepted during a TLS handshake.
 
 use std::{
     fmt, io,
@@ -26,12 +26,12 @@ use tokio::{
 use crate::limits::{EvictablePermit, EvictablePermits, Eviction};
 use seawall_transport::{Sharer, Stream};
 
-/// Maximum number of connections to one address of Seawall. The descriptors that Seawall reserves
-/// at its start are enough for two addresses.
+/// Maximum number of connections to one HTTP listener. The file descriptors that Seawall reserves
+/// at its start are enough for two listeners.
 const MAX_CONNECTIONS: usize = 64;
 
 /// A connection on which nothing is read or written for this time is closed. Writes count too,
-/// because a stream of events is only written. The time is longer than the usual interval of
+/// because a caller of an event stream sends nothing. The time is longer than the usual interval of
 /// scrapes, so that scrapers can keep their connections.
 const MAX_IDLE: Duration = Duration::from_secs(90);
 
@@ -44,7 +44,7 @@ pub type Handshaking = Pin<Box<dyn Future<Output = io::Result<Admitted>> + Send>
 /// A connection after its handshake.
 #[derive(Debug)]
 pub struct Admitted {
-    /// The bytes of the connection.
+    /// The connection's byte stream, after decryption if the caller uses TLS.
     pub stream: Stream,
     /// The caller's certificate; `None` if the caller sent none.
     pub certificate: Option<Certificate>,
@@ -92,7 +92,8 @@ struct Place {
 }
 
 /// Accepts a connection. At the maximum number of connections, closes the oldest connection of the
-/// address with the most connections, or the new connection if its address has as many.
+/// address with the most connections. If no address has at least two connections more than the
+/// address of the new connection, closes the new connection instead.
 async fn accept(
     listener: &mut TcpListener,
     permits: &Arc<EvictablePermits>,
@@ -194,6 +195,24 @@ impl Connection {
     fn is_encrypted(&self) -> bool {
         matches!(self.stream, Stream::Tls(_))
     }
+
+    /// Passes on the result of a read or a write. Fails if the permit was given to another
+    /// connection, or if nothing has been read or written for [`MAX_IDLE`].
+    fn progress<T>(
+        &mut self,
+        result: Poll<io::Result<T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if self.place.eviction.poll(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        if result.is_ready() {
+            self.idle.as_mut().reset(Instant::now() + MAX_IDLE);
+            return result;
+        }
+        let is_idle = self.idle.as_mut().poll(cx);
+        is_idle.map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
 }
 
 impl AsyncRead for Connection {
@@ -202,16 +221,8 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.place.eviction.poll(cx).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if read.is_ready() {
-            self.idle.as_mut().reset(Instant::now() + MAX_IDLE);
-            return read;
-        }
-        let is_idle = self.idle.as_mut().poll(cx);
-        is_idle.map(|()| Err(io::ErrorKind::TimedOut.into()))
+        self.progress(read, cx)
     }
 }
 
@@ -222,10 +233,7 @@ impl AsyncWrite for Connection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        if written.is_ready() {
-            self.idle.as_mut().reset(Instant::now() + MAX_IDLE);
-        }
-        written
+        self.progress(written, cx)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -342,6 +350,21 @@ mod tests {
         assert!(timeout(Duration::ZERO, connection.read_u8()).await.is_err());
         advance(Duration::from_secs(2)).await;
         let closed = connection.read_u8().await.unwrap_err();
+        assert_eq!(closed.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn a_connection_whose_caller_reads_nothing_is_closed_after_the_maximum_idle_time() {
+        let (mut listener, address) = listener().await;
+        let _caller = TcpStream::connect(address).await.unwrap();
+        let (mut connection, _) = listener.accept().await;
+        tokio::time::pause();
+        let bytes = vec![0; 1 << 20];
+        let closed = loop {
+            if let Err(error) = connection.write_all(&bytes).await {
+                break error;
+            }
+        };
         assert_eq!(closed.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -29,8 +29,8 @@ use crate::captures::{
 /// Maximum length of a name in a selection, in bytes.
 const MAX_NAME_BYTES: usize = 256;
 
-/// Number of bytes of a piece of a streamed capture.
-const PIECE_BYTES: usize = 256 * 1024;
+/// Maximum size of one chunk of a streamed capture, in bytes.
+const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Time between two checks for new bytes of a running capture.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
@@ -77,7 +77,8 @@ pub(super) async fn start(
     Ok((StatusCode::CREATED, Json(shown(started))))
 }
 
-/// Stops a capture. The status is 202 if many records must still be redacted and written.
+/// Stops a capture. The status is 202 if the last records of the capture are still being redacted
+/// and written.
 pub(super) async fn stop(
     State(window): State<Arc<Window>>,
     Path(id): Path<String>,
@@ -136,7 +137,7 @@ pub(super) async fn content(
 /// The position in a streamed capture.
 struct Content {
     window: Arc<Window>,
-    /// The request that opened the stream. The guard checks the request again before each piece.
+    /// The request that opened the stream. The guard checks the request again before each chunk.
     request: Parts,
     id: CaptureId,
     next_part: u32,
@@ -144,7 +145,7 @@ struct Content {
 }
 
 /// The next bytes of a streamed capture.
-enum Piece {
+enum Chunk {
     Bytes(Bytes),
     /// There are no new bytes yet, but the capture may still grow.
     Wait,
@@ -161,31 +162,31 @@ impl Content {
             }
             // The disk may be slow, so another thread reads.
             let read = spawn_blocking(move || {
-                let piece = self.read();
-                (piece, self)
+                let chunk = self.read();
+                (chunk, self)
             });
-            let piece;
-            (piece, self) = read.await.ok()?;
-            match piece {
-                Ok(Piece::Bytes(bytes)) => return Some((Ok(bytes), self)),
-                Ok(Piece::Wait) => sleep(FOLLOW_INTERVAL).await,
-                Ok(Piece::End) => return None,
+            let chunk;
+            (chunk, self) = read.await.ok()?;
+            match chunk {
+                Ok(Chunk::Bytes(bytes)) => return Some((Ok(bytes), self)),
+                Ok(Chunk::Wait) => sleep(FOLLOW_INTERVAL).await,
+                Ok(Chunk::End) => return None,
                 Err(error) => return Some((Err(error), self)),
             }
         }
     }
 
-    fn read(&mut self) -> io::Result<Piece> {
-        // Check this before reading: if the capture has ended before the read, no byte follows the
-        // read.
+    fn read(&mut self) -> io::Result<Chunk> {
+        // Check this before reading. If the capture has already ended, no bytes are added to its
+        // files after the read.
         let may_grow = self.window.captures.is_running(&self.id);
         loop {
             if let Some(file) = &mut self.file {
-                let mut piece = Vec::new();
-                let limit = u64::try_from(PIECE_BYTES).unwrap_or(u64::MAX);
-                file.take(limit).read_to_end(&mut piece)?;
-                if !piece.is_empty() {
-                    return Ok(Piece::Bytes(piece.into()));
+                let mut chunk = Vec::new();
+                let limit = u64::try_from(CHUNK_BYTES).unwrap_or(u64::MAX);
+                file.take(limit).read_to_end(&mut chunk)?;
+                if !chunk.is_empty() {
+                    return Ok(Chunk::Bytes(chunk.into()));
                 }
             }
             let next = self.window.captures.part(&self.id, self.next_part);
@@ -197,14 +198,14 @@ impl Content {
                         let mut rest = Vec::new();
                         file.read_to_end(&mut rest)?;
                         if !rest.is_empty() {
-                            return Ok(Piece::Bytes(rest.into()));
+                            return Ok(Chunk::Bytes(rest.into()));
                         }
                     }
                     self.file = Some(File::open(path)?);
                     self.next_part += 1;
                 }
-                None if may_grow => return Ok(Piece::Wait),
-                None => return Ok(Piece::End),
+                None if may_grow => return Ok(Chunk::Wait),
+                None => return Ok(Chunk::End),
             }
         }
     }
@@ -313,13 +314,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capture_that_stops_slowly_is_not_an_error() {
+    fn stopping_a_capture_with_unwritten_records_is_not_an_error() {
         assert!(refused(&CaptureError::StillRunning).0.is_success());
         assert!(refused(&CaptureError::Unknown).0.is_client_error());
     }
 
     #[test]
-    fn requests_for_new_captures_are_validated() {
+    fn invalid_requests_for_new_captures_are_refused() {
         let of = |change: fn(&mut NewCapture)| {
             let mut new = NewCapture {
                 duration_ms: 1_000,

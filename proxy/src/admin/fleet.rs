@@ -38,8 +38,8 @@ use super::{Window, work};
 /// in flight.
 const PEER_LIMIT: Duration = Duration::from_secs(3);
 
-/// After an error of a peer, the peer gets no requests for this time. An error response to one
-/// request is no such error, unless the peer refuses the token.
+/// A peer gets no requests for this time after a request to it has failed or the peer has refused
+/// the token. Other HTTP error statuses of a peer do not cause this pause.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Maximum number of requests in flight to one peer.
@@ -55,12 +55,13 @@ const MAX_REPLY_OBJECTS: usize = 250_000;
 /// Maximum memory for replies of peers that have not been merged yet, in bytes.
 const MAX_MEMORY_BYTES: usize = 64 << 20;
 
-/// Maximum number of requests that are merged at the same time. Further requests wait.
+/// Maximum number of requests with `instances=all` that are served at the same time. Further
+/// requests wait.
 const MAX_MERGED: usize = 8;
 
 /// Number of shapes or namespaces that Seawall requests from each instance, whatever the limit of
-/// the original request is. It is large, because a shape with much load in all instances together
-/// may have little load in each of them. Further rows are in `other`.
+/// the original request is. The number is large, because a shape with much load in all instances
+/// together may have little load in each of them. The figures of further shapes are in `other`.
 const ROWS_OF_INSTANCE: usize = 1_000;
 
 /// The name of this instance in merged replies, which list peers by their addresses.
@@ -227,7 +228,8 @@ impl Fleet {
 /// The parameters of a request.
 type Parameters = Vec<(String, String)>;
 
-/// Middleware that answers requests with `instances=all`. All other requests pass unchanged.
+/// Middleware that answers requests with `instances=all`. Requests without `instances` pass
+/// unchanged.
 pub(super) async fn answer(
     State(window): State<Arc<Window>>,
     request: Request,
@@ -265,7 +267,7 @@ pub(super) async fn answer(
     }
     match endpoint(request.uri().path(), parameters) {
         Some(endpoint) => answer_for_all(&window, &fleet, endpoint, request, next).await,
-        None => refused("the replies of this path cannot be merged"),
+        None => refused("this path does not support instances=all: ask each instance separately"),
     }
 }
 
@@ -314,7 +316,7 @@ fn failed(why: &str) -> Response {
     (StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")).into_response()
 }
 
-/// A path with these parameters.
+/// The path with these parameters as its query.
 fn path_of(path: &str, parameters: &[(String, String)]) -> String {
     let pairs = parameters.iter();
     let pairs = pairs.map(|(name, value)| {

@@ -40,7 +40,8 @@ use super::{
 pub enum Role {
     /// Read metrics and the API.
     Read,
-    /// Read metrics and the API, and also reload, drain and profile.
+    /// Read metrics and the API, and also perform actions: reload, drain, profile, annotate, and
+    /// use captures.
     Act,
 }
 
@@ -98,7 +99,7 @@ impl IntoResponse for Refusal {
                 StatusCode::FORBIDDEN,
                 "a valid client certificate is required: connect again\n",
             ),
-            Self::Token => (StatusCode::UNAUTHORIZED, "a token is required\n"),
+            Self::Token => (StatusCode::UNAUTHORIZED, "a valid token is required\n"),
             Self::Role => (
                 StatusCode::FORBIDDEN,
                 "this token may only read: use a token of admin.token_file\n",
@@ -128,8 +129,8 @@ pub(super) async fn check(
     }
 }
 
-/// Like [`check`], but for the files of the dashboard. A browser requests these files before it has
-/// a session; they contain no secrets.
+/// Like [`check`], but for the files of the dashboard and for `/api/v1/session`. A browser requests
+/// them before it has a session. The files contain no secrets.
 pub(super) async fn check_page(
     State(window): State<Arc<Window>>,
     request: Request,

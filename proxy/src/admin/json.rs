@@ -447,7 +447,8 @@ pub(super) fn slow(slow: &SlowOperation) -> seawall_api::SlowOperation {
     }
 }
 
-/// Maximum number of applications, of drivers, of networks and of users in a storm.
+/// Maximum number of applications that a reply lists for a storm, and the same maximum for drivers,
+/// networks and users.
 const SHOWN_NAMES: usize = 10;
 
 pub(super) fn storm(storm: &Storm) -> seawall_api::Storm {

@@ -29,9 +29,9 @@ use std::{
 use arc_swap::ArcSwap;
 use axum::{
     Json, Router,
-    extract::{Query, State},
+    extract::{Query, Request, State},
     http::{HeaderMap, StatusCode, header},
-    middleware,
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{delete, get, post},
 };
@@ -65,9 +65,12 @@ use seawall_api::Topic;
 use seawall_insight::Insight;
 use seawall_stats::float;
 
-/// Maximum number of requests that are served at the same time, and the same maximum for actions.
-/// Further requests wait. A scrape takes milliseconds of CPU time.
+/// Maximum number of requests other than actions that are served at the same time. Actions have a
+/// separate limit of the same size. Further requests wait. A scrape takes milliseconds of CPU time.
 pub const MAX_REQUESTS: usize = 8;
+
+/// Time limit of a request, except of actions.
+const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
 /// Number of rows in a response if the request has no `limit`.
 const DEFAULT_LIMIT: usize = 50;
@@ -138,8 +141,8 @@ pub struct ReloadRequest {
 }
 
 impl ReloadRequest {
-    /// The channel for the result. `None` if the caller has left or has waited for too long: the
-    /// request must then change nothing.
+    /// Begins the reload, and returns the channel for its result. `None` if the caller has
+    /// disconnected or has waited for too long: then the configuration must not change.
     pub(crate) fn take(self) -> Option<oneshot::Sender<seawall_api::Reload>> {
         let (reply, replied) = oneshot::channel();
         self.taken.send(replied).ok().map(|()| reply)
@@ -182,7 +185,8 @@ impl fmt::Debug for Window {
     }
 }
 
-/// Serves requests until `stop` is cancelled. `handshake` prepares each connection.
+/// Serves requests until `stop` is cancelled. `handshake` performs the TLS handshake of each
+/// connection.
 ///
 /// # Errors
 /// If the listener fails permanently.
@@ -277,13 +281,24 @@ pub fn router(window: Arc<Window>) -> Router {
     // A profile or a reload takes seconds, so actions have a limit of their own.
     let actions = actions.layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
     let reading = protected.merge(dashboard::routes(&window));
-    let reading = reading.layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
+    let reading = reading
+        .layer(middleware::from_fn(limit_time))
+        .layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
     let guarded = reading.merge(actions);
-    // This layer is outside of the limit, so that a request that waits for other instances does not
-    // delay other requests.
+    // This layer is outside of the concurrency limits, so that a request that waits for other
+    // instances does not delay other requests.
     let all = middleware::from_fn_with_state(Arc::clone(&window), fleet::answer);
     let guarded = guarded.layer(all);
     health_routes().merge(guarded).with_state(window)
+}
+
+/// Middleware that limits the time of a request, including the time for reading its body. A caller
+/// that sends its body slowly must not hold one of the [`MAX_REQUESTS`] for long.
+async fn limit_time(request: Request, next: Next) -> Response {
+    match timeout(REQUEST_LIMIT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
+    }
 }
 
 async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) {
@@ -546,7 +561,7 @@ async fn reload(
     }
 }
 
-/// The reasons why no reload is possible.
+/// The error text if no reload is possible now.
 pub(crate) const CANNOT_RELOAD: &str = "Seawall is draining, or earlier reloads have not ended";
 
 /// Time for which a request for a reload waits for earlier reloads. One reload takes up to 20 s if

@@ -15,7 +15,7 @@ use crate::{
     topology::Topology,
 };
 
-/// Seconds of an hour.
+/// Number of seconds in an hour.
 const HOUR_SECONDS: u64 = 3_600;
 
 /// Opens the captures. The header of a capture names the servers of `topology`.
@@ -77,7 +77,7 @@ fn kind(event: config::CaptureEvent) -> EventKind {
     }
 }
 
-/// Begins a capture if the annotation reports an event that begins captures.
+/// Begins a capture if `capture.on` contains the event that the annotation reports.
 pub(super) fn see(captures: &Captures, annotation: &Annotation) {
     let kind = match annotation.kind {
         AnnotationKind::Storm => EventKind::Storm,

@@ -113,9 +113,9 @@ pub(super) fn pin_limits(limits: &config::Limits) -> PinLimits {
     }
 }
 
-/// Number of descriptors that are reserved for listeners, logs and monitors. Clients,
-/// `pool.max_server_connections`, and connections that wait for a header of the PROXY protocol need
-/// further descriptors.
+/// Number of descriptors that are reserved for listeners, logs, monitors and first logins. Clients,
+/// the connections to one server (`pool.max_server_connections`), and connections that wait for a
+/// header of the PROXY protocol need further descriptors.
 const OTHER_DESCRIPTORS: u64 = 200;
 
 /// Returns the maximum number of clients: the configured number, or fewer if the limit of
@@ -126,7 +126,8 @@ pub(super) fn clients_in_effect(settings: &config::Settings) -> usize {
 }
 
 /// Returns the maximum number of clients that the limit of descriptors allows, and the limit of
-/// descriptors. `None` if there is no limit.
+/// descriptors. `None` if there is no limit. Assumes one server and no relays of
+/// `auth.other_mechanisms`.
 fn room_for_clients(settings: &config::Settings) -> Option<(usize, u64)> {
     let allowed = raise_descriptor_limit()?;
     let servers = settings.pool.max_server_connections.get();

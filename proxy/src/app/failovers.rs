@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-/// The primary of the deployment over time.
+/// Tracks which server is the primary of the deployment.
 #[derive(Debug, Default)]
 pub(super) struct PrimaryWatch {
     /// The last known primary.

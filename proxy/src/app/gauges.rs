@@ -14,8 +14,8 @@ use seawall_stats::{Gauge, Gauges, Traffic, float};
 /// Interval, in seconds, at which descriptors are counted if the system does not know their number.
 const COUNT_INTERVAL_SECONDS: u64 = 10;
 
-/// Shortest period of a rate. The first reading may come right after the start, and a few events
-/// within some milliseconds would give a meaningless rate.
+/// Minimum period over which a rate is computed. The first reading may come right after the start,
+/// and a few events within some milliseconds would give a meaningless rate.
 const MIN_RATE_PERIOD: Duration = Duration::from_millis(100);
 
 /// Reads gauges. Each rate covers the time since the previous reading. The first rates cover the

@@ -129,9 +129,9 @@ async fn run(
     }
 }
 
-/// The handshakes with callers of the admin address. Their cryptography runs on threads for heavy
-/// work, so that handshakes do not delay the control plane. While TLS is off, connections are used
-/// as they are.
+/// The handshakes with callers of the admin address. Their cryptography runs on threads of low
+/// priority, so that handshakes do not delay the control plane. While TLS is off, connections have
+/// no handshake.
 pub(super) fn handshakes(
     tls: watch::Receiver<Option<Arc<ClientTls>>>,
     shared: Arc<Shared>,

@@ -246,8 +246,8 @@ pub(super) async fn push_seconds(feed: Arc<Feed>, topology: Arc<Topology>) {
         feed.see(&topology, &mut primary);
         let now = insight.now();
         let pushed = Arc::clone(&feed);
-        // The push packs and compares data for some milliseconds. It runs on another thread, so
-        // that other tasks do not wait.
+        // The push compresses and compares data for some milliseconds. It runs on another thread,
+        // so that other tasks do not wait.
         drop(tokio::task::spawn_blocking(move || pushed.push(now)).await);
         if insight.compares_in(now) {
             let insight = Arc::clone(&insight);

@@ -1,4 +1,4 @@
-//! Work that may hang, such as opening a file on a network file system, in a thread of its own.
+//! Runs work that may hang, such as opening a file on a network file system, on a separate thread.
 
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use tokio::{
     time::timeout,
 };
 
-/// Time limit for the work.
+/// Time limit for the work, including the wait for earlier work.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs work that may hang. If the work hangs, at most one thread hangs.
+/// Runs work that may hang. At most one thread runs such work at a time, so at most one thread can
+/// hang.
 #[derive(Debug, Default)]
 pub(crate) struct LimitedThread {
     /// The last work, until it has ended.
@@ -21,7 +22,7 @@ pub(crate) struct LimitedThread {
 /// The reason why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoResult {
-    /// The work, or the work before it, did not end in time.
+    /// The work, or earlier work for which it had to wait, did not end in time.
     #[error("a file could not be opened or read within {} s", LIMIT.as_secs())]
     Late,
     /// The work panicked.
@@ -35,8 +36,8 @@ impl LimitedThread {
         (self.running.as_ref()).is_some_and(|running| !running.is_finished())
     }
 
-    /// Runs `work` and returns its result. While earlier work hangs, waits for its end first. The
-    /// whole call takes at most 10 s; after that, the work may still run, but its result is
+    /// Runs `work` and returns its result. If earlier work still runs, waits for its end first. The
+    /// whole call takes at most 10 s. After that, the work may still run, but its result is
     /// dropped.
     ///
     /// # Errors

@@ -76,7 +76,7 @@ impl RunningListener {
 }
 
 impl App {
-    /// Starts to accept the clients of each listener at its sockets.
+    /// Starts to accept the clients of each listener on its sockets.
     pub(super) fn accept_clients(&mut self, bound: Vec<Vec<Listener>>, data_plane: &Handle) {
         for (running, sockets) in self.listeners.iter().zip(bound) {
             for socket in sockets {

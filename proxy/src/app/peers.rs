@@ -44,7 +44,7 @@ pub(crate) fn peer_problem(settings: &config::Settings) -> Option<String> {
     problem.map(|error| error.to_string())
 }
 
-/// The clients of the other instances. They connect at their first request.
+/// The HTTP clients for the other instances. Each client connects at its first request.
 ///
 /// # Errors
 /// If a TLS file is not usable.

@@ -1,7 +1,7 @@
 //! Applies a new configuration to the running parts.
 //!
-//! A reload is prepared as a whole before the first change: everything that can fail is built
-//! first. If that fails, nothing changes. The caller reads and checks the configuration.
+//! Before its first change, a reload builds everything whose construction can fail. If a
+//! construction fails, nothing changes. The caller reads and checks the configuration.
 
 #[cfg(test)]
 mod live_keys;
@@ -103,7 +103,8 @@ impl Found {
 
 impl App {
     /// Applies the live values of a new configuration. `access` is the new access to servers, which
-    /// has already been tried. `found` has the problems so far. `thread` opens files that may hang.
+    /// has already been tried. `found` has the problems so far. `thread` opens files, because
+    /// opening a file may hang.
     pub(super) async fn reload_with(
         &self,
         new: &Loaded,
@@ -125,7 +126,8 @@ impl App {
             problems: Vec::new(),
         };
         if !is_dry_run {
-            // A new slow log creates its file, so it is opened only if nothing else has failed.
+            // Opening a new slow log creates its file, so the log is opened only if nothing else
+            // has failed.
             let mut slow_log = None;
             if has_other_log {
                 let settings = new.settings.clone();
@@ -183,8 +185,8 @@ impl App {
             self.shared.recorder.set_slow_log(log);
         }
         self.add_values_in_effect(&settings, &mut described);
-        // `set_info` fails only if the exporter refuses its buckets, but it accepted the same
-        // buckets at the start.
+        // `set_info` fails only if the exporter refuses its histogram buckets, but the exporter
+        // accepted the same buckets at the start.
         drop(self.export_info(&described.hash));
         self.configuration.send_replace(Arc::new(described));
         let applied = changes.iter().filter(|change| !change.needs_restart);
@@ -362,7 +364,7 @@ impl App {
         }
     }
 
-    /// Notes that this filter of the log replaces `log.level`.
+    /// Records that this log filter replaces `log.level`.
     pub(crate) fn set_log_filter(&self, filter: String) {
         if self.log_filter.set(filter).is_ok() {
             self.describe_configuration();
@@ -484,7 +486,7 @@ fn values_in_effect(
     values
 }
 
-/// The new values that need a restart.
+/// The new values that take effect only after a restart.
 fn pending(changed: &[Changed], after: &[EffectiveValue]) -> Vec<EffectiveValue> {
     let waits = |value: &&EffectiveValue| needs_restart(changed, &value.path);
     after.iter().filter(waits).cloned().collect()

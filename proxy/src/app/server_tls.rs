@@ -17,7 +17,7 @@ use seawall_transport::{
     connection::{Authorities, Connector, ServerTls, TlsError, TlsSettings, Verification},
 };
 
-/// Time limit of the attempt to connect to a server with new files.
+/// Time limit for trying new TLS files, or a new password, at the servers.
 const TRIAL_LIMIT: Duration = Duration::from_secs(5);
 
 /// The reason why TLS towards servers cannot be set up.
@@ -46,7 +46,7 @@ pub enum DeploymentTlsError {
 }
 
 /// The TLS files for connections to servers, with the contents that were read, and the extent of
-/// verification. Two values are equal only if all their fields are equal.
+/// verification. Two values are equal only if the contents of all files are equal too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerTlsFiles {
     authorities: Option<ReadFile>,
@@ -155,8 +155,8 @@ impl ServerTlsFiles {
 
 /// The part of a running Seawall that manages TLS towards servers.
 pub(super) struct RunningServerTls {
-    /// The options of the connection string with the current password, before `[deployment.tls]`
-    /// changed them.
+    /// The options of the connection string with the current password, without the changes of
+    /// `[deployment.tls]`.
     deployment: Mutex<DeploymentOptions>,
     /// The files in use; `None` if TLS is off.
     files: Mutex<Option<ServerTlsFiles>>,

@@ -1,8 +1,8 @@
 //! The export of metrics to a collector: reads the figures once per interval, and sends them.
 //!
-//! It runs on the control plane and has one export in flight. A failed export loses no count,
-//! because all figures are cumulative. So no export is queued, and the next export replaces an
-//! export that is still waiting to be sent again.
+//! The export runs on the control plane, with at most one export in flight. A failed export loses
+//! no count, because all figures are cumulative. So no export is queued, and the next export
+//! replaces an export that is still waiting to be sent again.
 
 use std::{mem, path::Path, sync::Arc, time::Duration};
 
@@ -97,7 +97,8 @@ impl RunningTelemetry {
     }
 }
 
-/// The problems of the settings that are found only when their values are used.
+/// The problem of the telemetry settings that is found only when their values are used; `None` if
+/// there is no problem.
 pub(crate) fn telemetry_problems(settings: &config::Settings) -> Option<String> {
     let built = destination(&settings.telemetry, "");
     built.err().map(|error| error.to_string())
@@ -137,7 +138,7 @@ impl Destination {
     /// Exports the current figures. After a failure, tries again until `until`. Cancel safe.
     async fn export(&self, exporter: &Arc<Exporter>, until: Instant) -> Exported {
         let (exporter, resource) = (Arc::clone(exporter), self.resource.clone());
-        // Reading all figures takes some milliseconds, and other tasks do not wait for it.
+        // Reading all figures takes some milliseconds, so another thread reads them.
         let message = tokio::task::spawn_blocking(move || exporter.telemetry().encode(&resource));
         match message.await {
             Ok(message) => self.collector.export(message, until).await,
@@ -219,7 +220,7 @@ fn tls(settings: &config::Telemetry) -> Result<ServerTls, TelemetryError> {
         own.map(|file| pem(file.path(), file.expose())),
         system.as_ref().map(|file| pem(file.path(), file.expose())),
     );
-    // The certificate and its key are read as one file.
+    // The certificate and its key are passed as the content of one file.
     let files = settings
         .certificate_file
         .as_ref()
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_files_of_tls_are_found_before_the_export_begins() {
+    fn unusable_tls_files_are_reported_before_the_export_begins() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
         let keys = format!("endpoint = \"https://collector\"\nca_file = {file:?}\n");
         let error = destination(&settings(&keys), "").unwrap_err().to_string();

@@ -12,7 +12,7 @@ use super::StartError;
 use crate::listener::{ClientCertificates, ClientTls, TlsSettings};
 use seawall_transport::{CertificateExpiry, Pem};
 
-/// How often the log names certificates that expire soon.
+/// Interval at which certificates that expire soon are logged.
 const REPORT_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Certificates that expire within this number of days are reported.
@@ -75,7 +75,7 @@ impl RunningTls {
     }
 }
 
-/// The problems of all TLS settings for clients and callers.
+/// The problems of all TLS settings for clients and for callers of the admin address.
 pub(crate) fn tls_problems(settings: &config::Settings) -> Vec<String> {
     let listeners = settings.listeners();
     let listeners = listeners.iter().map(|of| (section_of(of), of.tls.as_ref()));

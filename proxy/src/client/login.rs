@@ -68,7 +68,7 @@ pub(super) struct LoginContext<'a> {
     pub(super) nonces: &'a NonceSource,
     pub(super) limits: &'a Limits,
     pub(super) peer: Option<IpAddr>,
-    /// The client, which may leave during its login.
+    /// The client, which may disconnect during its login.
     pub(super) client: ClientEnd<'a>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct LoginContext<'a> {
 pub(super) enum LoginEnd {
     /// Seawall refuses the login with this error reply.
     Refused(ErrorReply),
-    /// The client left during its login.
+    /// The client disconnected during its login.
     Gone,
 }
 
@@ -90,8 +90,8 @@ impl From<ErrorReply> for LoginEnd {
 enum LoginError {
     /// The proof or the user was refused, or no server was available.
     Credentials(CredentialError),
-    /// The client left. `is_ok` is true if its proof was right, and `None` if its proof was not
-    /// checked.
+    /// The client disconnected. `is_ok` is true if its proof was right, and `None` if its proof was
+    /// not checked.
     Gone { is_ok: Option<bool> },
 }
 
@@ -185,7 +185,8 @@ impl Login {
         }
     }
 
-    /// Finds out who checks the proof, and returns the login with the challenge for the client.
+    /// Determines whether Seawall or a server checks the proof. Returns the login and the challenge
+    /// for the client.
     async fn obtain(
         context: &mut LoginContext<'_>,
         start: SaslStart,
@@ -196,8 +197,8 @@ impl Login {
             let request = context.key_request(&start.user, start.mechanism);
             let obtaining = pin!(credentials.obtain(&request));
             match credentials.mode() == CredentialMode::Lookup {
-                // A lookup is not given up: this would close a connection of the service account,
-                // and the next login of the user can use the keys.
+                // A lookup continues if the client disconnects. Cancelling it would close a
+                // connection of the service account, and the user's next login can use the keys.
                 true => obtaining.await?,
                 false => context.unless_gone(obtaining).await?,
             }
@@ -403,8 +404,9 @@ impl Login {
     }
 
     /// Carries the client's proof to a server. Returns the identity and the last payload for the
-    /// client. The login continues if the client leaves, because it makes the user known to the
-    /// next logins. Otherwise, clients with short timeouts could prevent this in a storm.
+    /// client. If the client disconnects, the login continues, because its success makes the user
+    /// known for the next logins. Otherwise, in a storm of clients with short timeouts, the user
+    /// might never become known.
     async fn carried(
         context: &mut LoginContext<'_>,
         user: &UserName,
@@ -448,7 +450,7 @@ impl LoginContext<'_> {
 
     /// Delays a login if this address sends more logins of this user with the same result (success
     /// or failure) than `limits.logins_per_second_per_user` allows. `is_ok` is true if this login
-    /// succeeds. Fails if the client leaves.
+    /// succeeds. Fails if the client disconnects.
     async fn delay(&mut self, user: &UserName, is_ok: bool) -> Result<(), LoginError> {
         let from = Sharer::at(self.peer);
         let name = (user.name.as_str(), user.source.as_str());
@@ -459,7 +461,7 @@ impl LoginContext<'_> {
         delayed.ok_or(LoginError::Gone { is_ok: Some(is_ok) })
     }
 
-    /// Runs a step of a login before the proof. Fails if the client leaves.
+    /// Runs a step of a login before the proof. Fails if the client disconnects.
     async fn unless_gone<T>(
         &mut self,
         step: Pin<&mut impl Future<Output = Result<T, CredentialError>>>,
@@ -469,7 +471,7 @@ impl LoginContext<'_> {
     }
 
     /// Delays a login that was refused. Returns the reason of the failure: `error`, or that the
-    /// client left during the delay.
+    /// client disconnected during the delay.
     async fn delay_refused(&mut self, user: &UserName, error: CredentialError) -> LoginError {
         match error {
             CredentialError::Refused => self.delay(user, false).await.err(),
@@ -492,9 +494,9 @@ impl LoginContext<'_> {
         held_back.map_or(LoginEnd::Gone, |()| end)
     }
 
-    /// Counts a login that ends without an identity. If the client left after its proof was
-    /// checked, the result is counted as `ok` for a right proof and as `refused` for a wrong one.
-    /// If it left earlier, the login has no result.
+    /// Counts a login that ends without an identity. If the client disconnected after its proof was
+    /// checked, the result is counted as `ok` for a right proof and as `refused` for a wrong proof.
+    /// If the client disconnected earlier, the login has no result.
     fn fail(&self, mechanism: Mechanism, error: LoginError, began: Instant) -> LoginEnd {
         match error {
             LoginError::Credentials(error) => {

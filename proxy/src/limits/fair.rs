@@ -2,9 +2,9 @@
 //!
 //! An address with a thousand waiters gets as many turns as an address with one. [`Waiters`], the
 //! queue of logins, also serves the users of an address in turn. It serves each user's newest
-//! waiter first, because impatient clients give up and retry. One turn in four goes to the user's
-//! oldest waiter, so that old waiters are served too. [`TurnQueue`] keeps the order of arrival
-//! within each key.
+//! waiter first, because impatient clients give up and retry. At every fourth turn, it serves the
+//! user's oldest waiter, so that old waiters are served too. [`TurnQueue`] keeps the order of
+//! arrival within each key.
 
 use std::{
     cmp::Ordering,

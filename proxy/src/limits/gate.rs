@@ -2,10 +2,11 @@
 //! gate for new clients slows down new clients while the machine is overloaded.
 //!
 //! The clients of a storm log in to run operations, and their operations wait in the same queues as
-//! all others. So while operations wait for connections longer than a target, a gate admits logins
-//! at a limited rate. At each tick, the rate falls by a factor if the waits exceed the target, and
-//! rises by a factor if they do not. No login is refused: each login waits for its turn. Addresses
-//! are served in turn, and the users of each address in turn ([`super::fair`]).
+//! the operations of all other clients. So while operations wait for connections longer than a
+//! target, a gate admits logins at a limited rate. At each tick, the rate falls by a factor if the
+//! waits exceed the target, and rises by a factor if they do not. No login is refused: each login
+//! waits for its turn. Addresses are served in turn, and the users of each address in turn
+//! ([`super::fair`]).
 //!
 //! If operations wait because their user already has `max_pool_size` connections, only the logins
 //! of that user are slowed down. All other waits slow down the logins of all users, through a
@@ -13,7 +14,7 @@
 //!
 //! While the data plane is late, new clients wait in the same way, before Seawall reads their first
 //! byte. The machine then lacks CPU time, and the clients that Seawall already serves come first. A
-//! client that disconnects during the wait costs almost nothing.
+//! client that disconnects during the wait has caused almost no work.
 //!
 //! The target, and the rule that it must be missed for a whole interval, follow CoDel: K. Nichols
 //! and V. Jacobson, "Controlling Queue Delay", ACM Queue 10(5), 2012. Serving the newest waiter
@@ -57,7 +58,8 @@ const OPEN_RATE: f64 = 20_000.0;
 const SLOWER: f64 = 0.9;
 const FASTER: f64 = 1.15;
 
-/// If a gate has more waiters than this, each tick removes the waiters whose client has left.
+/// If a gate has more waiters than this, each tick removes the waiters whose client has
+/// disconnected.
 const PURGE_BEYOND: usize = 8_192;
 
 /// A gate at which logins or new clients wait.
@@ -74,7 +76,7 @@ struct GateState {
     rate: Option<f64>,
     /// Number of logins or clients that may pass now without waiting.
     tokens: f64,
-    /// All waiters, including waiters whose client has left.
+    /// All waiters, including waiters whose client has disconnected.
     waiting: Waiters<oneshot::Sender<()>>,
     /// Number of logins or clients that have passed since the last tick.
     passed: u32,
@@ -191,7 +193,8 @@ impl GateState {
         };
     }
 
-    /// Admits the next waiter that has not left. Returns false if there is none.
+    /// Admits the next waiter whose client is still connected. Returns false if there is no such
+    /// waiter.
     fn release(&mut self) -> bool {
         while let Some(turn) = self.waiting.pop() {
             if turn.send(()).is_ok() {
@@ -245,7 +248,8 @@ impl LoginGates {
         }
     }
 
-    /// Waits until the login may pass each gate. Cancel safe: a dropped login uses no token.
+    /// Waits until the login may pass each gate: first the gate of its user, then the common gate.
+    /// Cancel safe. A login that is dropped at the common gate has used a token of its user's gate.
     pub async fn pass(&self, user: Option<(&str, &str)>, sharer: Sharer) {
         let (user, own) = match user.map(|user| self.gate_of(user)) {
             Some((user, own)) => (Some(user), own),

@@ -1,7 +1,7 @@
 //! Runs heavy work on other threads, because heavy work would keep a thread from serving clients.
 //! Heavy work is: compressing and decompressing large messages, passes over all bytes of a large
 //! message, and TLS handshakes. Handshakes have a lower priority than everything else, because a
-//! storm of them may come from clients that have not logged in.
+//! storm of handshakes may come from clients that have not logged in.
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -36,7 +36,7 @@ pub struct Heavy<'a> {
     sharer: Sharer,
 }
 
-/// The waiting handshakes of one sharer: an address or a user.
+/// The queue of the waiting handshakes of one sharer: an address or a user.
 #[derive(Debug)]
 pub struct HandshakeLine {
     turns: Turns,
@@ -86,7 +86,7 @@ impl Heavy<'_> {
         Self::run_elsewhere(turn, work).await
     }
 
-    /// Runs a TLS handshake on threads of low priority. `begin` gets the sharer's line, in which
+    /// Runs a TLS handshake on threads of low priority. `begin` gets the sharer's queue, in which
     /// the handshake waits before its cryptography. If this future is dropped, the handshake ends.
     ///
     /// # Panics

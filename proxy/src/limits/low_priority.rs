@@ -1,11 +1,11 @@
 //! Threads of low priority, for TLS handshakes, which must not take CPU time from operations.
 //!
-//! The threads have the policy `SCHED_IDLE`: they run only while a core has nothing else to do, and
-//! any other thread interrupts them at once. A thread with only a raised nice value would run until
-//! the end of its time slice of some milliseconds. While operations use all cores, threads with
-//! `SCHED_IDLE` hardly advance. If they do not advance, new handshakes run on fallback threads,
-//! which have only a raised nice value. A long queue alone does not move handshakes to the fallback
-//! threads.
+//! The threads have the policy `SCHED_IDLE` and are called *idle threads*: they run only while a
+//! core has nothing else to do, and any other thread interrupts them at once. A thread with only a
+//! raised nice value would run until the end of its time slice of some milliseconds. While
+//! operations use all cores, idle threads make little or no progress. If they do not progress, new
+//! handshakes run on fallback threads, which have only a raised nice value. A long queue alone does
+//! not move handshakes to the fallback threads.
 
 use std::{
     fmt,
@@ -30,20 +30,21 @@ use seawall_locks::Mutex;
 /// together get about a tenth of the CPU time of one thread that serves clients.
 const NICE: i32 = 10;
 
-/// Period in which the idle threads must advance. If they do not, tasks that have not begun move to
-/// the fallback threads.
+/// Period in which the idle threads must make progress. If they do not, tasks that have not begun
+/// move to the fallback threads.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The idle threads advance if their tasks take at least this number of turns in [`PATIENCE`]. A
-/// turn is up to 1 ms of cryptography. So with fewer turns, the threads had less than about a tenth
-/// of the CPU time of a core.
+/// The idle threads make progress if their tasks take at least this number of turns in
+/// [`PATIENCE`]. A turn is up to 1 ms of cryptography. So with fewer turns, the threads had less
+/// than about a tenth of the CPU time of a core.
 const LEAST_TURNS: u64 = 5;
 
 /// Time for which all new tasks run on the fallback threads after a task has moved to them.
 const BUSY_TIME: Duration = Duration::from_secs(1);
 
-/// Number of tasks that a thread runs before it looks for events of sockets. Tasks are long here. A
-/// thread must notice that a client has left before it spends time on this client's handshake.
+/// Number of tasks that a thread runs between two checks for events of sockets. The number is
+/// small, because tasks take long here: a thread must notice that a client has disconnected before
+/// it spends time on this client's handshake.
 const EVENT_INTERVAL: u32 = 4;
 
 /// Threads of low priority. The threads start with the first task, and end when the last clone of
@@ -60,7 +61,7 @@ struct Inner {
 }
 
 impl LowPriority {
-    /// Describes threads that run `count` tasks at a time.
+    /// Prepares threads that run `count` tasks at a time. No thread starts yet.
     pub(super) fn new(count: usize) -> Self {
         Self(Arc::new(Inner {
             idle: Threads::new(count, become_idle),
@@ -274,8 +275,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tasks_that_wait_long_stay_on_the_idle_threads_while_the_idle_threads_advance() {
-        // Without a policy, other tests cannot stop the thread.
+    async fn tasks_that_wait_long_stay_on_the_idle_threads_while_the_idle_threads_make_progress() {
+        // These threads have the usual policy, so other tests cannot take all CPU time from them.
         let threads = LowPriority(Arc::new(Inner {
             idle: Threads::new(1, || {}),
             nice: Threads::new(1, || {}),
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_is_cancelled_if_its_caller_leaves() {
+    async fn a_task_is_cancelled_if_its_future_is_dropped() {
         let threads = LowPriority::new(1);
         let (begun, has_begun) = oneshot::channel();
         let (held, dropped) = oneshot::channel::<()>();

@@ -251,8 +251,9 @@ impl Limits {
         from: Sharer,
         eviction: &Eviction,
     ) -> Result<(ClientPermit, HandshakePermit), ClientLimit> {
-        // This permit comes first, because only a client that has not logged in is closed for it.
-        // So no client that has logged in is closed for a newcomer without this permit.
+        // This permit comes first, because Seawall makes room for it only by closing a client that
+        // has not logged in. So no client that has logged in is closed for a newcomer that this
+        // limit refuses.
         let handshake = self.admit_handshake(from, eviction);
         let handshake = handshake.ok_or(ClientLimit::Unauthenticated)?;
         let client = self.admit_client(listener, from, eviction)?;
@@ -491,7 +492,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_client_is_closed_for_a_newcomer_over_the_limit_of_clients_before_login() {
+    async fn no_logged_in_client_is_closed_for_a_newcomer_that_the_limit_before_login_refuses() {
         let limits = Limits::new(
             LimitNumbers {
                 handshakes: 3,

@@ -15,7 +15,8 @@ use seawall_transport::{Sharer, is_within_share};
 const MAX_USERS_TRIED: usize = 8;
 
 /// Number of further permits for operations that other operations may wait for, such as the commit
-/// of a transaction. Operations that wait for a commit may have all other permits.
+/// of a transaction. Without these permits, the operations that wait for a commit could hold all
+/// permits.
 const RESERVE: usize = 8;
 
 /// A bounded number of permits for operations in flight. Waiting users are served in turn. A user
@@ -23,7 +24,7 @@ const RESERVE: usize = 8;
 #[derive(Clone, Debug)]
 pub struct OperationPermits {
     common: Arc<SharedPermits>,
-    /// The [`RESERVE`].
+    /// The [`RESERVE`] permits for operations that other operations may wait for.
     reserve: Arc<SharedPermits>,
 }
 
@@ -158,7 +159,8 @@ impl SharedPermits {
             };
             {
                 let mut waiters = self.waiters.lock();
-                // Waiters that have left are removed once they are more than half of all waiters.
+                // Waiters whose operation was dropped are removed once they are more than half of
+                // all waiters.
                 if waiters.len() > 2 * self.waiting.load(Ordering::Relaxed) + 16 {
                     waiters.retain(|waiter| !waiter.permit.is_closed());
                 }
@@ -214,8 +216,8 @@ impl SharedPermits {
                 return;
             };
             drop(waiters);
-            // If the waiter has left, the send fails and drops the permit, which serves the next
-            // waiter.
+            // If the waiter's operation was dropped, the send fails and drops the permit, which
+            // serves the next waiter.
             drop(waiter.permit.send(permit));
         }
     }
@@ -328,7 +330,7 @@ mod tests {
         drop(reserved.pop());
         let first = first.now_or_never().unwrap();
         assert!(other.as_mut().now_or_never().is_none());
-        // The commits get the permits of other operations, too.
+        // A commit also gets a permit that another operation releases.
         drop(held.pop());
         let second = second.now_or_never().unwrap();
         assert!(other.as_mut().now_or_never().is_none());
@@ -376,7 +378,8 @@ mod tests {
             drop(arrive(1));
             assert!(queued() <= 40, "{}", queued());
         }
-        // If many operations leave at once, they are removed when the next operation arrives.
+        // If many operations are dropped at once, they are removed from the queue when the next
+        // operation arrives.
         drop(arrive(100));
         drop(arrive(1));
         assert_eq!(queued(), 11);

@@ -1,5 +1,5 @@
 //! Turns: permits to run long work. Long work runs only while it has a turn. The number of turns is
-//! limited, so a short operation never waits behind much long work.
+//! limited, so a short operation waits behind only a few long tasks.
 
 use std::{
     fmt,
@@ -14,10 +14,12 @@ use super::fair::{NewestFirst, OldestFirst, Queue, RoundRobin};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-/// Waiters that have left are removed only if at least this number of waiters is queued.
+/// Waiters that have left, because their future was dropped, are removed only if at least this
+/// number of waiters is queued.
 const CLEAN_AT: usize = 64;
 
-/// A key of waiting work, such as a sharer. Keys with waiting work are served in turn.
+/// A key by which waiting work is grouped, such as a sharer. Keys with waiting work are served in
+/// turn.
 pub trait TurnKey: Copy + Eq + Hash + Send + 'static {}
 
 impl<K: Copy + Eq + Hash + Send + 'static> TurnKey for K {}
@@ -34,8 +36,8 @@ struct TurnsState<K: TurnKey> {
     ever_taken: u64,
     /// When the queue has this number of waiters, waiters that have left are removed.
     clean_at: usize,
-    /// The waiting work. While turns are free, the line contains only waiters that have left.
-    waiters: Box<Line<K>>,
+    /// The waiting work. While turns are free, the queue contains only waiters that have left.
+    waiters: Box<WaiterQueue<K>>,
 }
 
 impl<K: TurnKey> fmt::Debug for TurnsState<K> {
@@ -55,7 +57,7 @@ impl<K: TurnKey> TurnsState<K> {
 }
 
 /// The waiting work, in the order in which it gets turns.
-type Line<K> = dyn Queue<Key = (K, ()), Waiter = oneshot::Sender<Turn<K>>> + Send;
+type WaiterQueue<K> = dyn Queue<Key = (K, ()), Waiter = oneshot::Sender<Turn<K>>> + Send;
 
 /// One turn. Dropping it passes the turn to the next waiter.
 #[derive(Debug)]
@@ -65,16 +67,16 @@ pub struct Turn<K: TurnKey = Sharer>(Turns<K>);
 impl<K: TurnKey> Turns<K> {
     /// Allows `count` turns at a time. The waiters of a key are served in order of arrival.
     pub fn new(count: usize) -> Self {
-        Self::with_line(count, Box::new(RoundRobin::<K, OldestFirst<_>>::default()))
+        Self::with_queue(count, Box::new(RoundRobin::<K, OldestFirst<_>>::default()))
     }
 
     /// Allows `count` turns at a time. A key's newest waiter is served first, and its oldest waiter
     /// at every fourth turn.
     pub(crate) fn newest_first(count: usize) -> Self {
-        Self::with_line(count, Box::new(RoundRobin::<K, NewestFirst<_>>::default()))
+        Self::with_queue(count, Box::new(RoundRobin::<K, NewestFirst<_>>::default()))
     }
 
-    fn with_line(count: usize, waiters: Box<Line<K>>) -> Self {
+    fn with_queue(count: usize, waiters: Box<WaiterQueue<K>>) -> Self {
         Self(Arc::new(Mutex::new(TurnsState {
             count,
             taken: 0,
@@ -151,8 +153,8 @@ impl<K: TurnKey> Turns<K> {
         Err(given)
     }
 
-    /// Takes a free turn for the next waiter that has not left. `None` if no turn is free or no
-    /// waiter is left.
+    /// Takes a free turn for the next waiter that still waits. `None` if no turn is free or there
+    /// is no such waiter.
     fn next_served(&self) -> Option<(oneshot::Sender<Turn<K>>, Turn<K>)> {
         let mut state = self.0.lock();
         if state.taken >= state.count {

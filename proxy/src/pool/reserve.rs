@@ -1,8 +1,8 @@
-//! The reserved connections.
+//! Connections that are reserved for operations that other operations may wait for.
 //!
 //! Operations may wait at the server for a lock until a transaction ends. If such operations used
-//! all connections, the commit of this transaction could never run. So operations with
-//! [`Need::Slot`](super::Need::Slot) leave a few connections to other operations.
+//! all connections, the commit of this transaction could never run. So a few connections are
+//! reserved: ordinary operations, which have [`Need::Slot`](super::Need::Slot), cannot use them.
 
 use super::{Limits, slots::RESERVE};
 

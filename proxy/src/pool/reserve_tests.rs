@@ -39,7 +39,7 @@ async fn a_commit_runs_although_operations_of_its_user_use_all_unreserved_connec
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_gets_the_connection_of_an_operation_that_waits_for_unreserved_connections() {
+async fn a_commit_may_replace_an_available_connection_of_a_user_whose_operations_wait() {
     let now = Instant::now();
     let [busy, waiting, other, writer] = ["busy", "waiting", "other", "writer"].map(identity);
     let mut inner = inner(Limits {

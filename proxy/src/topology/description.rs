@@ -208,9 +208,9 @@ impl TopologyDescription {
             .find_map(|server| server.probe.build_info.as_ref())
     }
 
-    /// True if the server may know only earlier users and keys than another server: a member of a
-    /// replica set that is not its primary, or one of several routers. A router caches users for up
-    /// to 30 s (`userCacheInvalidationIntervalSecs`).
+    /// True if the data about users may be older on this server than on another server: a member of
+    /// a replica set that is not its primary, or one of several routers. A router caches users for
+    /// up to 30 s (`userCacheInvalidationIntervalSecs`).
     pub(super) fn may_lag(&self, address: &ServerAddress) -> bool {
         let is_primary = |server: &ServerDescription| {
             server.address == *address && server.server_type == ServerType::Primary
@@ -225,7 +225,7 @@ impl TopologyDescription {
     }
 
     /// Returns the index of the nearest usable router that is not one of `refusing`. `None` if
-    /// there is none, or if the deployment has no routers.
+    /// there is no such router, or if the deployment has no routers.
     pub(super) fn router_except(&self, refusing: &[ServerAddress]) -> Option<usize> {
         if self.topology_type != TopologyType::Sharded {
             return None;
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn another_router_is_the_nearest_usable_one_that_has_not_refused() {
+    fn router_except_returns_the_nearest_usable_router_that_has_not_refused() {
         let mut description = routers(3);
         let addresses: Vec<_> = (description.servers.iter())
             .map(|server| server.address.clone())

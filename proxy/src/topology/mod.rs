@@ -409,8 +409,9 @@ impl Topology {
     }
 
     /// Handles a state-change error (`code`) in a server's reply. A server that is shutting down
-    /// counts as failed, a primary as demoted. A secondary counts as demoted only if the code says
-    /// that it is recovering, because clients can cause the other state-change codes.
+    /// counts as failed. A primary counts as demoted. A secondary counts as demoted only if the
+    /// code says that the secondary is recovering, because clients can cause the other state-change
+    /// codes, for example with a write on a secondary.
     pub(crate) fn report_state_change(&self, pool: &Arc<ServerPool>, code: i32) {
         let is_shutting_down = matches!(code, 91 | 11600);
         if is_shutting_down {
@@ -425,13 +426,13 @@ impl Topology {
         });
     }
 
-    /// True if the server may know only earlier users and keys than another server.
+    /// True if the data about users may be older on this server than on another server.
     pub(crate) fn may_lag(&self, address: &ServerAddress) -> bool {
         self.snapshot().description.may_lag(address)
     }
 
-    /// Selects the nearest usable router that is not one of `refusing`. `None` if there is none, or
-    /// if the deployment has no routers.
+    /// Selects the nearest usable router that is not one of `refusing`. `None` if there is no such
+    /// router, or if the deployment has no routers.
     pub(crate) fn router_except(&self, refusing: &[ServerAddress]) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
         let index = snapshot.description.router_except(refusing)?;
@@ -507,8 +508,8 @@ impl Topology {
     }
 
     /// Maintains all pools: closes expired connections and establishes connections up to the
-    /// minimum. Reports a server as failed if it has been suspected for a second. Called once a
-    /// second.
+    /// minimum. Reports a server as failed if its pool has waited for [`SUSPICION_LIMIT`] for the
+    /// reply to a probe. Called once a second.
     pub(crate) fn maintain_pools(&self) {
         let now = Instant::now();
         for pool in &self.snapshot().pools {

@@ -327,8 +327,8 @@ struct Events {
 }
 
 impl Source {
-    /// Replaces the client that runs the service account's commands. There is none without a
-    /// service account.
+    /// Replaces the client that runs the service account's commands. Does nothing without a service
+    /// account.
     fn set_control_client(&self, options: &ClientOptions) {
         let Some(topology) = self.topology.upgrade() else {
             return;
@@ -387,7 +387,7 @@ impl Source {
         })
     }
 
-    /// Uses the client with this number from now on.
+    /// Applies the descriptions of the client with this number from now on.
     fn select(&self, number: u64, client: &Client) {
         let Some(topology) = self.topology.upgrade() else {
             return;
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_driver_streams_unless_the_connection_string_says_otherwise() {
+    async fn the_driver_streams_heartbeats_unless_the_connection_string_says_otherwise() {
         for (query, mode) in [
             ("", ServerMonitoringMode::Stream),
             ("?serverMonitoringMode=auto", ServerMonitoringMode::Auto),

@@ -32,7 +32,7 @@ const SILENCES_OF_HUNG_SERVER: u32 = 2;
 const NEWEST_WEIGHT: f64 = 0.2;
 
 /// Probes a server until the topology is dropped: at each heartbeat, at once when notified, and
-/// every [`FAILED_PROBE_INTERVAL`] while the server is failed.
+/// every [`FAILED_PROBE_INTERVAL`] while the server counts as failed.
 pub(super) async fn keep_probing(
     topology: Weak<Topology>,
     address: ServerAddress,
@@ -93,7 +93,7 @@ enum ProbeOutcome {
     Replied(ProbeReply),
     /// The server could not be reached, or replied with an error.
     Failed,
-    /// The server sent no reply in time, although its machine accepts connections.
+    /// No connection could be established in time, or no reply arrived on a new connection in time.
     Silent,
 }
 

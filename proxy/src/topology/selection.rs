@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn each_read_preference_mode_selects_its_members() {
+    fn each_read_preference_mode_selects_the_members_that_it_allows() {
         let set = replica_set();
         let chosen = |mode| select(&set, &preference(mode, &[]), NO_LIMIT);
         assert_eq!(chosen(Mode::Primary), [0]);

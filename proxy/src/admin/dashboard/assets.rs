@@ -17,7 +17,7 @@ use flate2::{Compression, write::GzEncoder};
 use seawall_page::{DASHBOARD, File};
 use sha2::{Digest as _, Sha256};
 
-/// The page itself.
+/// Name of the HTML file that is served at `/`.
 const PAGE: &str = "index.html";
 
 /// The files. The compressed form of a file is computed on first use.
@@ -109,7 +109,7 @@ fn is_same(known: &str, tag: &str) -> bool {
     known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag
 }
 
-/// True if the client accepts `gzip`. A quality of 0 refuses it.
+/// True if the client accepts `gzip`. A quality of 0 means that the client does not accept `gzip`.
 fn accepts_gzip(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT_ENCODING).iter();
     let mut codings = accepted

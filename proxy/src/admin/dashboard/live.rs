@@ -1,6 +1,6 @@
-//! `/api/v1/live`: the most important numbers once a second, as server-sent events. They are
-//! computed once for all streams, and only while there are streams. With `instances=all` they cover
-//! all instances ([`super::super::fleet`]). `/api/v1/tick` gives one update.
+//! `/api/v1/live`: the most important numbers once a second, as server-sent events. The numbers are
+//! computed once for all streams, and only while there are streams. With `instances=all` the
+//! numbers cover all instances ([`super::super::fleet`]). `/api/v1/tick` gives one update.
 
 use std::{sync::Arc, time::Duration};
 
@@ -96,7 +96,8 @@ pub(in crate::admin) async fn latest(
     reply(&window, tick).await
 }
 
-/// The numbers of the latest second. `is_full` adds the distribution.
+/// The current numbers of this instance, with the figures of the latest second. `is_full` adds the
+/// distribution and the maximum of the durations.
 pub(in crate::admin) fn tick(window: &Window, is_full: bool) -> seawall_api::Tick {
     let now = window.insight.now();
     let second = latest_second(window, is_full);
@@ -129,7 +130,7 @@ pub(in crate::admin) fn tick(window: &Window, is_full: bool) -> seawall_api::Tic
     }
 }
 
-/// The latest second of the history; `None` if there is none.
+/// The latest second of the history; `None` if the history has no step of the last three seconds.
 fn latest_second(window: &Window, is_full: bool) -> Option<seawall_api::TickSecond> {
     let now = window.insight.now();
     let from = now.checked_sub(3 * INTERVAL)?;
@@ -149,7 +150,7 @@ fn latest_second(window: &Window, is_full: bool) -> Option<seawall_api::TickSeco
     })
 }
 
-/// An update in JSON as an event. `None` if it is not UTF-8.
+/// Encodes an update, which is JSON, as a server-sent event. `None` if the update is not UTF-8.
 pub(in crate::admin) fn event(tick: &[u8]) -> Option<Bytes> {
     let tick = str::from_utf8(tick).ok()?;
     Some(format!("event: tick\ndata: {tick}\n\n").into())
@@ -177,7 +178,8 @@ impl Subscription {
 
 #[derive(Deserialize)]
 pub(super) struct StreamOptions {
-    /// `all` for the updates of all instances; the fleet refuses other values.
+    /// `all` selects the updates of all instances. The middleware `fleet::answer` refuses other
+    /// values.
     instances: Option<String>,
 }
 
@@ -187,7 +189,7 @@ pub(super) async fn stream(
     request: Parts,
 ) -> Response {
     let Ok(place) = Arc::clone(&window.live.places).try_acquire_owned() else {
-        let why = format!("at most {MAX_STREAMS} streams may be open\n");
+        let why = format!("all {MAX_STREAMS} live streams are in use: close other dashboards\n");
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
     let subscription = Subscription {

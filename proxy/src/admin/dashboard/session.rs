@@ -32,8 +32,8 @@ pub(super) async fn begin(
     if window.guard.load().tokens.is_empty() {
         return StatusCode::NO_CONTENT.into_response();
     }
-    // Only the dashboard's own page may begin a session. Otherwise another page could replace the
-    // session of a user.
+    // Only the dashboard's own page may begin a session. Otherwise a page of another origin could
+    // replace the session of a user.
     if !is_from_own_page(&parts.uri, &parts.headers) {
         return Refusal::Origin.into_response();
     }
@@ -54,7 +54,7 @@ pub(super) async fn begin(
     let id = match window.sessions.begin(&login.token, Instant::now()) {
         Ok(id) => id,
         Err(error) => {
-            let why = format!("no random numbers: {error}\n");
+            let why = format!("the system returned no random numbers: {error}\n");
             return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
         }
     };

@@ -154,7 +154,9 @@ fn merged<T: Adapt>(answers: Vec<Answer>, asked: &Asked) -> Result<Option<Vec<u8
 fn parsed<T: DeserializeOwned>(reply: &[u8]) -> Result<T, String> {
     let objects = reply.iter().filter(|byte| **byte == b'{').count();
     if objects > MAX_REPLY_OBJECTS {
-        return Err("the reply is too large".to_owned());
+        return Err(format!(
+            "the reply has {objects} objects, more than the limit of {MAX_REPLY_OBJECTS}"
+        ));
     }
     let not_json = |error: serde_json::Error| format!("the reply is not valid: {error}");
     let value: Value = serde_json::from_slice(reply).map_err(not_json)?;

@@ -247,7 +247,8 @@ pub(super) enum SeriesFilter {
     /// The server with this address.
     Server(String),
     Namespaces(NamespaceFilter),
-    /// The time in one phase: of all operations, or of the operations on one server.
+    /// The time that operations spent in one phase. `server` is `None` for the operations on all
+    /// servers.
     Phase {
         server: Option<String>,
         phase: Phase,
@@ -344,7 +345,8 @@ impl NamespaceFilter {
     }
 }
 
-/// Returns a step length that the history keeps. It divides the period into about 120 steps.
+/// The default length of a step for a period of this length: 1 to 5 s, 10 s, 1 min or 10 min. So a
+/// period of a day or less has at most 600 steps.
 pub(super) fn step_for(since: Duration) -> Duration {
     let seconds = match since.as_secs() / 120 {
         0..=4 => since.as_secs().div_ceil(120).max(1),
@@ -422,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn default_timeline_step_is_a_step_length_of_the_history() {
+    fn default_step_grows_with_the_length_of_the_period() {
         let steps = |seconds: u64| step_for(Duration::from_secs(seconds)).as_secs();
         assert_eq!(
             [60, 120, 600, 3_600, 7_200, 86_400, 604_800].map(steps),

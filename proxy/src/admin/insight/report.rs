@@ -37,7 +37,7 @@ pub(in crate::admin) async fn report(
     reply(&window, report).await
 }
 
-/// The report on the time since `since`, with the changes against a baseline. `text` is the
+/// The report on the last `since` (a duration), with the changes against a baseline. `text` is the
 /// baseline as written in the request. `is_full` adds the distributions that a merged report needs.
 fn report_on(
     window: &Window,

@@ -1,4 +1,4 @@
-//! The load of each shape, step by step, for the small pictures in the table of shapes.
+//! The load of each shape over time, for the sparklines in the dashboard's table of shapes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -28,7 +28,7 @@ pub(in crate::admin) async fn sparklines(
 }
 
 fn sparklines_of(insight: &Insight, range: Range) -> seawall_api::Sparklines {
-    // The steps are twice as long as those of a timeline, because the pictures are small.
+    // The steps are about twice as long as those of a timeline, because sparklines are small.
     let step = step_for(range.length() * 2);
     let is_shape = |label: &Label| matches!(label, Label::Shape { .. });
     let Timeline { step, steps } = insight.timeline(range.from, range.to, step, &is_shape);

@@ -5,8 +5,9 @@ use seawall_config::{KEYS, Key, Kind};
 
 use super::*;
 
-/// Keys whose values the configuration compares as a whole. The end-to-end test
-/// `a_reload_can_add_change_and_remove_configured_users` covers them.
+/// The beginning of the paths of the keys of configured users. The configuration compares each user
+/// as a whole. The end-to-end test `a_reload_can_add_change_and_remove_configured_users` covers
+/// these keys.
 const USERS: &str = "auth.users[]";
 
 /// The beginning of the paths of listeners' keys.

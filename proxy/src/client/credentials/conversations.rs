@@ -3,14 +3,14 @@
 //!
 //! A conversation is the part of a first login between the server's challenge and the client's
 //! proof. It uses a server connection until the proof arrives, and a hostile client may never send
-//! a proof. Therefore the number of conversations is limited. One address may use all of them. If
-//! another address needs one, Seawall ends the oldest conversation of the address with the most
-//! conversations, but not before this conversation is half a second old. The client of the ended
-//! conversation may begin another login.
+//! a proof. Therefore the number of conversations is limited. One address may use all
+//! conversations. If another address needs a conversation, Seawall ends the oldest conversation of
+//! the address with the most conversations, but not before this conversation is half a second old.
+//! The client of the ended conversation may begin another login.
 //!
-//! Each conversation has a turn. When a conversation ends, its turn passes to one waiting login,
-//! and the addresses with waiting logins are served in turn. So the end of a conversation costs the
-//! same whether few or many logins wait.
+//! Each conversation holds a permit, its [`Turn`]. When a conversation ends, its permit passes to
+//! one waiting login. The addresses with waiting logins get permits one after another. So the end
+//! of a conversation wakes only one login, even if thousands wait.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -142,10 +142,10 @@ impl<T> Conversations<T> {
 }
 
 impl<T> Open<T> {
-    /// Chooses the conversation to end so that `next` can begin one: the oldest conversation of the
-    /// address with the most conversations. Returns the number of this conversation and the time
-    /// from which it may be ended. `None` if no address has at least two conversations more than
-    /// `next`.
+    /// Chooses the conversation to end so that `next` can begin a conversation: the oldest
+    /// conversation of the address with the most conversations. Returns the number of this
+    /// conversation and the time from which it may be ended. `None` if no address has at least two
+    /// conversations more than `next`.
     fn to_end_for(&self, next: Sharer) -> Option<(u64, Instant)> {
         let mut counts: HashMap<Sharer, usize> = HashMap::new();
         for slot in self.slots.values() {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_waiting_login_that_leaves_passes_its_turn_on() {
+    async fn a_cancelled_login_passes_its_turn_to_the_next_waiting_login() {
         let conversations = Conversations::new(1);
         let held = begun(&conversations, 1, "a").await;
         let [mut first, mut second] =
@@ -297,7 +297,7 @@ mod tests {
         assert!(first.as_mut().now_or_never().is_none());
         assert!(second.as_mut().now_or_never().is_none());
         drop(held);
-        // The turn has passed to the first login, which leaves before it receives the turn.
+        // The turn was given to the first login, which is dropped before it is polled again.
         drop(first);
         assert!(second.now_or_never().flatten().is_some());
     }

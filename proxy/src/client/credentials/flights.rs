@@ -113,7 +113,8 @@ impl Flights {
         })
     }
 
-    /// Records that a user has become known or unknown, so that its introductions need not begin.
+    /// Records that a user has become known or unknown, so that introductions of this user that
+    /// still wait need not begin.
     pub(super) fn resolve(&self, user: &UserName) {
         let state = self.0.lock();
         let resolved = state.users.get(user);
@@ -159,7 +160,8 @@ impl Drop for Lead {
             return;
         };
         let own = flights.in_progress.get(&self.sharer);
-        // A newer introduction of the same address may have replaced this one after it stalled.
+        // A newer introduction of the same address may have replaced this introduction after it had
+        // stalled.
         if own.is_some_and(|flight| flight.number == self.number) {
             flights.in_progress.remove(&self.sharer);
         }

@@ -366,8 +366,8 @@ impl Introduction {
             let challenge = conversation
                 .server_first(&server_first)
                 .map_err(|_| CredentialError::Unavailable)?;
-            // The client may be slow to send its proof. Other introductions must not wait for it,
-            // so the permit for exchanges is released.
+            // The client may be slow to send its proof. Other introductions must not wait for this
+            // client, so the permit for exchanges is released.
             self.exchange = None;
             if !self.conversation.store(connection) {
                 return Err(CredentialError::Unavailable);

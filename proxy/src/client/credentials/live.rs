@@ -15,8 +15,8 @@ use seawall_auth::{Identity, IdentityStatus};
 /// Minimum number of entries before unused entries are removed.
 const MIN_ENTRIES: usize = 64;
 
-/// At most one identity of each user. A cleaning removes unused entries. The next cleaning runs
-/// when the table has twice as many entries as after the last one, and at least 64.
+/// The identities in use, at most one for each user. Unused entries are removed when the table has
+/// twice as many entries as after the last removal, and at least 64.
 #[derive(Debug, Default)]
 pub(super) struct LiveIdentities {
     by_name: HashMap<NameHash, Weak<Identity>>,

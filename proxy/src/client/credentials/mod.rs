@@ -87,7 +87,7 @@ pub(super) enum CredentialError {
     /// Code 18: unknown user, wrong proof, or an address that the user's restrictions forbid.
     #[error("authentication failed")]
     Refused,
-    /// No server was available.
+    /// No server could check the login in time, for example because no server was available.
     #[error("no server available")]
     Unavailable,
 }
@@ -382,8 +382,8 @@ impl Credentials {
         self.introductions.resolve(user);
     }
 
-    /// Stores a user whose keys were requested at `asked_at` and match a proof. Older keys that
-    /// differ from the known keys are refused and change nothing.
+    /// Stores a user whose keys were requested at `asked_at` and match a proof. If newer keys are
+    /// known and differ from these keys, returns an error and changes nothing.
     fn learn(
         &self,
         user: &UserName,
@@ -450,8 +450,8 @@ impl Credentials {
     }
 
     /// Records that a server no longer knows a connection's user, because the user was dropped.
-    /// This must be recorded before a server refuses the user's keys, because a refusal closes the
-    /// user's clients.
+    /// This is recorded at once: if a server refused the user's keys first, the identity would end
+    /// as refused, and that closes the user's clients.
     pub(super) fn user_unknown_on_connection(&self, identity: &Arc<Identity>) {
         let user = UserName::of(identity);
         self.apply_reading(&user, identity, Reading::Gone, Instant::now());

@@ -95,7 +95,7 @@ pub struct CredentialSettings {
     pub users: Vec<ConfiguredUser>,
     /// How long keys are used after the last reading that confirmed them.
     pub max_stale: Duration,
-    /// Largest number of users to remember.
+    /// Maximum number of users whose keys are cached.
     pub max_users: usize,
     /// Maximum number of exchanges with servers that run at the same time, for introductions and
     /// lookups. Queries about users' mechanisms have a separate limit of the same size.
@@ -135,8 +135,8 @@ pub(super) async fn decide(credentials: Weak<Credentials>) {
 }
 
 /// Returns the mode that fits the deployment: [`CredentialMode::Own`] or [`CredentialMode::None`].
-/// Returns no mode if no server is usable, or if a server's reply is missing or does not show if
-/// the server requires a login.
+/// `None` if no server is usable, or if a server does not reply, or if its reply does not show
+/// whether it requires a login.
 pub(super) async fn ask_deployment(credentials: &Arc<Credentials>) -> Option<CredentialMode> {
     let topology = &credentials.topology;
     let snapshot = topology.snapshot();

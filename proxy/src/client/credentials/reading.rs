@@ -71,9 +71,9 @@ impl Credentials {
         }
     }
 
-    /// Checks out a connection of a user to the primary or to a router. A router that refuses the
-    /// user's keys may only have outdated users, so another router is tried. The error is the
-    /// result of the reading.
+    /// Checks out a connection of a user to the primary or to a router. A router may refuse the
+    /// user's keys only because its own data about users is outdated, so another router is tried.
+    /// If there is no connection, the error is the result of the reading.
     async fn check_out_to_read(&self, identity: &Arc<Identity>) -> Result<Checkout, Reading> {
         let deadline = Instant::now() + QUESTION_LIMIT;
         let preference = ReadPreference::PRIMARY;
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wiped_document_contains_only_zeroed_strings() {
+    fn a_wiped_document_contains_only_empty_strings() {
         let key = "JqXOO0TnCLQVo7Q/oInBisrQvto=";
         let mut reply = doc! {
             "users": [{ "credentials": { "SCRAM-SHA-1": { "storedKey": key } } }], "ok": 1.0,

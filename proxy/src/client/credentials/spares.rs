@@ -7,18 +7,18 @@ use tokio::time::Instant;
 
 use seawall_transport::connection::{Connection, ServerAddress};
 
-/// Largest number of connections that are kept.
+/// Maximum number of connections that are kept.
 pub(super) const MAX_SPARE: usize = 8;
 
-/// How long an unused connection is kept. After a failover, for example, connections to the former
-/// primary are not used again.
+/// How long an unused connection may be used again. When the table is used after this time, the
+/// connection is closed. So connections to a former primary, for example, do not stay open.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// The connections that are kept, in order of their last use.
+/// The connections that are kept. The most recently used connection is the last one.
 #[derive(Debug, Default)]
 pub(super) struct Spares(Vec<Spare>);
 
-/// A connection that is kept since its last use.
+/// A kept connection, and the time since which it has been unused.
 #[derive(Debug)]
 pub(super) struct Spare {
     address: ServerAddress,
@@ -27,15 +27,15 @@ pub(super) struct Spare {
 }
 
 impl Spares {
-    /// Takes the last used connection to a server; `None` if there is none.
+    /// Takes the most recently used connection to a server; `None` if there is no connection to it.
     pub(super) fn take(&mut self, address: &ServerAddress) -> Option<Connection> {
         let last = self.0.iter().rposition(|spare| spare.address == *address)?;
         Some(self.0.remove(last).connection)
     }
 
-    /// Adds a connection. If [`MAX_SPARE`] connections are already kept, replaces the one that was
-    /// unused for longest. Returns the replaced connection, which the caller drops after it has
-    /// released the lock.
+    /// Adds a connection. If [`MAX_SPARE`] connections are already kept, replaces the connection
+    /// that has been unused for longest. Returns the replaced connection, which the caller drops
+    /// after it has released the lock.
     pub(super) fn keep(
         &mut self,
         address: ServerAddress,
@@ -51,8 +51,9 @@ impl Spares {
         replaced
     }
 
-    /// Removes the connections for which `is_current` is false, and those that were unused for a
-    /// minute. Returns them, so that the caller drops them after it has released the lock.
+    /// Removes the connections for which `is_current` is false, and the connections that have been
+    /// unused for [`IDLE_LIMIT`]. Returns them, so that the caller drops them after it has released
+    /// the lock.
     pub(super) fn remove_outdated(
         &mut self,
         is_current: impl Fn(&ServerAddress, &Connection) -> bool,
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_gets_its_last_used_connection() {
+    async fn the_most_recently_used_connection_to_a_server_is_taken_first() {
         let mut spares = Spares::default();
         let now = Instant::now();
         let ids = [1, 1, 2].map(|port| {

@@ -18,8 +18,8 @@ use seawall_auth::{ClientKey, Identity, IdentityStatus, Login, Mechanism, ScramK
 /// long, the login uses the old keys.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
-/// After a server did not know a user, Seawall refuses the user for this long without another
-/// request to a server.
+/// For this long after a server has refused a user as unknown, Seawall refuses the user without
+/// another request to a server.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 
 /// How long the cached mechanisms of a user are valid if the user's keys are not known.
@@ -32,7 +32,7 @@ const MAX_NAME_BYTES: usize = 1024;
 /// Longest database name, in bytes. Servers have the same limit.
 const MAX_SOURCE_BYTES: usize = 63;
 
-/// A user's name and the database it is defined in, both bounded.
+/// A user's name and the database in which the user is defined, both limited in length.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::client) struct UserName {
     pub(in crate::client) name: String,

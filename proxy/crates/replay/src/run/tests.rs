@@ -1,4 +1,4 @@
-//! Decisions of a replay without a target.
+//! Tests of a replay that need no reachable target.
 
 use bson::doc;
 use seawall_capture::record::{Command, Content};

@@ -42,8 +42,8 @@ async fn errors_that_are_also_in_the_capture_do_not_stop_the_replay() {
     assert_eq!((expected.sent, expected.stopped), (200, None));
     let other = replay(plan.clone(), capture_of(50)).await;
     assert!(other.stopped.is_some() && other.sent < 200, "{other:?}");
-    // The same error in the capture and in the replay is no change. An error with another code is a
-    // failure.
+    // An operation is not reported as changed if its error is the same in the capture and in the
+    // replay. With another error code, it is reported as failed.
     plan.max_error_share = 1.0;
     for (code, changes) in [(96, vec![]), (50, vec![ChangeKind::Failed])] {
         let replayed = replay(plan.clone(), capture_of(code)).await;
@@ -76,7 +76,8 @@ async fn a_replay_that_is_stopped_reports_its_results() {
     assert_eq!((report.sent, report.not_sent), (3, 3));
 }
 
-/// A client that opens a change stream and sends two `getMore`s, the second with this outcome.
+/// A capture of a client that opens a change stream and sends two `getMore`s. The second `getMore`
+/// has this outcome.
 fn watched(outcome: Outcome) -> Vec<u8> {
     let mut capture = Capture::new();
     let watch = doc! {"aggregate": "c", "pipeline": [{"$changeStream": {}}]};
@@ -96,7 +97,7 @@ fn watched(outcome: Outcome) -> Vec<u8> {
     capture.finish()
 }
 
-/// The operations and the failures of the only shape.
+/// Number of operations and number of failures of the report's only shape.
 fn counts(report: &Report) -> (u64, u64) {
     let [shape] = &report.shapes[..] else {
         panic!("{report:?}");
@@ -105,7 +106,7 @@ fn counts(report: &Report) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn a_failed_wait_for_events_is_no_operation_of_its_shape() {
+async fn failed_wait_for_events_counts_as_a_failure_but_not_as_an_operation() {
     let stub = Stub::start(Conduct::Serve).await;
     for outcome in [Outcome::Refused, Outcome::ServerFailed, Outcome::ClientGone] {
         let plan = plan(&stub).await;

@@ -114,8 +114,8 @@ pub struct Inflating {
     share: MemoryShare,
 }
 
-/// Reads the head of a compressed message. If the inner message is large, reserves memory for it and
-/// for a copy of `copied_bytes` bytes.
+/// Reads the head of a compressed message. If the inner message is large, reserves memory for it
+/// and for a copy of `copied_bytes` bytes.
 async fn reserve(
     compressed: &[u8],
     copied_bytes: usize,

@@ -176,7 +176,7 @@ async fn a_login_waits_while_another_first_login_of_the_same_user_is_in_progress
 }
 
 #[tokio::test]
-async fn logins_that_wait_for_a_conversation_end_when_their_user_becomes_known() {
+async fn logins_stop_waiting_for_a_conversation_when_their_user_becomes_known() {
     let scene = Scene::new().await;
     let mut conversations = Vec::new();
     for name in ["a", "b", "c", "d"] {
@@ -300,10 +300,10 @@ async fn the_server_is_asked_only_once_for_the_mechanisms_of_a_user() {
 }
 
 #[tokio::test]
-async fn an_error_reply_to_a_question_about_mechanisms_is_not_cached() {
+async fn an_error_reply_to_a_query_about_mechanisms_is_not_cached() {
     let scene = Scene::new().await;
     scene.server.set_password("v", "secret");
-    // After this question, Seawall has a connection for the next one.
+    // After this query, Seawall keeps a connection for the next query.
     assert!(scene.credentials.mechanisms(&user("u")).await.is_ok());
     scene.server.reply_instead("isMaster", error(91));
     let refused = scene.credentials.mechanisms(&user("v")).await;

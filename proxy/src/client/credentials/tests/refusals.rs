@@ -1,4 +1,5 @@
-//! Tests of logins that end without an identity: the time of the refusal, and clients that leave.
+//! Tests of logins that end without an identity: the time of the refusal, and clients that
+//! disconnect.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +22,7 @@ use seawall_auth::ClientConversation;
 use seawall_command::AUTHENTICATION_FAILED;
 use seawall_transport::{MessageReader, Sharer, Stream};
 
-/// The connection of a client, and what its login uses besides the credentials.
+/// The connection of a client, and all other parts that its login uses except the credentials.
 struct Connected {
     limits: Limits,
     recorder: Arc<Recorder>,
@@ -87,7 +88,7 @@ async fn a_login_is_refused_50_ms_after_its_beginning() {
     let end = Login::start(&mut context, &start, SOURCE).await.err();
     assert!(matches!(end, Some(LoginEnd::Refused(_))));
     assert_eq!(began.elapsed(), Duration::ZERO);
-    // A client that has left gets no reply.
+    // A client that has disconnected gets no reply.
     drop(client);
     let start = sasl_start(&scene, "nobody", "SCRAM-SHA-256");
     let end = Login::start(&mut context, &start, SOURCE).await.err();
@@ -95,7 +96,7 @@ async fn a_login_is_refused_50_ms_after_its_beginning() {
 }
 
 #[tokio::test]
-async fn a_first_login_ends_when_its_client_leaves() {
+async fn a_first_login_ends_when_its_client_disconnects() {
     let scene = Scene::new().await;
     let (mut connected, client) = Connected::pair();
     let mut context = connected.context(&scene);
