@@ -414,6 +414,7 @@ impl App {
             dashboard: AtomicBool::new(settings.admin.dashboard),
             sessions: admin::Sessions::default(),
             refused_actions: OccasionalLog::default(),
+            refused_logins: OccasionalLog::default(),
             live: admin::Live::default(),
             fleet: ArcSwap::from_pointee(fleet),
             configuration: self.configuration.subscribe(),

@@ -23,6 +23,8 @@ use seawall_tests::{
     seawall::{self, Seawall},
 };
 use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
     process::Command,
     sync::Notify,
     task::JoinSet,
@@ -488,6 +490,32 @@ async fn actions_are_logged_with_the_caller() {
     assert!(
         fields["peer"].as_str().unwrap().contains("127.0.0.1"),
         "{line}"
+    );
+}
+
+/// The body of a request for a session is read before its token is known.
+#[tokio::test]
+async fn slow_requests_for_sessions_do_not_block_the_metrics() {
+    let process = process_with("").await;
+    let mut slow = Vec::new();
+    for _ in 0..16 {
+        let mut stream = TcpStream::connect(process.admin()).await.unwrap();
+        let head = "POST /api/v1/session HTTP/1.1\r\nhost: localhost\r\n\
+                    content-type: application/json\r\ncontent-length: 9\r\n\r\n{";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        slow.push(stream);
+    }
+    let (status, _) = seawall::http(process.admin(), "GET", "/metrics", "").await;
+    assert_eq!(status, 200);
+    let mut replies = Vec::new();
+    for mut stream in slow {
+        let mut reply = [0; 12];
+        stream.read_exact(&mut reply).await.unwrap();
+        replies.push(String::from_utf8_lossy(&reply).into_owned());
+    }
+    assert!(
+        replies.iter().all(|reply| reply == "HTTP/1.1 408"),
+        "{replies:?}"
     );
 }
 

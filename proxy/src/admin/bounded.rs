@@ -4,7 +4,9 @@
 //! some time is closed too. Other connections are accepted during a TLS handshake.
 
 use std::{
-    fmt, io,
+    fmt,
+    future::poll_fn,
+    io,
     net::SocketAddr,
     pin::Pin,
     sync::Arc,
@@ -19,6 +21,7 @@ use axum::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
     time::{Instant, Sleep, sleep},
 };
@@ -29,6 +32,10 @@ use seawall_transport::{Sharer, Stream};
 /// Maximum number of connections to one HTTP listener. The file descriptors that Seawall reserves
 /// at its start are enough for two listeners.
 const MAX_CONNECTIONS: usize = 64;
+
+/// Maximum number of sockets of one address of Seawall: the connections, and connections that gave
+/// their permit to another one and are not closed yet. Further connections wait in the kernel.
+const MAX_SOCKETS: usize = MAX_CONNECTIONS + 8;
 
 /// A connection on which nothing is read or written for this time is closed. Writes count too,
 /// because a caller of an event stream sends nothing. The time is longer than the usual interval of
@@ -68,6 +75,7 @@ impl fmt::Debug for Certificate {
 pub(super) struct Bounded {
     listener: TcpListener,
     permits: Arc<EvictablePermits>,
+    sockets: Arc<Semaphore>,
     handshake: Option<Handshake>,
     handshakes: JoinSet<io::Result<(Connection, SocketAddr)>>,
 }
@@ -78,16 +86,20 @@ impl Bounded {
         Self {
             listener,
             permits: EvictablePermits::new(MAX_CONNECTIONS),
+            sockets: Arc::new(Semaphore::new(MAX_SOCKETS)),
             handshake,
             handshakes: JoinSet::new(),
         }
     }
 }
 
-/// The permit of a connection, and the signal that the permit was given to another connection.
+/// The permits of a connection, and the signal that one of them was given to another connection.
 #[derive(Debug)]
 struct Place {
     _permit: EvictablePermit,
+    /// The permit of the socket, which also counts until an evicted connection is closed. `None`
+    /// only if the semaphore is closed, which does not happen.
+    _socket: Option<OwnedSemaphorePermit>,
     eviction: Eviction,
 }
 
@@ -97,8 +109,10 @@ struct Place {
 async fn accept(
     listener: &mut TcpListener,
     permits: &Arc<EvictablePermits>,
+    sockets: &Arc<Semaphore>,
 ) -> (TcpStream, SocketAddr, Place) {
     loop {
+        let socket = Arc::clone(sockets).acquire_owned().await;
         // `axum` repeats a failed accept, for example when descriptors ran out.
         let (stream, address) = Listener::accept(listener).await;
         let eviction = Eviction::default();
@@ -106,6 +120,7 @@ async fn accept(
         if let Some(permit) = permits.admit_evicting_oldest(sharer, &eviction) {
             let place = Place {
                 _permit: permit,
+                _socket: socket.ok(),
                 eviction,
             };
             return (stream, address, place);
@@ -131,7 +146,7 @@ impl Listener for Bounded {
                         continue;
                     }
                 },
-                accepted = accept(&mut self.listener, &self.permits) => accepted,
+                accepted = accept(&mut self.listener, &self.permits, &self.sockets) => accepted,
             };
             let Some(handshake) = &self.handshake else {
                 let connection = Connection::new(Stream::Tcp(stream), None, place);
@@ -139,10 +154,14 @@ impl Listener for Bounded {
             };
             let handshake = handshake(stream, address);
             self.handshakes.spawn(async move {
+                let evicted = poll_fn(|cx| place.eviction.poll(cx));
                 let Admitted {
                     stream,
                     certificate,
-                } = handshake.await?;
+                } = tokio::select! {
+                    admitted = handshake => admitted?,
+                    _ = evicted => return Err(io::ErrorKind::ConnectionAborted.into()),
+                };
                 Ok((Connection::new(stream, certificate, place), address))
             });
         }
@@ -252,7 +271,6 @@ mod tests {
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         net::TcpSocket,
-        sync::Semaphore,
         time::{advance, timeout},
     };
 

@@ -7,7 +7,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -17,11 +17,16 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use tokio::time::timeout;
+use tower::limit::GlobalConcurrencyLimitLayer;
 
 use self::assets::Assets;
 pub use self::live::Live;
 pub(super) use self::live::{event, interval, latest, run, tick};
-use super::{Window, guard};
+use super::{MAX_REQUESTS, Window, guard};
+
+/// Time limit of a request for a session.
+const SESSION_REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
 /// Maximum size of the request that begins a session. It contains a token.
 const MAX_SESSION_REQUEST_BYTES: usize = 8 << 10;
@@ -49,7 +54,16 @@ const HEADERS: [(HeaderName, &str); 5] = [
 ];
 
 /// The routes of the dashboard, with their access rules.
-pub(super) fn routes(window: &Arc<Window>) -> Router<Arc<Window>> {
+pub(super) struct Routes {
+    /// The requests for sessions. They have limits of their own: callers may send their body
+    /// slowly before Seawall knows their token.
+    pub(super) sessions: Router<Arc<Window>>,
+    /// All other routes.
+    pub(super) others: Router<Arc<Window>>,
+}
+
+/// Creates the routes of the dashboard.
+pub(super) fn routes(window: &Arc<Window>) -> Routes {
     let layered = |routes: Router<Arc<Window>>| {
         let served = middleware::from_fn_with_state(Arc::clone(window), serve_if_on);
         routes.route_layer(served)
@@ -71,6 +85,8 @@ pub(super) fn routes(window: &Arc<Window>) -> Router<Arc<Window>> {
                 .delete(session::end),
         )
         .layer(DefaultBodyLimit::max(MAX_SESSION_REQUEST_BYTES))
+        .layer(middleware::from_fn(limit_time))
+        .layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS))
         .route_layer(middleware::from_fn_with_state(
             Arc::clone(window),
             guard::check_page,
@@ -81,7 +97,19 @@ pub(super) fn routes(window: &Arc<Window>) -> Router<Arc<Window>> {
             Arc::clone(window),
             guard::check,
         ));
-    layered(files.merge(session).merge(live))
+    Routes {
+        sessions: layered(session),
+        others: layered(files.merge(live)),
+    }
+}
+
+/// Middleware that limits the time of a request for a session, including the time for reading its
+/// body.
+async fn limit_time(request: Request, next: Next) -> Response {
+    match timeout(SESSION_REQUEST_LIMIT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
+    }
 }
 
 /// Serves a request unless the dashboard is off, and adds the headers of the dashboard.

@@ -29,9 +29,9 @@ use std::{
 use arc_swap::ArcSwap;
 use axum::{
     Json, Router,
-    extract::{Query, Request, State},
+    extract::{Query, State},
     http::{HeaderMap, StatusCode, header},
-    middleware::{self, Next},
+    middleware,
     response::{IntoResponse, Response},
     routing::{delete, get, post},
 };
@@ -68,9 +68,6 @@ use seawall_stats::float;
 /// Maximum number of requests other than actions that are served at the same time. Actions have a
 /// separate limit of the same size. Further requests wait. A scrape takes milliseconds of CPU time.
 pub const MAX_REQUESTS: usize = 8;
-
-/// Time limit of a request, except of actions.
-const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
 /// Number of rows in a response if the request has no `limit`.
 const DEFAULT_LIMIT: usize = 50;
@@ -115,8 +112,10 @@ pub struct Window {
     pub dashboard: AtomicBool,
     /// The sessions of browsers.
     pub sessions: Sessions,
-    /// Limits the log lines about refused actions and refused logins.
+    /// Limits the log lines about refused actions.
     pub refused_actions: OccasionalLog,
+    /// Limits the log lines about refused logins to the dashboard.
+    pub refused_logins: OccasionalLog,
     /// The live updates of dashboards.
     pub live: Live,
     /// The other instances of this deployment.
@@ -272,33 +271,32 @@ pub fn router(window: Arc<Window>) -> Router {
         .route("/api/v1/captures/{id}", delete(captures::delete))
         .route("/api/v1/captures/{id}/stop", post(captures::stop))
         .route("/api/v1/captures/{id}/content", get(captures::content))
-        .route("/api/v1/drain", post(drain))
         .route("/api/v1/reload", post(reload))
+        .route_layer(middleware::from_fn_with_state(
+            Arc::clone(&window),
+            guard::check_action,
+        ));
+    // A drain never waits for other actions.
+    let drain = Router::new()
+        .route("/api/v1/drain", post(drain))
         .route_layer(middleware::from_fn_with_state(
             Arc::clone(&window),
             guard::check_action,
         ));
     // A profile or a reload takes seconds, so actions have a limit of their own.
     let actions = actions.layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
-    let reading = protected.merge(dashboard::routes(&window));
-    let reading = reading
-        .layer(middleware::from_fn(limit_time))
-        .layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
-    let guarded = reading.merge(actions);
+    let dashboard = dashboard::routes(&window);
+    let reading = protected.merge(dashboard.others);
+    let reading = reading.layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
+    let guarded = reading
+        .merge(dashboard.sessions)
+        .merge(actions)
+        .merge(drain);
     // This layer is outside of the concurrency limits, so that a request that waits for other
     // instances does not delay other requests.
     let all = middleware::from_fn_with_state(Arc::clone(&window), fleet::answer);
     let guarded = guarded.layer(all);
     health_routes().merge(guarded).with_state(window)
-}
-
-/// Middleware that limits the time of a request, including the time for reading its body. A caller
-/// that sends its body slowly must not hold one of the [`MAX_REQUESTS`] for long.
-async fn limit_time(request: Request, next: Next) -> Response {
-    match timeout(REQUEST_LIMIT, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
-    }
 }
 
 async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) {
@@ -564,8 +562,8 @@ async fn reload(
 /// The error text if no reload is possible now.
 pub(crate) const CANNOT_RELOAD: &str = "Seawall is draining, or earlier reloads have not ended";
 
-/// Time for which a request for a reload waits for earlier reloads. One reload takes up to 20 s if
-/// files, DNS and servers do not reply.
+/// Time for which a request for a reload waits for earlier reloads. One reload takes up to a
+/// minute if files, DNS and servers do not reply.
 const RELOAD_WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Reads the configuration again. `None` if no reload is possible now.

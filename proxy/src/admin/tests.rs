@@ -274,6 +274,7 @@ pub(super) fn window() -> Window {
         dashboard: AtomicBool::new(true),
         sessions: Sessions::default(),
         refused_actions: OccasionalLog::default(),
+        refused_logins: OccasionalLog::default(),
         live: Live::default(),
         fleet: ArcSwap::from_pointee(Fleet::default()),
         configuration: watch::channel(Arc::new(configuration())).1,

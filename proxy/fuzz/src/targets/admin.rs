@@ -255,6 +255,7 @@ impl Parts {
             dashboard: false.into(),
             sessions: Sessions::default(),
             refused_actions: OccasionalLog::default(),
+            refused_logins: OccasionalLog::default(),
             live: Live::default(),
             fleet: Default::default(),
             configuration: watch::Sender::new(Arc::default()).subscribe(),

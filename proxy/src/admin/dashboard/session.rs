@@ -39,7 +39,7 @@ pub(super) async fn begin(
     }
     let (peer, certificate) = origin_of(&parts.extensions);
     let Some(token) = window.guard.load().token(&login.token) else {
-        if let Some(refused) = window.refused_actions.count(Instant::now()) {
+        if let Some(refused) = window.refused_logins.count(Instant::now()) {
             tracing::info!(
                 action = "login",
                 ?peer,
