@@ -38,7 +38,7 @@ use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout_at},
 };
 
 use super::{LoginDue, Newcomer, Peer, Shared};
@@ -65,11 +65,9 @@ const TLS_ALERT: u8 = 0x15;
 /// The first bytes of a TLS record with a handshake: the record type and the major version.
 const TLS_RECORD: [u8; 2] = [TLS_HANDSHAKE, 0x03];
 
-/// In a drain, idle relays are closed spread over this many milliseconds.
-const DRAIN_SPREAD_MS: u32 = 500;
-
-/// In a drain, the interval at which a relay checks that it awaits no reply.
-const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// In a drain, a relay whose client has sent no request for this time is closed. The time is longer
+/// than a usual pause between two statements of a transaction.
+const IDLE_IN_DRAIN: Duration = Duration::from_secs(1);
 
 /// A client that Seawall will relay.
 pub(super) struct Relayed {
@@ -277,7 +275,7 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
             shared.recorder.unobserved("authentication_timeout");
             Some(Departure::Closed)
         }
-        () = idle_in_drain(shared, &relay, connected.id()) => Some(Departure::Closed),
+        () = idle_in_drain(shared, &relay) => Some(Departure::Closed),
     };
     let stage = relay.stage();
     drop(relay);
@@ -287,10 +285,11 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
     }
 }
 
-/// Resolves when Seawall drains and no reply is awaited. A relayed client learns of a drain only if
-/// its connection is closed: its `hello` goes to the server. Clients that connect during the drain
-/// are not closed early, because they may have no other endpoint and would connect again and again.
-async fn idle_in_drain(shared: &Shared, relay: &Relay<'_>, client: i32) {
+/// Resolves when Seawall drains and the client sends no requests. A relayed client learns of a
+/// drain only if its connection is closed: its `hello` goes to the server. Clients that connect
+/// during the drain are not closed early, because they may have no other endpoint and would connect
+/// again and again.
+async fn idle_in_drain(shared: &Shared, relay: &Relay<'_>) {
     let mut draining = shared.draining.clone();
     let began_before = draining.borrow_and_update().is_none();
     // An error means that Seawall ends.
@@ -298,9 +297,15 @@ async fn idle_in_drain(shared: &Shared, relay: &Relay<'_>, client: i32) {
     if !began_before || !drains {
         return pending().await;
     }
-    let delay_ms = client.unsigned_abs() % DRAIN_SPREAD_MS;
-    sleep(Duration::from_millis(delay_ms.into())).await;
-    while relay.awaits_reply() {
-        sleep(DRAIN_CHECK_INTERVAL).await;
+    loop {
+        let before = relay.activity();
+        sleep(IDLE_IN_DRAIN).await;
+        if before.is_some() && relay.activity() == before {
+            // Closes are spread over time, so that the reconnects do not become a storm.
+            sleep_until(shared.limits.closing_turn(Instant::now())).await;
+            if relay.activity() == before {
+                return;
+            }
+        }
     }
 }

@@ -1,7 +1,14 @@
 //! The two directions of a relay: the client's requests to the server, and the server's replies to
 //! the client.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split},
@@ -42,6 +49,10 @@ pub(super) struct Relay<'a> {
     watch: Mutex<Watch<'a>>,
     /// Notified when a reply is complete, so that another request may be sent.
     has_room: Notify,
+    /// Number of requests.
+    requests: AtomicU64,
+    /// True while a request is inspected or forwarded, or Seawall replies to it.
+    is_forwarding: AtomicBool,
 }
 
 /// The reason why one direction of a relay ended.
@@ -83,12 +94,18 @@ impl<'a> Relay<'a> {
             shared,
             watch: Mutex::new(watch),
             has_room: Notify::new(),
+            requests: AtomicU64::new(0),
+            is_forwarding: AtomicBool::new(false),
         }
     }
 
-    /// True if the server has not replied to all requests.
-    pub(super) fn awaits_reply(&self) -> bool {
-        self.watch.lock().pending() > 0
+    /// The number of requests so far; `None` while a request or a reply is being forwarded or a reply
+    /// is awaited. A `hello` does not count as awaited: monitors wait for the next change of the
+    /// server all the time.
+    pub(super) fn activity(&self) -> Option<u64> {
+        let is_forwarding = self.is_forwarding.load(Ordering::Relaxed);
+        let is_idle = !is_forwarding && !self.watch.lock().awaits_or_sends();
+        is_idle.then(|| self.requests.load(Ordering::Relaxed))
     }
 
     /// Resolves when the client's login is overdue.
@@ -150,6 +167,7 @@ impl<'a> Relay<'a> {
     ) -> Ended {
         let mut next = first;
         loop {
+            self.is_forwarding.store(next.is_some(), Ordering::Relaxed);
             let message = match next.take() {
                 Some(message) => message,
                 None => match self.next(&mut reader, client).await {
@@ -158,6 +176,8 @@ impl<'a> Relay<'a> {
                     Err(()) => return Ended::Broken,
                 },
             };
+            self.is_forwarding.store(true, Ordering::Relaxed);
+            self.requests.fetch_add(1, Ordering::Relaxed);
             self.watch.lock().mark_activity();
             while self.watch.lock().pending() >= MAX_PENDING {
                 self.has_room.notified().await;

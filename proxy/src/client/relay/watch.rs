@@ -174,6 +174,12 @@ impl<'a> Watch<'a> {
         self.pending.len()
     }
 
+    /// True if a reply to another request than a `hello` is awaited, or a reply is being sent.
+    pub(super) fn awaits_or_sends(&self) -> bool {
+        let mut kinds = self.pending.iter().map(|pending| pending.kind);
+        !self.sending.is_empty() || kinds.any(|kind| kind != RequestKind::Greeting)
+    }
+
     /// Inspects a request before it is forwarded; a compressed request must be inflated first.
     pub(super) fn request(&mut self, message: &Message, now: Instant) -> Verdict {
         match message.header.op_code {
