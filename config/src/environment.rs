@@ -25,6 +25,11 @@ pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -
             if key.kind == Kind::Addresses && value.is_empty() {
                 continue;
             }
+            // The command line replaces bytes that are not UTF-8 by this character.
+            if value.contains(char::REPLACEMENT_CHARACTER) {
+                problems.add(Problem::without_value(name, "is not UTF-8"));
+                continue;
+            }
             insert(&mut table, key.path, key.kind.parse(value));
         } else if !is_service_link(name) {
             // The value is not shown, because the name may be the misspelled name of a secret.
@@ -111,6 +116,19 @@ mod tests {
             );
             assert_eq!(text, expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_value_that_is_not_utf8_is_a_problem() {
+        let name = "SEAWALL_HISTORY__DIRECTORY";
+        let mut problems = Problems::default();
+        let table = table(&[(name.to_owned(), "/a\u{fffd}".to_owned())], &mut problems);
+        assert!(table.is_empty());
+        let text = problems.to_string();
+        assert!(
+            text.contains(name) && text.contains("is not UTF-8"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -106,7 +106,8 @@ impl ConfigArguments {
     }
 }
 
-/// The environment. Bytes that are not UTF-8 become the replacement character U+FFFD.
+/// The environment. Bytes that are not UTF-8 become the replacement character U+FFFD, which is a
+/// problem in a variable of Seawall.
 fn environment() -> Vec<(String, String)> {
     let lossy = |text: OsString| text.to_string_lossy().into_owned();
     let variables = std::env::vars_os();

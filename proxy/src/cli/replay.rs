@@ -30,7 +30,7 @@ pub(super) struct Arguments {
     #[arg(long, default_value_t = 1000)]
     connections: usize,
     /// Time limit of a reply in milliseconds, in addition to the maxTimeMS of its command.
-    #[arg(long, default_value_t = 60_000)]
+    #[arg(long, default_value_t = 600_000)]
     timeout_ms: u64,
     /// Send only reads; this is the default.
     #[arg(long, conflicts_with = "with_writes")]

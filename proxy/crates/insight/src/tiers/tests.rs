@@ -222,6 +222,19 @@ fn history_stays_within_its_memory_limit_and_counts_early_drops() {
 }
 
 #[test]
+fn open_steps_displace_at_most_half_of_the_history() {
+    const MAX_BYTES: usize = 80_000;
+    let mut history = History::new(MAX_BYTES, 200);
+    for at in 0..600 {
+        let of: Vec<_> = (0..100).map(|n| (shape(n), at % 7 + 1, 1.0)).collect();
+        history.add(START + at, second(&of), Gauges::default());
+    }
+    let (open, frames) = (history.open_bytes(), history.frame_bytes());
+    assert!(open > MAX_BYTES, "{open}");
+    assert!(frames > MAX_BYTES / 4, "{frames}");
+}
+
+#[test]
 fn memory_of_the_history_includes_the_steps_that_have_not_ended() {
     let mut history = History::new(64 << 20, 100);
     let of: Vec<_> = (0..100).map(|n| (shape(n), 1, 1.0)).collect();
