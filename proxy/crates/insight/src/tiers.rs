@@ -442,9 +442,9 @@ impl History {
 
     /// Selects the frames for steps of `step` seconds, from the step that contains `from` until
     /// `to`. Uses the tier with the longest frames of at most `step` seconds. If this tier does not
-    /// reach back to `from`, a coarser tier that reaches back further is used. Its frame that begins
-    /// before the first step is omitted, so that two periods never share a frame. After the last
-    /// frame of the chosen tier, frames of finer tiers are used. Does not unpack the frames.
+    /// reach back to `from`, a coarser tier that reaches back further is used. Its frame that
+    /// begins before the first step is omitted, so that two periods never share a frame. After the
+    /// last frame of the chosen tier, frames of finer tiers are used. Does not unpack the frames.
     pub fn select(&self, from: u64, to: u64, step: u64) -> Selection {
         let step = step.max(1);
         let fitting = TIERS.iter().rposition(|(length, _)| *length <= step);

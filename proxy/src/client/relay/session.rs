@@ -99,9 +99,9 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// The number of requests so far; `None` while a request or a reply is being forwarded or a reply
-    /// is awaited. A `hello` does not count as awaited: monitors wait for the next change of the
-    /// server all the time.
+    /// The number of requests so far; `None` while a request or a reply is being forwarded, or a
+    /// reply is awaited. A `hello` does not count as awaited: monitors wait for the next change of
+    /// the server all the time.
     pub(super) fn activity(&self) -> Option<u64> {
         let is_forwarding = self.is_forwarding.load(Ordering::Relaxed);
         let is_idle = !is_forwarding && !self.watch.lock().awaits_or_sends();
